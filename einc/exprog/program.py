@@ -1,0 +1,65 @@
+"""Exchange programs in ground form: what the parser yields, the checker proves and the simulator runs.
+
+The text allows lists of sites, partitions and chains; here every action has one source site, and identical actions
+are one (paper, Section 5.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Aggregate = tuple[str, ...]
+"""The distinct atoms of an aggregate in ascending order: `A+B` and `B+A` are both ("A", "B")."""
+
+GIGABYTE = 2**30
+"""The default size of an atom in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A named group of sites: explicit members, or a size alone where the membership is open."""
+
+    name: str
+    size: int
+    members: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """An IN entry: an aggregate that is present at these sites, in bytes per copy."""
+
+    aggregate: Aggregate
+    sites: tuple[int, ...]
+    size: int = GIGABYTE
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """An OUT entry: an aggregate that must exist at these targets, each a site or a partition's name."""
+
+    aggregate: Aggregate
+    targets: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Action:
+    """Form `aggregate` at `source`, then send it to every site of `destinations` (ascending, source excluded).
+
+    `after` names the actions that must have ended first; each is given without waits of its own.
+    """
+
+    aggregate: Aggregate
+    source: int
+    destinations: tuple[int, ...] = ()
+    after: tuple[Action, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A preamble and a body, every partition with explicit members. `gpus` None stands for every site."""
+
+    gpus: tuple[int, ...] | None
+    partitions: tuple[Partition, ...]
+    holdings: tuple[Holding, ...]
+    requirements: tuple[Requirement, ...]
+    actions: tuple[Action, ...]

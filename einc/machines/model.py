@@ -1,0 +1,69 @@
+"""The machine model: sites with memory and speed, and the shared resources that transfers between them cross."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Pair = tuple[int, int]
+"""(source site, destination site)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One processor: HBM bandwidth in GB/s (10^9 bytes), memory in bytes, peak FLOP/s per dtype name."""
+
+    hbm_gbs: float
+    memory_bytes: int
+    flops: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A capacity in GB/s that all transfers between the listed pairs share."""
+
+    name: str
+    gbs: float
+    pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Sites numbered from 0, resources, and latencies in microseconds.
+
+    A transfer crosses exactly the resources that list its pair; a pair that no resource lists cannot talk.
+    """
+
+    name: str
+    sites: tuple[Site, ...]
+    resources: tuple[Resource, ...]
+    transfer_latency_us: float = 0.0
+    kernel_latency_us: float = 0.0
+
+    def routes(self) -> dict[Pair, tuple[int, ...]]:
+        """For every pair that can talk, the positions of the resources it crosses."""
+        table: dict[Pair, list[int]] = {}
+        for position, resource in enumerate(self.resources):
+            for pair in resource.pairs:
+                table.setdefault(pair, []).append(position)
+        return {pair: tuple(crossed) for pair, crossed in table.items()}
+
+    def ideal(self) -> Machine:
+        """The same machine with all latencies zero: the paper's figures and all bounds use it."""
+        return Machine(self.name, self.sites, self.resources)
+
+    def restrict(self, devices: Sequence[int]) -> Machine:
+        """The machine of the named sites alone, renumbered from 0 in the order given; other sites do not relay."""
+        number = {old: new for new, old in enumerate(devices)}
+        resources = []
+        for resource in self.resources:
+            pairs = tuple((number[a], number[b]) for a, b in resource.pairs if a in number and b in number)
+            if pairs:
+                resources.append(Resource(resource.name, resource.gbs, pairs))
+        return Machine(
+            self.name,
+            tuple(self.sites[old] for old in devices),
+            tuple(resources),
+            self.transfer_latency_us,
+            self.kernel_latency_us,
+        )

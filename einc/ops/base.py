@@ -1,0 +1,163 @@
+"""The contract that every operator family fulfils; nothing outside `ops` knows more about an operator than this.
+
+An operator states its signature, where it may be cut, how a request for intervals becomes a join-agg spec, how
+partial outputs aggregate, what it means on whole arrays, and which kernel runs one function specification
+(paper, Sections 3.2 and 3.3).
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from einc.core.intervals import Interval, Intervals, ShardableIndex
+from einc.core.spec import FunctionSpec, JoinAggSpec
+from einc.core.tensor import TensorDesc, TensorType
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+Attribute = bool | int | float | str | tuple[bool | int | float | str, ...]
+Attributes = Mapping[str, Attribute]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """The concrete operator f: a kernel of the runtime by name, and attributes shared by all its invocations.
+
+    The blocks of an invocation, bounds included, come with each call.
+    """
+
+    name: str
+    attributes: tuple[tuple[str, Attribute], ...] = ()
+
+
+class Operator(ABC):
+    """An abstract operator applied to tensors of known types (Definition 3).
+
+    Implementations are frozen, hashable dataclasses: equal operators have equal specs, so that plans are found once
+    for repeated blocks of a model.
+    """
+
+    __slots__ = ()
+
+    family: ClassVar[str]
+    """The name under which `ops.registry` restores it from a bundle."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What a reader calls it: `matmul`, `relu`, `silu+mul`."""
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[TensorDesc, ...]: ...
+
+    @property
+    @abstractmethod
+    def outputs(self) -> tuple[TensorDesc, ...]: ...
+
+    @property
+    @abstractmethod
+    def attributes(self) -> Attributes:
+        """Everything beside the input descriptions that `registry.restore` needs to make an equal operator."""
+
+    @property
+    @abstractmethod
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        """The shardable indices, in the order in which plans list them."""
+
+    @abstractmethod
+    def build_spec(self, intervals: Intervals) -> JoinAggSpec:
+        """The join-agg spec for these intervals (one tuple per shardable index).
+
+        It has exactly the product of the interval counts in function specifications, in lexicographic order.
+        """
+
+    @property
+    @abstractmethod
+    def aggregations(self) -> tuple[str, ...]:
+        """Per output, the name of the operation that combines partial blocks: sum, max, min or prod."""
+
+    @property
+    @abstractmethod
+    def kernel(self) -> KernelCall: ...
+
+    @abstractmethod
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        """The meaning on whole arrays, in the plainest numpy; contractions and sums in f32 or wider."""
+
+    @abstractmethod
+    def flops(self, function: FunctionSpec) -> int:
+        """Floating point operations of one function specification."""
+
+    def fan_in(self, k: int) -> int:
+        """How many elements of input `k` are contracted into one element of output (for scaling random weights)."""
+        return 1
+
+    def fuse(self, k: int, producer: Operator) -> Operator | None:
+        """This operator with `producer` computed inside it in place of input `k`, or None where that cannot be.
+
+        The inputs of the result are this operator's, with input `k` replaced by the producer's inputs in place.
+        """
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class DimMap:
+    """How one dimension of a tensor follows a shardable index.
+
+    The block spans [offset + scale * lo, offset + scale * up) for the interval [lo, up) of `index`; with no index it
+    spans the whole dimension.
+    """
+
+    index: str | None = None
+    scale: int = 1
+    offset: int = 0
+
+    def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
+        if self.index is None:
+            return (0, extent)
+        lo, up = chosen[self.index]
+        return (self.offset + self.scale * lo, self.offset + self.scale * up)
+
+
+class MappedOperator(Operator):
+    """An operator whose every dimension follows at most one shardable index; it inherits its specs."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        """For every input, one map per dimension."""
+
+    @property
+    @abstractmethod
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        """For every output, one map per dimension."""
+
+    def build_spec(self, intervals: Intervals) -> JoinAggSpec:
+        names = [index.name for index in self.indices]
+        inputs = list(zip(self.input_maps, (desc.shape for desc in self.inputs), strict=True))
+        outputs = list(zip(self.output_maps, (desc.shape for desc in self.outputs), strict=True))
+        functions = []
+        for combination in itertools.product(*intervals):
+            chosen = dict(zip(names, combination, strict=True))
+            functions.append(
+                FunctionSpec(
+                    tuple(_block(maps, shape, chosen) for maps, shape in inputs),
+                    tuple(_block(maps, shape, chosen) for maps, shape in outputs),
+                )
+            )
+        return JoinAggSpec(tuple(functions))
+
+
+def _block(maps: Sequence[DimMap], shape: Sequence[int], chosen: Mapping[str, Interval]) -> TensorType:
+    bounds = [m.bounds(chosen, extent) for m, extent in zip(maps, shape, strict=True)]
+    return TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))

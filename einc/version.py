@@ -1,0 +1,3 @@
+"""The version of the compiler, written into every bundle."""
+
+VERSION = "0.1.0"
