@@ -24,14 +24,14 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all parts of a bundle."""
 
 
-class Block(Record, array_like=True):
+class Block(Record, frozen=True, array_like=True):
     """A box in tensor coordinates: lower bounds inclusive, upper bounds exclusive."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
 
 
-class Tensor(Record):
+class Tensor(Record, frozen=True):
     """A whole tensor. `kind` says where it comes from; `fan_in` scales random weights; `stored` names it in a file."""
 
     name: str
@@ -43,7 +43,7 @@ class Tensor(Record):
     fan_in: int = 1
 
 
-class Function(Record):
+class Function(Record, frozen=True):
     """One function specification and its site."""
 
     site: int
@@ -51,14 +51,14 @@ class Function(Record):
     outputs: tuple[Block, ...]
 
 
-class Exchange(Record):
+class Exchange(Record, frozen=True):
     """An exchange program as text, in the numbering of the plan's sites."""
 
     program: str
     naive: bool = True
 
 
-class Cost(Record):
+class Cost(Record, frozen=True):
     """The paper's proxy, in elements."""
 
     repartition: int
@@ -66,7 +66,7 @@ class Cost(Record):
     aggregation: int
 
 
-class Index(Record):
+class Index(Record, frozen=True):
     """A shardable index: its extent, the interior positions where it may be cut (None: any), and the chosen cut."""
 
     name: str
@@ -75,7 +75,7 @@ class Index(Record):
     intervals: tuple[tuple[int, int], ...]
 
 
-class Operation(Record):
+class Operation(Record, frozen=True):
     """An abstract operator as it was planned. `inputs` and `outputs` are positions in `Bundle.tensors`.
 
     `family` and `attributes` let a reader that knows the operators restore it; `kernel` and `kernel_attributes` are
@@ -98,7 +98,7 @@ class Operation(Record):
     exchange: Exchange | None
 
 
-class Buffer(Record):
+class Buffer(Record, frozen=True):
     """A dense row-major array at byte `offset` of a site's arena, holding `block` of a tensor (a position).
 
     `role`: input and weight buffers are filled by the loader and never reused; result buffers live to the end.
@@ -111,14 +111,14 @@ class Buffer(Record):
     role: Literal["input", "weight", "result", "scratch"]
 
 
-class Region(Record, array_like=True):
+class Region(Record, frozen=True, array_like=True):
     """The part `block` (tensor coordinates) of a buffer (a position)."""
 
     buffer: int
     block: Block
 
 
-class Task(Record, tag_field="kind"):
+class Task(Record, frozen=True, tag_field="kind"):
     """A vertex of the task graph; `after` lists smaller positions. `serves` names the operation or output it serves."""
 
     site: int
@@ -126,7 +126,7 @@ class Task(Record, tag_field="kind"):
     after: tuple[int, ...]
 
 
-class KernelTask(Task, tag="kernel"):
+class KernelTask(Task, frozen=True, tag="kernel"):
     """Runs function specification `function` of an operation (a position)."""
 
     operation: int
@@ -135,14 +135,14 @@ class KernelTask(Task, tag="kernel"):
     writes: tuple[Region, ...]
 
 
-class TransferTask(Task, tag="transfer"):
+class TransferTask(Task, frozen=True, tag="transfer"):
     """Moves a region of a buffer at `site` to an equal block of a buffer at another site."""
 
     read: Region
     write: Region
 
 
-class AggregateTask(Task, tag="aggregate"):
+class AggregateTask(Task, frozen=True, tag="aggregate"):
     """Combines two or more regions of one block into one, in the order given."""
 
     aggregation: AggregationName
@@ -150,21 +150,21 @@ class AggregateTask(Task, tag="aggregate"):
     write: Region
 
 
-class CopyTask(Task, tag="copy"):
+class CopyTask(Task, frozen=True, tag="copy"):
     """Moves regions within a site, pairwise."""
 
     reads: tuple[Region, ...]
     writes: tuple[Region, ...]
 
 
-class FenceTask(Task, tag="fence"):
+class FenceTask(Task, frozen=True, tag="fence"):
     """Does nothing; orders other tasks."""
 
 
 AnyTask = KernelTask | TransferTask | AggregateTask | CopyTask | FenceTask
 
 
-class Output(Record):
+class Output(Record, frozen=True):
     """A saved tensor (a position), and the regions that hold its distinct blocks at the end."""
 
     tensor: int
@@ -172,7 +172,7 @@ class Output(Record):
     exchange: Exchange | None
 
 
-class Bundle(Record):
+class Bundle(Record, frozen=True):
     """A whole plan. `devices` are the machine's site numbers behind the plan's sites 0, 1, ...
 
     `machine_file` is the machine's JSON, so that a reader can simulate the exchanges without it at hand; `memory` is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class ShardableIndex:
                 inner.append(self.cuts[best])
                 first = best + 1
         bounds = [0, *inner, self.extent]
-        return tuple(zip(bounds[:-1], bounds[1:], strict=True))
+        return tuple(itertools.pairwise(bounds))
 
 
 def factorizations(product: int, limits: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -39,9 +39,7 @@ class Overlay:
         for cuts, lo, up in zip(self.cuts, block.lower, block.upper, strict=True):
             inside = cuts[bisect_left(cuts, lo) : bisect_left(cuts, up) + 1]
             ranges.append(list(itertools.pairwise(inside)))
-        return [
-            TensorType(tuple(r[0] for r in cell), tuple(r[1] for r in cell)) for cell in itertools.product(*ranges)
-        ]
+        return [TensorType(tuple(r[0] for r in cell), tuple(r[1] for r in cell)) for cell in itertools.product(*ranges)]
 
 
 def tiling_fault(whole: TensorType, blocks: Tiling) -> str | None:
