@@ -1,0 +1,51 @@
+# `make demo` and `make test` work on a fresh machine with Python 3.11 or later; they make their own .venv.
+PYTHON ?= python3
+BIN    := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+JOBS   ?= auto
+
+.PHONY: help demo test test-slow check lint types imports bench golden clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/base: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("einc needs Python 3.11 or later, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+.venv/dev: .venv/base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: .venv/base  ## compile a trained network for eight sites, run the plan, check and explain it
+	$(BIN)/python models/digits/demo.py
+
+test: .venv/dev  ## the test suite (a few minutes on two cores)
+	$(PYTEST) -n $(JOBS)
+
+test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
+	$(PYTEST) -n $(JOBS) -m slow
+
+lint: .venv/dev  ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/dev  ## strict types
+	$(BIN)/mypy
+
+imports: .venv/dev  ## who may import whom
+	$(BIN)/lint-imports --no-logo
+
+check: lint types imports test  ## everything that must hold before a change lands
+
+bench: .venv/dev  ## timings, paired and interleaved, as ratios
+	$(BIN)/python -m tests.bench
+
+golden: .venv/dev  ## rewrite the golden files; read the difference before you commit it
+	$(PYTEST) -n $(JOBS) --update-golden
+
+clean:  ## remove the environment and all caches
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build *.egg-info
