@@ -1,0 +1,24 @@
+"""einc: an ahead-of-time compiler for computations over several GPUs.
+
+`import einc as es` offers the Python API of the paper's Section 2; its names are imported when they are first used,
+so that the command line does not pay for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from einc.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from einc.api import Graph, Plan, Tensor, compileGraph, createGraph, tensorDesc
+
+__all__ = ["Graph", "Plan", "Tensor", "__version__", "compileGraph", "createGraph", "tensorDesc"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from einc import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'einc' has no attribute {name!r}")

@@ -1,0 +1,44 @@
+"""`einc check`: parse and type-check a model, and nothing more."""
+
+from __future__ import annotations
+
+import click
+
+from einc.cli import files, output
+from einc.cli.lazy import Command, examples
+from einc.cli.options import Definition, json_option
+
+
+@click.command(
+    "check",
+    cls=Command,
+    short_help="Parse and type-check a model.",
+    epilog=examples("einc check ffn.ein", "einc check llama.ein -D n_layers=2 --dtype f32"),
+)
+@click.argument("model", metavar="MODEL.ein")
+@click.option("-D", "definitions", type=Definition(), multiple=True, help="Replace a param or dim of the model.")
+@click.option("--preset", metavar="NAME", help="Apply a preset of the model.")
+@click.option("--dtype", metavar="DTYPE", help="Replace the floating dtypes of the model.")
+@json_option
+def check_command(
+    model: str, definitions: tuple[tuple[str, str], ...], preset: str | None, dtype: str | None, as_json: bool
+) -> None:
+    """Parse and type-check a model; all its errors are reported together."""
+    from einc.frontend import build
+    from einc.graph.verify import verify
+
+    graph = build(files.read_text(model), model, definitions, preset, dtype)
+    verify(graph)
+    if as_json:
+        tensors = [
+            {"name": t.name, "kind": t.kind.value, "dims": list(t.desc.dims), "shape": list(t.desc.shape),
+             "dtype": t.desc.dtype.value}
+            for t in graph.tensors
+        ]  # fmt: skip
+        output.say_json(
+            {"model": graph.name, "operators": len(graph.nodes), "tensors": tensors, "outputs": list(graph.outputs)}
+        )
+    else:
+        kinds = [tensor.kind.value for tensor in graph.tensors]
+        counts = f"{kinds.count('input')} inputs, {kinds.count('weight')} weights, {len(graph.nodes)} operators"
+        output.say(f"{model}: model {graph.name} is well-typed: {counts}, outputs {', '.join(graph.outputs)}")

@@ -1,0 +1,138 @@
+"""`einc compile`: a model becomes a plan file, or any stage on the way there is shown as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from einc.cli import files, output
+from einc.cli.lazy import Command, examples
+from einc.cli.options import compile_options, gather, json_option
+from einc.cli.progress import phases
+
+if TYPE_CHECKING:
+    from einc.compiler import Compiled
+
+STAGES = ("ast", "graph", "logical", "exprog", "device", "bundle")
+
+
+@click.command(
+    "compile",
+    cls=Command,
+    short_help="Plan a model for a machine and write the plan.",
+    epilog=examples(
+        "einc compile ffn.ein -m dgx-a100 -o ffn.bin",
+        "einc compile ffn.ein --devices 0,1,4,5 -m dgx-v100 -D tokens=1000 -o ffn.bin",
+        "einc compile ffn.ein -m dgx-h100 --emit logical",
+    ),
+)
+@click.argument("model", metavar="MODEL.ein")
+@click.option("-o", "--output", "target", metavar="PLAN", help="The plan file to write; - is standard output.")
+@compile_options
+@click.option("--emit", type=click.Choice(STAGES), help="Print a stage of the compilation.")
+@json_option
+def compile_command(model: str, target: str | None, emit: str | None, as_json: bool, **chosen: Any) -> None:
+    """Plan a model for a machine and write the plan.
+
+    The plan is all that `einc run` needs: it carries every operator's cut, its placement, the data movement and the
+    memory layout. Compiling needs no GPU, whatever the machine.
+    """
+    if target is None and emit is None:
+        raise click.UsageError("nothing to do: give -o PLAN, or --emit STAGE")
+    if target == output.STDOUT and (emit is not None or as_json):
+        raise click.UsageError("-o - writes the plan to standard output, which --emit and --json need for themselves")
+    options = gather(chosen)
+    text = files.read_text(model)
+    if target is not None:
+        output.require_writable(target)
+    if emit == "ast" and target is None:
+        _print(emit, _syntax(text, model), None, as_json)
+        return
+
+    from einc.compiler import compile_model
+
+    with phases() as phase:
+        compiled = compile_model(text, model, options, phase)
+        shown = None if emit is None else _syntax(text, model) if emit == "ast" else dump(compiled, emit)
+        summary = None
+        if target is not None:
+            from runtime.bundle import encode
+
+            data = encode(compiled.bundle)
+            output.write_bytes(target, data)
+            summary = {**summarize(compiled), "plan": target, "bytes": len(data)}
+    if compiled.options.machine is None and emit not in ("ast", "graph") and compiled.target.note:
+        output.note(f"einc: {compiled.target.note}")
+    _print(emit, shown, summary, as_json)
+
+
+def summarize(compiled: Compiled) -> dict[str, Any]:
+    """What a compilation came to, as the fields that `einc explain --json` has as well."""
+    bundle = compiled.bundle
+    return {
+        "model": bundle.model,
+        "machine": bundle.machine,
+        "devices": len(bundle.devices),
+        "selector": bundle.selector,
+        "schedule": bundle.schedule,
+        "total_cost": bundle.total_cost,
+        "exact": bundle.exact,
+        "cut_cost": bundle.cut_cost,
+        "operators": len(bundle.operations),
+        "memory_bytes": list(bundle.memory),
+    }
+
+
+def dump(compiled: Compiled, stage: str) -> str:
+    """The canonical text of a stage after the syntax tree."""
+    if stage == "graph":
+        from einc.graph.dump import dump as dump_graph
+
+        return dump_graph(compiled.graph)
+    if stage == "logical":
+        from einc.logical.dump import dump as dump_plan
+
+        return dump_plan(compiled.plan)
+    if stage == "device":
+        from einc.physical.dump import dump as dump_program
+
+        return dump_program(compiled.program)
+    if stage == "exprog":
+        return _exchanges(compiled)
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(compiled.bundle), indent=1).decode()
+
+
+def _exchanges(compiled: Compiled) -> str:
+    """The exchange programs of a plan, each under the name of the operator or output that it serves."""
+    bundle = compiled.bundle
+    named = [(operation.name, operation.exchange) for operation in bundle.operations]
+    named += [(f"output {bundle.tensors[output.tensor].name}", output.exchange) for output in bundle.outputs]
+    parts = [f"# {name}\n{exchange.program.strip()}\n" for name, exchange in named if exchange is not None]
+    return "\n".join(parts) if parts else "# nothing moves\n"
+
+
+def _syntax(text: str, file: str) -> str:
+    from einc.frontend.parser import parse
+    from einc.frontend.printer import print_model
+
+    return print_model(parse(text, file))
+
+
+def _print(emit: str | None, shown: str | None, summary: dict[str, Any] | None, as_json: bool) -> None:
+    if as_json:
+        document = dict(summary or {})
+        if emit is not None:
+            document["emit"] = {"stage": emit, "text": shown}
+        output.say_json(document)
+        return
+    if shown is not None:
+        output.say(shown)
+    if summary is not None:
+        exact = "" if summary["exact"] else ", not proved least"
+        output.note(
+            f"{summary['plan']}: {summary['model']}, {summary['operators']} operators on {summary['devices']} sites of "
+            f"{summary['machine']}, cost {summary['total_cost']:,}{exact}"
+        )

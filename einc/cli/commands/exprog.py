@@ -1,0 +1,140 @@
+"""`einc exprog`: exchange programs as files of their own, checked and simulated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from einc.cli import files, output
+from einc.cli.failures import ComparisonFailed
+from einc.cli.lazy import Command, LazyGroup, examples
+from einc.cli.options import json_option, machine_option
+from einc.errors import MissingError, ProgramError
+
+if TYPE_CHECKING:
+    from einc.exprog.program import Program
+    from einc.machines.model import Machine
+
+group = LazyGroup(
+    "exprog",
+    {
+        "check": (f"{__name__}:check_command", "Prove that a program delivers what it promises."),
+        "simulate": (f"{__name__}:simulate_command", "Run a program on a model of a machine and time it."),
+        "optimize": (f"{__name__}:optimize_command", "Search for a faster body (comes later)."),
+    },
+    help="Check and simulate exchange programs.",
+    epilog=examples(
+        "einc exprog check swap.exprog -m dgx-h100", "einc exprog simulate swap.exprog -m dgx-h100 --ideal"
+    ),
+)
+
+_ideal = click.option("--ideal", is_flag=True, help="Leave the machine's latencies out.")
+_naive = click.option("--naive", is_flag=True, help="Replace the body by the naive one.")
+
+
+@click.command("check", cls=Command, epilog=examples("einc exprog check swap.exprog -m dgx-h100"))
+@click.argument("file", metavar="FILE")
+@machine_option()
+@_naive
+@json_option
+def check_command(file: str, machine: str | None, naive: bool, as_json: bool) -> None:
+    """Prove that a program delivers what it promises: no atom counted twice, every requirement met, no action stuck.
+
+    Without a machine, every pair of sites can talk.
+    """
+    from einc.exprog.checker import check
+
+    model = _machine(machine, ideal=True)
+    program = _read(file, model, naive)
+    verdict = check(program, model)
+    faults = [str(fault) for fault in verdict.faults]
+    document: dict[str, Any] = {"valid": verdict.valid, "faults": faults, "program": _print(program)}
+    if not verdict.valid:
+        raise ComparisonFailed("\n".join([f"{file}: this program is not valid", *faults]), document)
+    if as_json:
+        output.say_json(document)
+    else:
+        output.say(f"{file}: valid")
+
+
+@click.command(
+    "simulate",
+    cls=Command,
+    epilog=examples(
+        "einc exprog simulate swap.exprog -m dgx-h100 --ideal",
+        "einc exprog simulate swap.exprog -m host --naive --json",
+    ),
+)
+@click.argument("file", metavar="FILE")
+@machine_option(required=True)
+@_ideal
+@_naive
+@click.option("-o", "--output", "target", metavar="FILE", help="Write the program, memberships made explicit.")
+@json_option
+def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: str | None, as_json: bool) -> None:
+    """Run a program on a model of a machine and print its completion time in milliseconds."""
+    from einc.exprog.checker import check
+    from einc.exprog.simulator import simulate
+
+    if target is not None:
+        output.require_writable(target)
+    model = _machine(machine, ideal)
+    assert model is not None
+    program = _read(file, model, naive)
+    verdict = check(program, model)
+    if not verdict.valid:
+        raise ProgramError("\n".join(["this program is not valid", *map(str, verdict.faults)]), where=file)
+    completion = simulate(program, model).completion_ms
+    text = _print(program)
+    if target is not None:
+        output.write_text(target, text)
+    if as_json:
+        bounds = {"bound_ms": None, "bound_by": None}
+        output.say_json({"valid": True, "completion_ms": completion, **bounds, "splits": {}, "program": text})
+    elif target != output.STDOUT:
+        output.say(f"{completion:.3f} ms")
+
+
+@click.command("optimize", cls=Command, epilog=examples("einc exprog optimize swap.exprog -m dgx-h100 -o fast.exprog"))
+@click.argument("file", metavar="FILE")
+@machine_option()
+@_ideal
+@_naive
+@click.option("--time-limit", type=float, metavar="SECONDS", help="End the search after this time.")
+@click.option("-o", "--output", "target", metavar="FILE", help="Write the program found.")
+@json_option
+def optimize_command(**_: Any) -> None:
+    """Search for a faster body of a program (comes later)."""
+    raise MissingError(
+        "searching for program bodies comes later", hint="`einc exprog simulate --naive` times the naive body"
+    )
+
+
+def _machine(name: str | None, ideal: bool) -> Machine | None:
+    if name is None:
+        return None
+    from einc.machines.load import load_machine
+
+    machine = load_machine(name)
+    return machine.ideal() if ideal else machine
+
+
+def _read(file: str, machine: Machine | None, naive: bool) -> Program:
+    from einc.exprog.parser import parse
+    from einc.exprog.resolve import resolve
+
+    program = resolve(parse(files.read_text(file), file), machine)
+    if naive:
+        from einc.exprog.naive import naive_body
+
+        if machine is None:
+            raise click.UsageError("--naive needs a machine: give -m")
+        return naive_body(program, machine)
+    return program
+
+
+def _print(program: Program) -> str:
+    from einc.exprog.printer import print_program
+
+    return print_program(program)

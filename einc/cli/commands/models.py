@@ -1,0 +1,76 @@
+"""`einc models`: the models that come with einc."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import click
+
+from einc.cli import output
+from einc.cli.lazy import Command, LazyGroup, examples
+from einc.cli.options import json_option
+from einc.errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+group = LazyGroup(
+    "models",
+    {
+        "list": (f"{__name__}:list_command", "List the models."),
+        "copy": (f"{__name__}:copy_command", "Copy a model to a file of yours."),
+    },
+    help="List and copy the models that come with einc.",
+    epilog=examples("einc models list", "einc models copy ffn"),
+)
+
+
+def _models() -> dict[str, Traversable]:
+    found = resources.files("models").iterdir()
+    return {entry.name.removesuffix(".ein"): entry for entry in sorted(found, key=lambda e: e.name)
+            if entry.name.endswith(".ein")}  # fmt: skip
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in _models() if name.startswith(incomplete)]
+
+
+@click.command("list", cls=Command, epilog=examples("einc models list"))
+@json_option
+def list_command(as_json: bool) -> None:
+    """List the models, each with the first line of its description."""
+    about = {name: _description(entry.read_text("utf-8")) for name, entry in _models().items()}
+    if as_json:
+        output.say_json({"models": [{"name": name, "about": line} for name, line in about.items()]})
+        return
+    width = max(map(len, about), default=0)
+    for name, line in about.items():
+        output.say(f"{name:<{width}}  {line}".rstrip())
+
+
+@click.command("copy", cls=Command, epilog=examples("einc models copy ffn", "einc models copy ffn -o mine.ein"))
+@click.argument("name", metavar="NAME", shell_complete=_complete)
+@click.option("-o", "--output", "target", metavar="FILE", help="Where to.  [default: NAME.ein here]")
+@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+def copy_command(name: str, target: str | None, force: bool) -> None:
+    """Copy a model to a file of yours, to read or to change."""
+    import difflib
+    import os
+
+    models = _models()
+    if name not in models:
+        close = difflib.get_close_matches(name, models, 1)
+        hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(models)}"
+        raise UsageError(f"no model named '{name}' comes with einc", hint=hint)
+    path = f"{name}.ein" if target is None else target
+    if path != output.STDOUT and os.path.isfile(path) and not force:
+        raise UsageError("there is such a file already", where=path, hint="--force overwrites it")
+    output.write_bytes(path, models[name].read_bytes())
+    if path != output.STDOUT:
+        output.note(f"{path}: a copy of {name}")
+
+
+def _description(text: str) -> str:
+    first = text.lstrip("\ufeff").split("\n", 1)[0].strip()
+    return first.lstrip("# ") if first.startswith("#") else ""

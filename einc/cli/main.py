@@ -1,0 +1,51 @@
+"""The entry point of `einc`: runs one command and turns however it ends into an exit code.
+
+It imports next to nothing at the top, so that an interrupt while the rest is being imported is handled like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; with no arguments given, take the process's own."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        from einc.cli import output
+
+        output.prepare_streams()
+        _run(given)
+        output.flush()
+    except BaseException as error:
+        return _end(error, given, own_process=arguments is None)
+    return 0
+
+
+def _run(arguments: list[str]) -> None:
+    import warnings
+
+    from einc.cli.root import root
+
+    if "_EINC_COMPLETE" in os.environ:
+        root.main(arguments, "einc")  # click answers the shell and exits
+    if "--debug" not in arguments:
+        warnings.simplefilter("ignore")  # a library's advice to programmers is not for users
+    with root.make_context("einc", arguments) as context:
+        root.invoke(context)
+
+
+def _end(error: BaseException, arguments: list[str], *, own_process: bool) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        import signal
+
+        if own_process:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not show a traceback
+    from einc.cli.failures import report
+
+    code = report(error, debug="--debug" in arguments, as_json="--json" in arguments)
+    if own_process and code == 130:
+        os._exit(code)  # without waiting for worker threads: whoever interrupts wants the prompt back
+    return code

@@ -1,0 +1,175 @@
+"""Everything that leaves the process: results on stdout, notes on stderr, and files that are never partial."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from einc.errors import UsageError, WriteError
+
+STDOUT = "-"
+
+
+def prepare_streams() -> None:
+    """Let text that the terminal's encoding lacks be escaped rather than fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say(text: str) -> None:
+    """Print a result."""
+    with _stdout_errors():
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def say_json(document: dict[str, Any]) -> None:
+    """Print the one JSON document of a command."""
+    say(json.dumps(document, indent=2, allow_nan=False))
+
+
+def note(text: str) -> None:
+    """Print something that is no result: a warning, an error, what was written where."""
+    with contextlib.suppress(OSError, AttributeError, ValueError):  # no stderr: nobody to tell
+        sys.stderr.write(text if text.endswith("\n") else text + "\n")
+        sys.stderr.flush()
+
+
+def flush() -> None:
+    """Make sure that everything printed has arrived."""
+    with _stdout_errors():
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def abandon_stdout() -> None:
+    """Drop what is still buffered, so that the interpreter does not try once more to write it when it ends."""
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+@contextlib.contextmanager
+def _stdout_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError, AttributeError) as error:  # full; closed; absent
+        reason = error.strerror if isinstance(error, OSError) else "it is closed"
+        raise WriteError(f"cannot write: {reason}", where="standard output") from None
+
+
+def colours() -> bool:
+    """Whether stdout takes colours: a terminal, and NO_COLOR does not object."""
+    return _is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def progress_wanted() -> bool:
+    """Whether somebody watches stderr."""
+    return _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False
+
+
+def require_writable(path: str) -> None:
+    """Raise early, before any work, where an output could not be written later (missing or read-only places)."""
+    if path == STDOUT:
+        return
+    if path == "":
+        raise UsageError("an output needs a name", hint="`-` writes to standard output")
+    with _write_errors(path):
+        target = _target(path)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        if target.exists():
+            _refuse_unwritable(target)
+        if not _written_directly(path):
+            if not target.parent.is_dir():
+                raise FileNotFoundError(errno.ENOENT, "there is no such directory")
+            _refuse_unwritable(target.parent)
+
+
+def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
+    """Write an output: `-` is stdout, a pipe or device is written directly, any other appears whole or not at all.
+
+    A regular file is written beside its target, synced and renamed. Raises WriteError naming the path.
+    """
+    if path == STDOUT:
+        with _stdout_errors():
+            sys.stdout.flush()
+            write(sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        return
+    require_writable(path)
+    with _write_errors(path):
+        if _written_directly(path):
+            with open(path, "wb") as device:
+                write(device)
+        else:
+            _replace(_target(path), write)
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    write_file(path, lambda stream: stream.write(data))
+
+
+def write_text(path: str, text: str) -> None:
+    write_bytes(path, text.encode("utf-8", "surrogateescape"))
+
+
+def _replace(target: Path, write: Callable[[BinaryIO], object]) -> None:
+    temporary = target.parent / f".einc-{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with open(descriptor, "wb") as stream:
+            if target.exists():
+                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+            write(stream)
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _target(path: str) -> Path:
+    return Path(os.path.realpath(path))  # a symbolic link stays one: what it points at is replaced
+
+
+def _written_directly(path: str) -> bool:
+    if os.path.abspath(path).split(os.sep)[1] in ("dev", "proc"):
+        return True  # /dev/stdout may lead to a regular file that the shell has open
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _refuse_unwritable(path: Path) -> None:
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, "it is read-only")
+
+
+@contextlib.contextmanager
+def _write_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise WriteError(f"cannot write: {error.strerror}", where=path) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise WriteError(f"cannot write: {reason}", where=path) from None

@@ -1,0 +1,52 @@
+"""The table of commands."""
+
+from __future__ import annotations
+
+import click
+
+from einc.cli.lazy import LazyGroup, debug_option, examples
+from einc.version import VERSION
+
+_COMMANDS = "einc.cli.commands"
+
+root = LazyGroup(
+    "einc",
+    {
+        "compile": (f"{_COMMANDS}.compile:compile_command", "Plan a model for a machine and write the plan."),
+        "run": (f"{_COMMANDS}.run:run_command", "Execute a plan on arrays."),
+        "explain": (f"{_COMMANDS}.explain:explain_command", "Show how a plan cuts, places and moves everything."),
+        "check": (f"{_COMMANDS}.check:check_command", "Parse and type-check a model."),
+        "verify": (f"{_COMMANDS}.verify:verify_command", "Prove a plan correct from its file alone."),
+        "exprog": (f"{_COMMANDS}.exprog:group", "Check and simulate exchange programs."),
+        "machine": (f"{_COMMANDS}.machine:group", "List, show and detect machines."),
+        "models": (f"{_COMMANDS}.models:group", "List and copy the models that come with einc."),
+        "import": (f"{_COMMANDS}.imports:group", "Make models of other formats."),
+    },
+    help="Compile AI computations for several GPUs: einc decides how every operator is cut, where each piece runs, and "
+    "what moves when.",
+    epilog=examples(
+        "einc models copy ffn",
+        "einc compile ffn.ein -m dgx-a100 -o ffn.bin",
+        "einc explain ffn.bin",
+        "einc run ffn.bin --inputs x=rand:0 --weights rand:1 -o y.npy",
+    ),
+    params=[
+        debug_option(),
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            help="Show the version.",
+            callback=lambda ctx, _, asked: _version(ctx) if asked else None,
+        ),
+    ],
+    no_args_is_help=False,
+)
+
+
+def _version(ctx: click.Context) -> None:
+    from einc.cli import output
+
+    output.say(f"einc {VERSION}")
+    ctx.exit()

@@ -1,0 +1,153 @@
+"""The pipeline from a model to a plan: one stage per property of `Compiled`, each verified before the next sees it.
+
+A stage runs when it is first asked for, so that showing an early one neither waits for the later ones nor fails with
+them (paper, Section 2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from einc.errors import MachineError, MissingError, UsageError
+from einc.options import CompileOptions
+
+if TYPE_CHECKING:
+    from einc.graph.graph import Graph
+    from einc.logical.plan import LogicalPlan
+    from einc.machines.model import Machine
+    from einc.physical.program import DeviceProgram
+    from runtime.bundle import Bundle
+
+MOST_SITES = 1024
+"""More sites than this are refused: a plan has a kernel per operator and site."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a plan is to run: the machine of its sites alone, numbered from 0, and their numbers in the whole one.
+
+    `note` says how the machine was found where the user did not name it.
+    """
+
+    machine: Machine
+    devices: tuple[int, ...]
+    note: str | None = None
+
+
+class Compiled:
+    """All stages of one compilation.
+
+    `graph` is the computation after fusion, `plan` the logical plan, `program` the device program, `bundle` the plan
+    that the runtime reads. `phase` is called with the name of every stage as it begins.
+    """
+
+    def __init__(self, source: Graph, options: CompileOptions, phase: Callable[[str], None] = lambda _: None) -> None:
+        self.source = source
+        self.options = options
+        self._phase = phase
+
+    @cached_property
+    def target(self) -> Target:
+        return select_target(self.options)
+
+    @cached_property
+    def graph(self) -> Graph:
+        from einc.graph.fuse import fuse
+        from einc.graph.verify import verify
+
+        self._phase("fusing operators")
+        verify(self.source)
+        graph = fuse(self.source)
+        verify(graph)
+        return graph
+
+    @cached_property
+    def plan(self) -> LogicalPlan:
+        from einc.logical.optimize import optimize
+
+        graph, sites = self.graph, len(self.target.devices)
+        self._phase("choosing how operators are cut")
+        return optimize(graph, sites, selector=self.options.selector, seed=self.options.seed)
+
+    @cached_property
+    def program(self) -> DeviceProgram:
+        from einc.physical.build import build
+        from einc.physical.verify import verify
+
+        if self.options.schedule != "naive":
+            raise MissingError(
+                f"the {self.options.schedule} schedule comes later", hint="`--schedule naive` is what there is now"
+            )
+        plan = self.plan
+        self._phase("placing blocks and moving data")
+        program = build(plan, self.target.machine)
+        verify(program)
+        return program
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        from einc.emit import emit
+
+        program = self.program
+        self._phase("writing the plan")
+        return emit(program, self.target.machine, self.target.devices, self.options.schedule)
+
+
+def compile_model(
+    text: str, file: str, options: CompileOptions, phase: Callable[[str], None] = lambda _: None
+) -> Compiled:
+    """The compilation of a model text; `file` is the name that messages give it. Raises ModelError at once."""
+    from einc.frontend import build
+
+    phase("reading the model")
+    graph = build(text, file, options.definitions, options.preset, options.dtype)
+    return Compiled(graph, options, phase)
+
+
+def select_target(options: CompileOptions) -> Target:
+    """The machine and sites that the options ask for: a named machine, else the visible GPUs, else the host's cores."""
+    from einc.machines.load import load_machine
+
+    wanted = _wanted_devices(options)
+    need = None if wanted is None else max(wanted) + 1
+    note = None
+    if options.machine is not None:
+        machine = load_machine(options.machine, need or _cores() if options.machine == "host" else None)
+    else:
+        from einc.machines.detect import detect
+
+        machine = detect()
+        note = f"no machine was named: planning for {machine.name}"
+    if need is not None and need > len(machine.sites):
+        if isinstance(options.devices, int):
+            found = f"{options.devices} sites were asked for"
+        else:
+            found = f"site {need - 1} was asked for"
+        raise MachineError(
+            f"{found}, and machine {machine.name} has {len(machine.sites)}, numbered from 0",
+            hint="`einc machine list` shows the machines; `-m host` takes any number of sites",
+        )
+    devices = tuple(range(len(machine.sites))) if wanted is None else wanted
+    machine = machine if devices == tuple(range(len(machine.sites))) else machine.restrict(devices)
+    return Target(machine.ideal() if options.ideal else machine, devices, note)
+
+
+def _wanted_devices(options: CompileOptions) -> tuple[int, ...] | None:
+    if options.devices is None:
+        return None
+    devices = tuple(range(options.devices)) if isinstance(options.devices, int) else options.devices
+    if not devices or min(devices) < 0:
+        raise UsageError("a plan needs at least one site, and sites are numbered from 0")
+    if len(set(devices)) < len(devices):
+        raise UsageError("a site is named twice among the devices")
+    if max(devices) >= MOST_SITES:
+        raise UsageError(f"a plan has at most {MOST_SITES} sites")
+    return devices
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
