@@ -8,6 +8,7 @@ partial outputs aggregate, what it means on whole arrays, and which kernel runs 
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,13 @@ class Operator(ABC):
         """
         return None
 
+    def merge(self, first: int, second: int) -> Operator | None:
+        """This operator with the later input `second` gone, for when input `first` is the same tensor.
+
+        None where it must be read twice (the two are indexed differently), or where the kernel wants it twice.
+        """
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class DimMap:
@@ -144,20 +152,30 @@ class MappedOperator(Operator):
 
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
         names = [index.name for index in self.indices]
-        inputs = list(zip(self.input_maps, (desc.shape for desc in self.inputs), strict=True))
-        outputs = list(zip(self.output_maps, (desc.shape for desc in self.outputs), strict=True))
-        functions = []
-        for combination in itertools.product(*intervals):
-            chosen = dict(zip(names, combination, strict=True))
-            functions.append(
-                FunctionSpec(
-                    tuple(_block(maps, shape, chosen) for maps, shape in inputs),
-                    tuple(_block(maps, shape, chosen) for maps, shape in outputs),
-                )
+        inputs = [
+            _blocks(maps, desc.shape, names, intervals) for maps, desc in zip(self.input_maps, self.inputs, strict=True)
+        ]
+        outputs = [
+            _blocks(maps, desc.shape, names, intervals)
+            for maps, desc in zip(self.output_maps, self.outputs, strict=True)
+        ]
+        count = math.prod(map(len, intervals))
+        return JoinAggSpec(
+            tuple(
+                FunctionSpec(tuple(blocks[i] for blocks in inputs), tuple(blocks[i] for blocks in outputs))
+                for i in range(count)
             )
-        return JoinAggSpec(tuple(functions))
+        )
 
 
-def _block(maps: Sequence[DimMap], shape: Sequence[int], chosen: Mapping[str, Interval]) -> TensorType:
-    bounds = [m.bounds(chosen, extent) for m, extent in zip(maps, shape, strict=True)]
-    return TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))
+def _blocks(
+    maps: Sequence[DimMap], shape: Sequence[int], names: Sequence[str], intervals: Intervals
+) -> list[TensorType]:
+    """The block of one tensor in every function specification; equal blocks are one object."""
+    used = [s for s, name in enumerate(names) if any(m.index == name for m in maps)]
+    block_of: dict[tuple[Interval, ...], TensorType] = {}
+    for combination in itertools.product(*(intervals[s] for s in used)):
+        chosen = {names[s]: interval for s, interval in zip(used, combination, strict=True)}
+        bounds = [m.bounds(chosen, extent) for m, extent in zip(maps, shape, strict=True)]
+        block_of[combination] = TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))
+    return [block_of[tuple(combination[s] for s in used)] for combination in itertools.product(*intervals)]

@@ -1,0 +1,108 @@
+"""Elementwise operators: every scalar function applied to tensors whose dimensions are aligned by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einc.core.dtypes import DType
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.arguments import Argument, no_others, one_tensor, unique
+from einc.ops.base import Attributes, Operator
+from einc.ops.equation import index_equation
+from einc.ops.functions import FUNCTIONS, step_types
+from einc.ops.scalar import Input, Literal, Operand, ScalarProgram, Step
+
+CALLS = (*(name for name in FUNCTIONS if ":" not in name and name not in ("max", "min")), "cast")
+"""`max` and `min` are found in `reduction`, which hands calls with two operands on to here."""
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """A scalar function of tensors and literals, such as `mul(x, 0.5)`; `cast(x, "f16")` names an element type."""
+    if name == "cast":
+        return _cast(arguments, attributes)
+    no_others(name, attributes)
+    arity = FUNCTIONS[name].arity
+    if len(arguments) != arity:
+        raise OperatorError(
+            f"{name} takes {arity} operand{'s' * (arity > 1)}, not {len(arguments)}",
+            argument=arity if len(arguments) > arity else None,
+        )
+    operands: list[Operand] = []
+    descs: list[TensorDesc] = []
+    for position, argument in enumerate(arguments):
+        if isinstance(argument, TensorDesc):
+            operands.append(Input(len(descs)))
+            descs.append(argument)
+        elif isinstance(argument, str | tuple):
+            raise OperatorError(
+                f"{name}: operand {position + 1} is {argument!r}, not a tensor or number", argument=position
+            )
+        else:
+            operands.append(Literal.of(argument))
+    if not descs:
+        raise OperatorError(f"{name}: at least one operand must be a tensor", argument=0)
+    # checked here too, where positions are those of the arguments, literals included
+    step_types(name, [x.dtype if isinstance(x, TensorDesc) else None for x in arguments])
+    places = [position for position, argument in enumerate(arguments) if isinstance(argument, TensorDesc)]
+    return _aligned(name, descs, places, ScalarProgram(len(descs), (Step(name, tuple(operands)),)))
+
+
+def _cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    tensor, names = one_tensor("cast", arguments, attributes, "dtype")
+    known = [str(dtype) for dtype in DType]
+    if len(names) != 1 or names[0] not in known:
+        found = " ".join(names) or "nothing"
+        raise OperatorError(
+            f"cast: no element type {found!r}",
+            argument="dtype" if "dtype" in attributes else 1,
+            hint="one of " + ", ".join(known),
+        )
+    return _aligned("cast", [tensor], [0], ScalarProgram(1, (Step(f"cast:{names[0]}", (Input(0),)),)))
+
+
+def _aligned(name: str, descs: Sequence[TensorDesc], places: Sequence[int], program: ScalarProgram) -> Operator:
+    """The equation that gives every index the name of its dimension; one operand must have all of the names."""
+    widest = next((d for d in descs if all(set(other.dims) <= set(d.dims) for other in descs)), None)
+    if widest is None:
+        first = descs[0]
+        position, other = next((p, d) for p, d in zip(places, descs, strict=True) if not _comparable(d, first))
+        missing = next(dim for dim in other.dims if dim not in first.dims)
+        raise OperatorError(
+            f"{name}: operand {position + 1} has dimension '{missing}' that {first} lacks, and not all of its own",
+            argument=position,
+            hint="one operand's dimensions must include the other's; an index equation can combine these",
+        )
+    labels = unique(widest.dims)
+    inputs = []
+    for position, desc in zip(places, descs, strict=True):
+        if desc.dims == widest.dims:
+            inputs.append((desc, labels))
+        elif len(set(desc.dims)) < desc.rank or len(set(widest.dims)) < widest.rank:
+            raise OperatorError(
+                f"{name}: the dimensions of {desc} cannot be aligned with {widest} by name: one stands twice",
+                argument=position,
+                hint="use an index equation",
+            )
+        else:
+            inputs.append((desc, desc.dims))
+        for dim, extent in zip(desc.dims, desc.shape, strict=True):
+            expected = widest.shape[widest.dims.index(dim)]
+            if desc.dims != widest.dims and extent != expected:
+                raise _extent_fault(name, position, dim, extent, expected)
+        if desc.dims == widest.dims and desc.shape != widest.shape:
+            at = next(i for i in range(desc.rank) if desc.shape[i] != widest.shape[i])
+            raise _extent_fault(name, position, desc.dims[at], desc.shape[at], widest.shape[at])
+    return index_equation(inputs, list(zip(labels, widest.dims, strict=True)), program, None)
+
+
+def _comparable(a: TensorDesc, b: TensorDesc) -> bool:
+    return set(a.dims) <= set(b.dims) or set(a.dims) >= set(b.dims)
+
+
+def _extent_fault(name: str, position: int, dim: str, found: int, expected: int) -> OperatorError:
+    return OperatorError(
+        f"{name}: dimension '{dim}' of operand {position + 1} is {found}, expected {expected}",
+        argument=position,
+        hint="dimensions of one name must have one extent",
+    )

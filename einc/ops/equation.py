@@ -1,0 +1,310 @@
+"""The tensor-relational core: a join of indexed tensors, then an aggregation over the indices the result lacks.
+
+Contractions, elementwise operators with broadcasting, reductions, transposes and diagonals are all index equations;
+the families beside this file only say how a call becomes one. Every index is shardable at any position: where the
+result has it, its intervals tile the output, and where not, they make partial results (paper, Section 3.3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.dtypes import DType
+from einc.core.intervals import ShardableIndex
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.functions import AGGREGATIONS
+from einc.ops.scalar import ScalarProgram, compose, merge_inputs
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+Labels = tuple[str, ...]
+"""One index name per dimension of a tensor."""
+
+MOST_STEPS = 256
+"""Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equation(MappedOperator):
+    """`result[...] = aggregation[...](program(operands[labels]...))`; made by `index_equation`, which checks it.
+
+    `dims` names the dimensions of the result. `aggregation` is None exactly where no index is aggregated.
+    """
+
+    family: ClassVar[str] = "equation"
+
+    operands: tuple[TensorDesc, ...]
+    labels: tuple[Labels, ...]
+    result: Labels
+    dims: tuple[str, ...]
+    program: ScalarProgram
+    aggregation: str | None
+    dtype: DType
+
+    @property
+    def title(self) -> str:
+        steps = [step.function for step in self.program.steps if step.function != "copy"]
+        if self.kernel.name == "contract":
+            return "matmul" if self._is_matmul else "contract"
+        if not steps and self.aggregation is None:
+            return "transpose" if self.labels != (self.result,) else "copy"
+        more = [f"{len(steps) - 5} more"] if len(steps) > 6 else []
+        joined = "+".join(steps[:5] + more if more else steps)
+        if self.aggregation is None:
+            return joined
+        return f"{self.aggregation}({joined})" if joined else self.aggregation
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return self.operands
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        extents = self._extents
+        return (TensorDesc(self.dims, tuple(extents[name] for name in self.result), self.dtype),)
+
+    @property
+    def attributes(self) -> Attributes:
+        return {
+            "indices": self._indices_text,
+            "dims": self.dims,
+            "program": self.program.text,
+            "aggregation": self.aggregation or "",
+        }
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        """In the order of the result where nothing is aggregated, else in the order of first appearance."""
+        extents = self._extents
+        return tuple(ShardableIndex(n, extents[n]) for n in (self.result if self.aggregation is None else extents))
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        return tuple(tuple(map(DimMap, labels)) for labels in self.labels)
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        return (tuple(map(DimMap, self.result)),)
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return (self.aggregation or "sum",)
+
+    @property
+    def kernel(self) -> KernelCall:
+        indices, program = self._indices_text, self.program.text
+        if self.aggregation is None:
+            return KernelCall("map", (("program", program), ("indices", indices)))
+        if self.aggregation == "sum" and len(self.operands) > 1 and self.program.is_product:
+            return KernelCall("contract", (("equation", indices),))
+        return KernelCall("reduce", (("program", program), ("indices", indices), ("aggregation", self.aggregation)))
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        from einc.ops.evaluate import accumulating, aggregate, evaluate
+
+        number = {name: i for i, name in enumerate(self._extents)}
+        subscripts = [[number[name] for name in labels] for labels in self.labels]
+        wanted = [number[name] for name in self.result]
+        if self.kernel.name == "contract":
+            wide = [array.astype(accumulating(self.dtype)) for array in arrays]
+            pairs = [x for pair in zip(wide, subscripts, strict=True) for x in pair]
+            value: Array = np.einsum(*pairs, wanted, optimize=True)
+        else:
+            joined = evaluate(
+                self.program,
+                [_aligned(array, axes, len(number)) for array, axes in zip(arrays, subscripts, strict=True)],
+                [desc.dtype for desc in self.operands],
+            )
+            joined = np.broadcast_to(joined, tuple(self._extents.values()))
+            gone = tuple(axis for axis in range(len(number)) if axis not in wanted)
+            value = aggregate(self.aggregation, joined, gone, self.dtype) if self.aggregation is not None else joined
+            kept = sorted(wanted)
+            value = value.transpose([kept.index(axis) for axis in wanted])
+        return (value.astype(self.dtype.numpy()),)
+
+    def flops(self, function: FunctionSpec) -> int:
+        """One operation per step of the program, and one to aggregate, for each element of the join."""
+        extents = {
+            name: extent
+            for labels, block in zip(self.labels, function.inputs, strict=True)
+            for name, extent in zip(labels, block.shape, strict=True)
+        }
+        steps = sum(step.function != "copy" for step in self.program.steps)
+        return math.prod(extents.values()) * (steps + (self.aggregation is not None))
+
+    def fan_in(self, k: int) -> int:
+        if self.aggregation != "sum":
+            return 1
+        extents = self._extents
+        return math.prod(extents[name] for name in set(self.labels[k]) - set(self.result))
+
+    def fuse(self, k: int, producer: Operator) -> Operator | None:
+        """Joins elementwise operators where the producer's result has every index of this one, exactly once.
+
+        A 16-bit producer keeps its rounding where a comparison (or the like) could tell the difference.
+        """
+        if not isinstance(producer, Equation) or self.aggregation is not None or producer.aggregation is not None:
+            return None
+        read = self.labels[k]
+        if len(set(read)) != len(read) or len(read) != len(self.result):
+            return None
+        if len(self.program.steps) + len(producer.program.steps) > MOST_STEPS:
+            return None
+        narrow = producer.dtype in (DType.F16, DType.BF16)
+        rounding = producer.dtype if narrow and self.program.is_discontinuous else None
+        renamed = dict(zip(producer.result, read, strict=True))
+        inner = tuple(tuple(renamed[name] for name in labels) for labels in producer.labels)
+        return Equation(
+            self.operands[:k] + producer.operands + self.operands[k + 1 :],
+            self.labels[:k] + inner + self.labels[k + 1 :],
+            self.result,
+            self.dims,
+            compose(self.program, k, producer.program, rounding),
+            None,
+            self.dtype,
+        )
+
+    def merge(self, first: int, second: int) -> Operator | None:
+        """Elementwise operators read a tensor once; a contraction's kernel takes two operands even where equal."""
+        if self.aggregation is not None or self.labels[first] != self.labels[second]:
+            return None
+        return Equation(
+            self.operands[:second] + self.operands[second + 1 :],
+            self.labels[:second] + self.labels[second + 1 :],
+            self.result,
+            self.dims,
+            merge_inputs(self.program, first, second),
+            None,
+            self.dtype,
+        )
+
+    @property
+    def _extents(self) -> dict[str, int]:
+        """The extent of every index, in the order of first appearance."""
+        return {
+            name: extent
+            for labels, desc in zip(self.labels, self.operands, strict=True)
+            for name, extent in zip(labels, desc.shape, strict=True)
+        }
+
+    @property
+    def _indices_text(self) -> str:
+        return ", ".join(map(" ".join, self.labels)) + " -> " + " ".join(self.result)
+
+    @property
+    def _is_matmul(self) -> bool:
+        if len(self.labels) != 2 or min(map(len, self.labels)) < 2:
+            return False
+        (*batch, i, j), (*_, j2, k) = self.labels
+        shared = tuple(batch)
+        return j == j2 and self.result == (*shared, i, k) and self.labels[1] in ((*shared, j, k), (j, k))
+
+
+def _aligned(array: Array, axes: Sequence[int], rank: int) -> Array:
+    """The array with its dimensions at `axes` of `rank` dimensions, diagonals taken, extent 1 elsewhere."""
+    import numpy as np
+
+    kept = sorted(set(axes))
+    array = np.einsum(array, list(axes), kept)
+    return array.reshape([array.shape[kept.index(axis)] if axis in kept else 1 for axis in range(rank)])
+
+
+def index_equation(
+    inputs: Sequence[tuple[TensorDesc, tuple[str, ...]]],
+    result: Sequence[tuple[str, str]],
+    program: ScalarProgram,
+    aggregation: str | None,
+) -> Operator:
+    """The operator of an index equation.
+
+    `inputs` are tensors with one index name per dimension (a name may stand in several tensors, and twice in one);
+    `result` pairs index names with the names of the result's dimensions; `program` has one input per tensor.
+    Raises OperatorError, whose `argument` is the number of the input at fault, where one is.
+    """
+    if not inputs:
+        raise OperatorError("an index equation needs at least one tensor")
+    if program.arity != len(inputs):
+        raise OperatorError(f"the join expression reads {program.arity} tensors, not {len(inputs)}")
+    extents: dict[str, tuple[int, str]] = {}
+    for k, (desc, labels) in enumerate(inputs):
+        if len(labels) != desc.rank:
+            raise OperatorError(
+                f"{len(labels)} indices for a tensor of {desc.rank} dimensions, {desc}",
+                argument=k,
+                hint="write one index per dimension",
+            )
+        for name, dim, extent in zip(labels, desc.dims, desc.shape, strict=True):
+            _check_name(name, k)
+            known, where = extents.setdefault(name, (extent, f"dimension '{dim}' of operand {k + 1}"))
+            if known != extent:
+                raise OperatorError(
+                    f"index '{name}' is {known} ({where}) but dimension '{dim}' of operand {k + 1} is {extent}",
+                    argument=k,
+                    hint="one index stands for one extent; use another name if the two are not the same",
+                )
+    names = tuple(name for name, _ in result)
+    for name in names:
+        if name not in extents:
+            raise OperatorError(
+                f"index '{name}' of the result stands in no tensor on the right",
+                hint="its extent is unknown; index a tensor with it",
+            )
+        if names.count(name) > 1:
+            raise OperatorError(f"index '{name}' stands twice in the result", hint="each may stand there once")
+    gone = [name for name in extents if name not in names]
+    if aggregation is not None and aggregation not in AGGREGATIONS:
+        raise OperatorError(f"there is no aggregation {aggregation!r}", hint="use one of " + ", ".join(AGGREGATIONS))
+    if gone and aggregation is None:
+        raise OperatorError(
+            f"index '{gone[0]}' is missing from the result", hint=f"aggregate over it: sum[{', '.join(gone)}](...)"
+        )
+    program, types = program.resolve([desc.dtype for desc, _ in inputs])
+    if gone and types[-1] is DType.BOOL:
+        raise OperatorError(f"{aggregation} does not take bool", hint='convert it: cast(x, "i32")')
+    return Equation(
+        tuple(desc for desc, _ in inputs),
+        tuple(labels for _, labels in inputs),
+        names,
+        tuple(dim for _, dim in result),
+        program,
+        aggregation if gone else None,
+        types[-1],
+    )
+
+
+def _check_name(name: str, k: int) -> None:
+    if not name.isidentifier():
+        raise OperatorError(f"{name!r} is no name of an index", argument=k, hint="use letters, digits and _")
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The equation with these attributes; raises OperatorError where they make none."""
+    indices, program = attributes.get("indices"), attributes.get("program")
+    dims, aggregation = attributes.get("dims"), attributes.get("aggregation")
+    if not (
+        isinstance(indices, str)
+        and isinstance(program, str)
+        and isinstance(dims, tuple)
+        and isinstance(aggregation, str)
+    ):
+        raise OperatorError("an equation has the attributes indices, dims, program and aggregation")
+    left, arrow, right = indices.partition("->")
+    labels = [tuple(part.split()) for part in left.split(",")]
+    result = right.split()
+    if not arrow or len(labels) != len(inputs) or len(result) != len(dims):
+        raise OperatorError(f"indices {indices[:80]!r} do not fit {len(inputs)} tensors and {len(dims)} dimensions")
+    return index_equation(
+        list(zip(inputs, labels, strict=True)),
+        [(name, str(dim)) for name, dim in zip(result, dims, strict=True)],
+        ScalarProgram.parse(program, len(inputs)),
+        aggregation or None,
+    )

@@ -1,0 +1,100 @@
+"""The meaning of scalar programs and aggregations on numpy arrays, in the plainest form: what references stand on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einc.core.dtypes import DType
+from einc.ops.scalar import Literal, Operand, ScalarProgram, Temp
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+_MEANING: dict[str, Callable[..., Any]] = {
+    "copy": lambda x: x,
+    "neg": np.negative,
+    "abs": np.abs,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: (x * 0.5 * (1 + _erf(x / math.sqrt(2)))).astype(x.dtype),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x * _sigmoid(x),
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "not": np.logical_not,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "pow": np.power,
+    "max": np.maximum,
+    "min": np.minimum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "where": np.where,
+}
+
+_REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
+
+
+def computing(dtype: DType) -> np.dtype[Any]:
+    """The numpy type that chains over `dtype` are computed in: 16-bit floats in f32, all others in their own."""
+    return np.dtype(np.float32) if dtype in (DType.F16, DType.BF16) else dtype.numpy()
+
+
+def accumulating(dtype: DType) -> np.dtype[Any]:
+    """The numpy type that contractions and aggregations over `dtype` are computed in: the next wider one."""
+    if dtype.is_float:
+        return np.dtype(np.float32 if dtype in (DType.F16, DType.BF16) else np.float64)
+    return np.dtype(np.int64)
+
+
+def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[DType]) -> Array:
+    """The program's result, not yet rounded, on arrays that broadcast against one another."""
+    program, types = program.resolve(dtypes)
+    inputs = [array.astype(computing(dtype)) for array, dtype in zip(arrays, dtypes, strict=True)]
+    results: list[Array] = []
+
+    def value(operand: Operand, dtype: np.dtype[Any] | None) -> Array:
+        if isinstance(operand, Literal):
+            return np.asarray(operand.value, dtype)
+        return results[operand.position] if isinstance(operand, Temp) else inputs[operand.position]
+
+    with np.errstate(all="ignore"):  # infinities and nan are results, as on every device
+        for step, dtype in zip(program.steps, types, strict=True):
+            known = [value(x, None).dtype for x in step.operands if not isinstance(x, Literal)]
+            operands = [value(x, known[-1]) for x in step.operands]
+            if step.function.startswith("cast:"):
+                result = operands[0].astype(dtype.numpy())
+            else:
+                result = _MEANING[step.function](*operands)
+            results.append(np.asarray(result).astype(computing(dtype)))
+    return results[-1]
+
+
+def aggregate(aggregation: str, array: Array, axes: tuple[int, ...], dtype: DType) -> Array:
+    """Combines an array of `dtype`'s values over `axes`, in a wider type and not yet rounded."""
+    combined: Array = _REDUCTIONS[aggregation](array.astype(accumulating(dtype)), axis=axes)
+    return np.asarray(combined)

@@ -1,0 +1,56 @@
+"""The operator library: every name that a model can call, and every family that a bundle can name.
+
+A new family is a file beside this one and a line in one or both of the tables below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops import elementwise, equation, matmul
+from einc.ops.arguments import Argument
+from einc.ops.base import Attributes, Operator
+
+_CALLS: dict[str, Callable[[str, Sequence[Argument], Attributes], Operator]] = {
+    name: module.call for module in (matmul, elementwise) for name in module.CALLS
+}
+
+_FAMILIES: dict[str, Callable[[tuple[TensorDesc, ...], Attributes], Operator]] = {
+    equation.Equation.family: equation.restore,
+}
+
+
+def names() -> tuple[str, ...]:
+    """Everything that can be called, in alphabetical order."""
+    return tuple(sorted(_CALLS))
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """The operator that `name` makes of these arguments (tensors and literals in order) and keyword arguments.
+
+    Its inputs are the tensors in the order of the arguments. Raises OperatorError.
+    """
+    make = _CALLS.get(name)
+    if make is None:
+        raise OperatorError(f"there is no operator '{name}'", hint=_suggestion(name))
+    return make(name, arguments, attributes)
+
+
+def restore(family: str, inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The operator with this family, these inputs and `Operator.attributes`; equal to the one they came from.
+
+    Raises OperatorError for anything that no operator has.
+    """
+    make = _FAMILIES.get(family)
+    if make is None:
+        raise OperatorError(f"there is no operator family {family[:40]!r}")
+    return make(inputs, attributes)
+
+
+def _suggestion(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name[:80], names(), n=1)
+    return f"did you mean '{close[0]}'?" if close else "the operators are " + ", ".join(names())
