@@ -1,0 +1,65 @@
+"""What each operator could have done instead, for whoever explains a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from einc.core.tiling import Tiling
+from einc.logical.enumerate import candidates
+from einc.logical.plan import Candidate, LogicalPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A candidate in the place of the chosen one, all other operators staying as they are.
+
+    `repartition` is paid for the node's own inputs, `handover` by the consumers of its outputs; `total_cost` is the
+    whole plan's. All in elements.
+    """
+
+    candidate: Candidate
+    repartition: int
+    handover: int
+    total_cost: int
+
+
+def alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
+    """All candidates of the node called `node`, the chosen one among them, cheapest whole plan first.
+
+    Ties stand in lexicographic order of intervals. Raises KeyError where the plan has no such node.
+    """
+    choices = {choice.node: choice for choice in plan.choices}
+    here = next((one for one in plan.graph.nodes if one.name == node), None)
+    if here is None:
+        raise KeyError(node)
+    producers, readers = plan.graph.producers(), plan.graph.consumers()
+    sizes = {tensor.name: tensor.desc.type.size for tensor in plan.graph.tensors}
+    arriving: list[tuple[int, Tiling, int]] = []  # input position, its producer's tiling, size
+    for k, tensor in enumerate(here.inputs):
+        if tensor in producers:
+            source, j = producers[tensor]
+            arriving.append((k, choices[source.name].candidate.output_tilings[j], sizes[tensor]))
+    leaving = [  # output position, a consumer's tiling, size
+        (j, choices[reader.name].candidate.input_tilings[k], sizes[tensor])
+        for j, tensor in enumerate(here.outputs)
+        for reader, k in readers[tensor]
+    ]
+
+    def local(candidate: Candidate) -> tuple[int, int]:
+        repartition = sum(size for k, tiling, size in arriving if candidate.input_tilings[k] != tiling)
+        return repartition, sum(size for j, tiling, size in leaving if candidate.output_tilings[j] != tiling)
+
+    now = choices[node].candidate
+    elsewhere = plan.total_cost - now.join - now.aggregation - sum(local(now))
+    found = []
+    for candidate in candidates(here.operator, plan.sites):
+        repartition, handover = local(candidate)
+        total = elsewhere + candidate.join + candidate.aggregation + repartition + handover
+        found.append(Alternative(candidate, repartition, handover, total))
+    return tuple(sorted(found, key=lambda one: (one.total_cost, one.candidate.intervals)))
+
+
+def next_best(plan: LogicalPlan, node: str) -> Alternative | None:
+    """The cheapest alternative to what was chosen, or None where the operator has no other candidate."""
+    chosen = next(choice.candidate.intervals for choice in plan.choices if choice.node == node)
+    return next((one for one in alternatives(plan, node) if one.candidate.intervals != chosen), None)

@@ -1,0 +1,115 @@
+"""The join-agg specs that an operator offers over a number of sites, with the sub-costs that depend on them alone
+(paper, Sections 3.3, 4.2 and 4.3).
+
+Every spec is checked here as it comes from the operator: nothing after this file meets one that is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import islice
+from math import prod
+
+from einc.core.intervals import Intervals, factorizations, reachable_sites
+from einc.core.spec import JoinAggSpec, spec_fault
+from einc.core.tensor import TensorDesc, TensorType
+from einc.core.tiling import Tiling, tiling_fault
+from einc.errors import InternalError
+from einc.logical.plan import Candidate
+from einc.ops.base import Operator
+
+MOST_FUNCTIONS = 1 << 20
+"""Bound on an operator's function specifications over all its specs; only tensors of absurd rank come near it."""
+
+
+@lru_cache(maxsize=128)
+def candidates(operator: Operator, sites: int) -> tuple[Candidate, ...]:
+    """All join-agg specs with exactly p' function specifications, in lexicographic order of their intervals.
+
+    p' is `sites`, or the largest number below it that is a product of admissible interval counts. There is always
+    at least one candidate. Raises InternalError where the operator returns anything but a join-agg spec.
+    """
+    limits = [index.most for index in operator.indices]
+    used = reachable_sites(sites, limits)
+    counts = islice(factorizations(used, limits), MOST_FUNCTIONS // used)
+    requests = sorted(
+        tuple(index.intervals(count) for index, count in zip(operator.indices, request, strict=True))
+        for request in counts
+    )
+    inputs = [_Surveyor(desc, must_tile=False) for desc in operator.inputs]
+    outputs = [_Surveyor(desc, must_tile=True) for desc in operator.outputs]
+    return tuple(_candidate(operator, request, inputs, outputs) for request in requests)
+
+
+class _Surveyor:
+    """Remembers the blocks and tilings of one tensor, so that each is measured and checked only once."""
+
+    __slots__ = ("must_tile", "sizes", "tilings", "whole")
+
+    def __init__(self, desc: TensorDesc, must_tile: bool) -> None:
+        self.whole = desc.type
+        self.must_tile = must_tile
+        self.sizes: dict[TensorType, int] = {}
+        self.tilings: dict[Tiling, Tiling] = {}
+
+    def survey(self, blocks: list[TensorType]) -> tuple[Tiling, int] | None:
+        """The distinct blocks and the size of all blocks together; None where a spec may not have these blocks."""
+        distinct = set(blocks)
+        for block in distinct:
+            if block not in self.sizes:
+                if not self.whole.contains(block):
+                    return None
+                self.sizes[block] = block.size
+        tiling = tuple(sorted(distinct, key=_bounds))
+        if tiling not in self.tilings:
+            if self.must_tile and tiling_fault(self.whole, tiling) is not None:
+                return None
+            self.tilings[tiling] = tiling
+        return self.tilings[tiling], sum(map(self.sizes.__getitem__, blocks))
+
+
+def _bounds(block: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return (block.lower, block.upper)
+
+
+def _candidate(
+    operator: Operator, request: Intervals, inputs: Sequence[_Surveyor], outputs: Sequence[_Surveyor]
+) -> Candidate:
+    """The checked and costed spec for one request."""
+    spec = operator.build_spec(request)
+    expected = prod(map(len, request))
+    if len(spec.functions) != expected:
+        raise _refusal(operator, request, f"{len(spec.functions)} function specifications instead of {expected}")
+    if any(len(f.inputs) != len(inputs) or len(f.outputs) != len(outputs) for f in spec.functions):
+        raise _refusal(operator, request, _fault(operator, spec))
+    reads = [surveyor.survey([f.inputs[k] for f in spec.functions]) for k, surveyor in enumerate(inputs)]
+    writes = [surveyor.survey([f.outputs[j] for f in spec.functions]) for j, surveyor in enumerate(outputs)]
+    sound_reads, sound_writes = [r for r in reads if r is not None], [w for w in writes if w is not None]
+    if len(sound_reads) + len(sound_writes) != len(inputs) + len(outputs):
+        raise _refusal(operator, request, _fault(operator, spec))
+    return Candidate(
+        intervals=request,
+        spec=spec,
+        join=sum(size for _, size in sound_reads),
+        # The distinct blocks tile the tensor, so what exceeds its size is the partial copies that must be moved.
+        aggregation=sum(size - output.whole.size for (_, size), output in zip(sound_writes, outputs, strict=True)),
+        input_tilings=tuple(tiling for tiling, _ in sound_reads),
+        output_tilings=tuple(tiling for tiling, _ in sound_writes),
+    )
+
+
+def _fault(operator: Operator, spec: JoinAggSpec) -> str:
+    """The fault in words."""
+    fault = spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
+    return fault or "a block or tiling is unsound"
+
+
+def _refusal(operator: Operator, request: Intervals, fault: str) -> InternalError:
+    asked = ", ".join(
+        f"{index.name} in {len(intervals)}" for index, intervals in zip(operator.indices, request, strict=True)
+    )
+    return InternalError(
+        f"operator {operator.title} ({operator.family}) returned no join-agg spec for the request [{asked}]: {fault}",
+        hint="this is a bug in the operator's build_spec",
+    )

@@ -1,0 +1,184 @@
+"""Exact minimization of a sum of unary and pairwise costs over discrete variables, by variable elimination.
+
+This file knows nothing of operators or tilings. Eliminating a variable replaces all cost tables that mention it by
+one table over its neighbours, which holds its best cost for each of their joint values. On a tree, leaves first,
+these tables are the `Opt` of the paper's Algorithm 1; on a graph with cycles they range over several neighbours,
+and stay small where the order is narrow.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from einc.logical.prune import Link, link_table, surviving_values
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+Pairs = dict[tuple[int, int], "Array"]
+"""Cost tables of pairs (a, b) of variables with a < b; axis 0 belongs to a."""
+
+LARGEST_TABLE = 1 << 23
+"""Entries of the largest table that an exact solution may need (64 MiB)."""
+ALL_TABLES = 1 << 26
+"""Entries of all its tables together, which bounds the time to about two seconds."""
+
+
+@dataclass(slots=True)
+class _Model:
+    """What is left of the problem: per variable the values that are left and their costs."""
+
+    values: list[Array]
+    costs: list[Array]
+    pairs: Pairs
+
+
+def minimize(costs: Sequence[Array], links: Sequence[Link], bounded: bool = True) -> tuple[int, ...] | None:
+    """The assignment of least total cost; among several, the lexicographically first in the order of variables.
+
+    `costs` are integer arrays, one per variable. None where `bounded` and the tables would exceed the limits above.
+    """
+    values = surviving_values(costs, links)
+    model = _Model(values, [cost[kept] for cost, kept in zip(costs, values, strict=True)], {})
+    for link in links:
+        key = (link.a, link.b)
+        table = link_table(link, values[link.a], values[link.b], costs[link.a].dtype)
+        model.pairs[key] = model.pairs[key] + table if key in model.pairs else table
+    _simplify(model)
+    while tied := [v for v, left in enumerate(model.values) if len(left) > 1]:
+        order, sizes = narrow_order(tied, {v: len(model.values[v]) for v in tied}, model.pairs)
+        if bounded and (max(sizes) > LARGEST_TABLE or sum(sizes) > ALL_TABLES):
+            return None
+        for v, optimal in _optimal_values(order, model).items():
+            _restrict(model, v, optimal)
+        _simplify(model)
+        # Only ties are left now. Tied variables that no table joins, even indirectly, are free of one another.
+        for component in _components(model):
+            _restrict(model, component[0], [0])
+        _simplify(model)
+    return tuple(int(left[0]) for left in model.values)
+
+
+def narrow_order(
+    variables: Iterable[int], domain: dict[int, int], pairs: Iterable[tuple[int, int]]
+) -> tuple[list[int], list[int]]:
+    """An order of elimination, and the number of entries of each variable's table in that order.
+
+    Greedy: always the variable whose table is smallest now; the lowest number among equals.
+    """
+    neighbours: dict[int, set[int]] = {v: set() for v in variables}
+    for a, b in pairs:
+        neighbours[a].add(b)
+        neighbours[b].add(a)
+
+    def entries(v: int) -> int:
+        return domain[v] * prod(domain[u] for u in neighbours[v])
+
+    queue = [(entries(v), v) for v in neighbours]
+    heapq.heapify(queue)
+    order: list[int] = []
+    sizes: list[int] = []
+    while queue:
+        size, v = heapq.heappop(queue)
+        if v not in neighbours or size != entries(v):
+            continue  # gone, or queued again with its present size
+        order.append(v)
+        sizes.append(size)
+        around = neighbours.pop(v)
+        for u in around:
+            neighbours[u] |= around
+            neighbours[u] -= {u, v}
+        for u in around:
+            heapq.heappush(queue, (entries(u), u))
+    return order, sizes
+
+
+def _optimal_values(order: Sequence[int], model: _Model) -> dict[int, Array]:
+    """For each variable, which of its values occur in some optimal assignment."""
+    import numpy as np
+
+    import numpy as np
+
+    rank = {v: r for r, v in enumerate(order)}
+    # Scopes list variables in the order of elimination, so that tables broadcast without being transposed.
+    buckets: dict[int, list[tuple[tuple[int, ...], Array]]] = {v: [((v,), model.costs[v])] for v in order}
+    for (a, b), table in model.pairs.items():
+        if rank[a] < rank[b]:
+            buckets[a].append(((a, b), table))
+        else:
+            buckets[b].append(((b, a), table.T))
+    scopes: dict[int, tuple[int, ...]] = {}
+    best: dict[int, Array] = {}
+    for v in order:
+        scope = scopes[v] = tuple(sorted({u for mentioned, _ in buckets[v] for u in mentioned}, key=rank.__getitem__))
+        total = _sum(scope, buckets.pop(v))
+        least = total.min(axis=0)
+        best[v] = np.asarray(total == least, dtype=bool)
+        if len(scope) > 1:
+            buckets[scope[1]].append((scope[1:], least))
+    values: dict[int, Array] = {}
+    for v in reversed(order):  # `best[v]` becomes: the joint values of its scope that some optimal assignment has
+        scope = scopes[v]
+        if len(scope) > 1:
+            above = scopes[scope[1]]
+            unseen = tuple(axis for axis, u in enumerate(above) if u not in scope)
+            best[v] &= best[scope[1]].any(axis=unseen)
+        values[v] = best[v].any(axis=tuple(range(1, len(scope))))
+    return values
+
+
+def _sum(scope: tuple[int, ...], tables: list[tuple[tuple[int, ...], Array]]) -> Array:
+    """The sum of tables over the joint values of `scope`."""
+    sizes = {u: n for mentioned, table in tables for u, n in zip(mentioned, table.shape, strict=True)}
+    spread = [table.reshape([sizes[u] if u in mentioned else 1 for u in scope]) for mentioned, table in tables]
+    spread.sort(key=lambda table: table.size)  # small sums first
+    total = spread[0]
+    for table in spread[1:]:
+        total = total + table
+    return total
+
+
+def _restrict(model: _Model, v: int, kept: Any) -> None:
+    """Leaves variable `v` only the values that `kept` (a mask or positions) selects."""
+    model.values[v], model.costs[v] = model.values[v][kept], model.costs[v][kept]
+    for a, b in list(model.pairs):
+        if v == a:
+            model.pairs[a, b] = model.pairs[a, b][kept]
+        elif v == b:
+            model.pairs[a, b] = model.pairs[a, b][:, kept]
+
+
+def _simplify(model: _Model) -> None:
+    """Folds tables with a decided variable into the other's costs, and drops tables that decide nothing."""
+    for (a, b), table in list(model.pairs.items()):
+        if table.shape[0] == 1:
+            model.costs[b] = model.costs[b] + table[0]
+        elif table.shape[1] == 1:
+            model.costs[a] = model.costs[a] + table[:, 0]
+        elif (table != table.flat[0]).any():
+            continue
+        del model.pairs[a, b]
+
+
+def _components(model: _Model) -> list[list[int]]:
+    """The undecided variables that tables join, directly or indirectly, each group in ascending order."""
+    leader = {v: v for v, left in enumerate(model.values) if len(left) > 1}
+
+    def find(v: int) -> int:
+        while leader[v] != v:
+            v = leader[v]
+        return v
+
+    for a, b in model.pairs:
+        low, high = sorted((find(a), find(b)))
+        leader[high] = low
+    groups: dict[int, list[int]] = {}
+    for v in leader:
+        groups.setdefault(find(v), []).append(v)
+    return list(groups.values())

@@ -1,0 +1,113 @@
+"""A graph as an optimization problem: candidates per node, and which pairs of them cause a repartition
+(paper, Section 4.3, sub-cost 1).
+
+The cost of a plan is a sum of one term per node (join and aggregation of its candidate) and one term per edge: the
+whole tensor where the consumer's tiling of it is not the producer's. Inputs and weights have no edge and never pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from einc.core.tiling import Tiling
+from einc.graph.graph import Graph
+from einc.logical.enumerate import candidates
+from einc.logical.plan import Candidate
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """A computed tensor of `size` elements on its way from a node to one input of another.
+
+    Nodes are numbered in the graph's order. `made` and `asked` hold, per candidate of the producer and of the
+    consumer, the number of its tiling of the tensor: equal numbers are equal tilings.
+    """
+
+    producer: int
+    consumer: int
+    size: int
+    made: Array
+    asked: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """For every node its candidates, and all edges in the order of their consumers and input positions."""
+
+    candidates: tuple[tuple[Candidate, ...], ...]
+    edges: tuple[Edge, ...]
+
+    def repartitions(self, chosen: Sequence[int]) -> list[int]:
+        """Per node the repartition cost of its inputs, for one candidate number per node."""
+        costs = [0] * len(self.candidates)
+        for edge in self.edges:
+            if edge.made[chosen[edge.producer]] != edge.asked[chosen[edge.consumer]]:
+                costs[edge.consumer] += edge.size
+        return costs
+
+    def cost(self, chosen: Sequence[int]) -> int:
+        """The total cost of a plan."""
+        own = (options[c] for options, c in zip(self.candidates, chosen, strict=True))
+        return sum(candidate.join + candidate.aggregation for candidate in own) + sum(self.repartitions(chosen))
+
+
+def build_problem(graph: Graph, sites: int) -> Problem:
+    """Enumerates the candidates of all nodes and numbers their tilings."""
+    numbers = _TilingNumbers()
+    offers = {node.operator: candidates(node.operator, sites) for node in graph.nodes}
+    options = tuple(offers[node.operator] for node in graph.nodes)
+    position = {node.name: n for n, node in enumerate(graph.nodes)}
+    producers = graph.producers()
+    edges = []
+    for consumer, node in enumerate(graph.nodes):
+        for k, tensor in enumerate(node.inputs):
+            if tensor in producers:
+                source, j = producers[tensor]
+                producer = position[source.name]
+                made, asked = numbers.of_output(options[producer], j), numbers.of_input(options[consumer], k)
+                edges.append(Edge(producer, consumer, source.operator.outputs[j].type.size, made, asked))
+    return Problem(options, tuple(edges))
+
+
+class _TilingNumbers:
+    """Numbers equal tilings equally; each set of candidates is visited once, however many nodes share it."""
+
+    __slots__ = ("_arrays", "_numbers")
+
+    def __init__(self) -> None:
+        self._numbers: dict[Tiling, int] = {}
+        # Keyed by the identity of the candidates, which the caller keeps alive: hashing them would visit every block.
+        self._arrays: dict[tuple[int, str, int], Array] = {}
+
+    def of_input(self, options: tuple[Candidate, ...], k: int) -> Array:
+        key = (id(options), "input", k)
+        if key not in self._arrays:
+            self._arrays[key] = self._number([candidate.input_tilings[k] for candidate in options])
+        return self._arrays[key]
+
+    def of_output(self, options: tuple[Candidate, ...], j: int) -> Array:
+        key = (id(options), "output", j)
+        if key not in self._arrays:
+            self._arrays[key] = self._number([candidate.output_tilings[j] for candidate in options])
+        return self._arrays[key]
+
+    def _number(self, tilings: list[Tiling]) -> Array:
+        import numpy as np
+
+        seen: dict[int, int] = {}
+        for tiling in tilings:  # a tiling object stands in many candidates: hash it once
+            if id(tiling) not in seen:
+                seen[id(tiling)] = self._numbers.setdefault(tiling, len(self._numbers))
+        return np.array([seen[id(tiling)] for tiling in tilings], dtype=np.int64)
+
+
+def own_costs(options: Sequence[Candidate]) -> list[int]:
+    """Join and aggregation of each candidate, which need no neighbour."""
+    return [candidate.join + candidate.aggregation for candidate in options]

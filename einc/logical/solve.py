@@ -1,0 +1,79 @@
+"""The cheapest candidates for some nodes of a problem, the others being fixed or left out of account.
+
+This is where the order of plans is made one integer, so that both the exact optimum and the trees of the cut
+heuristic are found by one minimization: first the cost, then how early repartitions come, then the intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd
+from typing import TYPE_CHECKING
+
+from einc.logical.minsum import minimize
+from einc.logical.problem import Problem, own_costs
+from einc.logical.prune import Link
+
+if TYPE_CHECKING:
+    from einc.logical.problem import Array
+
+
+def solve(
+    problem: Problem, nodes: Sequence[int], fixed: Mapping[int, int], bounded: bool = True
+) -> dict[int, int] | None:
+    """The best candidate number for each of `nodes` (ascending), given those of the `fixed` nodes.
+
+    Repartition is charged on edges among `nodes` and between them and `fixed` nodes; other edges cost nothing.
+    A repartition at the consumer in position n of N nodes adds N - n to the *earliness* of a plan. Among plans of
+    least cost those of least earliness are taken, and among these the one whose intervals, in the order of nodes,
+    are lexicographically first. None where `bounded` and exactness cannot be afforded.
+    """
+    variable = {node: v for v, node in enumerate(nodes)}
+    count = len(problem.candidates)
+    costs = [own_costs(problem.candidates[node]) for node in nodes]
+    earliness = [[0] * len(cost) for cost in costs]
+    shared: list[tuple[int, int, int, int, Array, Array]] = []
+    for edge in problem.edges:
+        early = count - edge.consumer
+        if edge.producer in variable and edge.consumer in variable:
+            a, b = variable[edge.producer], variable[edge.consumer]
+            shared.append((a, b, edge.size, early, edge.made, edge.asked))
+        elif edge.producer in variable and edge.consumer in fixed:
+            given = edge.asked[fixed[edge.consumer]]
+            _charge(costs, earliness, variable[edge.producer], edge.made != given, edge.size, early)
+        elif edge.consumer in variable and edge.producer in fixed:
+            given = edge.made[fixed[edge.producer]]
+            _charge(costs, earliness, variable[edge.consumer], edge.asked != given, edge.size, early)
+    # Cost and earliness as one integer: the whole earliness of any plan stays below one unit of cost.
+    costs = [[c - min(cost) for c in cost] for cost in costs]
+    unit = gcd(*(c for cost in costs for c in cost), *(size for _, _, size, *_ in shared)) or 1
+    scale = 1 + sum(map(max, earliness)) + sum(early for _, _, _, early, *_ in shared)
+    joint = [
+        [c // unit * scale + early for c, early in zip(*both, strict=True)]
+        for both in zip(costs, earliness, strict=True)
+    ]
+    links = [Link(a, b, size // unit * scale + early, made, asked) for a, b, size, early, made, asked in shared]
+    return _minimum(nodes, joint, links, bounded)
+
+
+def _minimum(nodes: Sequence[int], costs: list[list[int]], links: list[Link], bounded: bool) -> dict[int, int] | None:
+    """The minimization, in 64-bit integers where no sum can overflow and in Python's where one could."""
+    import numpy as np
+
+    around = [0] * len(nodes)
+    for link in links:
+        around[link.a] += link.weight
+        around[link.b] += link.weight
+    # A value that costs more than the cheapest one plus every repartition around it never pays: how much is no matter.
+    costs = [[min(c, min(cost) + most + 1) for c in cost] for cost, most in zip(costs, around, strict=True)]
+    largest = sum(map(max, costs)) + sum(link.weight for link in links)
+    dtype = np.dtype(np.int64) if largest < 1 << 62 else np.dtype(object)
+    answer = minimize([np.array(cost, dtype=dtype) for cost in costs], links, bounded)
+    return None if answer is None else dict(zip(nodes, answer, strict=True))
+
+
+def _charge(costs: list[list[int]], earliness: list[list[int]], v: int, differs: Array, size: int, early: int) -> None:
+    """Adds a repartition to the candidates of variable `v` whose tiling differs."""
+    for c in differs.nonzero()[0]:
+        costs[v][c] += size
+        earliness[v][c] += early
