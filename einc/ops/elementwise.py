@@ -13,8 +13,10 @@ from einc.ops.equation import index_equation
 from einc.ops.functions import FUNCTIONS, step_types
 from einc.ops.scalar import Input, Literal, Operand, ScalarProgram, Step
 
-CALLS = (*(name for name in FUNCTIONS if ":" not in name and name not in ("max", "min")), "cast")
-"""`max` and `min` are found in `reduction`, which hands calls with two operands on to here."""
+BINARY_EXTREMES = ("max", "min")
+"""Called through `reduction`, which hands on what has two operands."""
+
+CALLS = (*(name for name in FUNCTIONS if ":" not in name and name not in BINARY_EXTREMES), "cast")
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:

@@ -9,16 +9,20 @@ from collections.abc import Callable, Sequence
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops import elementwise, equation, matmul
+from einc.ops import elementwise, equation, matmul, reduction, regroup, softmax, transpose
 from einc.ops.arguments import Argument
 from einc.ops.base import Attributes, Operator
 
 _CALLS: dict[str, Callable[[str, Sequence[Argument], Attributes], Operator]] = {
-    name: module.call for module in (matmul, elementwise) for name in module.CALLS
+    name: module.call
+    for module in (elementwise, matmul, reduction, regroup, softmax, transpose)
+    for name in module.CALLS
 }
 
 _FAMILIES: dict[str, Callable[[tuple[TensorDesc, ...], Attributes], Operator]] = {
     equation.Equation.family: equation.restore,
+    regroup.Regroup.family: regroup.restore,
+    softmax.Softmax.family: softmax.restore,
 }
 
 

@@ -1,0 +1,106 @@
+"""Softmax over one dimension, which stays whole; every other dimension is shardable anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.intervals import ShardableIndex
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.arguments import Argument, one_tensor, positions, unique
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+CALLS = ("softmax",)
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax(MappedOperator):
+    """exp(x) / sum(exp(x)) along dimension `axis` of one tensor of floats."""
+
+    family: ClassVar[str] = "softmax"
+
+    tensor: TensorDesc
+    axis: int
+
+    @property
+    def title(self) -> str:
+        return "softmax"
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return (self.tensor,)
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        return (self.tensor,)
+
+    @property
+    def attributes(self) -> Attributes:
+        return {"axis": self.axis}
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        names = zip(unique(self.tensor.dims), self.tensor.shape, strict=True)
+        return tuple(ShardableIndex(name, extent) for at, (name, extent) in enumerate(names) if at != self.axis)
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        names = unique(self.tensor.dims)
+        return (tuple(DimMap(name if at != self.axis else None) for at, name in enumerate(names)),)
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        return self.input_maps
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def kernel(self) -> KernelCall:
+        return KernelCall("softmax", (("axis", self.axis),))
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        from einc.ops.evaluate import accumulating
+
+        (x,) = arrays
+        wide = x.astype(accumulating(self.tensor.dtype))
+        powers = np.exp(wide - wide.max(axis=self.axis, keepdims=True))
+        return ((powers / powers.sum(axis=self.axis, keepdims=True)).astype(x.dtype),)
+
+    def flops(self, function: FunctionSpec) -> int:
+        """Maximum, difference, exponential, sum and quotient: five per element."""
+        return 5 * function.inputs[0].size
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`softmax(scores, "keys")`; without a name, over the last dimension."""
+    tensor, over = one_tensor(name, arguments, attributes, "over")
+    if len(over) > 1:
+        raise OperatorError("softmax goes over one dimension", argument="over" if "over" in attributes else 2)
+    (axis,) = positions(name, "over", tensor, over) if over else (tensor.rank - 1,)
+    return _softmax(tensor, axis)
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The softmax with these attributes; raises OperatorError where they make none."""
+    axis = attributes.get("axis")
+    if len(inputs) != 1 or not isinstance(axis, int) or isinstance(axis, bool):
+        raise OperatorError("softmax has one input and the attribute axis")
+    return _softmax(inputs[0], axis)
+
+
+def _softmax(tensor: TensorDesc, axis: int) -> Operator:
+    if not 0 <= axis < tensor.rank:
+        raise OperatorError(f"softmax: {tensor} has no dimension {axis}", argument=0)
+    if not tensor.dtype.is_float:
+        raise OperatorError(f"softmax does not take {tensor.dtype}", argument=0, hint='convert it: cast(x, "f32")')
+    return Softmax(tensor, axis)
