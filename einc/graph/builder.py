@@ -1,0 +1,112 @@
+"""Building a graph tensor by tensor: what the front end and the Python API share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError, SourceSpan
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
+from einc.ops.base import Operator
+
+
+class GraphBuilder:
+    """Collects tensors and nodes in the order in which they are added, which is thereby topological.
+
+    Names of inputs and weights are taken as they are and must be new; a computed tensor whose name is taken gets a
+    number after a dot (`x.2`), which no name in a model text can clash with.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._tensors: dict[str, GraphTensor] = {}
+        self._nodes: list[Node] = []
+        self._outputs: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def input(self, name: str, desc: TensorDesc, span: SourceSpan | None = None) -> str:
+        """Declares a tensor that comes with each run; raises OperatorError if the name is taken."""
+        return self._declare(GraphTensor(name, desc, TensorKind.INPUT, None, span))
+
+    def weight(self, name: str, desc: TensorDesc, stored: str | None = None, span: SourceSpan | None = None) -> str:
+        """Declares a tensor that is loaded once, `stored` naming it in its file; raises as `input` does."""
+        return self._declare(GraphTensor(name, desc, TensorKind.WEIGHT, stored, span))
+
+    def apply(
+        self, operator: Operator, inputs: Sequence[str], names: Iterable[str] = (), span: SourceSpan | None = None
+    ) -> tuple[str, ...]:
+        """Applies an operator to tensors by name, and returns the names of its outputs.
+
+        `names` are wishes for them, in order; where one is taken or missing, a new one is made.
+        """
+        wishes = list(names)
+        wishes += [operator.title.split("+")[0].split("(")[0]] * (len(operator.outputs) - len(wishes))
+        outputs = []
+        for wish, desc in zip(wishes, operator.outputs, strict=True):
+            name = self.unique(wish)
+            self._tensors[name] = GraphTensor(name, desc, TensorKind.VALUE, None, span)
+            outputs.append(name)
+        self._nodes.append(Node(outputs[0], operator, tuple(inputs), tuple(outputs), span))
+        return tuple(outputs)
+
+    def save(self, name: str) -> None:
+        """Makes a computed tensor an output; once is as good as twice. Raises OperatorError for any other tensor."""
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise OperatorError(f"there is no tensor '{name}' to save")
+        if tensor.kind is not TensorKind.VALUE:
+            what = "an input" if tensor.kind is TensorKind.INPUT else "a weight"
+            raise OperatorError(
+                f"'{name}' is {what}, and only what is computed can be saved", hint=f"save a copy of it: copy({name})"
+            )
+        if name not in self._outputs:
+            self._outputs.append(name)
+
+    def rename(self, old: str, new: str) -> str:
+        """Gives a computed tensor the name `new`, or the nearest free one; a computed tensor that has it gives way.
+
+        For results that were given a number because an earlier tensor of the name was in the way.
+        """
+        holder = self._tensors.get(new)
+        if old == new or (holder is not None and holder.kind is not TensorKind.VALUE):
+            return old
+        names = {old: new}
+        if holder is not None:
+            names[new] = old
+        self._tensors = {
+            names.get(name, name): replace(tensor, name=names.get(name, name)) for name, tensor in self._tensors.items()
+        }
+        self._nodes = [_renamed(node, names) for node in self._nodes]
+        self._outputs = [names.get(name, name) for name in self._outputs]
+        return new
+
+    def desc(self, name: str) -> TensorDesc:
+        """The description of a tensor that was declared or computed."""
+        return self._tensors[name].desc
+
+    def unique(self, wish: str) -> str:
+        """The wished name if it is free, else the first of `wish.2`, `wish.3`, ... that is."""
+        name = wish
+        while name in self._tensors:
+            self._numbers[wish] = self._numbers.get(wish, 1) + 1
+            name = f"{wish}.{self._numbers[wish]}"
+        return name
+
+    def build(self) -> Graph:
+        return Graph(self.name, tuple(self._tensors.values()), tuple(self._nodes), tuple(self._outputs))
+
+    def _declare(self, tensor: GraphTensor) -> str:
+        if tensor.name in self._tensors:
+            raise OperatorError(f"there is a tensor '{tensor.name}' already")
+        self._tensors[tensor.name] = tensor
+        return tensor.name
+
+
+def _renamed(node: Node, names: dict[str, str]) -> Node:
+    return replace(
+        node,
+        name=names.get(node.name, node.name),
+        inputs=tuple(names.get(name, name) for name in node.inputs),
+        outputs=tuple(names.get(name, name) for name in node.outputs),
+    )

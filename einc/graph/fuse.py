@@ -1,0 +1,72 @@
+"""Fusion: what operators can compute inside one another becomes one abstract operator, so that no data moves between.
+
+Whether two operators fuse is for them to say (`Operator.fuse`); this pass only finds the candidates. A producer goes
+into the group of its consumers when all of them have become one node and its result is not saved. Nodes are taken
+from the last to the first, so that the consumers of a tensor have been joined as far as they can be when its
+producer's turn comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from einc.graph.graph import Graph, Node
+
+
+def fuse(graph: Graph) -> Graph:
+    """The graph with maximal fused groups; a group has the name, the outputs and the place of its last node.
+
+    A tensor that stands several times among a node's inputs is read once where the operator can do with it.
+    """
+    kept: dict[str, Node] = {}  # by name, from the last to the first
+    readers: dict[str, list[str]] = {}  # of every tensor, the names of the kept nodes that read it
+    for node in reversed(graph.nodes):
+        consumers = readers.get(node.outputs[0], [])
+        if len(node.outputs) == 1 and len(consumers) == 1 and node.outputs[0] not in graph.outputs:
+            consumer = kept[consumers[0]]
+            fused = _fused(consumer, node)
+            if fused is not None:
+                _forget(readers, consumer)
+                kept[fused.name] = fused
+                _note(readers, fused)
+                continue
+        kept[node.name] = _merged(node)
+        _note(readers, kept[node.name])
+    nodes = tuple(reversed(kept.values()))
+    gone = {name for node in graph.nodes if node.name not in kept for name in node.outputs}
+    return replace(graph, tensors=tuple(t for t in graph.tensors if t.name not in gone), nodes=nodes)
+
+
+def _fused(consumer: Node, producer: Node) -> Node | None:
+    if consumer.inputs.count(producer.outputs[0]) != 1:
+        return None
+    k = consumer.inputs.index(producer.outputs[0])
+    operator = consumer.operator.fuse(k, producer.operator)
+    if operator is None:
+        return None
+    inputs = consumer.inputs[:k] + producer.inputs + consumer.inputs[k + 1 :]
+    return _merged(replace(consumer, operator=operator, inputs=inputs))
+
+
+def _merged(node: Node) -> Node:
+    """The node with repeated inputs merged as far as its operator allows."""
+    first = 0
+    while first < len(node.inputs):
+        for second in range(len(node.inputs) - 1, first, -1):
+            if node.inputs[second] == node.inputs[first]:
+                operator = node.operator.merge(first, second)
+                if operator is not None:
+                    inputs = node.inputs[:second] + node.inputs[second + 1 :]
+                    node = replace(node, operator=operator, inputs=inputs)
+        first += 1
+    return node
+
+
+def _note(readers: dict[str, list[str]], node: Node) -> None:
+    for name in set(node.inputs):
+        readers.setdefault(name, []).append(node.name)
+
+
+def _forget(readers: dict[str, list[str]], node: Node) -> None:
+    for name in set(node.inputs):
+        readers[name].remove(node.name)
