@@ -1,197 +1,150 @@
-"""The plan bundle: what the compiler hands to the runtime, and the only thing that both know.
+"""The plan bundle on the wire: header, checksum, canonical payload (`runtime/README.md` has the layout to the byte).
 
-The schema is typed and closed (no free-form values), so that decoding is bounded in depth and every field has been
-checked for its type before any other code sees it. `validate` checks what types cannot say.
-`runtime/README.md` has the rules for changing it.
+A plan file is untrusted. Its size is known before it is read, its checksum holds before it is decoded, its types
+hold before it is looked at, and `runtime.validate` has passed it before anybody gets it. There is one way only to
+write a plan: what decodes but would be written differently (duplicate keys, wide integers, other key order) is refused.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import hashlib
+import os
+import struct
+import sys
+from typing import IO, cast
 
 import msgspec
 
-SCHEMA_VERSION = 1
-"""Raised by every change that an older runtime could misread."""
+from runtime.errors import PlanFault
+from runtime.schema import (
+    ITEMSIZE,
+    SCHEMA_VERSION,
+    AggregateTask,
+    AggregationName,
+    AnyTask,
+    Attribute,
+    Block,
+    Buffer,
+    Bundle,
+    CopyTask,
+    Cost,
+    DTypeName,
+    Exchange,
+    FenceTask,
+    Function,
+    Index,
+    KernelTask,
+    Operation,
+    Output,
+    Record,
+    Region,
+    Scalar,
+    Task,
+    Tensor,
+    TransferTask,
+)
+from runtime.validate import printable, validate
 
-DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
-AggregationName = Literal["sum", "max", "min", "prod"]
-Scalar = bool | int | float | str
-Attribute = Scalar | list[Scalar]
+__all__ = [
+    "HEADER", "ITEMSIZE", "MAGIC", "MAX_BYTES", "SCHEMA_VERSION", "AggregateTask", "AggregationName", "AnyTask",
+    "Attribute", "Block", "Buffer", "Bundle", "CopyTask", "Cost", "DTypeName", "Exchange", "FenceTask", "Function",
+    "Index", "KernelTask", "Operation", "Output", "Record", "Region", "Scalar", "Task", "Tensor", "TransferTask",
+    "decode", "encode", "read_bundle", "seal",
+]  # fmt: skip
 
+MAGIC = b"\x89EINC\r\n\x1a"
+"""Not ASCII, and broken by any transfer that rewrites line ends."""
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all parts of a bundle."""
+HEADER = struct.Struct(">8sIQ32s")
+"""Magic, schema version, payload length, SHA-256 of the payload; big-endian, as MessagePack is."""
 
+MAX_BYTES = 512 << 20
+"""Largest payload that is written or read: some three million tasks. Decoding takes up to 24 bytes for each."""
 
-class Block(Record, frozen=True, array_like=True):
-    """A box in tensor coordinates: lower bounds inclusive, upper bounds exclusive."""
-
-    lower: tuple[int, ...]
-    upper: tuple[int, ...]
-
-
-class Tensor(Record, frozen=True):
-    """A whole tensor. `kind` says where it comes from; `fan_in` scales random weights; `stored` names it in a file."""
-
-    name: str
-    dims: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: DTypeName
-    kind: Literal["input", "weight", "value"]
-    stored: str | None = None
-    fan_in: int = 1
-
-
-class Function(Record, frozen=True):
-    """One function specification and its site."""
-
-    site: int
-    inputs: tuple[Block, ...]
-    outputs: tuple[Block, ...]
-
-
-class Exchange(Record, frozen=True):
-    """An exchange program as text, in the numbering of the plan's sites."""
-
-    program: str
-    naive: bool = True
-
-
-class Cost(Record, frozen=True):
-    """The paper's proxy, in elements."""
-
-    repartition: int
-    join: int
-    aggregation: int
+_CHUNK = 1 << 20
+_decoder = msgspec.msgpack.Decoder(Bundle)
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
-class Index(Record, frozen=True):
-    """A shardable index: its extent, the interior positions where it may be cut (None: any), and the chosen cut."""
+def encode(bundle: Bundle) -> bytes:
+    """The bytes of a plan file; equal bundles give equal bytes.
 
-    name: str
-    extent: int
-    cuts: tuple[int, ...] | None
-    intervals: tuple[tuple[int, int], ...]
-
-
-class Operation(Record, frozen=True):
-    """An abstract operator as it was planned. `inputs` and `outputs` are positions in `Bundle.tensors`.
-
-    `family` and `attributes` let a reader that knows the operators restore it; `kernel` and `kernel_attributes` are
-    what the runtime needs.
+    msgpack-python writes what msgspec reads, so that every plan has met two implementations of the format.
     """
+    import msgpack  # type: ignore[import-untyped]
 
-    name: str
-    title: str
-    family: str
-    attributes: dict[str, Attribute]
-    source: str | None
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    aggregations: tuple[AggregationName, ...]
-    kernel: str
-    kernel_attributes: dict[str, Attribute]
-    indices: tuple[Index, ...]
-    cost: Cost
-    functions: tuple[Function, ...]
-    exchange: Exchange | None
+    return seal(cast(bytes, msgpack.packb(msgspec.to_builtins(bundle, order="deterministic"))))
 
 
-class Buffer(Record, frozen=True):
-    """A dense row-major array at byte `offset` of a site's arena, holding `block` of a tensor (a position).
+def seal(payload: bytes) -> bytes:
+    """A payload behind its header. Raises PlanFault where it is too large to be read again."""
+    if len(payload) > MAX_BYTES:
+        raise PlanFault(f"the plan takes {len(payload)} bytes; no plan may take more than {MAX_BYTES}")
+    return HEADER.pack(MAGIC, SCHEMA_VERSION, len(payload), hashlib.sha256(payload).digest()) + payload
 
-    `role`: input and weight buffers are filled by the loader and never reused; result buffers live to the end.
+
+def decode(data: bytes) -> Bundle:
+    """The bundle in the bytes of a plan file. Raises PlanFault where they are no valid plan."""
+    length, digest = _read_header(data[: HEADER.size])
+    return _open_payload(memoryview(data)[HEADER.size :], length, digest)
+
+
+def read_bundle(path: str | os.PathLike[str]) -> Bundle:
+    """The bundle in a file, pipe or device, `-` being standard input; reads no more than its header announces.
+
+    Raises PlanFault where the content is no valid plan, OSError where it cannot be read.
     """
-
-    site: int
-    offset: int
-    tensor: int
-    block: Block
-    role: Literal["input", "weight", "result", "scratch"]
+    if os.fspath(path) == "-":
+        return _read_stream(sys.stdin.buffer)
+    with open(path, "rb") as stream:
+        return _read_stream(stream)
 
 
-class Region(Record, frozen=True, array_like=True):
-    """The part `block` (tensor coordinates) of a buffer (a position)."""
-
-    buffer: int
-    block: Block
+def _read_stream(stream: IO[bytes]) -> Bundle:
+    length, digest = _read_header(_read_up_to(stream, HEADER.size))
+    return _open_payload(memoryview(_read_up_to(stream, length + 1)), length, digest)
 
 
-class Task(Record, frozen=True, tag_field="kind"):
-    """A vertex of the task graph; `after` lists smaller positions. `serves` names the operation or output it serves."""
-
-    site: int
-    serves: str
-    after: tuple[int, ...]
-
-
-class KernelTask(Task, frozen=True, tag="kernel"):
-    """Runs function specification `function` of an operation (a position)."""
-
-    operation: int
-    function: int
-    reads: tuple[Region, ...]
-    writes: tuple[Region, ...]
+def _read_up_to(stream: IO[bytes], count: int) -> bytes:
+    """The next `count` bytes, or all there are; never reserves memory for bytes that have not come."""
+    chunks = []
+    while count > 0 and (chunk := stream.read(min(count, _CHUNK))):
+        chunks.append(chunk)
+        count -= len(chunk)
+    return b"".join(chunks)
 
 
-class TransferTask(Task, frozen=True, tag="transfer"):
-    """Moves a region of a buffer at `site` to an equal block of a buffer at another site."""
-
-    read: Region
-    write: Region
-
-
-class AggregateTask(Task, frozen=True, tag="aggregate"):
-    """Combines two or more regions of one block into one, in the order given."""
-
-    aggregation: AggregationName
-    reads: tuple[Region, ...]
-    write: Region
-
-
-class CopyTask(Task, frozen=True, tag="copy"):
-    """Moves regions within a site, pairwise."""
-
-    reads: tuple[Region, ...]
-    writes: tuple[Region, ...]
+def _read_header(header: bytes) -> tuple[int, bytes]:
+    """Length and checksum of the payload."""
+    if header[: len(MAGIC)] != MAGIC[: len(header)] or not header:
+        hint = "`einc compile MODEL.ein -o PLAN` makes one"
+        raise PlanFault("this is no plan file: it does not begin with the mark of one", hint=hint)
+    if len(header) < HEADER.size:
+        raise PlanFault(f"the plan is truncated: it ends after {len(header)} of the {HEADER.size} bytes of its header")
+    _, version, length, digest = HEADER.unpack(header)
+    if version != SCHEMA_VERSION:
+        side = "einc" if version > SCHEMA_VERSION else "plan"
+        hint = "compile the model again with this einc" + (", or install a newer one" if side == "einc" else "")
+        message = f"the plan has schema version {version}, and this einc reads version {SCHEMA_VERSION}"
+        raise PlanFault(f"{message}: the {side} is too old", hint=hint)
+    if length > MAX_BYTES:
+        raise PlanFault(f"the plan announces {length} bytes; no plan may take more than {MAX_BYTES}")
+    return length, digest
 
 
-class FenceTask(Task, frozen=True, tag="fence"):
-    """Does nothing; orders other tasks."""
-
-
-AnyTask = KernelTask | TransferTask | AggregateTask | CopyTask | FenceTask
-
-
-class Output(Record, frozen=True):
-    """A saved tensor (a position), and the regions that hold its distinct blocks at the end."""
-
-    tensor: int
-    regions: tuple[Region, ...]
-    exchange: Exchange | None
-
-
-class Bundle(Record, frozen=True):
-    """A whole plan. `devices` are the machine's site numbers behind the plan's sites 0, 1, ...
-
-    `machine_file` is the machine's JSON, so that a reader can simulate the exchanges without it at hand; `memory` is
-    the arena size in bytes per site.
-    """
-
-    producer: str
-    model: str
-    machine: str
-    machine_file: str
-    devices: tuple[int, ...]
-    selector: str
-    schedule: str
-    exact: bool
-    total_cost: int
-    cut_cost: int
-    tensors: tuple[Tensor, ...]
-    operations: tuple[Operation, ...]
-    buffers: tuple[Buffer, ...]
-    tasks: tuple[AnyTask, ...]
-    outputs: tuple[Output, ...]
-    memory: tuple[int, ...]
+def _open_payload(payload: memoryview, length: int, digest: bytes) -> Bundle:
+    if len(payload) < length:
+        raise PlanFault(f"the plan is truncated: {len(payload)} of its {length} bytes are here")
+    if len(payload) > length:
+        raise PlanFault(f"bytes follow the {length} that the plan announces")
+    if hashlib.sha256(payload).digest() != digest:
+        raise PlanFault("the plan is damaged: its checksum does not hold", hint="copy or compile it again")
+    try:
+        bundle = _decoder.decode(payload)
+        canonical = _encoder.encode(bundle)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise PlanFault(f"the payload does not follow the schema: {printable(str(error))}") from None
+    if canonical != payload:
+        raise PlanFault("the payload is not in canonical form (duplicate keys, key order, or number width)")
+    validate(bundle)
+    return bundle

@@ -1,0 +1,167 @@
+"""Proves from a bundle alone that its task graph computes what its operations say, in every order it may run in.
+
+The tasks are executed symbolically: `runtime.contents` follows which partial outputs every element of every buffer
+combines, and that no two tasks race. A kernel must read values that combine the outputs of all functions of their
+producer that share the block (the aggregate step of the paper, Definition 5), each exactly once; so must every output.
+What the kernels compute is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from runtime import boxes
+from runtime.contents import LOADED, Content, Contents
+from runtime.errors import PlanFault
+from runtime.ordering import Ordering
+from runtime.schema import (
+    ITEMSIZE,
+    AggregateTask,
+    AnyTask,
+    Block,
+    Bundle,
+    CopyTask,
+    FenceTask,
+    KernelTask,
+    TransferTask,
+)
+from runtime.validate import validate
+
+MAX_STEPS = 30_000_000
+"""Pieces of contents and earlier accesses that may be looked at: some tens of seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was proved, in numbers: tasks of each kind, saved outputs, and bytes that transfers move."""
+
+    tasks: int
+    kernels: int
+    transfers: int
+    aggregates: int
+    copies: int
+    fences: int
+    outputs: int
+    bytes_moved: int
+
+
+def prove(bundle: Bundle) -> Proof:
+    """Raises PlanFault, naming task, operation and region, at the first thing that does not hold."""
+    validate(bundle)
+    ordering = Ordering(bundle.tasks)
+    budget = boxes.Budget(MAX_STEPS)
+    contents = Contents(bundle, ordering, budget)
+    complete = _complete(bundle)
+    counts: Counter[type[AnyTask]] = Counter()
+    moved = 0
+    for position, task in enumerate(bundle.tasks):
+        ordering.enter(position)
+        _execute(bundle, position, task, contents, complete, budget)
+        counts[type(task)] += 1
+        if isinstance(task, TransferTask):
+            tensor = bundle.tensors[bundle.buffers[task.read.buffer].tensor]
+            moved += boxes.size(task.read.block) * ITEMSIZE[tensor.dtype]
+    for i, output in enumerate(bundle.outputs):
+        for k, region in enumerate(output.regions):
+            where = f"outputs[{i}].regions[{k}] ('{bundle.tensors[output.tensor].name}')"
+            _require(contents.read(region, where), complete[output.tensor], where)
+    return Proof(
+        tasks=len(bundle.tasks),
+        kernels=counts[KernelTask],
+        transfers=counts[TransferTask],
+        aggregates=counts[AggregateTask],
+        copies=counts[CopyTask],
+        fences=counts[FenceTask],
+        outputs=len(bundle.outputs),
+        bytes_moved=moved,
+    )
+
+
+Complete = dict[int, int]
+"""For every function of a tensor's producer, the mask of all functions that share its output block."""
+
+
+def _complete(bundle: Bundle) -> list[Complete]:
+    """Per tensor; inputs and weights count as the output of one function."""
+    table: list[Complete] = [{0: LOADED} for _ in bundle.tensors]
+    for operation in bundle.operations:
+        for j, tensor in enumerate(operation.outputs):
+            masks: Counter[Block] = Counter()
+            for f, function in enumerate(operation.functions):
+                masks[function.outputs[j]] += 1 << f
+            table[tensor] = {f: masks[function.outputs[j]] for f, function in enumerate(operation.functions)}
+    return table
+
+
+def _execute(
+    bundle: Bundle,
+    position: int,
+    task: AnyTask,
+    contents: Contents,
+    complete: Sequence[Complete],
+    budget: boxes.Budget,
+) -> None:
+    """All reads of a task come before its writes, so that a task that overlaps with itself is found out."""
+    where = f"tasks[{position}]"
+    if isinstance(task, FenceTask):
+        return
+    if isinstance(task, KernelTask):
+        operation = bundle.operations[task.operation]
+        where = f"{where} (operation '{operation.name}', function {task.function}, site {task.site})"
+        for k, region in enumerate(task.reads):
+            at = f"{where}.reads[{k}]"
+            _require(contents.read(region, at, position), complete[operation.inputs[k]], at)
+        for j, region in enumerate(task.writes):
+            contents.write(region, [(region.block, 1 << task.function)], f"{where}.writes[{j}]", position)
+        return
+    where = f"{where} (for '{task.serves}', site {task.site})"
+    if isinstance(task, TransferTask):
+        contents.write(task.write, contents.read(task.read, f"{where}.read", position), f"{where}.write", position)
+    elif isinstance(task, CopyTask):
+        found = [contents.read(region, f"{where}.reads[{k}]", position) for k, region in enumerate(task.reads)]
+        for k, (region, content) in enumerate(zip(task.writes, found, strict=True)):
+            contents.write(region, content, f"{where}.writes[{k}]", position)
+    elif isinstance(task, AggregateTask):
+        total = contents.read(task.reads[0], f"{where}.reads[0]", position)
+        for k, region in enumerate(task.reads[1:], start=1):
+            at = f"{where}.reads[{k}]"
+            part = contents.read(region, at, position)
+            budget.spend(len(total) * len(part), at)
+            total = _combine(total, part, at)
+        contents.write(task.write, total, f"{where}.write", position, in_place=task.write == task.reads[0])
+    else:
+        assert_never(task)
+
+
+def _require(content: Content, complete: Complete, where: str) -> None:
+    """Every element combines all that it must."""
+    for block, mask in content:
+        lowest = (mask & -mask).bit_length() - 1
+        lacking = complete[lowest] & ~mask
+        if lacking:
+            message = f"{boxes.show(block)} combines functions {_functions(mask)} of its producer"
+            raise PlanFault(f"{message}, and lacks {_functions(lacking)}", where=where)
+
+
+def _combine(left: Content, right: Content, where: str) -> Content:
+    """Two contents of one block, added up piece by piece."""
+    combined = []
+    for block, mask in left:
+        for other, more in right:
+            common = block if block == other else boxes.intersect(block, other)
+            if common is None:
+                continue
+            if mask & more:
+                message = f"{boxes.show(common)} counts functions {_functions(mask & more)} of its producer twice"
+                raise PlanFault(message, where=where)
+            combined.append((common, mask | more))
+    return combined
+
+
+def _functions(mask: int) -> str:
+    """The members of a mask, the first few of many."""
+    members = [f for f in range(mask.bit_length()) if mask >> f & 1]
+    return "{" + ", ".join(map(str, members[:8])) + (", ...}" if len(members) > 8 else "}")
