@@ -1,0 +1,92 @@
+"""The machine that this process runs on: its GPUs where cupy sees any, else its CPU.
+
+A detected machine is a starting point for a machine file: measured links belong there, not in code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+from einc.machines.load import HOST, load_machine
+from einc.machines.model import Machine, Resource, Site
+
+_PCIE_GBS = 15.75
+_KNOWN = (("GB200", "gb200-nvl72"), ("H100", "dgx-h100"), ("H200", "dgx-h100"), ("A100", "dgx-a100"))
+"""Parts of a GPU's name, and the preset whose peaks and switch it has."""
+
+
+def detect() -> Machine:
+    """The visible GPUs as a machine, or `host` with this machine's cores, memory and measured copy bandwidth."""
+    gpus = _gpus()
+    return gpu_machine(gpus) if gpus else _host()
+
+
+def gpu_machine(gpus: list[tuple[str, int, float]]) -> Machine:
+    """The machine of GPUs given as (name, memory in bytes, HBM bandwidth in GB/s or 0 where unknown).
+
+    GPUs of one kind that a switched preset is built of get its fabric and peaks; any others one shared bridge. The
+    DGX-1V has no switch: its links are in the preset of that name.
+    """
+    preset = next((preset for part, preset in _KNOWN if all(part in name for name, _, _ in gpus)), None)
+    if preset is not None and len(gpus) <= len(load_machine(preset).sites):
+        base = load_machine(preset).restrict(range(len(gpus)))
+        sites = tuple(
+            dataclasses.replace(site, memory_bytes=memory, hbm_gbs=hbm or site.hbm_gbs)
+            for site, (_, memory, hbm) in zip(base.sites, gpus, strict=True)
+        )
+        return dataclasses.replace(base, name=f"{preset}-x{len(gpus)}", sites=sites)
+    pairs = tuple((a, b) for a in range(len(gpus)) for b in range(len(gpus)) if a != b)
+    bridge = (Resource("pcie", _PCIE_GBS, pairs),) if pairs else ()
+    return Machine("gpus", tuple(Site(hbm or 900.0, memory) for _, memory, hbm in gpus), bridge, 10.0, 5.0)
+
+
+def _gpus() -> list[tuple[str, int, float]]:
+    try:
+        import cupy
+
+        found = []
+        for device in range(cupy.cuda.runtime.getDeviceCount()):
+            facts: dict[str, Any] = cupy.cuda.runtime.getDeviceProperties(device)
+            clock_khz, bus_bits = facts.get("memoryClockRate", 0), facts.get("memoryBusWidth", 0)
+            bandwidth = 2 * clock_khz * 1e3 * bus_bits / 8 / 1e9  # double data rate
+            found.append((facts["name"].decode(), int(facts["totalGlobalMem"]), round(bandwidth, 1)))
+        return found
+    except Exception:  # cupy raises kinds of its own for a missing driver, no device, a library too old
+        return []
+
+
+def _host() -> Machine:
+    """`host` with what can be known here: cores, memory and the bandwidth of a copy, shared by all sites."""
+    machine = load_machine(HOST)
+    cores, copy_gbs = len(machine.sites), round(copy_bandwidth(), 2)
+    memory = _memory_bytes() // cores
+    # A copy reads and writes, so memory serves twice what it moves; the sites share it.
+    hbm = round(2 * copy_gbs / cores, 2)
+    sites = tuple(
+        dataclasses.replace(site, hbm_gbs=hbm, memory_bytes=memory or site.memory_bytes) for site in machine.sites
+    )
+    resources = tuple(dataclasses.replace(resource, gbs=copy_gbs) for resource in machine.resources)
+    return dataclasses.replace(machine, sites=sites, resources=resources)
+
+
+def copy_bandwidth(size: int = 64 * 2**20, repeats: int = 5) -> float:
+    """GB/s at which one core copies `size` bytes: the best of several tries, as noise only slows them."""
+    import numpy as np
+
+    source, target = np.ones(size, np.uint8), np.empty(size, np.uint8)
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        np.copyto(target, source)
+        best = min(best, time.perf_counter() - begin)
+    return max(size / max(best, 1e-9) / 1e9, 0.01)
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0

@@ -1,0 +1,77 @@
+"""Rules of a machine file that stand for many resources: switches, links and shared paths.
+
+Each rule has a `kind`, a `name` and `gbs`:
+- `switch`: an egress and an ingress resource per site (`"NAME out 3"`, `"NAME in 3"`) over all pairs, or over the pairs
+  among `sites`;
+- `links`: for each of the unordered pairs in `between`, one resource per direction (`"NAME 0>1"`);
+- `shared`: one resource for all its pairs, both directions together; `pairs` lists unordered pairs, or is `"rest"`: all
+  pairs that nothing before it lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einc.machines.model import Pair, Resource
+from einc.machines.reader import Reader, read_pairs, show
+
+
+def expand_rules(
+    reader: Reader,
+    rules: Sequence[object],
+    sites: int,
+    before: Sequence[Resource],
+) -> list[Resource]:
+    """The resources that the rules stand for, in order; `before` are those that the file lists one by one."""
+    made: list[Resource] = []
+    for k, rule in enumerate(rules):
+        at = f"rules[{k}]"
+        fields = reader.fields(rule, at, ("kind", "name", "gbs"), ("sites", "between", "pairs"))
+        name, gbs = reader.name(fields["name"], f"{at}.name"), reader.rate(fields["gbs"], f"{at}.gbs")
+        match fields["kind"]:
+            case "switch":
+                reader.fields(rule, at, ("kind", "name", "gbs"), ("sites",))
+                made += _switch(name, gbs, _site_list(reader, fields.get("sites"), f"{at}.sites", sites))
+            case "links":
+                reader.fields(rule, at, ("kind", "name", "gbs", "between"))
+                for a, b in _unordered(reader, fields["between"], f"{at}.between", sites):
+                    made += [Resource(f"{name} {x}>{y}", gbs, ((x, y),)) for x, y in ((a, b), (b, a))]
+            case "shared":
+                reader.fields(rule, at, ("kind", "name", "gbs", "pairs"))
+                if fields["pairs"] == "rest":
+                    taken = {pair for resource in (*before, *made) for pair in resource.pairs}
+                    pairs = tuple((a, b) for a in range(sites) for b in range(sites) if a != b and (a, b) not in taken)
+                else:
+                    listed = _unordered(reader, fields["pairs"], f"{at}.pairs", sites)
+                    pairs = tuple(sorted({pair for a, b in listed for pair in ((a, b), (b, a))}))
+                if pairs:
+                    made.append(Resource(name, gbs, pairs))
+            case kind:
+                raise reader.error(f"expected switch, links or shared, found {show(kind)}", f"{at}.kind")
+    return made
+
+
+def _switch(name: str, gbs: float, members: Sequence[int]) -> list[Resource]:
+    if len(members) < 2:
+        return []
+    others = {site: tuple(other for other in members if other != site) for site in members}
+    return [
+        *(Resource(f"{name} out {site}", gbs, tuple((site, other) for other in others[site])) for site in members),
+        *(Resource(f"{name} in {site}", gbs, tuple((other, site) for other in others[site])) for site in members),
+    ]
+
+
+def _site_list(reader: Reader, value: object, at: str, sites: int) -> list[int]:
+    if value is None:
+        return list(range(sites))
+    members = [reader.integer(entry, at, 0, sites - 1) for entry in reader.items(value, at, sites)]
+    if len(set(members)) != len(members):
+        raise reader.error("a site is listed twice", at)
+    return sorted(members)
+
+
+def _unordered(reader: Reader, value: object, at: str, sites: int) -> tuple[Pair, ...]:
+    pairs = read_pairs(reader, value, at, sites)
+    if len({tuple(sorted(pair)) for pair in pairs}) != len(pairs):
+        raise reader.error("a pair is listed in both directions; each rule counts both already", at)
+    return pairs

@@ -1,0 +1,149 @@
+"""The machine file: JSON text to Machine and back. Machine files are untrusted.
+
+Beside the plain form (a list of sites, a list of resources with their pairs) a file may write `sites` as one site
+with a `count`, and give `rules` that stand for many resources; `rules.py` expands those.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from einc.errors import MachineError
+from einc.machines.model import Machine, Resource, Site
+from einc.machines.reader import Reader, read_pairs
+from einc.machines.rules import expand_rules
+
+MAX_TEXT = 16 * 2**20
+MAX_SITES = 1024
+MAX_RESOURCES = 100_000
+MAX_PAIRS = 4_000_000
+"""In all resources together."""
+
+
+def parse_machine(text: str, where: str = "machine", sites: int | None = None) -> Machine:
+    """The machine that a JSON text describes; `where` names the text in errors.
+
+    `sites` is the count for a text that leaves it open. Raises MachineError for everything that is not a machine.
+    """
+    if len(text) > MAX_TEXT:
+        raise MachineError(f"the machine file is larger than {MAX_TEXT} characters", where=where)
+    reader = Reader(where)
+    fields = reader.fields(
+        _parse_json(text, where), "the machine", ("name", "sites"), ("resources", "rules", "latency_us")
+    )
+    name = reader.name(fields["name"], "name")
+    site_list = _sites(reader, fields["sites"], sites)
+    count = len(site_list)
+    resources = []
+    for k, entry in enumerate(reader.items(fields.get("resources", []), "resources", MAX_RESOURCES)):
+        at = f"resources[{k}]"
+        part = reader.fields(entry, at, ("name", "gbs", "pairs"))
+        pairs = read_pairs(reader, part["pairs"], f"{at}.pairs", count)
+        resources.append(
+            Resource(reader.name(part["name"], f"{at}.name"), reader.rate(part["gbs"], f"{at}.gbs"), pairs)
+        )
+    resources += expand_rules(reader, reader.items(fields.get("rules", []), "rules", 1000), count, resources)
+    names: set[str] = set()
+    for resource in resources:
+        if resource.name in names:
+            raise reader.error(f"two resources have the name {resource.name!r}", "resources")
+        names.add(resource.name)
+    if len(resources) > MAX_RESOURCES or sum(len(resource.pairs) for resource in resources) > MAX_PAIRS:
+        raise reader.error(f"more than {MAX_RESOURCES} resources or {MAX_PAIRS} pairs", "resources")
+    latency = reader.fields(fields.get("latency_us", {}), "latency_us", (), ("transfer", "kernel"))
+    transfer, kernel = (
+        reader.number(latency.get(key, 0.0), f"latency_us.{key}", 0.0, 1e9) for key in ("transfer", "kernel")
+    )
+    return Machine(name, site_list, tuple(resources), transfer, kernel)
+
+
+def machine_json(machine: Machine) -> str:
+    """The canonical text of a machine: plain form, one site or resource a line; `parse_machine` reads it back."""
+    sites = [
+        {"hbm_gbs": site.hbm_gbs, "memory_bytes": site.memory_bytes, "flops": dict(site.flops)}
+        for site in machine.sites
+    ]
+    resources = [
+        {"name": resource.name, "gbs": resource.gbs, "pairs": [list(pair) for pair in resource.pairs]}
+        for resource in machine.resources
+    ]
+    latency = {"transfer": machine.transfer_latency_us, "kernel": machine.kernel_latency_us}
+    return "\n".join(
+        (
+            "{",
+            f'  "name": {json.dumps(machine.name)},',
+            f'  "sites": [{_lines(sites)}],',
+            f'  "resources": [{_lines(resources)}],',
+            f'  "latency_us": {json.dumps(latency)}',
+            "}\n",
+        )
+    )
+
+
+def _lines(entries: list[dict[str, Any]]) -> str:
+    return "".join(f"{',' if k else ''}\n    {json.dumps(entry)}" for k, entry in enumerate(entries)) + "\n  "
+
+
+def _sites(reader: Reader, value: object, open_count: int | None) -> tuple[Site, ...]:
+    if isinstance(value, Mapping):
+        fields = reader.fields(value, "sites", ("hbm_gbs", "memory_bytes"), ("flops", "count"))
+        given: object = open_count if open_count is not None and "count" not in fields else fields.get("count")
+        if given is None:
+            raise reader.error("the number of sites is not said", "sites.count")
+        count = reader.integer(given, "sites.count", 1, MAX_SITES)
+        return (_site(reader, {key: fields[key] for key in fields if key != "count"}, "sites"),) * count
+    entries = reader.items(value, "sites", MAX_SITES)
+    if not entries:
+        raise reader.error("a machine needs at least one site", "sites")
+    return tuple(_site(reader, entry, f"sites[{k}]") for k, entry in enumerate(entries))
+
+
+def _site(reader: Reader, value: object, at: str) -> Site:
+    fields = reader.fields(value, at, ("hbm_gbs", "memory_bytes"), ("flops",))
+    flops = fields.get("flops", {})
+    if not isinstance(flops, Mapping) or len(flops) > 100:
+        raise reader.error("expected an object of FLOP/s by dtype name", f"{at}.flops")
+    peaks = tuple(
+        (reader.name(dtype, f"{at}.flops"), reader.number(peak, f"{at}.flops.{dtype[:40]}", 1.0, 1e30))
+        for dtype, peak in sorted(flops.items())
+    )
+    memory = reader.integer(fields["memory_bytes"], f"{at}.memory_bytes", 1, 2**62)
+    return Site(reader.rate(fields["hbm_gbs"], f"{at}.hbm_gbs"), memory, peaks)
+
+
+def _parse_json(text: str, where: str) -> object:
+    def constant(word: str) -> object:
+        raise MachineError(f"{word} is not a number that a machine file may hold", where=where)
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        table = dict(pairs)
+        if len(table) != len(pairs):
+            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise MachineError(f"the field {twice[:40]!r} is given twice", where=where)
+        return table
+
+    def integer(digits: str) -> int:
+        if len(digits) > 40:
+            raise MachineError(f"the number {digits[:20]}... has {len(digits)} digits", where=where)
+        return int(digits)
+
+    def real(digits: str) -> float:
+        value = float(digits)
+        if not math.isfinite(value):
+            raise MachineError(f"the number {digits[:40]} is too large", where=where)
+        return value
+
+    try:
+        tree: object = json.loads(
+            text, parse_constant=constant, object_pairs_hook=unique, parse_int=integer, parse_float=real
+        )
+    except json.JSONDecodeError as error:
+        raise MachineError(f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})", where=where) from None
+    except RecursionError:
+        raise MachineError(f"nested deeper than {sys.getrecursionlimit() // 2} levels", where=where) from None
+    return tree
