@@ -11,13 +11,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einc.graph.graph import Graph, Node
+from einc.graph.prune import prune
 
 
 def fuse(graph: Graph) -> Graph:
     """The graph with maximal fused groups; a group has the name, the outputs and the place of its last node.
 
-    A tensor that stands several times among a node's inputs is read once where the operator can do with it.
+    A tensor that stands several times among a node's inputs is read once where the operator can do with it. What no
+    output needs is pruned first, for a reader that nobody asked for would keep a group apart.
     """
+    graph = prune(graph)
     kept: dict[str, Node] = {}  # by name, from the last to the first
     readers: dict[str, list[str]] = {}  # of every tensor, the names of the kept nodes that read it
     for node in reversed(graph.nodes):

@@ -30,6 +30,9 @@ Labels = tuple[str, ...]
 MOST_STEPS = 256
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
 
+MOST_INDICES = 30
+"""numpy arrays have at most 32 dimensions in some of its versions, and kernels need two for themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Equation(MappedOperator):
@@ -251,6 +254,8 @@ def index_equation(
                     argument=k,
                     hint="one index stands for one extent; use another name if the two are not the same",
                 )
+    if len(extents) > MOST_INDICES:
+        raise OperatorError(f"an index equation of {len(extents)} indices; at most {MOST_INDICES} are supported")
     names = tuple(name for name, _ in result)
     for name in names:
         if name not in extents:

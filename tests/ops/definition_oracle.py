@@ -1,0 +1,141 @@
+"""The definition of a join-agg spec as an executable oracle (paper, Definitions 2, 4, 6 and 7).
+
+`fault` joins, aggregates and recomposes with nothing but numpy and says where that differs from the reference.
+Concrete operators come from a callable, so that the same oracle judges the operators' own meaning on blocks
+(`instantiate`) and the kernels of the runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from einc.core.dtypes import DType
+from einc.core.intervals import Intervals, factorizations, reachable_sites
+from einc.core.spec import FunctionSpec, JoinAggSpec, spec_fault
+from einc.core.tensor import TensorDesc, TensorType
+from einc.ops import registry
+from einc.ops.base import Operator
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Concrete = Callable[[Operator, FunctionSpec, Sequence[Array]], Sequence[Array]]
+
+TOLERANCE = {DType.F16: 4e-3, DType.BF16: 3e-2, DType.F32: 1e-5, DType.F64: 1e-12}
+COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+def random_array(desc: TensorDesc, rng: np.random.Generator, positive: bool = False) -> Array:
+    """Asymmetric data: no two elements of a float tensor alike, integers without zero."""
+    if desc.dtype is DType.BOOL:
+        return rng.random(desc.shape) < 0.4
+    if desc.dtype.is_integer:
+        values = rng.integers(1, 10, desc.shape)
+        return (values if positive else values * rng.choice([-1, 1], desc.shape)).astype(desc.dtype.numpy())
+    values = rng.uniform(0.3, 1.7, desc.shape) if positive else rng.normal(0.1, 1.0, desc.shape)
+    return np.asarray(values).astype(desc.dtype.numpy())
+
+
+def instantiate(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
+    """The concrete operator as the abstract one made anew for the shapes of the blocks."""
+    inputs = tuple(
+        TensorDesc(desc.dims, block.shape, desc.dtype)
+        for desc, block in zip(operator.inputs, function.inputs, strict=True)
+    )
+    attributes = dict(operator.attributes)
+    if "shape" in attributes:
+        attributes["shape"] = function.outputs[0].shape
+    return registry.restore(operator.family, inputs, attributes).reference(*blocks)
+
+
+def requests(operator: Operator, sites: int) -> Iterator[Intervals]:
+    """Every request for intervals with the largest reachable number of function specifications up to `sites`."""
+    limits = [index.most for index in operator.indices]
+    for counts in factorizations(reachable_sites(sites, limits), limits):
+        yield tuple(index.intervals(count) for index, count in zip(operator.indices, counts, strict=True))
+
+
+def fault(
+    operator: Operator,
+    spec: JoinAggSpec,
+    arrays: Sequence[Array],
+    expected: Sequence[Array],
+    concrete: Concrete = instantiate,
+) -> str | None:
+    """Why `spec` does not implement `operator` on these arrays, or None where it does."""
+    wrong = spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
+    if wrong is not None:
+        return wrong
+    partials: list[dict[TensorType, list[Array]]] = [{} for _ in operator.outputs]
+    for function in spec.functions:
+        blocks = [array[block.slices()] for array, block in zip(arrays, function.inputs, strict=True)]
+        try:
+            results = concrete(operator, function, blocks)
+        except Exception as error:
+            return f"the concrete operator refuses {function}: {error}"
+        for table, block, result in zip(partials, function.outputs, results, strict=True):
+            if result.shape != block.shape:
+                return f"the concrete operator made {result.shape} where {block} is wanted"
+            table.setdefault(block, []).append(result)
+    for desc, name, table, whole in zip(operator.outputs, operator.aggregations, partials, expected, strict=True):
+        made = np.zeros(desc.shape, desc.dtype.numpy())
+        for block, copies in table.items():
+            total = copies[0]
+            for copy in copies[1:]:
+                total = COMBINE[name](total, copy)
+            made[block.slices()] = total
+        wrong = difference(made, whole, desc.dtype)
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def difference(found: Array, expected: Array, dtype: DType) -> str | None:
+    """How two arrays differ by more than the rounding of their type, relative to the largest value."""
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return f"{found.dtype}{found.shape} where {expected.dtype}{expected.shape} is expected"
+    if dtype not in TOLERANCE:
+        return None if np.array_equal(found, expected) else "integers or bools differ"
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return "infinities or nan differ"
+    scale = np.max(np.abs(b[finite]), initial=1e-30)
+    error = np.max(np.abs(a[finite] - b[finite]), initial=0.0) / scale
+    return None if error <= TOLERANCE[dtype] else f"off by {error:.3g} of the largest value"
+
+
+def corruptions(operator: Operator, spec: JoinAggSpec, at: int) -> Iterator[tuple[JoinAggSpec, int | None, TensorType]]:
+    """`spec` with one bound of one block of function `at` moved by one, in every way that must be noticed.
+
+    Beside each stands the input whose block lost a slab (None for all else), and the slab. An input block that grows
+    along an aggregated dimension is left out: under max and min that is no mistake.
+    """
+    function = spec.functions[at]
+    for k, (block, desc) in enumerate(zip(function.inputs, operator.inputs, strict=True)):
+        for d in range(desc.rank):
+            for lower, upper in ((1, 0), (0, -1)):
+                moved = _moved(block, d, lower, upper)
+                slab = _moved(block, d, block.shape[d] - 1, 0) if upper else _moved(block, d, 0, 1 - block.shape[d])
+                yield _with(spec, at, inputs=_put(function.inputs, k, moved)), k, slab
+    for j, (block, desc) in enumerate(zip(function.outputs, operator.outputs, strict=True)):
+        for d in range(desc.rank):
+            for lower, upper in ((1, 0), (0, -1), (-1, 0), (0, 1)):
+                if block.lower[d] + lower >= 0 and block.upper[d] + upper <= desc.shape[d]:
+                    moved = _moved(block, d, lower, upper)
+                    yield _with(spec, at, outputs=_put(function.outputs, j, moved)), None, moved
+
+
+def _moved(block: TensorType, d: int, lower: int, upper: int) -> TensorType:
+    return TensorType(_put(block.lower, d, block.lower[d] + lower), _put(block.upper, d, block.upper[d] + upper))
+
+
+def _put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:at], item, *items[at + 1 :])
+
+
+def _with(spec: JoinAggSpec, at: int, **changes: tuple[TensorType, ...]) -> JoinAggSpec:
+    changed = replace(spec.functions[at], **changes)
+    return JoinAggSpec(_put(spec.functions, at, changed))

@@ -1,0 +1,62 @@
+"""Every operator x every factorization of p in 1..8: join, aggregate, recompose equals the reference."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from definition_oracle import corruptions, fault, random_array, requests
+from operator_cases import POSITIVE, all_cases
+
+from einc.core.intervals import reachable_sites
+from einc.ops.base import Operator
+
+CASES = all_cases()
+
+
+def data(name: str, operator: Operator) -> list[np.ndarray]:
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    positive = name.partition("-")[2] in POSITIVE
+    return [random_array(desc, rng, positive) for desc in operator.inputs]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_factorization_implements_the_operator(name: str) -> None:
+    operator = CASES[name]
+    arrays = data(name, operator)
+    expected = operator.reference(*arrays)
+    for sites in range(1, 9):
+        reachable = reachable_sites(sites, [index.most for index in operator.indices])
+        for intervals in requests(operator, sites):
+            spec = operator.build_spec(intervals)
+            assert len(spec.functions) == reachable
+            assert fault(operator, spec, arrays, expected) is None, intervals
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("f32", "bool"))])
+def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
+    operator = CASES[name]
+    arrays = data(name, operator)
+    expected = operator.reference(*arrays)
+    intervals = max(requests(operator, 6), key=lambda chosen: sum(len(parts) > 1 for parts in chosen))
+    spec = operator.build_spec(intervals)
+    for at in {0, len(spec.functions) - 1}:
+        for wrong, k, slab in corruptions(operator, spec, at):
+            if k is None:
+                assert fault(operator, wrong, arrays, expected) is not None
+                continue
+            faults = [fault(operator, wrong, arrays, expected)]
+            for extreme in (50, -50):  # so that it matters under max and min too that the slab is lost
+                changed = list(arrays)
+                changed[k] = changed[k].copy()
+                changed[k][slab.slices()] = np.asarray(extreme).astype(changed[k].dtype)
+                faults.append(fault(operator, wrong, changed, operator.reference(*changed)))
+            assert any(faults), (intervals, wrong.functions[at])
+
+
+def test_function_specifications_stand_in_lexicographic_order() -> None:
+    operator = CASES["f32-matmul"]
+    spec = operator.build_spec((((0, 3), (3, 7)), ((0, 9),), ((0, 2), (2, 5))))
+    corners = [(function.outputs[0].lower, function.outputs[0].upper) for function in spec.functions]
+    assert corners == [((0, 0), (3, 2)), ((0, 2), (3, 5)), ((3, 0), (7, 2)), ((3, 2), (7, 5))]
