@@ -1,0 +1,87 @@
+"""Index equations of kernels: "i j, j k -> i k" names the dimensions of every operand; equal names are joined.
+
+An index may occur in several operands, and twice in one (a diagonal). The equation is held against the operands'
+shapes, so that what works on the views afterwards can trust every extent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtime.dtypes import Array
+from runtime.errors import PlanFault
+
+MAX_INDICES = 30
+"""numpy arrays have at most 32 dimensions in some of its versions; two are kept for matrix products."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """Index names per operand, then of the result."""
+
+    inputs: tuple[tuple[str, ...], ...]
+    output: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Operands as views without repeated indices, and the extent of every index in order of appearance."""
+
+    inputs: tuple[tuple[str, ...], ...]
+    views: tuple[Array, ...]
+    extents: dict[str, int]
+
+
+def parse(text: str) -> Equation:
+    left, arrow, right = text.partition("->")
+    if not arrow or "->" in right:
+        raise PlanFault(f"an index equation has one '->', found {_shown(text)}")
+    equation = Equation(tuple(tuple(part.split()) for part in left.split(",")), tuple(right.split()))
+    if len(set(equation.output)) != len(equation.output):
+        raise PlanFault(f"an index occurs twice in the result of {_shown(text)}")
+    return equation
+
+
+def join(equation: Equation, inputs: Sequence[Array], output: Array) -> Joined:
+    """Holds the equation against shapes. The result may have indices that no input has (it is broadcast there)."""
+    if len(equation.inputs) != len(inputs):
+        raise PlanFault(f"an index equation of {len(equation.inputs)} operands is applied to {len(inputs)}")
+    extents: dict[str, int] = {}
+    for names, array in zip((*equation.inputs, equation.output), (*inputs, output), strict=True):
+        if len(names) != array.ndim:
+            raise PlanFault(f"{len(names)} indices ({' '.join(names)}) for an array of {array.ndim} dimensions")
+        for name, extent in zip(names, array.shape, strict=True):
+            if extents.setdefault(name, extent) != extent:
+                raise PlanFault(f"index '{name}' has extent {extents[name]} in one operand and {extent} in another")
+    if len(extents) > MAX_INDICES:
+        raise PlanFault(f"{len(extents)} indices in one kernel; at most {MAX_INDICES} are supported")
+    pairs = [_diagonal(names, array) for names, array in zip(equation.inputs, inputs, strict=True)]
+    return Joined(tuple(names for names, _ in pairs), tuple(view for _, view in pairs), extents)
+
+
+def aligned(view: Array, names: Sequence[str], order: Sequence[str]) -> Array:
+    """The view transposed to `order`, with extent 1 where it lacks an index."""
+    present = [name for name in order if name in names]
+    transposed = view.transpose([names.index(name) for name in present])
+    extents = dict(zip(present, transposed.shape, strict=True))
+    return transposed.reshape([extents.get(name, 1) for name in order])
+
+
+def _diagonal(names: tuple[str, ...], array: Array) -> tuple[tuple[str, ...], Array]:
+    """Walking a repeated index moves along all of its dimensions at once: their strides add up."""
+    unique = tuple(dict.fromkeys(names))
+    if len(unique) == len(names):
+        return names, array
+    strides = dict.fromkeys(unique, 0)
+    extents = dict(zip(names, array.shape, strict=True))
+    for name, stride in zip(names, array.strides, strict=True):
+        strides[name] += stride
+    shape = [extents[name] for name in unique]
+    return unique, np.lib.stride_tricks.as_strided(array, shape, list(strides.values()), writeable=False)
+
+
+def _shown(text: str) -> str:
+    return f"'{text}'" if len(text) <= 80 else f"'{text[:80]}...'"

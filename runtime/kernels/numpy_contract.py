@@ -1,0 +1,236 @@
+"""The kernel `contract` in numpy: {equation}, a product of operands summed over the indices that the result lacks.
+
+More than two operands are contracted in pairs, the smallest intermediate first. A pair is one `np.matmul` into the
+result: indices are grouped as batch, rows, columns and summed, and every group is seen as one dimension where the
+strides allow it. Where they do not, leading rows or columns become batches, and only then is an operand copied. 16-bit
+floats are widened first (numpy's own product of float16 matrices is hundreds of times slower than that of float32).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array, DType, compute, storage
+from runtime.errors import PlanFault
+from runtime.kernels import indices
+from runtime.kernels.base import Kernel, Run, ScratchPlan, dtype_name, single, text
+from runtime.kernels.numpy_map import build_map
+from runtime.kernels.pieces import Resolved, runner
+
+Names = tuple[str, ...]
+Take = Callable[[Sequence[int], DType], Array]
+
+MIN_GROUP = 16
+"""Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    names: Names
+    array: Array
+
+
+def build_contract(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    output = single(outputs)
+    source = text(attributes, ("equation",), "equation")
+    equation = indices.parse(source)
+    joined = indices.join(equation, inputs, output)
+    known = {name for names in joined.inputs for name in names}
+    for name in equation.output:
+        if name not in known:
+            raise PlanFault(f"index '{name}' of a contraction's result is in none of its operands")
+    kinds = sorted({compute(dtype_name(array)) for array in (*inputs, output)})
+    if len(kinds) != 1 or kinds == ["bool"]:
+        raise PlanFault(f"a contraction of {' and '.join(kinds)} is not defined")
+    if known == set(equation.output):  # nothing is summed
+        steps = [f"t{k} = mul {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(inputs) - 1)]
+        product: dict[str, Attribute] = {"program": "; ".join(steps) or "t0 = copy x0", "indices": source}
+        return build_map(product, inputs, outputs, input_blocks, output_blocks)
+
+    operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
+    dtype = storage("i64" if kinds == ["i32"] else kinds[0])
+    scratch = ScratchPlan()
+
+    def measured(shape: Sequence[int], dtype: DType) -> Array:
+        scratch.take(shape, dtype)
+        return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
+
+    _Contraction(joined.extents, dtype, measured).plan(operands, Operand(equation.output, output))
+
+    def bind(memory: Array) -> Run:
+        carved = ScratchPlan()
+        contraction = _Contraction(joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory))
+        return runner(contraction.plan(operands, Operand(equation.output, output)))
+
+    return Kernel(bind, scratch.size, 2.0 * math.prod(joined.extents.values()))
+
+
+class _Contraction:
+    """Plans the calls of one contraction in compute type `dtype`; `take` gives temporary arrays."""
+
+    def __init__(self, extents: Mapping[str, int], dtype: DType, take: Take) -> None:
+        self.extents, self.dtype, self.take = extents, dtype, take
+        self.calls: list[Resolved] = []
+
+    def plan(self, operands: Sequence[Operand], output: Operand) -> list[Resolved]:
+        left = [self._summed(x, self._needed(operands, k, output)) for k, x in enumerate(operands)]
+        while len(left) > 2:
+            left = self._contract_smallest(left, output)
+        if len(left) == 2:
+            self._pair(left[0], left[1], output)
+        else:
+            self._store(left[0], output)
+        return self.calls
+
+    def _needed(self, operands: Sequence[Operand], k: int, output: Operand) -> set[str]:
+        others = itertools.chain.from_iterable(x.names for j, x in enumerate(operands) if j != k)
+        return {*others, *output.names}
+
+    def _summed(self, operand: Operand, needed: set[str]) -> Operand:
+        """Sums over the indices that only this operand has; floats in f64."""
+        axes = tuple(axis for axis, name in enumerate(operand.names) if name not in needed)
+        if not axes:
+            return operand
+        names = tuple(name for name in operand.names if name in needed)
+        wide = np.dtype(np.float64) if self.dtype.kind == "f" else self.dtype
+        total = self.take(self._shape(names), wide)
+        if operand.array.dtype.itemsize < 4:  # summed as it is, a bf16 array would be converted element by element
+            operand = self._copied(operand.names, operand.array)
+        self.calls.append((np.add.reduce, [operand.array, axes, wide, total]))
+        return Operand(names, total) if wide == self.dtype else self._copied(names, total)
+
+    def _contract_smallest(self, operands: Sequence[Operand], output: Operand) -> list[Operand]:
+        def result(pair: tuple[int, int]) -> Names:
+            others = [x for j, x in enumerate(operands) if j not in pair]
+            needed = {*output.names, *(name for x in others for name in x.names)}
+            both = dict.fromkeys([*operands[pair[0]].names, *operands[pair[1]].names])
+            return tuple(name for name in both if name in needed)
+
+        pairs = itertools.combinations(range(len(operands)), 2)
+        pair = min(pairs, key=lambda p: (math.prod(self._shape(result(p))), p))
+        names = result(pair)
+        target = Operand(names, self.take(self._shape(names), self.dtype))
+        self._pair(operands[pair[0]], operands[pair[1]], target)
+        return [target, *(x for j, x in enumerate(operands) if j not in pair)]
+
+    def _pair(self, a: Operand, b: Operand, c: Operand) -> None:
+        batch = tuple(name for name in c.names if name in a.names and name in b.names)
+        rows = tuple(name for name in c.names if name not in b.names)
+        columns = tuple(name for name in c.names if name not in a.names)
+        summed = tuple(name for name in a.names if name in b.names and name not in c.names)
+        if not summed:
+            self._multiply(a, b, c)
+            return
+        if not _mergeable(b, summed):
+            alternative = tuple(name for name in b.names if name in summed)
+            summed = alternative if _mergeable(a, alternative) or not _mergeable(a, summed) else summed
+        loose_rows, rows = self._split(rows, a, c)
+        loose_columns, columns = self._split(columns, b, c)
+        batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
+        left = self._matrices(a, batch, rows, summed)
+        right = self._matrices(b, batch, summed, columns)
+        if c.array.dtype == self.dtype and all(_mergeable(c, group) for group in (rows, columns)):
+            target = _grouped(c, batch, rows, columns)
+            if _blas_ready(target):
+                self.calls.append((np.matmul, [left, right, target]))
+                return
+        temporary = Operand((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
+        self.calls.append((np.matmul, [left, right, _grouped(temporary, batch, rows, columns)]))
+        self._store(temporary, c)
+
+    def _split(self, group: Names, operand: Operand, result: Operand) -> tuple[Names, Names]:
+        """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""
+        start = 0
+        while not (_mergeable(operand, group[start:]) and _mergeable(result, group[start:])):
+            start += 1
+        large_enough = min(MIN_GROUP, math.prod(self._shape(group)))
+        return (group[:start], group[start:]) if math.prod(self._shape(group[start:])) >= large_enough else ((), group)
+
+    def _matrices(self, operand: Operand, batch: Names, first: Names, second: Names) -> Array:
+        """A stack of matrices (batch..., first, second) in the compute type, with extent 1 for absent batch indices."""
+        if operand.array.dtype == self.dtype and _mergeable(operand, first) and _mergeable(operand, second):
+            view = _grouped(operand, batch, first, second)
+            if _blas_ready(view):
+                return view
+        order = tuple(name for name in (*batch, *first, *second) if name in operand.names)
+        return _grouped(self._copied(order, indices.aligned(operand.array, operand.names, order)), batch, first, second)
+
+    def _copied(self, names: Names, array: Array) -> Operand:
+        copy = self.take(array.shape, self.dtype)
+        self.calls.append((_store, [array, copy]))
+        return Operand(names, copy)
+
+    def _multiply(self, a: Operand, b: Operand, c: Operand) -> None:
+        """A product without a sum."""
+        x, y = (self._copied(o.names, o.array) if o.array.dtype != self.dtype else o for o in (a, b))
+        target = c if c.array.dtype == self.dtype else Operand(c.names, self.take(c.array.shape, self.dtype))
+        views = [indices.aligned(o.array, o.names, c.names) for o in (x, y)]
+        self.calls.append((np.multiply, [*views, target.array]))
+        if target is not c:
+            self._store(target, c)
+
+    def _store(self, source: Operand, target: Operand) -> None:
+        self.calls.append((_store, [indices.aligned(source.array, source.names, target.names), target.array]))
+
+    def _shape(self, names: Sequence[str]) -> list[int]:
+        return [self.extents[name] for name in names]
+
+
+def _store(source: Array, target: Array) -> None:
+    np.copyto(target, source, casting="unsafe")
+
+
+def _dimensions(operand: Operand, group: Names) -> list[tuple[int, int]]:
+    """Extents and byte strides of a group's indices, without those of extent 1."""
+    places = [operand.names.index(name) for name in group]
+    array = operand.array
+    return [(array.shape[p], array.strides[p]) for p in places if array.shape[p] != 1]
+
+
+def _mergeable(operand: Operand, group: Names) -> bool:
+    """Whether the group can be walked with one stride."""
+    dimensions = _dimensions(operand, group)
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dimensions))
+
+
+def _grouped(operand: Operand, batch: Names, first: Names, second: Names) -> Array:
+    """The array as (batch..., first, second). A dimension of extent 1 gets the stride that matrices have."""
+    array = operand.array
+    lone = {name: (1, 0) for name in batch if name not in operand.names}
+    places = {name: (array.shape[p], array.strides[p]) for p, name in enumerate(operand.names)}
+    dimensions = [(lone | places)[name] for name in batch]
+    groups = [_dimensions(operand, group) for group in (first, second)]
+    extents = [math.prod(extent for extent, _ in group) for group in groups]
+    strides = [group[-1][1] if group else None for group in groups]
+    column = strides[1] if strides[1] is not None else array.itemsize
+    if strides[1] is None and strides[0] == array.itemsize:
+        column = extents[0] * array.itemsize
+    row = strides[0] if strides[0] is not None else max(column * extents[1], array.itemsize)
+    if strides[0] is None and column != array.itemsize:
+        row = array.itemsize  # one strided row is a matrix in column order
+    shape = [extent for extent, _ in dimensions] + extents
+    steps = [stride for _, stride in dimensions] + [row, column]
+    return np.lib.stride_tricks.as_strided(array, shape, steps)
+
+
+def _blas_ready(array: Array) -> bool:
+    """Whether BLAS can walk the matrices: unit stride along one dimension, no overlap along the other."""
+    if array.dtype.kind != "f":
+        return True  # integers have no BLAS anyway
+    (rows, columns), (row, column) = array.shape[-2:], array.strides[-2:]
+    size = array.itemsize
+    by_rows = column == size and row % size == 0 and row >= columns * size
+    by_columns = row == size and column % size == 0 and column >= rows * size
+    return by_rows or by_columns

@@ -1,0 +1,103 @@
+"""The kernels `softmax` {axis} and `regroup` {} in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array, compute, storage
+from runtime.errors import PlanFault
+from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, single
+from runtime.kernels.pieces import PIECE, Resolved, Walk, merged, runner
+
+
+def build_softmax(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    """exp(x - max) / sum of them along one axis, in f32 or wider; it cannot overflow."""
+    source, target = single(inputs), single(outputs)
+    axis = attribute(attributes, ("axis",), "axis", int)
+    assert isinstance(axis, int)
+    kind = dtype_name(target)
+    if source.shape != target.shape or source.dtype != target.dtype or compute(kind) not in ("f32", "f64"):
+        raise PlanFault("a softmax has one floating input and an output of its shape and type")
+    if not -source.ndim <= axis < source.ndim:
+        raise PlanFault(f"softmax over axis {axis} of a tensor of {source.ndim} dimensions")
+    dtype = storage(compute(kind))
+    extent = source.shape[axis]
+    rows = [np.moveaxis(view, axis, -1) for view in (source, target)]
+    # The softmax axis is kept apart from the rest; the walk is over rows, each whole.
+    flat, _ = merged([view[..., 0] for view in rows], [False] * (source.ndim - 1)) if source.ndim > 1 else ([], [])
+    if not flat:
+        flat = [view[..., :1] for view in rows]
+    full = [np.lib.stride_tricks.as_strided(v, (*v.shape, extent), (*v.strides, w.strides[-1]))
+            for v, w in zip(flat, rows, strict=True)]  # fmt: skip
+    walk = Walk.over([flat[1]], max(1, PIECE // max(1, extent)))
+    scratch = ScratchPlan()
+    work = scratch.take((walk.size * extent,), dtype)
+    edge = scratch.take((walk.size,), dtype)
+
+    def bind(memory: Array) -> Run:
+        calls: list[Resolved] = []
+        for piece in walk:
+            x, y = (piece.of(view) for view in full)
+            exps = work.of(memory)[: x.size].reshape(x.shape)
+            line = edge.of(memory)[: x.size // extent].reshape((*x.shape[:-1], 1))
+            calls += [
+                (_store, [x, exps]),
+                (np.maximum.reduce, [exps, -1, None, line, True]),
+                (np.subtract, [exps, line, exps]),
+                (np.exp, [exps, exps]),
+                (np.add.reduce, [exps, -1, None, line, True]),
+                (np.divide, [exps, line, y if y.dtype == dtype else exps]),
+            ]
+            if y.dtype != dtype:
+                calls.append((_store, [exps, y]))
+        return runner(calls)
+
+    return Kernel(bind, scratch.size, 10.0 * source.size)
+
+
+def build_regroup(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    """The same elements in the same row-major order, in another shape."""
+    source, target = single(inputs), single(outputs)
+    if attributes:
+        raise PlanFault(f"unknown kernel attribute '{min(attributes)}'; expected none")
+    if source.dtype != target.dtype or source.size != target.size:
+        raise PlanFault(f"regroup of {source.size} elements of {source.dtype} into {target.size} of {target.dtype}")
+    seen = _reshaped(source, target.shape)
+    if seen is not None:
+        return Kernel(lambda _: runner([(_store, [seen, target])]), work=float(source.size))
+    written = _reshaped(target, source.shape)
+    if written is not None:
+        return Kernel(lambda _: runner([(_store, [source, written])]), work=float(source.size))
+    scratch = ScratchPlan()
+    dense = scratch.take(source.shape, source.dtype)
+
+    def bind(memory: Array) -> Run:
+        copy = dense.of(memory)
+        return runner([(_store, [source, copy]), (_store, [copy.reshape(target.shape), target])])
+
+    return Kernel(bind, scratch.size, 2.0 * source.size)
+
+
+def _reshaped(view: Array, shape: Sequence[int]) -> Array | None:
+    """The view in another shape, or None where that takes a copy."""
+    reshaped = view.reshape(shape)
+    return reshaped if np.may_share_memory(reshaped, view) else None
+
+
+def _store(source: Array, target: Array) -> None:
+    np.copyto(target, source, casting="unsafe")

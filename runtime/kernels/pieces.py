@@ -1,0 +1,155 @@
+"""Walking arrays in pieces that stay in cache, and laying out scalar code for each piece.
+
+Axes are merged where every array allows it (contiguous operands of one shape become one long axis). The walk then
+steps through the leading axes and along one, with all later axes whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runtime.dtypes import Array
+from runtime.kernels.base import Run, ScratchArray, ScratchPlan
+from runtime.kernels.lowering import Breadth, Code, Place, Register, Result, Source
+
+PIECE = 1 << 15
+"""Elements in a piece: 128 KiB of f32, so that a few registers fit into a core's L2 cache."""
+
+Resolved = tuple[Callable[..., Any], list[Any]]
+"""A function and what to call it with."""
+
+
+def merged(views: Sequence[Array], kinds: Sequence[bool]) -> tuple[list[Array], list[bool]]:
+    """Equally ranked views (extent 1 where one is broadcast) with neighbouring axes of one kind merged where all
+    views allow it, and axes of extent 1 gone. At least one axis is left; the kinds of those left come with them."""
+    extents = [max(column) for column in zip(*(view.shape for view in views), strict=True)]
+    groups: list[list[int]] = []
+    for axis, extent in enumerate(extents):
+        if extent == 1:
+            continue
+        left = groups[-1][-1] if groups else None
+        if left is not None and kinds[left] == kinds[axis] and all(_mergeable(v, left, axis) for v in views):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return [_regrouped(view, groups) for view in views], [kinds[group[0]] for group in groups] or [False]
+
+
+def _mergeable(view: Array, left: int, right: int) -> bool:
+    """Both extents are above 1 in some view; here a 1 means that the view is broadcast."""
+    if view.shape[left] == 1 or view.shape[right] == 1:
+        return bool(view.shape[left] == view.shape[right])
+    return bool(view.strides[left] == view.strides[right] * view.shape[right])
+
+
+def _regrouped(view: Array, groups: Sequence[Sequence[int]]) -> Array:
+    shape = [math.prod(view.shape[axis] for axis in group) for group in groups] or [1]
+    strides = [view.strides[group[-1]] for group in groups] or [view.itemsize]
+    return np.lib.stride_tricks.as_strided(view, shape, strides)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The pieces of an iteration space: single positions of the axes before `axis`, `step` of it, all of the rest."""
+
+    extents: tuple[int, ...]
+    axis: int
+    step: int
+
+    @staticmethod
+    def over(views: Sequence[Array], piece: int = PIECE) -> Walk:
+        extents = tuple(max(column) for column in zip(*(view.shape for view in views), strict=True))
+        inner, axis = 1, len(extents) - 1
+        while axis > 0 and inner * extents[axis] <= piece:
+            inner *= extents[axis]
+            axis -= 1
+        return Walk(extents, axis, max(1, min(extents[axis], piece // max(1, inner))))
+
+    @property
+    def size(self) -> int:
+        """Elements in the largest piece."""
+        return self.step * math.prod(self.extents[self.axis + 1 :])
+
+    @property
+    def pieces(self) -> int:
+        return math.prod(self.extents[: self.axis]) * -(-self.extents[self.axis] // self.step)
+
+    def shape(self, count: int, breadth: Breadth) -> tuple[int, ...]:
+        """The shape of a piece with `count` positions of the walked axis, for a value that varies along `breadth`."""
+        full = (1,) * self.axis + (count,) + self.extents[self.axis + 1 :]
+        return tuple(extent if axis in breadth else 1 for axis, extent in enumerate(full))
+
+    def __iter__(self) -> Iterator[Piece]:
+        for prefix in np.ndindex(self.extents[: self.axis]):
+            for start in range(0, self.extents[self.axis], self.step):
+                yield Piece((*prefix, start), min(self.step, self.extents[self.axis] - start))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`count` positions of the last axis that `start` names, and one of each before it."""
+
+    start: tuple[int, ...]
+    count: int
+
+    def of(self, view: Array) -> Array:
+        """This piece of a view; along an axis where the view is broadcast, its single position stays."""
+        key = [slice(lower, lower + 1) for lower in self.start[:-1]] + [
+            slice(self.start[-1], self.start[-1] + self.count)
+        ]
+        return view[tuple(slice(None) if n == 1 else part for n, part in zip(view.shape, key, strict=False))]
+
+
+def breadth_of(view: Array) -> Breadth:
+    return frozenset(axis for axis, extent in enumerate(view.shape) if extent != 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    """Code with scratch memory for its registers, for the pieces of a walk."""
+
+    code: Code
+    walk: Walk
+    slots: tuple[ScratchArray, ...]
+
+    @staticmethod
+    def plan(code: Code, walk: Walk, scratch: ScratchPlan) -> Evaluator:
+        byte = np.dtype(np.uint8)
+        return Evaluator(code, walk, tuple(scratch.take((width * walk.size,), byte) for width in code.slots))
+
+    def resolve(
+        self, memory: Array, piece: Piece, inputs: Sequence[Array], output: Array | None
+    ) -> tuple[list[Resolved], Any]:
+        """The calls for one piece of whole inputs (and output), and the value that they leave."""
+
+        def place(item: Place) -> Any:
+            if isinstance(item, Register):
+                data = memory[self.slots[item.slot].offset :].data
+                return np.ndarray(self.walk.shape(piece.count, item.breadth), item.dtype, data)
+            if isinstance(item, Source):
+                return piece.of(inputs[item.position])
+            if isinstance(item, Result):
+                assert output is not None
+                return piece.of(output)
+            return item
+
+        calls = [(call.function, [place(x) for x in (*call.arguments, call.target)]) for call in self.code.calls]
+        return calls, place(self.code.value)
+
+
+def runner(calls: Sequence[Resolved]) -> Run:
+    """All calls in order."""
+    if len(calls) == 1:
+        function, arguments = calls[0]
+        return lambda: function(*arguments)
+
+    def run() -> None:
+        for function, arguments in calls:
+            function(*arguments)
+
+    return run

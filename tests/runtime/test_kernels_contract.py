@@ -1,0 +1,173 @@
+"""The contract kernel against np.einsum in f64: groups that merge and that do not, diagonals, n operands, all types."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from runtime.errors import PlanFault
+from runtime.kernels.registry import prepare
+
+EXTENTS = dict(zip("abcdefgh", (3, 5, 2, 7, 4, 6, 1, 17), strict=True))
+EQUATIONS = [
+    "a b, b d -> a d",
+    "b a, d b -> a d",
+    "a b, b d -> d a",
+    "h d, d f -> h f",
+    "a b d, d h -> a b h",
+    "b d, a f d -> a b f",  # leading columns become a batch
+    "a b f, d a f -> b d",  # summed indices merge in one operand only
+    "a b f, f d a -> b d",
+    "a b d, a d e -> a b e",
+    "a b d, a d e -> b a e",
+    "a b d, a d e -> b e a",
+    "a b, b -> a",
+    "a b, a -> b",
+    "b, b -> ",
+    "a b, a b -> ",
+    "a b, a b -> a",
+    "a, b -> a b",
+    "a, b -> ",
+    "a b, b d, d e -> a e",
+    "a b, b d, d e, e f -> f a",
+    "a b, a b, a b -> b",
+    "a a, a b -> b",
+    "a a b, b -> a",
+    "a b d -> b",
+    "a b -> b a",
+    "a a -> a",
+    "a a -> ",
+    "a g, g b -> a b",
+    "g a, a g -> g",
+    "a, a, b -> a b",
+    "a b c d, d c e -> a e b",
+    "a h, h b -> a b",
+]
+
+
+def run(name, attributes, inputs, output, guard=64):
+    """Prepares, binds to scratch memory of exactly the size asked for (with guards behind it) and runs twice."""
+    kernel = prepare(name, attributes, inputs, [output])
+    memory = np.full(kernel.scratch + guard, 0xAB, np.uint8)
+    bound = kernel.bind(memory)
+    with np.errstate(all="ignore"):
+        bound()
+        bound()
+    assert (memory[kernel.scratch :] == 0xAB).all()
+    return output
+
+
+def draw(rng, shape, dtype):
+    if np.dtype(dtype).kind in "i":
+        return rng.integers(-9, 9, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def strided(array):
+    """The same values as the interior of a larger array."""
+    base = np.full([n + 2 for n in array.shape], 99).astype(array.dtype)
+    view = base[(*(slice(1, -1) for _ in array.shape), ...)]
+    view[...] = array
+    return view
+
+
+def reference(equation, arrays):
+    names = sorted(set(equation.replace("->", " ").replace(",", " ").split()))
+    left, right = equation.split("->")
+    number = {name: k for k, name in enumerate(names)}
+    arguments = []
+    for part, array in zip(left.split(","), arrays, strict=True):
+        wide = np.int64 if np.dtype(array.dtype).kind == "i" else np.float64
+        arguments += [array.astype(wide), [number[n] for n in part.split()]]
+    return np.einsum(*arguments, [number[n] for n in right.split()])
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ml_dtypes.bfloat16, "int32", "int64"], ids=str)
+@pytest.mark.parametrize("layout", ["dense", "strided"])
+def test_contract_equals_einsum(equation, dtype, layout):
+    rng = np.random.default_rng(7)
+    left, right = equation.split("->")
+    shapes = [[EXTENTS[n] for n in part.split()] for part in left.split(",")]
+    arrays = [draw(rng, shape, dtype) for shape in shapes]
+    output = np.full([EXTENTS[n] for n in right.split()], 77).astype(dtype)
+    if layout == "strided":
+        arrays, output = [strided(a) for a in arrays], strided(output)
+    expected = reference(equation, arrays)
+    before = [a.copy() for a in arrays]
+    run("contract", {"equation": equation}, arrays, output)
+    tolerance = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-5, "float64": 1e-12}.get(np.dtype(dtype).name, 0)
+    np.testing.assert_allclose(
+        output.astype(expected.dtype), expected, rtol=tolerance, atol=tolerance * np.abs(expected).max()
+    )
+    for array, old in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, old)
+
+
+def test_all_memory_orders_of_a_batched_product():
+    rng = np.random.default_rng(3)
+    extents = {"b": 3, "i": 18, "j": 20, "k": 33}
+    for a_order, b_order, c_order in itertools.product(*(itertools.permutations(x) for x in ("bik", "bkj", "bij"))):
+        a, b = (rng.standard_normal([extents[n] for n in o]).astype("f4") for o in (a_order, b_order))
+        c = np.empty([extents[n] for n in c_order], "f4")
+        equation = f"{' '.join(a_order)}, {' '.join(b_order)} -> {' '.join(c_order)}"
+        expected = reference(equation, [a, b])
+        run("contract", {"equation": equation}, [a, b], c)
+        np.testing.assert_allclose(c, expected, atol=1e-4)
+
+
+def test_large_matrices_need_no_scratch():
+    """The forms that models are made of go to BLAS as they lie: rows, transposed weights, heads as batches."""
+    sizes = {"t": 64, "m": 48, "h": 4, "d": 32}
+    cases = ["t m, m d -> t d", "t m, d m -> t d", "t m, h d m -> h t d", "h t d, h m d -> h t m", "t m, m -> t"]
+    for equation in cases:
+        left, right = equation.split("->")
+        arrays = [np.ones([sizes[n] for n in part.split()], "f4") for part in left.split(",")]
+        kernel = prepare(
+            "contract", {"equation": equation}, arrays, [np.empty([sizes[n] for n in right.split()], "f4")]
+        )
+        assert kernel.scratch == 0, equation
+
+
+def test_products_accumulate_wider_than_they_are_stored():
+    a = np.full((1, 5000), 1, "f2")
+    out = np.empty((1, 1), "f2")
+    run("contract", {"equation": "i j, j k -> i k"}, [a, a.T], out)
+    assert out[0, 0] == 5000  # in f16 the sum would stick at 2048
+    a, out = np.full((1, 3), 2**20, "i4"), np.empty((1, 1), "i4")
+    b = np.array([[2**12], [-(2**12)], [1]], "i4")
+    run("contract", {"equation": "i j, j k -> i k"}, [a, b], out)
+    assert out[0, 0] == 2**20
+
+
+F = np.ones((2, 3), "f4")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "inputs", "output", "message"),
+    [
+        ({}, [F, F.T], np.ones((2, 2), "f4"), "missing"),
+        ({"equation": 3}, [F, F.T], np.ones((2, 2), "f4"), "should be str"),
+        ({"equation": "i j, j k -> i k", "x": 1}, [F, F.T], np.ones((2, 2), "f4"), "unknown kernel attribute 'x'"),
+        ({"equation": "i j, j k"}, [F, F.T], np.ones((2, 2), "f4"), "one '->'"),
+        ({"equation": "i j, j k -> i i"}, [F, F.T], np.ones((2, 2), "f4"), "twice"),
+        ({"equation": "i j, j k -> i k"}, [F], np.ones((2, 2), "f4"), "2 operands is applied to 1"),
+        ({"equation": "i j, j k -> i k"}, [F, F], np.ones((2, 3), "f4"), "extent 3 in one operand and 2"),
+        ({"equation": "i j, j k -> i k l"}, [F, F.T], np.ones((2, 2), "f4"), "3 indices"),
+        ({"equation": "i j, j k -> i z"}, [F, F.T], np.ones((2, 2), "f4"), "'z'"),
+        ({"equation": "i j, j k -> i k"}, [F, F.T.astype("f8")], np.ones((2, 2), "f4"), "f32 and f64"),
+        ({"equation": "i j, j k -> i k"}, [F > 0, F.T > 0], np.ones((2, 2), "?"), "bool"),
+        ({"equation": "i j, j k -> i k"}, [F.astype("u1"), F.T], np.ones((2, 2), "f4"), "uint8"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_prepared(attributes, inputs, output, message):
+    with pytest.raises(PlanFault, match=message):
+        prepare("contract", attributes, inputs, [output])
+
+
+def test_unknown_kernels_are_refused():
+    with pytest.raises(PlanFault, match="unknown kernel 'conv'"):
+        prepare("conv", {}, [F], [F])
