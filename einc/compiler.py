@@ -6,7 +6,6 @@ them (paper, Section 2).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +45,8 @@ class Compiled:
     """
 
     def __init__(self, source: Graph, options: CompileOptions, phase: Callable[[str], None] = lambda _: None) -> None:
+        if options.schedule != "naive":
+            raise MissingError(f"the {options.schedule} schedule comes later", hint="the naive schedule is there now")
         self.source = source
         self.options = options
         self._phase = phase
@@ -78,10 +79,6 @@ class Compiled:
         from einc.physical.build import build
         from einc.physical.verify import verify
 
-        if self.options.schedule != "naive":
-            raise MissingError(
-                f"the {self.options.schedule} schedule comes later", hint="`--schedule naive` is what there is now"
-            )
         plan = self.plan
         self._phase("placing blocks and moving data")
         program = build(plan, self.target.machine)
@@ -110,18 +107,19 @@ def compile_model(
 
 def select_target(options: CompileOptions) -> Target:
     """The machine and sites that the options ask for: a named machine, else the visible GPUs, else the host's cores."""
-    from einc.machines.load import load_machine
+    from einc.machines.load import HOST, load_machine
 
     wanted = _wanted_devices(options)
     need = None if wanted is None else max(wanted) + 1
     note = None
     if options.machine is not None:
-        machine = load_machine(options.machine, need or _cores() if options.machine == "host" else None)
+        machine = load_machine(options.machine, need if options.machine == HOST else None)
     else:
-        from einc.machines.detect import detect
+        from einc.machines.detect import visible_gpus
 
-        machine = detect()
-        note = f"no machine was named: planning for {machine.name}"
+        machine = visible_gpus() or load_machine(HOST, need)
+        what = "the visible GPUs are" if machine.name != HOST else "no GPU is visible, so it is"
+        note = f"no machine was named: {what} {machine.name}, {need or len(machine.sites)} sites"
     if need is not None and need > len(machine.sites):
         if isinstance(options.devices, int):
             found = f"{options.devices} sites were asked for"
@@ -147,7 +145,3 @@ def _wanted_devices(options: CompileOptions) -> tuple[int, ...] | None:
     if max(devices) >= MOST_SITES:
         raise UsageError(f"a plan has at most {MOST_SITES} sites")
     return devices
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

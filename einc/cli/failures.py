@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from einc.cli import output
-from einc.errors import CheckFailed, EincError, ModelError
+from einc.errors import CheckFailed, EincError, ModelError, WriteError
 from runtime.errors import RuntimeFault
 
 SUCCESS, USAGE, BUG, MISSING, CANNOT_WRITE, INTERRUPTED = 0, 2, 70, 69, 73, 130
@@ -59,8 +60,6 @@ def report(error: BaseException, *, debug: bool, as_json: bool) -> int:
         if as_json and not isinstance(error, BrokenPipeError):
             output.say_json(failure.json())
         output.flush()
-    if failure.exit_code in (CANNOT_WRITE, INTERRUPTED):
-        output.abandon_stdout()
     return failure.exit_code
 
 
@@ -78,6 +77,8 @@ def describe(error: BaseException) -> Failure:
             return Failure(INTERRUPTED, "interrupted", "interrupted", "einc: interrupted")
         case BrokenPipeError():
             return Failure(CANNOT_WRITE, "write", "standard output was closed", "")
+        case OSError() if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF):
+            return _expected(WriteError(f"cannot write: {error.strerror}", where="standard output"))  # click's own help
         case MemoryError():
             message = "this needs more memory than there is"
             return Failure(MISSING, "memory", message, f"einc: {message}")

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from einc.errors import Diagnostic, ModelError, ReadError, SourceSpan, UsageError
+from runtime.errors import RuntimeFault
+
+if TYPE_CHECKING:
+    from runtime.bundle import Bundle
 
 MODEL_LIMIT = 64 * 2**20
-PLAN_LIMIT = 512 * 2**20
-"""The most bytes read of a model or exchange program, and of a plan; larger ones are refused unread."""
-
-
-def read_bytes(path: str, limit: int = PLAN_LIMIT) -> bytes:
-    """The contents of a file of at most `limit` bytes."""
-    require_present(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ReadError(f"cannot read: {reason}", where=path) from None
-    if len(data) > limit:
-        raise ReadError(f"cannot read: it holds more than the {limit // 2**20} MiB that einc reads", where=path)
-    return data
+"""The most bytes read of a model or exchange program; larger ones are refused."""
 
 
 def read_text(path: str) -> str:
     """A model or program text; UTF-8, with its line ends as they are."""
-    data = read_bytes(path, MODEL_LIMIT)
+    require_present(path)
+    with reading(path), open(path, "rb") as file:
+        data = file.read(MODEL_LIMIT + 1)
+    if len(data) > MODEL_LIMIT:
+        raise ReadError(f"cannot read: it holds more than the {MODEL_LIMIT // 2**20} MiB that einc reads", where=path)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -38,6 +34,41 @@ def read_text(path: str) -> str:
         span = SourceSpan(path, before.count(b"\n") + 1, column, column + 1, line.rstrip("\r"))
         found = f"the byte 0x{data[error.start]:02x} is no UTF-8 text"
         raise ModelError([Diagnostic(found, span, "save the file as UTF-8")]) from None
+
+
+def read_plan(path: str) -> Bundle:
+    """A plan file, validated."""
+    from runtime.bundle import read_bundle
+
+    require_present(path)
+    with reading(path):
+        return read_bundle(path)
+
+
+def is_plan(path: str) -> bool:
+    """Whether a file is meant to be a plan rather than a model: a model's name ends in .ein or it begins as text."""
+    if path.endswith(".ein"):
+        return False
+    require_present(path)
+    with reading(path), open(path, "rb") as file:
+        start = file.read(512)
+    try:
+        start.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start < len(start) - 3  # a character may be cut off at the end
+    return not start or b"\0" in start
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turns the ways in which reading `path` fails into errors that name it."""
+    try:
+        yield
+    except RuntimeFault as fault:
+        fault.where = fault.where or path
+        raise
+    except OSError as error:
+        raise ReadError(f"cannot read: {error.strerror}", where=path) from None
 
 
 def require_present(path: str) -> None:

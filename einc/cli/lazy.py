@@ -23,6 +23,7 @@ class LazyGroup(click.Group):
     def __init__(self, name: str, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
         self.table = table
+        self.params.append(debug_option())
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.table)

@@ -17,21 +17,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from einc.cli import output
 
         output.prepare_streams()
-        _run(given)
+        _run(given, own_process=arguments is None)
         output.flush()
     except BaseException as error:
         return _end(error, given, own_process=arguments is None)
     return 0
 
 
-def _run(arguments: list[str]) -> None:
+def _run(arguments: list[str], *, own_process: bool) -> None:
     import warnings
 
     from einc.cli.root import root
 
     if "_EINC_COMPLETE" in os.environ:
         root.main(arguments, "einc")  # click answers the shell and exits
-    if "--debug" not in arguments:
+    if own_process and "--debug" not in arguments:
         warnings.simplefilter("ignore")  # a library's advice to programmers is not for users
     with root.make_context("einc", arguments) as context:
         root.invoke(context)
@@ -43,9 +43,12 @@ def _end(error: BaseException, arguments: list[str], *, own_process: bool) -> in
 
         if own_process:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not show a traceback
+    from einc.cli import output
     from einc.cli.failures import report
 
     code = report(error, debug="--debug" in arguments, as_json="--json" in arguments)
+    if own_process and code in (73, 130):
+        output.abandon_stdout()
     if own_process and code == 130:
         os._exit(code)  # without waiting for worker threads: whoever interrupts wants the prompt back
     return code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from einc.cli.lazy import LazyGroup, debug_option, examples
+from einc.cli.lazy import LazyGroup, examples
 from einc.version import VERSION
 
 _COMMANDS = "einc.cli.commands"
@@ -31,7 +31,6 @@ root = LazyGroup(
         "einc run ffn.bin --inputs x=rand:0 --weights rand:1 -o y.npy",
     ),
     params=[
-        debug_option(),
         click.Option(
             ["--version"],
             is_flag=True,

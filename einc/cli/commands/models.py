@@ -64,7 +64,7 @@ def copy_command(name: str, target: str | None, force: bool) -> None:
         hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(models)}"
         raise UsageError(f"no model named '{name}' comes with einc", hint=hint)
     path = f"{name}.ein" if target is None else target
-    if path != output.STDOUT and os.path.isfile(path) and not force:
+    if target is None and os.path.exists(path) and not force:
         raise UsageError("there is such a file already", where=path, hint="--force overwrites it")
     output.write_bytes(path, models[name].read_bytes())
     if path != output.STDOUT:

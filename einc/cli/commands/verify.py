@@ -26,13 +26,12 @@ def verify_command(plan: str, as_json: bool) -> None:
     """
     from runtime.verify import prove
 
-    from runtime.bundle import decode
-
     with phases() as phase:
         phase("reading the plan")
-        bundle = decode(files.read_bytes(plan))
+        bundle = files.read_plan(plan)
         phase("following every task")
-        prove(bundle)
+        with files.reading(plan):
+            prove(bundle)
     counts = {"operators": len(bundle.operations), "sites": len(bundle.devices), "tasks": len(bundle.tasks)}
     if as_json:
         output.say_json({"valid": True, "model": bundle.model, **counts})

@@ -1,0 +1,116 @@
+"""`einc explain`: what a plan does and why, from its file alone; a model is compiled first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from einc.cli import files, output
+from einc.cli.lazy import Command, examples
+from einc.cli.options import compile_options, gather, json_option
+from einc.cli.progress import phases
+from einc.errors import MissingError, UsageError
+
+if TYPE_CHECKING:
+    from runtime.bundle import Bundle
+
+
+@click.command(
+    "explain",
+    cls=Command,
+    short_help="Show how a plan cuts, places and moves everything.",
+    epilog=examples(
+        "einc explain ffn.bin",
+        "einc explain ffn.ein -m dgx-a100 --op hidden",
+        "einc explain ffn.bin --against random.bin",
+        "einc explain ffn.bin --json",
+    ),
+)
+@click.argument("source", metavar="PLAN | MODEL.ein")
+@compile_options
+@click.option("--op", "operator", metavar="NAME", help="Show one operator to the last block.")
+@click.option("--all-specs", is_flag=True, help="Show every cut that was considered.")
+@click.option("--against", metavar="PLAN2", help="Compare with another plan.")
+@click.option("--trace", metavar="FILE", help="Write the predicted timeline (comes later).")
+@json_option
+def explain_command(
+    source: str,
+    operator: str | None,
+    all_specs: bool,
+    against: str | None,
+    trace: str | None,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
+    """Show for each operator how it is cut and where it runs, what that costs, what moves, and the next best cut.
+
+    A plan file is enough; a model is compiled first, with the options of `einc compile`.
+    """
+    if trace is not None:
+        raise MissingError("predicted timelines come later", hint="`einc run --trace` writes a measured one")
+    if operator is not None and against is not None:
+        raise click.UsageError("--op and --against cannot be combined")
+    from einc.report.document import explain
+
+    with phases() as phase:
+        bundle = _load(source, chosen, phase)
+        if operator is not None:
+            _require_operator(bundle, operator)
+        second = None if against is None else files.read_plan(against)
+        phase("timing what moves")
+        ideal = bool(chosen["ideal"])
+        document = explain(bundle, ideal=ideal, all_specs=all_specs, only=operator)
+        other = None if second is None else explain(second, ideal=ideal)
+    if as_json:
+        output.say_json(document if other is None else {**document, "against": other})
+    else:
+        output.say(_text(document, other, (source, against or ""), operator, all_specs))
+
+
+def _load(source: str, chosen: dict[str, Any], phase: Any) -> Bundle:
+    if files.is_plan(source):
+        given = [name for name, value in chosen.items() if name != "ideal" and value not in (None, ())]
+        if given:
+            option = "-D" if given[0] == "definitions" else f"--{given[0].replace('_', '-')}"
+            raise click.UsageError(f"{option} is for compiling; {source} is a plan already")
+        phase("reading the plan")
+        return files.read_plan(source)
+    from einc.compiler import compile_model
+
+    compiled = compile_model(files.read_text(source), source, gather(chosen), phase)
+    if compiled.target.note:
+        output.note(f"einc: {compiled.target.note}")
+    return compiled.bundle
+
+
+def _require_operator(bundle: Bundle, name: str) -> None:
+    import difflib
+
+    names = [operation.name for operation in bundle.operations]
+    if name not in names:
+        close = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean '{close[0]}'?" if close else f"its operators are {', '.join(names[:20])}"
+        raise UsageError(f"the plan has no operator '{name}'", hint=hint)
+
+
+def _text(
+    document: dict[str, Any],
+    other: dict[str, Any] | None,
+    names: tuple[str, str],
+    operator: str | None,
+    all_specs: bool,
+) -> str:
+    from einc.report import terminal
+
+    def strong(text: str) -> str:
+        return click.style(text, bold=True) if output.colours() else text
+
+    if other is not None:
+        return terminal.comparison(document, other, names, strong)
+    if operator is not None:
+        return terminal.detail(document, strong)
+    if all_specs:
+        parts = [terminal.detail({**document, "ops": [one]}, strong) for one in document["ops"]]
+        return "\n".join(parts)
+    return terminal.overview(document, strong)

@@ -1,0 +1,165 @@
+"""`einc run`: execute a plan on arrays, and hold what it computed against what it should have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from einc.cli import files, output
+from einc.cli.failures import ComparisonFailed
+from einc.cli.lazy import Command, examples
+from einc.cli.options import Devices, json_option
+from einc.cli.progress import phases
+from einc.errors import MissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from einc.cli.comparison import Comparison
+    from runtime.bundle import Bundle
+    from runtime.session import Session
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@click.command(
+    "run",
+    cls=Command,
+    short_help="Execute a plan on arrays.",
+    epilog=examples(
+        "einc run ffn.bin --inputs x.npy --weights w.safetensors -o y.npy",
+        "einc run ffn.bin --inputs x=rand:0 --weights rand:1 --check",
+        "einc run ffn.bin --inputs x.npy --weights w.npz --expect y=expected.npy --repeat 10 --json",
+    ),
+)
+@click.argument("plan", metavar="PLAN")
+@click.option(
+    "--inputs",
+    multiple=True,
+    metavar="x.npy | NAME=x.npy | all.npz | NAME=rand:SEED",
+    help="The inputs; rand:SEED alone draws all that are not given.",
+)
+@click.option(
+    "--weights", metavar="FILE | DIR | rand:SEED", help="A safetensors file or folder of them, or an npz file."
+)
+@click.option(
+    "-o",
+    "--output",
+    "targets",
+    multiple=True,
+    metavar="y.npy | NAME=y.npy | all.npz",
+    help="Where to write outputs; - is standard output.",
+)
+@click.option("--backend", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="What to run on.")
+@click.option("--devices", type=Devices(), help="The device of every site, such as 0,0,1,1.")
+@click.option("--check", is_flag=True, help="Compare with the unpartitioned computation.")
+@click.option("--expect", multiple=True, metavar="y.npy", help="Compare an output with a file.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, help="Run this many times, and time each.")
+@click.option("--trace", metavar="t.json", help="Write the measured timeline.")
+@json_option
+def run_command(
+    plan: str,
+    inputs: tuple[str, ...],
+    weights: str | None,
+    targets: tuple[str, ...],
+    backend: str,
+    devices: int | tuple[int, ...] | None,
+    check: bool,
+    expect: tuple[str, ...],
+    repeat: int,
+    trace: str | None,
+    as_json: bool,
+) -> None:
+    """Execute a plan on arrays.
+
+    Every plan runs on the CPU, whatever machine it was compiled for, with its sites in memory.
+    """
+    if backend == "cuda":
+        raise MissingError("running on GPUs comes later", hint="--backend cpu runs every plan")
+    if as_json and any(target == output.STDOUT for target in targets):
+        raise click.UsageError("-o - and --json both need standard output")
+    from einc.cli import arrays
+
+    with phases() as phase:
+        phase("reading the plan")
+        bundle = files.read_plan(plan)
+        arrays.check_outputs(bundle, targets)
+        if trace is not None:
+            output.require_writable(trace)
+        phase("loading inputs and weights")
+        session, given = _prepare(bundle, devices, inputs, weights)
+        phase("running the plan")
+        times = [session.execute() for _ in range(repeat)]
+        results = {bundle.tensors[out.tensor].name: session.offload(bundle.tensors[out.tensor].name)
+                   for out in bundle.outputs}  # fmt: skip
+        phase("writing the outputs")
+        arrays.write_outputs(bundle, targets, results)
+        if trace is not None:
+            _write_trace(session, trace)
+        comparison = None
+        if check or expect:
+            phase("comparing with the unpartitioned computation")
+            comparison = _compare(bundle, results, given if check else None, expect)
+    _report(bundle, times, comparison, as_json=as_json, quiet=output.STDOUT in targets)
+
+
+def _prepare(
+    bundle: Bundle, devices: int | tuple[int, ...] | None, inputs: tuple[str, ...], weights: str | None
+) -> tuple[Session, dict[str, Array]]:
+    """A session with everything loaded, and what was loaded into it."""
+    from einc.cli.arrays import read_inputs, read_weights
+    from runtime.session import Session
+
+    given = {**read_inputs(bundle, inputs), **read_weights(bundle, weights)}
+    session = Session(bundle, backend="cpu", devices=(devices,) if isinstance(devices, int) else devices)
+    for name, array in given.items():
+        session.load(name, array)
+    return session, given
+
+
+def _compare(
+    bundle: Bundle, results: Mapping[str, Array], given: Mapping[str, Array] | None, expect: tuple[str, ...]
+) -> Comparison:
+    from einc.cli import comparison
+    from einc.cli.arrays import read_expected
+
+    expected = {}
+    if given is not None:
+        expected |= comparison.references(bundle, given)
+    found = comparison.compare(results, expected, comparison.tolerance_of(bundle)) if expected else None
+    if expect:
+        second = comparison.compare(results, read_expected(bundle, expect), comparison.tolerance_of(bundle))
+        found = second if found is None else found.worse(second)
+    assert found is not None
+    return found
+
+
+def _report(bundle: Bundle, times: list[float], comparison: Comparison | None, *, as_json: bool, quiet: bool) -> None:
+    shapes = {
+        bundle.tensors[out.tensor].name: {
+            "shape": list(bundle.tensors[out.tensor].shape),
+            "dtype": bundle.tensors[out.tensor].dtype,
+        }
+        for out in bundle.outputs
+    }
+    errors = {"max_abs_error": None, "max_rel_error": None} if comparison is None else comparison.json()
+    document = {"backend": "cpu", "outputs": shapes, "ms": times, **errors}
+    if comparison is not None and not comparison.holds:
+        raise ComparisonFailed(f"the results are not what they should be: {comparison}", document)
+    if as_json:
+        output.say_json(document)
+        return
+    best = sorted(times)[len(times) // 2]
+    shown = ", ".join(f"{name} {facts['dtype']}{facts['shape']}" for name, facts in shapes.items())
+    timing = f"{best:.3f} ms" if len(times) == 1 else f"{best:.3f} ms (median of {len(times)})"
+    tell = output.note if quiet else output.say
+    tell(f"{bundle.model} on the cpu, {len(bundle.devices)} sites: {shown} in {timing}")
+    if comparison is not None:
+        tell(f"equal to the unpartitioned computation: {comparison}")
+
+
+def _write_trace(session: Session, path: str) -> None:
+    raise MissingError("measured timelines come later")

@@ -1,0 +1,106 @@
+"""Holding a run against what it should have computed: the operators' references, or arrays that the user has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from runtime.bundle import Bundle
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+TOLERANCE = {"f64": 1e-11, "f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}
+"""Largest error, relative to the largest value of the tensor, by the coarsest floating dtype that the plan computes in.
+
+Those of f16 and bf16 are ten roundings. Where nothing is floating, values must be equal.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The largest differences over all outputs compared; infinite where shapes or non-finite values disagree.
+
+    `relative` is the largest difference of an output divided by its largest value.
+    """
+
+    absolute: float
+    relative: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        return self.relative <= self.tolerance
+
+    def worse(self, other: Comparison) -> Comparison:
+        """Both comparisons in one."""
+        absolute, relative = max(self.absolute, other.absolute), max(self.relative, other.relative)
+        return Comparison(absolute, relative, self.tolerance)
+
+    def json(self) -> dict[str, float | None]:
+        return {
+            "max_abs_error": self.absolute if math.isfinite(self.absolute) else None,
+            "max_rel_error": self.relative if math.isfinite(self.relative) else None,
+        }
+
+    def __str__(self) -> str:
+        relation = "within" if self.holds else "above"
+        return (
+            f"largest error {self.absolute:.3g}, relative to the largest value {self.relative:.3g}"
+            f" ({relation} the tolerance of {self.tolerance:g})"
+        )
+
+
+def compare(found: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float) -> Comparison:
+    """The largest errors of `found` over the outputs that `expected` has."""
+    errors = [_errors(found[name], array) for name, array in expected.items()]
+    return Comparison(max(e[0] for e in errors), max(e[1] for e in errors), tolerance)
+
+
+def _errors(found: Array, expected: Array) -> tuple[float, float]:
+    import numpy as np
+
+    if found.shape != expected.shape:
+        return math.inf, math.inf
+    exact = found.dtype.kind in "biu" and expected.dtype.kind in "biu"
+    kind = np.dtype(object) if exact and found.dtype.itemsize == 8 else np.dtype(np.float64)
+    a, b = found.astype(kind), expected.astype(kind)
+    if a.size == 0:
+        return 0.0, 0.0
+    if not exact:
+        finite = np.isfinite(b)
+        if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
+            return math.inf, math.inf
+        a, b = a[finite], b[finite]
+    absolute = float(np.max(np.abs(a - b), initial=0.0))
+    largest = float(np.max(np.abs(b), initial=0.0))
+    return absolute, 0.0 if absolute == 0 else absolute / largest if largest else math.inf
+
+
+def tolerance_of(bundle: Bundle) -> float:
+    """The tolerance that a plan's dtypes allow."""
+    return max((TOLERANCE.get(tensor.dtype, 0.0) for tensor in bundle.tensors), default=0.0)
+
+
+def references(bundle: Bundle, given: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of the unpartitioned computation, from the operators' meaning on whole arrays.
+
+    `given` holds every input and weight.
+    """
+    from einc.report.restore import restore_graph
+
+    graph = restore_graph(bundle)
+    uses = {name: len(readers) for name, readers in graph.consumers().items()}
+    values = dict(given)
+    for node in graph.nodes:
+        results = node.operator.reference(*(values[name] for name in node.inputs))
+        values.update(zip(node.outputs, results, strict=True))
+        for name in node.inputs:  # a value is dropped after its last use
+            uses[name] -= 1
+            if uses[name] == 0 and name not in graph.outputs:
+                values.pop(name, None)
+    return {name: values[name] for name in graph.outputs}

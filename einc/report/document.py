@@ -1,0 +1,194 @@
+"""What `einc explain` knows of a plan, as one JSON document made from the bundle alone.
+
+The fields are a contract with scripts (`docs/cli.md`); a field whose part does not exist yet is null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from einc.core.intervals import Intervals
+from einc.core.tensor import TensorType
+from einc.errors import OperatorError
+from einc.graph.graph import Node
+from einc.logical.plan import LogicalPlan
+from einc.machines.model import Machine
+from einc.report.restore import restore_plan
+from runtime.bundle import ITEMSIZE, Block, Bundle, Exchange, Operation, TransferTask
+
+Document = dict[str, Any]
+
+
+def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, only: str | None = None) -> Document:
+    """The whole document; `only` leaves out all operators but one, `ideal` the machine's latencies."""
+    clock = _Clock(bundle, ideal)
+    moved = _moved(bundle)
+    try:
+        plan = restore_plan(bundle)
+    except OperatorError:
+        plan = None  # a plan of another version of einc: what its operators could have done instead is not known here
+    operations = []
+    for operation in bundle.operations:
+        if only is None or operation.name == only:
+            document = _operation(bundle, operation, clock)
+            document["moves"] = moved.get(operation.name, _NOTHING)
+            document["next_best"] = None if plan is None else _next_best(plan, operation.name)
+            if all_specs:
+                document["candidates"] = None if plan is None else _candidates(plan, operation.name)
+            operations.append(document)
+    return {
+        "model": bundle.model,
+        "machine": bundle.machine,
+        "devices": len(bundle.devices),
+        "sites": list(bundle.devices),
+        "selector": bundle.selector,
+        "schedule": bundle.schedule,
+        "total_cost": bundle.total_cost,
+        "exact": bundle.exact,
+        "cut_cost": bundle.cut_cost,
+        "ops": operations,
+        "outputs": [
+            {
+                "name": bundle.tensors[output.tensor].name,
+                "blocks": [_block(region.block) for region in output.regions],
+                "sites": [bundle.buffers[region.buffer].site for region in output.regions],
+                "moves": moved.get(bundle.tensors[output.tensor].name, _NOTHING),
+                "exchange": clock.exchange(output.exchange),
+            }
+            for output in bundle.outputs
+        ],
+        "memory_bytes": list(bundle.memory),
+        "predicted_ms": None,
+    }
+
+
+_NOTHING = {"transfers": 0, "bytes": 0}
+
+
+def _operation(bundle: Bundle, operation: Operation, clock: _Clock) -> Document:
+    busy = {function.site for function in operation.functions}
+    return {
+        "name": operation.name,
+        "op": operation.title,
+        "source": operation.source,
+        "inputs": [bundle.tensors[t].name for t in operation.inputs],
+        "outputs": [bundle.tensors[t].name for t in operation.outputs],
+        "intervals": {index.name: [list(interval) for interval in index.intervals] for index in operation.indices},
+        "cost": {
+            "repartition": operation.cost.repartition,
+            "join": operation.cost.join,
+            "aggregation": operation.cost.aggregation,
+        },
+        "aggregate": ", ".join(dict.fromkeys(operation.aggregations)),
+        "specs": [
+            {
+                "site": function.site,
+                "inputs": [_block(block) for block in function.inputs],
+                "outputs": [_block(block) for block in function.outputs],
+            }
+            for function in operation.functions
+        ],
+        "idle_sites": [site for site in range(len(bundle.devices)) if site not in busy],
+        "exchange": clock.exchange(operation.exchange),
+    }
+
+
+def _block(block: Block | TensorType) -> list[list[int]]:
+    return [list(block.lower), list(block.upper)]
+
+
+def _next_best(plan: LogicalPlan, name: str) -> Document | None:
+    """The cheapest other cut of an operator, and what the whole plan would cost more with it."""
+    from einc.logical.alternatives import next_best
+
+    other = next_best(plan, name)
+    if other is None:
+        return None
+    intervals = _intervals(_node(plan, name), other.candidate.intervals)
+    return {"intervals": intervals, "more": other.total_cost - plan.total_cost}
+
+
+def _candidates(plan: LogicalPlan, name: str) -> list[Document]:
+    """Every join-agg spec that the optimizer chose among."""
+    from einc.logical.enumerate import candidates
+
+    node = _node(plan, name)
+    return [
+        {
+            "intervals": _intervals(node, candidate.intervals),
+            "cost": {"join": candidate.join, "aggregation": candidate.aggregation},
+            "inputs": [[_block(f.inputs[k]) for f in candidate.spec.functions] for k in range(len(node.inputs))],
+            "outputs": [[_block(f.outputs[j]) for f in candidate.spec.functions] for j in range(len(node.outputs))],
+        }
+        for candidate in candidates(node.operator, plan.sites)
+    ]
+
+
+def _node(plan: LogicalPlan, name: str) -> Node:
+    return next(node for node in plan.graph.nodes if node.name == name)
+
+
+def _intervals(node: Node, intervals: Intervals) -> Document:
+    indices = zip(node.operator.indices, intervals, strict=True)
+    return {index.name: [list(interval) for interval in chosen] for index, chosen in indices}
+
+
+def _moved(bundle: Bundle) -> dict[str, dict[str, int]]:
+    """Per operator or output that transfers serve, how many there are and how many bytes they move."""
+    table: dict[str, dict[str, int]] = {}
+    for task in bundle.tasks:
+        if isinstance(task, TransferTask):
+            row = table.setdefault(task.serves, {"transfers": 0, "bytes": 0})
+            block = task.read.block
+            elements = 1
+            for lower, upper in zip(block.lower, block.upper, strict=True):
+                elements *= upper - lower
+            tensor = bundle.tensors[bundle.buffers[task.read.buffer].tensor]
+            row["transfers"] += 1
+            row["bytes"] += elements * ITEMSIZE[tensor.dtype]
+    return table
+
+
+class _Clock:
+    """Times exchange programs on the bundle's machine; equal programs, as repeated blocks have them, once."""
+
+    def __init__(self, bundle: Bundle, ideal: bool) -> None:
+        self._bundle = bundle
+        self._ideal = ideal
+        self._machine: Machine | None = None
+        self._known: dict[tuple[str, bool], Document] = {}
+
+    def exchange(self, exchange: Exchange | None) -> Document | None:
+        if exchange is None:
+            return None
+        key = (exchange.program, exchange.naive)
+        if key not in self._known:
+            self._known[key] = self._time(exchange)
+        return self._known[key]
+
+    def _time(self, exchange: Exchange) -> Document:
+        from einc.exprog.naive import naive_body
+        from einc.exprog.parser import parse
+        from einc.exprog.resolve import resolve
+        from einc.exprog.simulator import simulate
+
+        machine = self._load()
+        program = resolve(parse(exchange.program, "exchange program"), machine)
+        completion = simulate(program, machine).completion_ms
+        naive = completion if exchange.naive else simulate(naive_body(program, machine), machine).completion_ms
+        return {
+            "program": exchange.program,
+            "completion_ms": completion,
+            "naive_ms": naive,
+            "bound_ms": None,
+            "bound_free_ms": None,
+            "bound_by": None,
+        }
+
+    def _load(self) -> Machine:
+        if self._machine is None:
+            from einc.machines.load import parse_machine
+
+            machine = parse_machine(self._bundle.machine_file)
+            self._machine = machine.ideal() if self._ideal else machine
+        return self._machine

@@ -1,0 +1,63 @@
+"""Brings the computation and the logical plan back from a bundle, so that a plan is explained without its model."""
+
+from __future__ import annotations
+
+from einc.core.dtypes import DType
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
+from einc.logical.plan import Choice, LogicalPlan
+from einc.ops.base import Operator
+from runtime.bundle import Bundle, Operation, Tensor
+
+
+def restore_graph(bundle: Bundle) -> Graph:
+    """The computation that was planned.
+
+    Raises OperatorError where this version of einc does not know an operator, or knows another by its name.
+    """
+    names = [tensor.name for tensor in bundle.tensors]
+    nodes = tuple(
+        Node(
+            operation.name,
+            _operator(bundle, operation),
+            tuple(names[t] for t in operation.inputs),
+            tuple(names[t] for t in operation.outputs),
+        )
+        for operation in bundle.operations
+    )
+    tensors = tuple(GraphTensor(t.name, _describe(t), TensorKind(t.kind), t.stored) for t in bundle.tensors)
+    return Graph(bundle.model, tensors, nodes, tuple(names[output.tensor] for output in bundle.outputs))
+
+
+def restore_plan(bundle: Bundle) -> LogicalPlan:
+    """The logical plan, with the candidates that this version offers. Raises OperatorError as `restore_graph` does."""
+    from einc.logical.enumerate import candidates
+
+    graph, sites = restore_graph(bundle), len(bundle.devices)
+    choices = []
+    for node, operation in zip(graph.nodes, bundle.operations, strict=True):
+        chosen = tuple(index.intervals for index in operation.indices)
+        candidate = next((c for c in candidates(node.operator, sites) if c.intervals == chosen), None)
+        if candidate is None:
+            raise OperatorError(f"operator {operation.name} is cut as this version of einc would not cut it")
+        choices.append(Choice(node.name, candidate, operation.cost.repartition))
+    return LogicalPlan(graph, sites, bundle.selector, tuple(choices), bundle.exact, bundle.cut_cost)
+
+
+def _operator(bundle: Bundle, operation: Operation) -> Operator:
+    from einc.ops import registry
+
+    inputs = tuple(_describe(bundle.tensors[t]) for t in operation.inputs)
+    attributes = {k: tuple(v) if isinstance(v, list) else v for k, v in operation.attributes.items()}
+    try:
+        operator = registry.restore(operation.family, inputs, attributes)
+    except OperatorError as error:
+        raise OperatorError(f"operator {operation.name} cannot be restored: {error.message}") from None
+    if operator.outputs != tuple(_describe(bundle.tensors[t]) for t in operation.outputs):
+        raise OperatorError(f"operator {operation.name} does not make the outputs that the plan says")
+    return operator
+
+
+def _describe(tensor: Tensor) -> TensorDesc:
+    return TensorDesc(tensor.dims, tensor.shape, DType(tensor.dtype))

@@ -1,0 +1,255 @@
+"""`einc explain` for people: the document of `report.document` as text for a terminal.
+
+Operators that were cut, placed and costed alike, as those of repeated blocks are, are shown once, so that a model of a
+hundred operators stays readable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einc.report.grid import picture
+
+Document = dict[str, Any]
+Emphasis = Callable[[str], str]
+
+MOST_SECTIONS = 16
+"""More kinds of operators than this are listed in the table, and only the costliest have a section of their own."""
+
+
+def overview(document: Document, strong: Emphasis = str) -> str:
+    """The whole plan: totals, a table of all operators, and a section for each kind of them."""
+    groups = _groups(document["ops"])
+    lines = [strong(_heading(document)), *_totals(document), ""]
+    lines += _table(groups, strong)
+    by_cost = sorted(range(len(groups)), key=lambda g: (-_cost(groups[g][0]) * len(groups[g]), g))
+    shown = sorted(by_cost[:MOST_SECTIONS])
+    for g in shown:
+        lines += ["", *_section(groups[g], document["devices"], strong)]
+    if len(shown) < len(groups):
+        left = len(groups) - len(shown)
+        lines += ["", f"{left} cheaper kinds of operators have no section here; --op NAME shows any operator."]
+    lines += ["", *_outputs(document, strong)]
+    return "\n".join(lines) + "\n"
+
+
+def detail(document: Document, strong: Emphasis = str) -> str:
+    """One operator to the last block; `document` has no other."""
+    (operation,) = document["ops"]
+    lines = [strong(_heading(document)), "", *_section([operation], document["devices"], strong, whole=True), ""]
+    for spec in operation["specs"]:
+        reads = ", ".join(
+            f"{name}{_box(block)}" for name, block in zip(operation["inputs"], spec["inputs"], strict=True)
+        )
+        writes = ", ".join(
+            f"{name}{_box(block)}" for name, block in zip(operation["outputs"], spec["outputs"], strict=True)
+        )
+        lines.append(f"  site {spec['site']}: {reads} -> {writes}")
+    for candidate in operation.get("candidates") or ():
+        cost = candidate["cost"]
+        lines.append(
+            f"  could be {_cut(candidate['intervals'])}: join {cost['join']:,}, aggregation {cost['aggregation']:,}"
+        )
+    if operation["exchange"] is not None:
+        lines += ["", "  its exchange program:"]
+        lines += [f"    {line}" for line in operation["exchange"]["program"].rstrip().splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def comparison(document: Document, other: Document, names: tuple[str, str], strong: Emphasis = str) -> str:
+    """Two plans side by side: totals, and the operators that differ."""
+    first, second = names
+    lines = [strong(f"A = {first}: {_heading(document)}"), strong(f"B = {second}: {_heading(other)}"), ""]
+    rows = [["", "A", "B", "B - A"]]
+    totals: list[tuple[str, int, int]] = [("total cost", document["total_cost"], other["total_cost"])]
+    for part in ("repartition", "join", "aggregation"):
+        totals.append((part, _sum(document, part), _sum(other, part)))
+    totals.append(("bytes moved", _bytes_moved(document), _bytes_moved(other)))
+    totals.append(
+        ("most bytes on a site", max(document["memory_bytes"], default=0), max(other["memory_bytes"], default=0))
+    )
+    rows += [[name, f"{a:,}", f"{b:,}", f"{b - a:+,}"] for name, a, b in totals]
+    lines += [*_columns(rows), ""]
+    here = {operation["name"]: operation for operation in document["ops"]}
+    there = {operation["name"]: operation for operation in other["ops"]}
+    differing = [["operator", "cut in A", "cut in B", "cost A", "cost B"]]
+    for name in [*here, *(name for name in there if name not in here)]:
+        a, b = here.get(name), there.get(name)
+        if a is None or b is None or a["intervals"] != b["intervals"] or _cost(a) != _cost(b):
+            differing.append([name, *(_cut(x["intervals"]) if x else "-" for x in (a, b)),
+                              *(f"{_cost(x):,}" if x else "-" for x in (a, b))])  # fmt: skip
+    lines += _columns(differing) if len(differing) > 1 else ["every operator is cut alike"]
+    return "\n".join(lines) + "\n"
+
+
+def _heading(document: Document) -> str:
+    return (
+        f"{document['model']} on {document['devices']} sites of {document['machine']}"
+        f" (selector {document['selector']}, schedule {document['schedule']})"
+    )
+
+
+def _totals(document: Document) -> list[str]:
+    proof = "no plan costs less" if document["exact"] else "not proved least"
+    parts = ", ".join(f"{part} {_sum(document, part):,}" for part in ("repartition", "join", "aggregation"))
+    memory = document["memory_bytes"]
+    return [
+        f"cost {document['total_cost']:,} elements ({proof}; the cut heuristic finds {document['cut_cost']:,})",
+        f"     {parts}",
+        f"moved {size(_bytes_moved(document))}; memory per site {size(min(memory))} to {size(max(memory))}",
+    ]
+
+
+def _groups(operations: Sequence[Document]) -> list[list[Document]]:
+    """Operators that differ in nothing but their names, in the order of their first."""
+    groups: dict[str, list[Document]] = {}
+    for operation in operations:
+        alike = {
+            "op": operation["op"],
+            "intervals": operation["intervals"],
+            "specs": operation["specs"],
+            "cost": operation["cost"],
+            "moves": operation["moves"],
+        }
+        groups.setdefault(json.dumps(alike), []).append(operation)
+    return list(groups.values())
+
+
+def _table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
+    rows = [["operator", "", "cut", "repartition", "join", "aggregation", "moved"]]
+    for group in groups:
+        first = group[0]
+        name = first["name"] if len(group) == 1 else f"{first['name']} (x{len(group)})"
+        cost = first["cost"]
+        rows.append(
+            [
+                name,
+                _short(first["op"]),
+                _cut(first["intervals"]),
+                *(f"{cost[part]:,}" for part in ("repartition", "join", "aggregation")),
+                size(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
+            ]
+        )
+    lines = _columns(rows, right=(3, 4, 5, 6))
+    return [strong(lines[0]), *lines[1:]]
+
+
+def _section(group: Sequence[Document], sites: int, strong: Emphasis, whole: bool = False) -> list[str]:
+    """What was decided for the first of a group of like operators."""
+    operation = group[0]
+    title = f"{', '.join(operation['outputs'])} = {operation['op']}({', '.join(operation['inputs'])})"
+    lines = [strong(title) + (f"   {operation['source']}" if operation["source"] else "")]
+    if len(group) > 1:
+        names = [other["name"] for other in group[1:]]
+        listed = ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, ... {names[-1]}"
+        lines.append(f"  and {len(names)} like it: {listed}")
+    lines += [f"    {line}" for line in picture(operation, whole=whole)] or ["    not cut"]
+    used = len(operation["specs"])
+    idle = operation["idle_sites"]
+    if idle:
+        lines.append(f"  {used} of {sites} sites work; idle: {_ranges(idle)}")
+    cost = operation["cost"]
+    together = f"  combined by {operation['aggregate']}" if cost["aggregation"] else ""
+    lines.append(
+        f"  cost {_cost(operation):,} = repartition {cost['repartition']:,} + join {cost['join']:,}"
+        f" + aggregation {cost['aggregation']:,}{together}"
+    )
+    lines.append(f"  {_movement(operation)}")
+    lines.append(f"  next best: {_alternative(operation)}")
+    return lines
+
+
+def _movement(operation: Document) -> str:
+    moves, exchange = operation["moves"], operation["exchange"]
+    if exchange is None:
+        return "moves nothing: its inputs are where it needs them"
+    took = f", {exchange['completion_ms']:.3f} ms"
+    if exchange["naive_ms"] != exchange["completion_ms"]:
+        took += f" (naive {exchange['naive_ms']:.3f} ms)"
+    if not moves["transfers"]:
+        return f"moves nothing between sites{took}"
+    return f"moves {size(moves['bytes'])} in {moves['transfers']} transfers{took}"
+
+
+def _alternative(operation: Document) -> str:
+    other = operation["next_best"]
+    if other is None:
+        return "there is no other cut"
+    more = other["more"]
+    now = _cost(operation)
+    if more == 0:
+        return f"{_cut(other['intervals'])} costs as much"
+    share = f" ({more / now:+.0%} of this operator's cost)" if now else ""
+    return f"{_cut(other['intervals'])}, the plan then costs {abs(more):,} {'more' if more > 0 else 'less'}{share}"
+
+
+def _outputs(document: Document, strong: Emphasis) -> list[str]:
+    lines = [strong("outputs")]
+    for output in document["outputs"]:
+        places = ", ".join(_ranges(sorted(set(output["sites"]))).split(", "))
+        moved = output["moves"]
+        how = (
+            f"moves {size(moved['bytes'])} in {moved['transfers']} transfers" if moved["transfers"] else "moves nothing"
+        )
+        lines.append(f"  {output['name']}: {len(output['blocks'])} blocks at sites {places}; {how}")
+    return lines
+
+
+def _cut(intervals: dict[str, list[list[int]]]) -> str:
+    """`i/2 k/4`: the cut indices with their numbers of intervals."""
+    return " ".join(f"{name}/{len(parts)}" for name, parts in intervals.items() if len(parts) > 1) or "whole"
+
+
+def _cost(operation: Document) -> int:
+    cost: dict[str, int] = operation["cost"]
+    return cost["repartition"] + cost["join"] + cost["aggregation"]
+
+
+def _sum(document: Document, part: str) -> int:
+    return sum(operation["cost"][part] for operation in document["ops"])
+
+
+def _bytes_moved(document: Document) -> int:
+    return sum(part["moves"]["bytes"] for part in (*document["ops"], *document["outputs"]))
+
+
+def _box(block: list[list[int]]) -> str:
+    return "[" + ", ".join(f"{lower}:{upper}" for lower, upper in zip(*block, strict=True)) + "]"
+
+
+def _short(text: str, most: int = 28) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`0-3, 6`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def _columns(rows: Sequence[Sequence[str]], right: Sequence[int] = (1, 2, 3)) -> list[str]:
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+    return [
+        "  ".join(
+            f"{cell:>{width}}" if c in right else f"{cell:<{width}}"
+            for c, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def size(count: int) -> str:
+    """Bytes for people: powers of 1024, three digits."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.3g} {unit}" if unit != "B" else f"{count} B"
+        amount /= 1024
+    return f"{amount:.4g} TiB"

@@ -1,0 +1,237 @@
+"""What holds for every command: exit codes, streams, help, JSON errors, interrupts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from einc.cli import failures, root
+from einc.errors import CapacityError, Diagnostic, EincError, ModelError, ReadError, SourceSpan
+from runtime.errors import ArrayFault, PlanFault
+
+
+def commands(group: click.Group | None = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    group = group or root.root
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+@pytest.mark.parametrize("path", [(), *commands()], ids=" ".join)
+def test_every_help_has_an_example_of_its_own(path: tuple[str, ...], einc: Callable[..., Any]) -> None:
+    result = einc(*path, "--help")
+    assert result.code == 0
+    assert result.err == ""
+    examples = result.out.split("Examples:")[1]
+    assert f"einc {' '.join(path)}".strip() in examples
+    assert "--debug" in result.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("nonsense",),
+        ("compile",),
+        ("compile", "m.ein", "--nonsense"),
+        ("compile", "m.ein"),
+        ("compile", "missing.ein", "-o", "x.bin"),
+        ("check", "missing.ein"),
+        ("run", "missing.bin"),
+        ("explain", "missing.bin"),
+        ("explain", "missing.ein"),
+        ("verify", "missing.bin"),
+        ("exprog", "simulate", "missing.exprog", "-m", "dgx-a100"),
+        ("exprog", "simulate", "missing.exprog"),
+        ("models", "copy", "nonsense"),
+        ("verify", "nul\0byte"),
+        ("verify", ""),
+    ],
+)
+def test_wrong_usage_ends_with_2(
+    arguments: tuple[str, ...], einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = einc(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("einc: ")
+    as_json = einc(*arguments, "--json")
+    assert as_json.code == 2
+    assert as_json.json()["error"]["code"] == "usage"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("machine", "import", "topology.xml"),
+        ("import", "hf", "folder", "-o", "m.ein"),
+        ("exprog", "optimize", "p.exprog", "-m", "dgx-a100"),
+        ("explain", "ffn.bin", "--trace", "t.json"),
+    ],
+)
+def test_what_comes_later_ends_with_69_in_one_line(arguments: tuple[str, ...], einc: Callable[..., Any]) -> None:
+    result = einc(*arguments)
+    assert result.code == 69
+    assert "later" in result.err.splitlines()[0]
+    assert "hint:" in result.err
+
+
+def test_unreadable_files_end_with_74(einc: Callable[..., Any], tmp_path: Path) -> None:
+    for command in (["check"], ["verify"], ["explain"], ["run"], ["compile", "-o", "x"]):
+        result = einc(*command, tmp_path)
+        assert result.code == 74, command
+        assert str(tmp_path) in result.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "word"),
+    [
+        (CapacityError("too small"), 69, "memory"),
+        (ReadError("no"), 74, "read"),
+        (PlanFault("broken"), 65, "plan"),
+        (ArrayFault("missing"), 65, "array"),
+        (RecursionError("deep"), 70, "internal"),
+        (MemoryError(), 69, "memory"),
+        (ZeroDivisionError("x"), 70, "internal"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (BrokenPipeError(), 73, "write"),
+        (OSError(28, "No space left on device"), 73, "write"),
+        (EincError("unspecific"), 70, "error"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_exception_has_its_exit_code(
+    error: BaseException, code: int, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert failures.report(error, debug=False, as_json=False) == code
+    assert "Traceback" not in capsys.readouterr().err
+    assert failures.describe(error).code == word
+
+
+def test_a_bug_asks_for_a_report_in_few_lines_and_debug_shows_where(capsys: pytest.CaptureFixture[str]) -> None:
+    failures.report(KeyError("a\nb" * 1000), debug=False, as_json=False)
+    text = capsys.readouterr().err
+    assert "report" in text
+    assert len(text.splitlines()) == 2
+    assert len(text) < 1000
+    try:
+        raise KeyError("there")
+    except KeyError as error:
+        failures.report(error, debug=True, as_json=False)
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_json_error_lists_all_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    span = SourceSpan("m.ein", 3, 5, 6, "y = zz")
+    error = ModelError([Diagnostic("unknown name 'zz'", span, "did you mean 'z'?"), Diagnostic("no output")])
+    assert failures.report(error, debug=False, as_json=True) == 65
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document == {
+        "error": {
+            "code": "model",
+            "message": "unknown name 'zz'",
+            "where": "m.ein:3:5",
+            "findings": [
+                {"message": "unknown name 'zz'", "where": "m.ein:3:5", "hint": "did you mean 'z'?"},
+                {"message": "no output", "where": None, "hint": None},
+            ],
+        }
+    }
+    assert "    y = zz\n        ^\n" in err
+
+
+def test_a_check_that_did_not_hold_keeps_its_document(capsys: pytest.CaptureFixture[str]) -> None:
+    error = failures.ComparisonFailed("not equal", {"max_abs_error": 2.0})
+    assert failures.report(error, debug=False, as_json=True) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["max_abs_error"] == 2.0
+    assert document["error"]["code"] == "check"
+
+
+def test_standard_output_that_is_full_ends_with_73(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    for arguments in (["--help"], ["models", "list"], ["machine", "list"]):
+        with open("/dev/full", "wb") as full:
+            process = start(*arguments, stdout=full)
+            _, err = process.communicate(timeout=60)
+        assert process.returncode == 73
+        assert b"standard output" in err
+        assert b"Exception ignored" not in err
+        assert b"Traceback" not in err
+
+
+def test_a_reader_that_went_away_is_no_news(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start("models", "copy", "digits", "-o", "-", stdout=writing)
+    os.close(writing)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 73
+    assert err == b""
+
+
+def test_an_interrupt_while_reading_ends_with_130(
+    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """A pipe that nobody writes to holds each command where it reads."""
+    pipe = tmp_path / "m.ein"
+    os.mkfifo(pipe)
+    target = tmp_path / "out.bin"
+    process = start("compile", pipe, "-o", target)
+    writer = os.open(pipe, os.O_WRONLY)  # returns when the command has opened its end
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    os.close(writer)
+    assert process.returncode == 130
+    assert (out, err) == (b"", b"einc: interrupted\n")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m.ein"]
+
+
+def test_completion_answers_the_shell(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    words = {"_EINC_COMPLETE": "bash_complete", "COMP_WORDS": "einc com", "COMP_CWORD": "1"}
+    out, _ = start(env=words).communicate(timeout=60)
+    assert b"compile" in out
+    words |= {"COMP_WORDS": "einc compile -m dgx", "COMP_CWORD": "3"}
+    out, _ = start(env=words).communicate(timeout=60)
+    assert b"dgx-a100" in out
+    out, _ = start(env={"_EINC_COMPLETE": "bash_source"}).communicate(timeout=60)
+    assert b"complete" in out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from einc.cli.main import main; main(['--help']); "
+        "print(sorted({'numpy', 'lark', 'rich', 'msgspec', 'einc.compiler', 'einc.api'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_models_are_listed_and_copied(
+    einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    listed = einc("models", "list", "--json").json()["models"]
+    assert "digits" in [model["name"] for model in listed]
+    assert all(model["about"] for model in listed)
+    assert einc("models", "copy", "digits").code == 0
+    text = (tmp_path / "digits.ein").read_text()
+    assert einc("models", "copy", "digits").code == 2  # it is there already
+    assert einc("models", "copy", "digits", "-o", "-").out == text
+    result = einc("models", "copy", "digts")
+    assert result.code == 2
+    assert "did you mean 'digits'?" in result.err
