@@ -66,16 +66,19 @@ def one_tensor(
     return tensor, tuple(names)
 
 
-def positions(name: str, keyword: str, tensor: TensorDesc, names: Sequence[str]) -> tuple[int, ...]:
+def positions(
+    name: str, keyword: str, attributes: Attributes, tensor: TensorDesc, names: Sequence[str]
+) -> tuple[int, ...]:
     """Where the named dimensions stand in the tensor; each must be there exactly once."""
-    for dim in names:
+    for at, dim in enumerate(names):
+        where = keyword if keyword in attributes else at + 1
         if tensor.dims.count(dim) != 1:
             how = "no" if dim not in tensor.dims else "more than one"
             raise OperatorError(
-                f"{name}: {tensor} has {how} dimension '{dim}'", argument=keyword, hint=_dims_hint(tensor)
+                f"{name}: {tensor} has {how} dimension '{dim}'", argument=where, hint=_dims_hint(tensor)
             )
         if names.count(dim) > 1:
-            raise OperatorError(f"{name}: dimension '{dim}' is named twice", argument=keyword)
+            raise OperatorError(f"{name}: dimension '{dim}' is named twice", argument=where)
     return tuple(map(tensor.dims.index, names))
 
 

@@ -10,7 +10,7 @@ from einc.errors import OperatorError
 from einc.ops.arguments import Argument, no_others, one_tensor, unique
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import index_equation
-from einc.ops.functions import FUNCTIONS, step_types
+from einc.ops.functions import FUNCTIONS, fitted, step_types
 from einc.ops.scalar import Input, Literal, Operand, ScalarProgram, Step
 
 BINARY_EXTREMES = ("max", "min")
@@ -45,7 +45,10 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     if not descs:
         raise OperatorError(f"{name}: at least one operand must be a tensor", argument=0)
     # checked here too, where positions are those of the arguments, literals included
-    step_types(name, [x.dtype if isinstance(x, TensorDesc) else None for x in arguments])
+    _, wanted = step_types(name, [x.dtype if isinstance(x, TensorDesc) else None for x in arguments])
+    for position, (operand, dtype) in enumerate(zip(operands, wanted, strict=True)):
+        if isinstance(operand, Literal):
+            _check_literal(name, position, operand, dtype)
     places = [position for position, argument in enumerate(arguments) if isinstance(argument, TensorDesc)]
     return _aligned(name, descs, places, ScalarProgram(len(descs), (Step(name, tuple(operands)),)))
 
@@ -96,6 +99,13 @@ def _aligned(name: str, descs: Sequence[TensorDesc], places: Sequence[int], prog
             at = next(i for i in range(desc.rank) if desc.shape[i] != widest.shape[i])
             raise _extent_fault(name, position, desc.dims[at], desc.shape[at], widest.shape[at])
     return index_equation(inputs, list(zip(labels, widest.dims, strict=True)), program, None)
+
+
+def _check_literal(name: str, position: int, literal: Literal, dtype: DType) -> None:
+    try:
+        fitted(literal.value, dtype)
+    except OperatorError as fault:
+        raise OperatorError(f"{name}: {fault.message}", argument=position, hint=fault.hint) from None
 
 
 def _comparable(a: TensorDesc, b: TensorDesc) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Labels = tuple[str, ...]
 """One index name per dimension of a tensor."""
 
-MOST_STEPS = 256
+MOST_STEPS = 128
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
 
 MOST_INDICES = 30

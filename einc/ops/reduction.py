@@ -27,7 +27,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
         raise OperatorError(
             f"{name}: which dimensions of {tensor} to aggregate over is not said", hint=f'{name}(x, "dimension", ...)'
         )
-    gone = positions(name, "over", tensor, over)
+    gone = positions(name, "over", attributes, tensor, over)
     labels = unique(tensor.dims)
     result = [(labels[at], tensor.dims[at]) for at in range(tensor.rank) if at not in gone]
     if name == "mean":

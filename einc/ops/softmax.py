@@ -86,7 +86,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     tensor, over = one_tensor(name, arguments, attributes, "over")
     if len(over) > 1:
         raise OperatorError("softmax goes over one dimension", argument="over" if "over" in attributes else 2)
-    (axis,) = positions(name, "over", tensor, over) if over else (tensor.rank - 1,)
+    (axis,) = positions(name, "over", attributes, tensor, over) if over else (tensor.rank - 1,)
     return _softmax(tensor, axis)
 
 

@@ -17,7 +17,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     """`transpose(x, "d_head", "heads", "tokens")` lists all dimensions anew; with none it swaps the last two."""
     tensor, dims = one_tensor(name, arguments, attributes, "dims")
     if dims:
-        order = positions(name, "dims", tensor, dims)
+        order = positions(name, "dims", attributes, tensor, dims)
         missing = [dim for dim in tensor.dims if dim not in dims]
         if missing:
             raise OperatorError(
