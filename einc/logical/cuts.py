@@ -14,14 +14,11 @@ def trees(problem: Problem) -> list[list[int]]:
     by nodes with one consumer each, and several outputs to one consumer stay in its tree. Size is the number of
     nodes; among equals, the tree whose last node stands first in the graph comes first.
     """
-    consumers: list[set[int]] = [set() for _ in problem.candidates]
-    for edge in problem.edges:
-        consumers[edge.producer].add(edge.consumer)
-    root = list(range(len(consumers)))
-    for node in reversed(root.copy()):
-        if len(consumers[node]) == 1:
-            (only,) = consumers[node]
-            root[node] = root[only]
+    root = list(range(len(problem.leaving)))
+    for node in reversed(range(len(root))):
+        consumers = {edge.consumer for edge in problem.leaving[node]}
+        if len(consumers) == 1:
+            root[node] = root[consumers.pop()]
     grown: dict[int, list[int]] = {}
     for node, last in enumerate(root):
         grown.setdefault(last, []).append(node)

@@ -19,8 +19,12 @@ from einc.errors import InternalError
 from einc.logical.plan import Candidate
 from einc.ops.base import Operator
 
-MOST_FUNCTIONS = 1 << 20
-"""Bound on an operator's function specifications over all its specs; only tensors of absurd rank come near it."""
+MOST_BOUNDS = 1 << 22
+"""Bound on the dimensions of all blocks of all specs of an operator, so that absurd ranks cannot take minutes.
+
+An operator over eight indices stays below it at 72 sites on most tensors; above it, the first requests in ascending
+order of their interval counts are taken.
+"""
 
 
 @lru_cache(maxsize=128)
@@ -32,7 +36,8 @@ def candidates(operator: Operator, sites: int) -> tuple[Candidate, ...]:
     """
     limits = [index.most for index in operator.indices]
     used = reachable_sites(sites, limits)
-    counts = islice(factorizations(used, limits), MOST_FUNCTIONS // used)
+    rank = sum(desc.rank for desc in (*operator.inputs, *operator.outputs))
+    counts = islice(factorizations(used, limits), max(1, MOST_BOUNDS // (used * max(1, rank))))
     requests = sorted(
         tuple(index.intervals(count) for index, count in zip(operator.indices, request, strict=True))
         for request in counts
@@ -43,30 +48,37 @@ def candidates(operator: Operator, sites: int) -> tuple[Candidate, ...]:
 
 
 class _Surveyor:
-    """Remembers the blocks and tilings of one tensor, so that each is measured and checked only once."""
+    """Remembers the blocks and tilings of one tensor, so that each is measured and checked only once.
 
-    __slots__ = ("must_tile", "sizes", "tilings", "whole")
+    Hashing and comparing blocks is what enumeration would spend its time on. So equal blocks are replaced by the one
+    that came first, and from there on identity stands for equality.
+    """
+
+    __slots__ = ("blocks", "must_tile", "tilings", "whole")
 
     def __init__(self, desc: TensorDesc, must_tile: bool) -> None:
         self.whole = desc.type
         self.must_tile = must_tile
-        self.sizes: dict[TensorType, int] = {}
-        self.tilings: dict[Tiling, Tiling] = {}
+        self.blocks: dict[TensorType, tuple[TensorType, int]] = {}  # to the first equal one, and its size
+        self.tilings: dict[tuple[int, ...], Tiling] = {}  # by the identities of its blocks
 
     def survey(self, blocks: list[TensorType]) -> tuple[Tiling, int] | None:
         """The distinct blocks and the size of all blocks together; None where a spec may not have these blocks."""
-        distinct = set(blocks)
-        for block in distinct:
-            if block not in self.sizes:
+        known: dict[int, tuple[TensorType, int]] = {}
+        for block in {id(block): block for block in blocks}.values():
+            first = self.blocks.get(block)
+            if first is None:
                 if not self.whole.contains(block):
                     return None
-                self.sizes[block] = block.size
-        tiling = tuple(sorted(distinct, key=_bounds))
-        if tiling not in self.tilings:
+                first = self.blocks[block] = (block, block.size)
+            known[id(block)] = first
+        tiling = tuple(sorted({id(first): first for first, _ in known.values()}.values(), key=_bounds))
+        key = tuple(map(id, tiling))
+        if key not in self.tilings:
             if self.must_tile and tiling_fault(self.whole, tiling) is not None:
                 return None
-            self.tilings[tiling] = tiling
-        return self.tilings[tiling], sum(map(self.sizes.__getitem__, blocks))
+            self.tilings[key] = tiling
+        return self.tilings[key], sum(known[id(block)][1] for block in blocks)
 
 
 def _bounds(block: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:

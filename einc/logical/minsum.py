@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from einc.logical.prune import Link, link_table, surviving_values
+from einc.logical.dominance import Link, link_table, surviving_values
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,8 @@ LARGEST_TABLE = 1 << 23
 """Entries of the largest table that an exact solution may need (64 MiB)."""
 ALL_TABLES = 1 << 26
 """Entries of all its tables together, which bounds the time to about two seconds."""
+OBJECT_ENTRY = 16
+"""How many 64-bit entries an entry of arbitrary precision counts for."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,8 @@ def minimize(costs: Sequence[Array], links: Sequence[Link], bounded: bool = True
     _simplify(model)
     while tied := [v for v, left in enumerate(model.values) if len(left) > 1]:
         order, sizes = narrow_order(tied, {v: len(model.values[v]) for v in tied}, model.pairs)
-        if bounded and (max(sizes) > LARGEST_TABLE or sum(sizes) > ALL_TABLES):
+        entry = 1 if model.costs[tied[0]].dtype.kind == "i" else OBJECT_ENTRY
+        if bounded and (max(sizes) * entry > LARGEST_TABLE or sum(sizes) * entry > ALL_TABLES):
             return None
         for v, optimal in _optimal_values(order, model).items():
             _restrict(model, v, optimal)
@@ -103,8 +106,6 @@ def _optimal_values(order: Sequence[int], model: _Model) -> dict[int, Array]:
     """For each variable, which of its values occur in some optimal assignment."""
     import numpy as np
 
-    import numpy as np
-
     rank = {v: r for r, v in enumerate(order)}
     # Scopes list variables in the order of elimination, so that tables broadcast without being transposed.
     buckets: dict[int, list[tuple[tuple[int, ...], Array]]] = {v: [((v,), model.costs[v])] for v in order}
@@ -114,7 +115,7 @@ def _optimal_values(order: Sequence[int], model: _Model) -> dict[int, Array]:
         else:
             buckets[b].append(((b, a), table.T))
     scopes: dict[int, tuple[int, ...]] = {}
-    best: dict[int, Array] = {}
+    best: dict[int, Any] = {}
     for v in order:
         scope = scopes[v] = tuple(sorted({u for mentioned, _ in buckets[v] for u in mentioned}, key=rank.__getitem__))
         total = _sum(scope, buckets.pop(v))

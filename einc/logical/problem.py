@@ -39,18 +39,18 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """For every node its candidates, and all edges in the order of their consumers and input positions."""
+    """For every node its candidates, the edges that it consumes (in the order of its inputs) and those it feeds."""
 
     candidates: tuple[tuple[Candidate, ...], ...]
-    edges: tuple[Edge, ...]
+    arriving: tuple[tuple[Edge, ...], ...]
+    leaving: tuple[tuple[Edge, ...], ...]
 
     def repartitions(self, chosen: Sequence[int]) -> list[int]:
         """Per node the repartition cost of its inputs, for one candidate number per node."""
-        costs = [0] * len(self.candidates)
-        for edge in self.edges:
-            if edge.made[chosen[edge.producer]] != edge.asked[chosen[edge.consumer]]:
-                costs[edge.consumer] += edge.size
-        return costs
+        return [
+            sum(edge.size for edge in edges if edge.made[chosen[edge.producer]] != edge.asked[chosen[edge.consumer]])
+            for edges in self.arriving
+        ]
 
     def cost(self, chosen: Sequence[int]) -> int:
         """The total cost of a plan."""
@@ -65,15 +65,18 @@ def build_problem(graph: Graph, sites: int) -> Problem:
     options = tuple(offers[node.operator] for node in graph.nodes)
     position = {node.name: n for n, node in enumerate(graph.nodes)}
     producers = graph.producers()
-    edges = []
+    arriving: list[list[Edge]] = [[] for _ in options]
+    leaving: list[list[Edge]] = [[] for _ in options]
     for consumer, node in enumerate(graph.nodes):
         for k, tensor in enumerate(node.inputs):
             if tensor in producers:
                 source, j = producers[tensor]
                 producer = position[source.name]
                 made, asked = numbers.of_output(options[producer], j), numbers.of_input(options[consumer], k)
-                edges.append(Edge(producer, consumer, source.operator.outputs[j].type.size, made, asked))
-    return Problem(options, tuple(edges))
+                edge = Edge(producer, consumer, source.operator.outputs[j].type.size, made, asked)
+                arriving[consumer].append(edge)
+                leaving[producer].append(edge)
+    return Problem(options, tuple(map(tuple, arriving)), tuple(map(tuple, leaving)))
 
 
 class _TilingNumbers:

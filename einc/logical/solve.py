@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import TYPE_CHECKING
 
+from einc.logical.dominance import Link
 from einc.logical.minsum import minimize
 from einc.logical.problem import Problem, own_costs
-from einc.logical.prune import Link
 
 if TYPE_CHECKING:
     from einc.logical.problem import Array
@@ -30,22 +30,22 @@ def solve(
     """
     variable = {node: v for v, node in enumerate(nodes)}
     count = len(problem.candidates)
-    costs = [own_costs(problem.candidates[node]) for node in nodes]
+    costs = [_over_cheapest(own_costs(problem.candidates[node])) for node in nodes]
     earliness = [[0] * len(cost) for cost in costs]
     shared: list[tuple[int, int, int, int, Array, Array]] = []
-    for edge in problem.edges:
-        early = count - edge.consumer
-        if edge.producer in variable and edge.consumer in variable:
-            a, b = variable[edge.producer], variable[edge.consumer]
-            shared.append((a, b, edge.size, early, edge.made, edge.asked))
-        elif edge.producer in variable and edge.consumer in fixed:
-            given = edge.asked[fixed[edge.consumer]]
-            _charge(costs, earliness, variable[edge.producer], edge.made != given, edge.size, early)
-        elif edge.consumer in variable and edge.producer in fixed:
-            given = edge.made[fixed[edge.producer]]
-            _charge(costs, earliness, variable[edge.consumer], edge.asked != given, edge.size, early)
+    for v, node in enumerate(nodes):
+        early = count - node
+        for edge in problem.arriving[node]:
+            if edge.producer in variable:
+                shared.append((variable[edge.producer], v, edge.size, early, edge.made, edge.asked))
+            elif edge.producer in fixed:
+                differs = edge.asked != edge.made[fixed[edge.producer]]
+                _charge(costs[v], earliness[v], differs, edge.size, early)
+        for edge in problem.leaving[node]:
+            if edge.consumer in fixed:
+                differs = edge.made != edge.asked[fixed[edge.consumer]]
+                _charge(costs[v], earliness[v], differs, edge.size, count - edge.consumer)
     # Cost and earliness as one integer: the whole earliness of any plan stays below one unit of cost.
-    costs = [[c - min(cost) for c in cost] for cost in costs]
     unit = gcd(*(c for cost in costs for c in cost), *(size for _, _, size, *_ in shared)) or 1
     scale = 1 + sum(map(max, earliness)) + sum(early for _, _, _, early, *_ in shared)
     joint = [
@@ -65,15 +65,22 @@ def _minimum(nodes: Sequence[int], costs: list[list[int]], links: list[Link], bo
         around[link.a] += link.weight
         around[link.b] += link.weight
     # A value that costs more than the cheapest one plus every repartition around it never pays: how much is no matter.
-    costs = [[min(c, min(cost) + most + 1) for c in cost] for cost, most in zip(costs, around, strict=True)]
+    ceilings = [min(cost) + weight + 1 for cost, weight in zip(costs, around, strict=True)]
+    costs = [[min(c, ceiling) for c in cost] for cost, ceiling in zip(costs, ceilings, strict=True)]
     largest = sum(map(max, costs)) + sum(link.weight for link in links)
     dtype = np.dtype(np.int64) if largest < 1 << 62 else np.dtype(object)
     answer = minimize([np.array(cost, dtype=dtype) for cost in costs], links, bounded)
     return None if answer is None else dict(zip(nodes, answer, strict=True))
 
 
-def _charge(costs: list[list[int]], earliness: list[list[int]], v: int, differs: Array, size: int, early: int) -> None:
-    """Adds a repartition to the candidates of variable `v` whose tiling differs."""
+def _charge(costs: list[int], earliness: list[int], differs: Array, size: int, early: int) -> None:
+    """Adds a repartition to the candidates whose tiling differs."""
     for c in differs.nonzero()[0]:
-        costs[v][c] += size
-        earliness[v][c] += early
+        costs[c] += size
+        earliness[c] += early
+
+
+def _over_cheapest(costs: list[int]) -> list[int]:
+    """What each candidate costs more than the cheapest."""
+    least = min(costs)
+    return [cost - least for cost in costs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import pytest
-from logical_toys import Builder, brute_force, counts, random_graph, rank_of_plan, toy
+from logical_toys import brute_force, counts, random_graph, rank_of_plan
 
 from einc.logical.optimize import optimize
 

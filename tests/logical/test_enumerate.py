@@ -1,0 +1,160 @@
+"""Enumeration against an independent one, and against operators that break the contract."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logical_toys import Broken, Toy, own_cost, specs, toy
+
+from einc.core.spec import FunctionSpec, JoinAggSpec
+from einc.core.tensor import TensorType
+from einc.core.tiling import tiling_fault
+from einc.errors import InternalError
+from einc.logical import enumerate as enumerate_module
+from einc.logical.enumerate import candidates
+
+EQUATIONS = ("ij jk -> ik", "ij -> ji", "ij i -> ij", "ij jk -> ik i", "ijk -> j", "i j k -> ijk", "ii i -> i", " -> i")
+
+
+@st.composite
+def toys(draw):
+    equation = draw(st.sampled_from(EQUATIONS))
+    names = sorted(set(equation) & set("ijk"))
+    names = draw(st.permutations(names))
+    extents = {name: draw(st.integers(1, 80)) for name in names}
+    cuts = {
+        name: tuple(sorted(draw(st.sets(st.integers(1, extents[name] - 1), max_size=5))))
+        for name in names
+        if extents[name] > 1 and draw(st.integers(0, 3)) == 0
+    }
+    return toy(equation, cuts, **extents)
+
+
+@given(toys(), st.integers(1, 72))
+@settings(max_examples=60, deadline=None)
+def test_equals_an_independent_enumeration(operator, sites):
+    found, expected = candidates(operator, sites), specs(operator, sites)
+    assert [one.intervals for one in found] == [request for request, _ in expected]
+    for one, (_, spec) in zip(found, expected, strict=True):
+        assert one.spec == spec
+        assert one.join + one.aggregation == own_cost(spec)
+        assert one.join == sum(block.size for f in spec.functions for block in f.inputs)
+        assert one.input_tilings == tuple(spec.input_tiling(k) for k in range(len(operator.inputs)))
+        assert one.output_tilings == tuple(spec.output_tiling(j) for j in range(len(operator.outputs)))
+        for desc, tiling in zip(operator.outputs, one.output_tilings, strict=True):
+            assert tiling_fault(desc.type, tiling) is None
+
+
+@pytest.mark.parametrize("sites", range(1, 73))
+def test_every_number_of_sites(sites):
+    operator = toy("ij jk -> ik", {"k": (5, 9)}, i=7, j=100, k=13)
+    found = candidates(operator, sites)
+    used = {len(one.spec.functions) for one in found}
+    reachable = max(a * b * c for a in range(1, 8) for b in range(1, 101) for c in range(1, 4) if a * b * c <= sites)
+    assert used == {reachable}
+    assert [one.intervals for one in found] == sorted(one.intervals for one in found)
+    for one in found:
+        for index, intervals in zip(operator.indices, one.intervals, strict=True):
+            assert intervals[0][0] == 0
+            assert intervals[-1][1] == index.extent
+            if index.cuts is None:
+                sizes = {up - lo for lo, up in intervals}
+                assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("extents", "sites", "used"),
+    [((2, 2), 7, 4), ((1, 3), 7, 3), ((5, 5), 11, 10), ((5, 1), 71, 5), ((1, 1), 8, 1), ((71, 2), 71, 71)],
+)
+def test_idle_sites(extents, sites, used):
+    found = candidates(toy("ij -> ij", i=extents[0], j=extents[1]), sites)
+    assert {prod(map(len, one.intervals)) for one in found} == {used}
+
+
+def test_no_shardable_index():
+    (only,) = candidates(Toy(" -> ", ()), 8)
+    assert only.intervals == ()
+    assert only.spec == JoinAggSpec((FunctionSpec((), ()),))
+    assert (only.join, only.aggregation) == (0, 0)
+
+
+def test_lexicographic_order_is_that_of_the_intervals():
+    found = candidates(toy("ij -> ij", i=8, j=8), 4)
+    assert [tuple(map(len, one.intervals)) for one in found] == [(4, 1), (2, 2), (1, 4)]
+
+
+def test_listed_cuts_are_the_only_bounds():
+    found = candidates(toy("ij -> ij", {"i": (1024, 2560)}, i=4096, j=3), 3)
+    bounds = {interval for one in found for interval in one.intervals[0]}
+    assert bounds == {(0, 4096), (0, 1024), (1024, 2560), (2560, 4096)}
+
+
+def test_tilings_are_interned_and_equal_operators_share():
+    operator = toy("ij hdj -> hid", h=16, i=16, d=16, j=16)
+    found = candidates(operator, 16)
+    for k in range(2):
+        tilings = [one.input_tilings[k] for one in found]
+        assert len({id(tiling) for tiling in tilings}) == len(set(tilings)) < len(tilings)
+    assert candidates(replace(operator), 16) is found
+
+
+def test_a_high_rank_is_complete():
+    """12 indices of extent 4 over 8 sites: 4 x 2 in either order on any two, or 2 x 2 x 2 on any three."""
+    names = "abcdefghijkl"
+    found = candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 4)), 8)
+    assert len({one.intervals for one in found}) == len(found) == 12 * 11 + 12 * 11 * 10 // 6
+
+
+def test_an_absurd_rank_is_bounded(monkeypatch):
+    monkeypatch.setattr(enumerate_module, "MOST_BOUNDS", 1 << 16)
+    names = "abcdefghijklmnopqrstuvwxyz"
+    found = candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 2)), 64)
+    assert len(found) == (1 << 16) // (64 * 52)
+    assert {len(one.spec.functions) for one in found} == {64}
+
+
+# ---- operators that break the contract ----
+
+
+def _replace(spec, which, **changes):
+    functions = list(spec.functions)
+    functions[which] = replace(functions[which], **changes)
+    return JoinAggSpec(tuple(functions))
+
+
+def _moved(block, by):
+    return TensorType(block.lower, (block.upper[0] + by, *block.upper[1:]))
+
+
+SPOILS = {
+    "missing": (lambda s: JoinAggSpec(s.functions[:-1]), "function specifications instead of"),
+    "extra": (lambda s: JoinAggSpec((*s.functions, s.functions[0])), "function specifications instead of"),
+    "few inputs": (lambda s: _replace(s, -1, inputs=s.functions[-1].inputs[:1]), "1 inputs"),
+    "many outputs": (lambda s: _replace(s, 0, outputs=s.functions[0].outputs * 2), "2 outputs"),
+    "short": (lambda s: _replace(s, 0, outputs=(_moved(s.functions[0].outputs[0], -1),)), "output 0"),
+    "long": (lambda s: _replace(s, 0, outputs=(_moved(s.functions[0].outputs[0], 1),)), "output 0"),
+    "outside": (lambda s: _replace(s, -1, inputs=(_moved(s.functions[-1].inputs[0], 9), s.functions[-1].inputs[1])), "input 0"),
+    "rank": (lambda s: _replace(s, 0, inputs=(s.functions[0].inputs[0], TensorType((0,), (1,)))), "input 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SPOILS)
+def test_every_broken_spec_is_refused(kind):
+    spoil, words = SPOILS[kind]
+    whole = toy("ij jk -> ik", i=8, j=9, k=10)
+    for request, _ in specs(whole, 6):
+        # Only this one request is answered wrongly: every spec must be checked, not the first or the chosen one.
+        def only_here(spec, request=request, good=whole):
+            return spoil(spec) if spec == good.build_spec(request) else spec
+
+        operator = Broken(whole.equation, whole.extents, only_here)
+        with pytest.raises(InternalError) as caught:
+            candidates(operator, 6)
+        message = caught.value.render()
+        assert "ij jk -> ik" in message
+        assert ", ".join(f"{n} in {len(i)}" for n, i in zip("ijk", request, strict=True)) in message
+        assert words in message

@@ -1,0 +1,143 @@
+"""Variable elimination and dominance against brute force on random models."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einc.logical import minsum
+from einc.logical.dominance import Link, surviving_values
+from einc.logical.minsum import minimize, narrow_order
+
+
+def random_model(rng, dtype, scale=1, most=6, domain=4):
+    """Costs and weights are small, so that ties abound; several links may join the same two variables."""
+    costs = [[rng.randrange(4) * scale for _ in range(rng.randint(1, domain))] for _ in range(rng.randint(1, most))]
+    links = []
+    for a, b in itertools.combinations(range(len(costs)), 2):
+        for _ in range(rng.choice((0, 0, 1, 1, 2))):
+            sides = [np.array([rng.randrange(3) for _ in costs[v]]) for v in (a, b)]
+            links.append(Link(a, b, rng.randint(1, 3) * scale, *sides))
+    return [np.array(cost, dtype=dtype) for cost in costs], links
+
+
+def value(costs, links, assignment):
+    own = sum(int(cost[v]) for cost, v in zip(costs, assignment, strict=True))
+    return own + sum(
+        link.weight for link in links if link.classes_a[assignment[link.a]] != link.classes_b[assignment[link.b]]
+    )
+
+
+def brute(costs, links):
+    """The least value and the first assignment that has it."""
+    every = itertools.product(*(range(len(cost)) for cost in costs))
+    return min((value(costs, links, assignment), assignment) for assignment in every)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=150, deadline=None)
+def test_first_of_the_best(seed):
+    costs, links = random_model(random.Random(seed), np.int64)
+    assert minimize(costs, links) == brute(costs, links)[1]
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_numbers_beyond_64_bits(seed):
+    costs, links = random_model(random.Random(seed), object, scale=10**30 + 7)
+    assert minimize(costs, links) == brute(costs, links)[1]
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_dominance_keeps_the_answer(seed):
+    costs, links = random_model(random.Random(seed), np.int64)
+    kept = surviving_values(costs, links)
+    assert all(v in left for v, left in zip(brute(costs, links)[1], kept, strict=True))
+
+
+def test_dominance_removes_what_nobody_matches():
+    classes = np.array([0, 1, 2, 3])
+    costs = [np.array([5, 0, 0, 0]), np.array([0, 9])]
+    kept = surviving_values(costs, [Link(0, 1, 3, classes, np.array([0, 7]))])
+    assert [left.tolist() for left in kept] == [[1], [0]]  # 1 to 3 are alike; 0 costs more than it can save
+
+
+def test_nothing_to_decide():
+    assert minimize([], []) == ()
+    assert minimize([np.array([3, 1, 1])], []) == (1,)
+
+
+def test_all_alike_takes_the_first():
+    rng = random.Random(5)
+    for variables in (30, 31):
+        costs = [np.zeros(4, dtype=np.int64) for _ in range(variables)]
+        same = np.arange(4)
+        links = [Link(v, v + 1, 1, same, rng.sample(range(4), 4) and same) for v in range(variables - 1)]
+        assert minimize(costs, links) == (0,) * variables
+
+
+def test_long_chain_of_ties_equals_a_forward_search():
+    rng = random.Random(11)
+    for _ in range(10):
+        costs = [np.array([rng.randrange(2) for _ in range(3)]) for _ in range(60)]
+        links = [
+            Link(v, v + 1, 1, np.array([rng.randrange(3) for _ in range(3)]), np.array([rng.randrange(3) for _ in range(3)]))
+            for v in range(59)
+        ]  # fmt: skip
+        # A chain's lexicographically first optimum: the cost to go, backwards, then the first best value, forwards.
+        togo = [[0] * 3 for _ in range(60)]
+        for v in reversed(range(60)):
+            for x in range(3):
+                rest = 0 if v == 59 else min(_step(links[v], x, y) + togo[v + 1][y] for y in range(3))
+                togo[v][x] = int(costs[v][x]) + rest
+        path: list[int] = []
+        for v in range(60):
+            scores = [togo[v][x] + (_step(links[v - 1], path[-1], x) if path else 0) for x in range(3)]
+            path.append(scores.index(min(scores)))
+        assert minimize(costs, links) == tuple(path)
+
+
+def _step(link, x, y):
+    return link.weight * int(link.classes_a[x] != link.classes_b[y])
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_narrow_order_counts_the_tables(seed):
+    rng = random.Random(seed)
+    count = rng.randint(1, 9)
+    domain = {v: rng.randint(1, 5) for v in range(count)}
+    pairs = [pair for pair in itertools.combinations(range(count), 2) if rng.random() < 0.4]
+    order, sizes = narrow_order(domain, domain, pairs)
+    assert sorted(order) == list(domain)
+    edges = {frozenset(pair) for pair in pairs}
+    for v, size in zip(order, sizes, strict=True):
+        around = sorted(u for edge in edges if v in edge for u in edge - {v})
+        assert size == domain[v] * np.prod([domain[u] for u in around], dtype=int)
+        edges = {edge for edge in edges if v not in edge} | set(map(frozenset, itertools.combinations(around, 2)))
+
+
+def test_narrow_order_on_a_chain_and_a_ladder():
+    domain = dict.fromkeys(range(400), 10)
+    chain = [(v, v + 1) for v in range(399)]
+    assert max(narrow_order(domain, domain, chain)[1]) == 100
+    ladder = [(v, v + 2) for v in range(398)] + [(v, v + 1) for v in range(0, 400, 2)]
+    assert max(narrow_order(domain, domain, ladder)[1]) == 1000
+
+
+@pytest.mark.parametrize("limit", ["LARGEST_TABLE", "ALL_TABLES"])
+def test_limits(monkeypatch, limit):
+    costs = [np.arange(3) for _ in range(4)]
+    classes = [np.array(c) for c in ((0, 1, 2), (1, 2, 0), (2, 0, 1), (1, 0, 2))]
+    links = [Link(a, b, 2, classes[a], classes[b]) for a, b in itertools.combinations(range(4), 2)]
+    expected = brute(costs, links)[1]
+    assert minimize(costs, links) == expected
+    monkeypatch.setattr(minsum, limit, 10)
+    assert minimize(costs, links) is None
+    assert minimize(costs, links, bounded=False) == expected
