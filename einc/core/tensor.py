@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ class TensorType:
     upper: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if len(self.lower) != len(self.upper) or any(lo > up for lo, up in zip(self.lower, self.upper, strict=True)):
+        if len(self.lower) != len(self.upper) or any(map(operator.gt, self.lower, self.upper)):
             raise InternalError(f"no tensor type has bounds {self.lower} and {self.upper}")
 
     @staticmethod
@@ -36,7 +37,7 @@ class TensorType:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(up - lo for lo, up in zip(self.lower, self.upper, strict=True))
+        return tuple(map(operator.sub, self.upper, self.lower))
 
     @property
     def size(self) -> int:
@@ -47,8 +48,8 @@ class TensorType:
         """Whether `other` is a projection of this type (Definition 4)."""
         return (
             self.rank == other.rank
-            and all(a <= b for a, b in zip(self.lower, other.lower, strict=True))
-            and all(a >= b for a, b in zip(self.upper, other.upper, strict=True))
+            and all(map(operator.le, self.lower, other.lower))
+            and all(map(operator.ge, self.upper, other.upper))
         )
 
     def intersect(self, other: TensorType) -> TensorType | None:
