@@ -30,10 +30,10 @@ def _run(arguments: list[str], *, own_process: bool) -> None:
     from einc.cli.root import root
 
     if "_EINC_COMPLETE" in os.environ:
-        root.main(arguments, "einc")  # click answers the shell and exits
+        root.main(list(arguments), "einc")  # click answers the shell and exits
     if own_process and "--debug" not in arguments:
         warnings.simplefilter("ignore")  # a library's advice to programmers is not for users
-    with root.make_context("einc", arguments) as context:
+    with root.make_context("einc", list(arguments)) as context:
         root.invoke(context)
 
 
