@@ -41,7 +41,7 @@ MAX_COUNT = (1 << 63) - 1
 MAX_NAME = 1024  # characters
 MAX_TEXT = 1 << 20  # characters of an attribute
 MAX_FILE = 16 << 20  # characters of an exchange program or a machine file
-MAX_CORNERS = 1 << 24  # corners of blocks looked at in tiling checks, some seconds' worth
+MAX_CORNERS = 1 << 22  # corners of blocks looked at in tiling checks, some seconds' worth
 
 
 def validate(bundle: Bundle) -> None:
