@@ -25,11 +25,12 @@ def desc(dims: str, *shape: int, dtype: DType = F32) -> TensorDesc:
 
 
 X = desc("t d", 6, 8)
+CASES = all_cases()
 
 
-@pytest.mark.parametrize("name", all_cases())
+@pytest.mark.parametrize("name", CASES)
 def test_restored_operators_equal_the_originals(name: str) -> None:
-    operator = all_cases()[name]
+    operator = CASES[name]
     restored = registry.restore(operator.family, operator.inputs, dict(operator.attributes))
     assert restored == operator
     assert hash(restored) == hash(operator)
@@ -199,7 +200,7 @@ def test_hash_and_specs_are_fast_enough_to_plan_with() -> None:
 
 
 def test_random_data_is_finite_where_it_must_be() -> None:
-    for name, operator in all_cases().items():
+    for name, operator in CASES.items():
         arrays = [random_array(d, np.random.default_rng(0), positive=True) for d in operator.inputs]
         if operator.outputs[0].dtype.is_float:
             assert all(math.isfinite(v) for v in operator.reference(*arrays)[0].astype(float).ravel()), name

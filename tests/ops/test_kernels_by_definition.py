@@ -1,0 +1,109 @@
+"""The runtime's kernels under the definition oracle, and on the values where functions are special."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from definition_oracle import Array, corruptions, fault, random_array, requests
+from operator_cases import POSITIVE, all_cases
+
+from einc.core.dtypes import DType
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc, TensorType
+from einc.ops.base import Operator
+from einc.ops.equation import index_equation
+from einc.ops.functions import FUNCTIONS
+from einc.ops.scalar import Input, single
+from runtime.bundle import Block
+from runtime.kernels.registry import prepare
+
+CASES = all_cases()
+
+
+def on_runtime(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
+    """The concrete operator as the runtime runs it, into arrays full of rubbish, from strided views."""
+    call = operator.kernel
+    outputs = [
+        np.full(block.shape, 77).astype(desc.dtype.numpy())
+        for block, desc in zip(function.outputs, operator.outputs, strict=True)
+    ]
+    kernel = prepare(
+        call.name,
+        {key: list(value) if isinstance(value, tuple) else value for key, value in call.attributes},
+        list(blocks),
+        outputs,
+        list(map(_block, function.inputs)),
+        list(map(_block, function.outputs)),
+    )
+    kernel.bind(np.full(kernel.scratch, 255, np.uint8))()
+    return outputs
+
+
+def _block(block: TensorType) -> Block:
+    return Block(block.lower, block.upper)
+
+
+def data(name: str) -> list[Array]:
+    rng = np.random.default_rng(zlib.crc32(name.encode()) + 1)
+    return [random_array(desc, rng, name.partition("-")[2] in POSITIVE) for desc in CASES[name].inputs]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_implement_every_operator(name: str) -> None:
+    operator = CASES[name]
+    arrays = data(name)
+    expected = operator.reference(*arrays)
+    for sites in range(1, 9) if name.startswith("f32") else (6, 8):
+        for intervals in requests(operator, sites):
+            assert fault(operator, operator.build_spec(intervals), arrays, expected, on_runtime) is None, intervals
+
+
+SPECIAL = {
+    **{
+        dtype: [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e-7, -1e-7, 0.5, 3.0, -2.5, 30.0, -30.0, 200.0, -200.0]
+        for dtype in (DType.F16, DType.BF16, DType.F32, DType.F64)
+    },
+    DType.I32: [0, 1, -1, 7, -7, 3, -3, 2**31 - 1, -(2**31)],
+    DType.I64: [0, 1, -1, 7, -7, 3, -3, 2**63 - 1, -(2**63)],
+    DType.BOOL: [True, False],
+}
+
+
+@pytest.mark.parametrize("dtype", SPECIAL, ids=str)
+def test_kernels_and_references_agree_on_special_values(dtype: DType) -> None:
+    values = np.array(SPECIAL[dtype]).astype(dtype.numpy())
+    rows, columns = TensorDesc(("i",), values.shape, dtype), TensorDesc(("j",), values.shape, dtype)
+    for name, signature in FUNCTIONS.items():
+        if dtype not in signature.accepts or name == "where" or name.startswith("cast:"):
+            continue
+        labels: list[tuple[TensorDesc, tuple[str, ...]]] = [(rows, ("i",)), (columns, ("j",))][: signature.arity]
+        operator = index_equation(
+            labels, [("i", "i"), ("j", "j")][: signature.arity], single(name, *map(Input, range(signature.arity))), None
+        )
+        arrays = [values] * signature.arity
+        whole = FunctionSpec(tuple(d.type for d in operator.inputs), tuple(d.type for d in operator.outputs))
+        with np.errstate(all="ignore"):  # as executors run kernels
+            (found,), (wanted,) = on_runtime(operator, whole, arrays), operator.reference(*arrays)
+        if name == "gelu":  # at -inf the formula gives nan, its limit is 0: either will do
+            found, wanted = found[values > -np.inf], wanted[values > -np.inf]
+        close = np.isclose(found.astype(float), wanted.astype(float), rtol=1e-2, atol=1e-6, equal_nan=True)
+        assert close.all(), (name, [(v[~close], np.broadcast_to(v, close.shape)[~close]) for v in (found, wanted)])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("f32")])
+def test_kernels_notice_a_bound_moved_by_one(name: str) -> None:
+    operator = CASES[name]
+    arrays = data(name)
+    intervals = max(requests(operator, 4), key=lambda chosen: sum(len(parts) > 1 for parts in chosen))
+    spec = operator.build_spec(intervals)
+    for wrong, k, slab in corruptions(operator, spec, 0):
+        changed = [array.copy() for array in arrays]
+        faults = []
+        for extreme in (50, -50):
+            if k is not None:
+                changed[k][slab.slices()] = np.asarray(extreme).astype(changed[k].dtype)
+            faults.append(fault(operator, wrong, changed, operator.reference(*changed), on_runtime))
+        assert any(faults), wrong.functions[0]
