@@ -1,0 +1,207 @@
+"""The physical optimizer: from a logical plan and a machine to a device program (paper, Section 5).
+
+Operators are visited in topological order. Each is placed on sites, its inputs' exchange is written and lowered to
+tasks, and its kernels follow. A saved output is brought home right after the last operator that uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from einc.core.tensor import TensorType
+from einc.errors import MachineError
+from einc.exprog.checker import Firing, firing_order
+from einc.exprog.naive import naive_body
+from einc.exprog.program import Program, targets_of
+from einc.graph.graph import Node, TensorKind
+from einc.logical.plan import Choice, LogicalPlan
+from einc.machines.model import Machine, Pair
+from einc.physical.atoms import Inflow
+from einc.physical.capacity import check_capacity
+from einc.physical.draft import Draft
+from einc.physical.lowering import Lowering, unreachable
+from einc.physical.memory import plan_memory
+from einc.physical.placement import place
+from einc.physical.preamble import preamble
+from einc.physical.program import BufferRole, DeviceProgram, Exchange, Output, Region, Task, TaskKind
+from einc.physical.residency import Copy, Residency
+
+_ROLES = {TensorKind.INPUT: BufferRole.INPUT, TensorKind.WEIGHT: BufferRole.WEIGHT}
+
+
+def build(plan: LogicalPlan, machine: Machine) -> DeviceProgram:
+    """The device program that runs `plan` on sites 0, 1, ... of `machine`, with naive exchanges.
+
+    Raises MachineError where sites that must exchange data cannot talk, or where there are too few of them, and
+    CapacityError where a site's memory is too small.
+    """
+    if len(machine.sites) < plan.sites:
+        raise MachineError(f"the plan is for {plan.sites} sites, and machine {machine.name} has {len(machine.sites)}")
+    builder = _Builder(plan, machine)
+    last_user = _last_users(plan)
+    outputs: dict[str, Output] = {}
+    for name in plan.graph.outputs:
+        if name not in last_user:
+            outputs[name] = builder.loaded_output(name)
+    for node, choice in zip(plan.graph.nodes, plan.choices, strict=True):
+        builder.node(node, choice)
+        for name in plan.graph.outputs:
+            if last_user.get(name) == node.name:
+                outputs[name] = builder.output(name)
+    return builder.finish(tuple(outputs[name] for name in plan.graph.outputs))
+
+
+def _last_users(plan: LogicalPlan) -> dict[str, str]:
+    """For every computed tensor, the last node that produces or reads it."""
+    computed = {name for node in plan.graph.nodes for name in node.outputs}
+    return {name: node.name for node in plan.graph.nodes for name in (*node.outputs, *node.inputs) if name in computed}
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Function specifications on sites, with what brings them their inputs."""
+
+    sites: tuple[int, ...]
+    exchange: Exchange | None
+    lowering: Lowering
+
+
+class _Builder:
+    """The state that grows from operator to operator."""
+
+    def __init__(self, plan: LogicalPlan, machine: Machine) -> None:
+        self._plan = plan
+        self._machine = machine
+        self._draft = Draft()
+        self._tensors = plan.graph.tensor_table()
+        self._residencies: dict[str, Residency] = {}
+        self._bodies: dict[Program, tuple[Program, tuple[Firing, ...]]] = {}
+        self._sites: list[tuple[int, ...]] = []
+        self._exchanges: list[Exchange | None] = []
+
+    @cached_property
+    def _routes(self) -> dict[Pair, tuple[int, ...]]:
+        return self._machine.routes()
+
+    def node(self, node: Node, choice: Choice) -> None:
+        """Places an operator, brings its inputs and runs its function specifications."""
+        self._draft.node = node.name
+        functions = choice.candidate.spec.functions
+        positions: dict[str, list[int]] = {}
+        for k, name in enumerate(node.inputs):
+            if name in self._residencies:
+                positions.setdefault(name, []).append(k)
+        blocks = {
+            name: [tuple(dict.fromkeys(function.inputs[k] for k in ks)) for function in functions]
+            for name, ks in positions.items()
+        }
+        placed = self._place(blocks, len(functions))
+        inflow = {name: i for i, name in enumerate(blocks)}
+        copies: list[list[Copy]] = [[] for _ in node.outputs]
+        for f, (function, site) in enumerate(zip(functions, placed.sites, strict=True)):
+            reads: list[Region] = []
+            after: list[int] = []
+            for name, block in zip(node.inputs, function.inputs, strict=True):
+                if name in inflow:
+                    region, ready = placed.lowering.operand(inflow[name], site, block)
+                    after.extend(ready)
+                else:
+                    region = self._load(name, site, block)
+                reads.append(region)
+            writes = [
+                self._draft.buffer(site, name, self._tensors[name].desc, block)
+                for name, block in zip(node.outputs, function.outputs, strict=True)
+            ]
+            task = self._draft.task(TaskKind.KERNEL, site, tuple(reads), tuple(writes), after, function=f)
+            for own, region in zip(copies, writes, strict=True):
+                own.append(Copy(f, site, region, task))
+        self._sites.append(placed.sites)
+        self._exchanges.append(placed.exchange)
+        for name, own, aggregation in zip(node.outputs, copies, node.operator.aggregations, strict=True):
+            self._residencies[name] = Residency.of(name, self._tensors[name].desc, aggregation, own)
+
+    def output(self, name: str) -> Output:
+        """Brings each distinct block of a computed tensor to one site, where it stays."""
+        self._draft.node = name
+        tiling = sorted(self._residencies[name].copies)
+        placed = self._place({name: [(block,) for block in tiling]}, len(tiling))
+        regions = tuple(
+            placed.lowering.operand(0, site, block)[0] for site, block in zip(placed.sites, tiling, strict=True)
+        )
+        for region in regions:
+            self._draft.keep(region.buffer)
+        return Output(name, regions, placed.exchange)
+
+    def loaded_output(self, name: str) -> Output:
+        """A saved input or weight: the whole of it, loaded at site 0."""
+        return Output(name, (self._load(name, 0, self._tensors[name].desc.type),), None)
+
+    def finish(self, outputs: tuple[Output, ...]) -> DeviceProgram:
+        """Drops superfluous buffers, plans memory and checks that it suffices."""
+        merged = self._draft.merged_loads()
+        kept = [b for b in range(len(self._draft.buffers)) if b not in merged]
+        number = {b: i for i, b in enumerate(kept)}
+        number.update((b, number[larger]) for b, larger in merged.items())
+
+        def moved(regions: tuple[Region, ...]) -> tuple[Region, ...]:
+            return tuple(Region(number[region.buffer], region.block) for region in regions)
+
+        buffers = tuple(self._draft.buffers[b] for b in kept)
+        tasks: Sequence[Task] = self._draft.tasks
+        if merged:
+            tasks = [replace(task, reads=moved(task.reads), writes=moved(task.writes)) for task in tasks]
+            outputs = tuple(replace(output, regions=moved(output.regions)) for output in outputs)
+        memory = plan_memory(buffers, tasks, self._plan.sites)
+        check_capacity(self._plan, self._machine, buffers, memory)
+        return DeviceProgram(
+            self._plan,
+            tuple(self._sites),
+            tuple(self._exchanges),
+            buffers,
+            memory.tasks,
+            outputs,
+            memory.offsets,
+            memory.sizes,
+        )
+
+    def _load(self, name: str, site: int, block: TensorType) -> Region:
+        tensor = self._tensors[name]
+        return self._draft.load(site, name, tensor.desc, block, _ROLES[tensor.kind])
+
+    def _place(self, blocks: dict[str, list[tuple[TensorType, ...]]], functions: int) -> _Placed:
+        """Chooses sites for function specifications that read these blocks, and brings the blocks there."""
+        inflows = [Inflow(self._residencies[name], own) for name, own in blocks.items()]
+        sites = place(inflows, functions, self._plan.sites)
+        lowering = Lowering(self._draft, inflows, sites)
+        needed = preamble(inflows, sites, self._plan.sites)
+        exchange = None
+        if needed is not None:
+            program, firings = self._body(needed.program)
+            lowering.run(firings, needed.atoms, self._machine, self._routes)
+            exchange = Exchange(program)
+        lowering.finish()
+        return _Placed(sites, exchange, lowering)
+
+    def _body(self, program: Program) -> tuple[Program, tuple[Firing, ...]]:
+        """The naive body of a preamble, and the order in which its actions fire; models repeat their preambles."""
+        if program not in self._bodies:
+            self._check_paths(program)
+            complete = naive_body(program, self._machine)
+            self._bodies[program] = complete, firing_order(complete)
+        return self._bodies[program]
+
+    def _check_paths(self, program: Program) -> None:
+        """Raises MachineError where a site needs something that no site which has it can send there."""
+        if len(self._routes) == len(self._machine.sites) * (len(self._machine.sites) - 1):
+            return
+        holders: dict[str, list[int]] = {}
+        for holding in program.holdings:
+            for name in holding.aggregate:
+                holders.setdefault(name, []).extend(holding.sites)
+        for requirement in program.requirements:
+            for site in targets_of(program, requirement):
+                for name in requirement.aggregate:
+                    if not any(holder == site or (holder, site) in self._routes for holder in holders[name]):
+                        raise unreachable(self._draft.node, self._machine, holders[name][0], site)

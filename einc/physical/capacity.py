@@ -1,0 +1,50 @@
+"""Whether the memory plan fits the machine, and what to say where it does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from einc.errors import CapacityError
+from einc.logical.plan import LogicalPlan
+from einc.machines.model import Machine
+from einc.physical.memory import MemoryPlan
+from einc.physical.program import Buffer, BufferRole
+
+
+def check_capacity(plan: LogicalPlan, machine: Machine, buffers: Sequence[Buffer], memory: MemoryPlan) -> None:
+    """Raises CapacityError for the site that lacks most, naming the operator at which its memory peaks."""
+    lacking = [needed - machine.sites[site].memory_bytes for site, needed in enumerate(memory.sizes)]
+    site = max(range(plan.sites), key=lambda s: (lacking[s], -s))
+    if lacking[site] <= 0:
+        return
+    needed, kept, available = memory.sizes[site], memory.kept[site], machine.sites[site].memory_bytes
+    name = memory.peaks[site] or _heaviest_reader(plan, buffers, site)
+    span = next((node.span for node in plan.graph.nodes if node.name == name), None)
+    raise CapacityError(
+        f"{name}: site {site} of {machine.name} would need {_bytes(needed)} of memory and has {_bytes(available)}: "
+        f"{_bytes(lacking[site])} too little ({_bytes(kept)} of it for inputs, weights and results, "
+        f"{_bytes(needed - kept)} for values in between)",
+        where=span,
+        hint="more devices (--devices), a machine with more memory, a smaller dtype or smaller dims would help",
+    )
+
+
+def _heaviest_reader(plan: LogicalPlan, buffers: Sequence[Buffer], site: int) -> str:
+    """The first operator that reads the largest tensor kept at a site (the tensor itself, where none does)."""
+    sizes: Counter[str] = Counter()
+    for buffer in buffers:
+        if buffer.site == site and buffer.role is not BufferRole.SCRATCH:
+            sizes[buffer.tensor] += buffer.size_bytes
+    tensor = max(sorted(sizes), key=lambda name: sizes[name])
+    return next((node.name for node in plan.graph.nodes if tensor in (*node.inputs, *node.outputs)), tensor)
+
+
+def _bytes(count: int) -> str:
+    """A size for a reader: exact below 10 KiB, else with three digits or more."""
+    value, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < (10_240 if unit == "bytes" else 1024):
+            break
+        value, unit = value / 1024, larger
+    return f"{count} bytes" if unit == "bytes" else f"{value:.2f} {unit}"

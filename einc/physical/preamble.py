@@ -1,0 +1,134 @@
+"""The preamble of the exchange program that brings an operator its inputs (paper, Section 5.3).
+
+Atoms are named as in the paper: a letter for the copy and a number for the atom, `X1+Y1`; where several tensors are
+brought, the tensor's name stands in front: `act_X1`. Atoms that every consumer has at its site already, whole, are
+left out. Function specification i of the operator is partition `S{i + 1}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einc.core.tensor import TensorType
+from einc.exprog.program import Aggregate, Holding, Partition, Program, Requirement
+from einc.physical.atoms import Inflow
+
+LETTERS = "XYZABCDEFGHIJKLMNOPQRTUVW"
+"""Copies are lettered in this order; S is for partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A cell of inflow number `inflow` that takes part in the exchange.
+
+    `copies` names its copies by ascending function; `aggregate` is all of them together.
+    """
+
+    inflow: int
+    cell: int
+    block: TensorType
+    copies: tuple[str, ...]
+    aggregate: Aggregate
+
+
+@dataclass(frozen=True, slots=True)
+class Preamble:
+    """A program without a body, and the atom behind each of its names."""
+
+    program: Program
+    atoms: dict[str, Atom]
+
+
+def preamble(inflows: Sequence[Inflow], placement: Sequence[int], sites: int) -> Preamble | None:
+    """The preamble for function specifications at the sites of `placement`; None where nothing has to be done."""
+    holdings: list[Holding] = []
+    requirements: list[Requirement] = []
+    atoms: dict[str, Atom] = {}
+    moving = [_moving(inflow, placement) for inflow in inflows]
+    stems = _stems([inflow.residency.name for inflow, cells in zip(inflows, moving, strict=True) if cells])
+    for i, (inflow, cells) in enumerate(zip(inflows, moving, strict=True)):
+        if cells:
+            _enlist(i, inflow, cells, stems[inflow.residency.name], holdings, requirements, atoms)
+    if not atoms:
+        return None
+    partitions = tuple(Partition(f"S{f + 1}", 1, (site,)) for f, site in enumerate(placement))
+    program = Program(tuple(range(sites)), partitions, tuple(holdings), tuple(requirements), ())
+    return Preamble(program, atoms)
+
+
+def _moving(inflow: Inflow, placement: Sequence[int]) -> list[int]:
+    """The cells that are not whole already wherever they are needed, in ascending order."""
+    found: set[int] = set()
+    for site, cells in zip(placement, inflow.needs, strict=True):
+        found.update(set(cells) - inflow.whole.get(site, set()))
+    return sorted(found)
+
+
+def _enlist(
+    position: int,
+    inflow: Inflow,
+    cells: Sequence[int],
+    stem: str,
+    holdings: list[Holding],
+    requirements: list[Requirement],
+    atoms: dict[str, Atom],
+) -> None:
+    """Appends one tensor's part of IN and OUT, and its names."""
+    grid, numbers = inflow.grid, {cell: n for n, cell in enumerate(cells, start=1)}
+    itemsize = inflow.residency.desc.dtype.itemsize
+    sizes = {cell: grid.block(cell).size * itemsize for cell in cells}
+    at: dict[int, list[int]] = {cell: [] for cell in cells}
+    for site, there in sorted(inflow.whole.items()):
+        for cell in there & numbers.keys():
+            at[cell].append(site)
+    aggregates: dict[int, Aggregate] = {}
+    for cell in cells:
+        names = tuple(f"{stem}{_letters(c)}{numbers[cell]}" for c in range(len(inflow.owners[cell])))
+        atom = Atom(position, cell, grid.block(cell), names, tuple(sorted(names)))
+        aggregates[cell] = atom.aggregate
+        atoms.update((name, atom) for name in names)
+    by_function = sorted(
+        (copy.function, c, block) for block, copies in inflow.residency.copies.items() for c, copy in enumerate(copies)
+    )
+    for _, c, block in by_function:
+        copies = inflow.residency.copies[block]
+        for cell in grid.cells(block):
+            if cell in numbers:
+                present = tuple(at[cell]) if len(copies) == 1 else (copies[c].site,)
+                holdings.append(Holding((f"{stem}{_letters(c)}{numbers[cell]}",), present, sizes[cell]))
+    for cell in cells:
+        if at[cell] and len(inflow.owners[cell]) > 1:
+            holdings.append(Holding(aggregates[cell], tuple(at[cell]), sizes[cell]))
+    targets: dict[int, list[str]] = {cell: [] for cell in cells}
+    for f, needs in enumerate(inflow.needs):
+        for cell in needs:
+            if cell in targets:
+                targets[cell].append(f"S{f + 1}")
+    requirements.extend(Requirement(aggregates[cell], tuple(targets[cell])) for cell in cells)
+
+
+def _letters(copy: int) -> str:
+    """X, Y, Z, A, ..., W, XX, XY, ..."""
+    text = LETTERS[copy % len(LETTERS)]
+    while copy >= len(LETTERS):
+        copy = copy // len(LETTERS) - 1
+        text = LETTERS[copy % len(LETTERS)] + text
+    return text
+
+
+def _stems(tensors: Sequence[str]) -> dict[str, str]:
+    """What stands in front of the copy's letter: nothing where there is one tensor, else a short name of each."""
+    if len(tensors) == 1:
+        return {tensors[0]: ""}
+    stems: dict[str, str] = {}
+    for tensor in tensors:
+        short = re.sub(r"[^A-Za-z0-9_]", "_", tensor.rsplit(".", 1)[-1]) or "_"
+        short = f"_{short}" if short[0].isdigit() else short
+        taken, n = set(stems.values()), 2
+        stem = f"{short}_"
+        while stem in taken:
+            stem, n = f"{short}_{n}_", n + 1
+        stems[tensor] = stem
+    return stems
