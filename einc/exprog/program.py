@@ -11,8 +11,8 @@ from dataclasses import dataclass
 Aggregate = tuple[str, ...]
 """The distinct atoms of an aggregate in ascending order: `A+B` and `B+A` are both ("A", "B")."""
 
-GIGABYTE = 2**30
-"""The default size of an atom in bytes."""
+GIGABYTE = 10**9
+"""The default size of an atom in bytes; all units of the language are powers of ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +63,13 @@ class Program:
     holdings: tuple[Holding, ...]
     requirements: tuple[Requirement, ...]
     actions: tuple[Action, ...]
+
+
+def targets_of(program: Program, requirement: Requirement) -> tuple[int, ...]:
+    """The sites that a requirement names, its partitions' members in place of their names, each once."""
+    members = {partition.name: partition.members or () for partition in program.partitions}
+    sites: dict[int, None] = {}
+    for target in requirement.targets:
+        for site in members[target] if isinstance(target, str) else (target,):
+            sites[site] = None
+    return tuple(sites)

@@ -20,8 +20,13 @@ _KNOWN = (("GB200", "gb200-nvl72"), ("H100", "dgx-h100"), ("H200", "dgx-h100"), 
 
 def detect() -> Machine:
     """The visible GPUs as a machine, or `host` with this machine's cores, memory and measured copy bandwidth."""
+    return visible_gpus() or _host()
+
+
+def visible_gpus() -> Machine | None:
+    """The visible GPUs as a machine, or None where there are none; measures nothing."""
     gpus = _gpus()
-    return gpu_machine(gpus) if gpus else _host()
+    return gpu_machine(gpus) if gpus else None
 
 
 def gpu_machine(gpus: list[tuple[str, int, float]]) -> Machine:

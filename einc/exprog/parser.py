@@ -1,0 +1,102 @@
+"""Text to syntax tree (paper, Section 5.2), by the grammar `grammars/exprog.lark`.
+
+The parser is LALR with the tree built as it goes, so that nothing here recurses however deep a text pretends to nest.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from typing import cast
+
+from lark import Lark
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from einc.errors import ProgramError
+from einc.exprog.syntax import ActionText, ProgramText, Source
+from einc.exprog.transformer import Declaration, Misuse, ToProgramText
+
+MAX_TEXT = 4 * 2**20
+"""Characters of a text: some seconds of work."""
+
+_WORDS = {
+    "GPUS": "'GPUS:'", "PARTITIONS": "'PARTITIONS:'", "IN": "'IN:'", "OUT": "'OUT:'", "NAME": "a name",
+    "INT": "a site number", "NUMBER": "a number", "SIZE": "'size'", "AFTER": "'after'", "AT": "'@'", "PLUS": "'+'",
+    "LBRACE": "'{'", "RBRACE": "'}'", "LPAR": "'('", "RPAR": "')'", "COLON": "':'", "__ANON_0": "'->'",
+    "_COMMA": "','", "_SEMICOLON": "';'", "_NEWLINE": "a new line", "$END": "the end",
+}  # fmt: skip
+
+
+def parse(text: str, file: str = "<program>") -> ProgramText:
+    """The syntax tree of a text. Raises ProgramError, with its place, for anything that is no exchange program."""
+    source = Source(file, text)
+    if len(text) > MAX_TEXT:
+        raise ProgramError(f"the program is longer than {MAX_TEXT} characters", where=file)
+    try:
+        declared, actions = cast("tuple[list[Declaration], list[ActionText]]", _lark().parse(text))
+    except Misuse as error:
+        raise source.error(error.message, error.place, error.hint) from None
+    except UnexpectedInput as error:
+        raise _syntax_error(source, error) from None
+    found: dict[str, Declaration] = {}
+    for declaration in declared:
+        if declaration.header in found:
+            raise source.error(f"{declaration.header} is declared twice", declaration.place)
+        found[declaration.header] = declaration
+    for header in ("IN", "OUT"):
+        if header not in found:
+            raise ProgramError(f"the program has no {header}: declaration", where=file)
+    gpus = found.get("GPUS")
+    return ProgramText(
+        gpus=None if gpus is None else tuple(gpus.entries),
+        partitions=tuple(found["PARTITIONS"].entries) if "PARTITIONS" in found else (),
+        holdings=tuple(found["IN"].entries),
+        requirements=tuple(found["OUT"].entries),
+        actions=tuple(actions),
+        source=source,
+        gpus_place=(0, 0) if gpus is None else gpus.place,
+    )
+
+
+@functools.cache
+def _lark() -> Lark:
+    """The parser's tables, built once per process."""
+    grammar = resources.files("grammars").joinpath("exprog.lark").read_text(encoding="utf-8")
+    return Lark(grammar, parser="lalr", transformer=ToProgramText(), maybe_placeholders=False)
+
+
+def _syntax_error(source: Source, error: UnexpectedInput) -> ProgramError:
+    accepted: set[str] = set()
+    at = error.pos_in_stream if error.pos_in_stream is not None else len(source.text)
+    place = (at, at + 1)
+    if isinstance(error, UnexpectedCharacters):
+        found, accepted = repr(source.text[at]), set(error.allowed or ())
+    elif isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        token, accepted = error.token, set(error.accepts or error.expected or ())
+        place = (token.start_pos or 0, token.end_pos or 0)
+        shown = str(token) if len(token) <= 40 else f"{token[:40]}..."
+        found = "the end of the line" if token.type == "_NEWLINE" else repr(shown.split("\n")[0])
+    else:
+        found = "the end"
+        if isinstance(error, UnexpectedToken):
+            accepted = set(error.accepts or error.expected or ())
+        place = (len(source.text.rstrip()), len(source.text.rstrip()) + 1)
+    expected = sorted(_WORDS[word] for word in accepted if word in _WORDS)
+    message = f"unexpected {found}"
+    if expected:
+        message += (
+            f"; expected {expected[0] if len(expected) == 1 else ', '.join(expected[:-1]) + ' or ' + expected[-1]}"
+        )
+    return source.error(message, place, _hint(source, place, found))
+
+
+def _hint(source: Source, place: tuple[int, int], found: str) -> str | None:
+    """Advice for the mistakes that the rules about newlines invite."""
+    before = source.text[: place[0]].rstrip()
+    if found == "'->'" and "\n" in source.text:
+        head = max(((before.rfind(word + ":"), word) for word in ("IN", "OUT", "PARTITIONS")), default=(-1, ""))
+        if head[0] >= 0 and "\n\n" not in before[head[0] :]:
+            return f"a line that ends in ';' or ',' continues {head[1]}: end it without, or with a blank line"
+    if found == "the end of the line" and before.endswith(("->", "@", "+", "(", ":")):
+        return "a statement goes on in the next line only after ';' or ','"
+    return None
