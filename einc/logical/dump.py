@@ -28,7 +28,7 @@ def _paragraph(node: Node, choice: Choice, sites: int) -> Iterator[str]:
         yield f"  {_cut(index, intervals)}"
     used = len(candidate.spec.functions)
     if used < sites:
-        yield f"  {sites - used} sites idle"
+        yield f"  {sites - used} {'site' if sites - used == 1 else 'sites'} idle"
     yield (
         f"  cost {choice.cost} = repartition {choice.repartition} + join {candidate.join}"
         f" + aggregation {candidate.aggregation}"

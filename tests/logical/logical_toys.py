@@ -20,7 +20,7 @@ from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operat
 
 @dataclass(frozen=True)
 class Toy(MappedOperator):
-    """Any operator over index names: `Toy("ij jk -> ik", (("i", 8, None), ...))`; `cuts` as in ShardableIndex."""
+    """Any operator over index names: `Toy("ij jk -> ik", (("i", 8, None), ...))`; `.` is a scalar."""
 
     equation: str
     extents: tuple[tuple[str, int, tuple[int, ...] | None], ...]
@@ -28,7 +28,7 @@ class Toy(MappedOperator):
 
     def _sides(self) -> tuple[list[str], list[str]]:
         left, right = self.equation.split("->")
-        return left.split(), right.split()
+        return [t.strip(".") for t in left.split()], [t.strip(".") for t in right.split()]
 
     def _descs(self, terms: Sequence[str]) -> tuple[TensorDesc, ...]:
         extent = {name: size for name, size, _ in self.extents}

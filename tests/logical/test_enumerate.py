@@ -17,7 +17,17 @@ from einc.errors import InternalError
 from einc.logical import enumerate as enumerate_module
 from einc.logical.enumerate import candidates
 
-EQUATIONS = ("ij jk -> ik", "ij -> ji", "ij i -> ij", "ij jk -> ik i", "ijk -> j", "i j k -> ijk", "ii i -> i", " -> i")
+EQUATIONS = (
+    "ij jk -> ik",
+    "ij -> ji",
+    "ij i -> ij",
+    "ij jk -> ik i",
+    "ijk -> j",
+    "i j k -> ijk",
+    "ii i -> i",
+    ". -> i",
+    "ij -> .",
+)
 
 
 @st.composite
@@ -96,9 +106,8 @@ def test_listed_cuts_are_the_only_bounds():
 def test_tilings_are_interned_and_equal_operators_share():
     operator = toy("ij hdj -> hid", h=16, i=16, d=16, j=16)
     found = candidates(operator, 16)
-    for k in range(2):
-        tilings = [one.input_tilings[k] for one in found]
-        assert len({id(tiling) for tiling in tilings}) == len(set(tilings)) < len(tilings)
+    tilings = [one.input_tilings[0] for one in found]
+    assert len({id(tiling) for tiling in tilings}) == len(set(tilings)) < len(tilings)
     assert candidates(replace(operator), 16) is found
 
 
@@ -137,7 +146,7 @@ SPOILS = {
     "many outputs": (lambda s: _replace(s, 0, outputs=s.functions[0].outputs * 2), "2 outputs"),
     "short": (lambda s: _replace(s, 0, outputs=(_moved(s.functions[0].outputs[0], -1),)), "output 0"),
     "long": (lambda s: _replace(s, 0, outputs=(_moved(s.functions[0].outputs[0], 1),)), "output 0"),
-    "outside": (lambda s: _replace(s, -1, inputs=(_moved(s.functions[-1].inputs[0], 9), s.functions[-1].inputs[1])), "input 0"),
+    "outside": (lambda s: _replace(s, -1, inputs=tuple(_moved(b, 9) for b in s.functions[-1].inputs)), "input 0"),
     "rank": (lambda s: _replace(s, 0, inputs=(s.functions[0].inputs[0], TensorType((0,), (1,)))), "input 1"),
 }  # fmt: skip
 
