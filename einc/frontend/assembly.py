@@ -1,0 +1,144 @@
+"""Adding tensors and operators to the graph, within the limits of the language, and reporting what operators refuse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from einc.core.dtypes import DType
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError, SourceSpan
+from einc.frontend import limits
+from einc.frontend.expressions import Application, Several, Tensor
+from einc.frontend.findings import Findings
+from einc.graph.builder import GraphBuilder
+from einc.graph.graph import Graph, TensorKind
+from einc.ops import registry
+from einc.ops.base import Attribute, Operator
+from einc.ops.equation import index_equation
+from einc.ops.scalar import Input, single
+
+
+class Assembly:
+    """The graph under construction. Parts of a statement are named after it: `y.1`, `y.2`."""
+
+    def __init__(self, name: str, dtype: DType | None, findings: Findings) -> None:
+        self._builder = GraphBuilder(name)
+        self._dtype = dtype
+        self._findings = findings
+        self._declared: set[str] = set()  # the inputs and weights
+        self._nodes = 0
+        self._statement = ""
+        self._parts = 0
+
+    def start(self, statement: str) -> tuple[str, int]:
+        """Names parts after another statement from now on; returns what `resume` needs to go back."""
+        before = self._statement, self._parts
+        self._statement, self._parts = statement, 0
+        return before
+
+    def resume(self, before: tuple[str, int]) -> None:
+        self._statement, self._parts = before
+
+    def element_type(self, name: str) -> str:
+        """What a name of an element type stands for: `--dtype` replaces all floating ones. Other words stay."""
+        if self._dtype is None or name not in _DTYPES or not DType(name).is_float:
+            return name
+        return self._dtype.value
+
+    def declare(self, kind: TensorKind, name: str, desc: TensorDesc, stored: str | None, span: SourceSpan) -> Tensor:
+        """Adds an input or weight whose name is new."""
+        self._check_size(desc, span)
+        self._declared.add(name)
+        if kind is TensorKind.INPUT:
+            return Tensor(self._builder.input(name, desc, span), desc)
+        return Tensor(self._builder.weight(name, desc, stored, span), desc)
+
+    def call(self, application: Application) -> Tensor | Several:
+        """Applies an operator of the library."""
+        tensors = tuple(argument for argument in application.arguments if isinstance(argument, Tensor))
+        try:
+            operator = registry.call(
+                application.function,
+                [argument.desc if isinstance(argument, Tensor) else self._static(argument)
+                 for argument in application.arguments],
+                self._attributes(application),
+            )  # fmt: skip
+        except OperatorError as error:
+            raise self._findings.fail(error.message, application.span_of(error.argument), error.hint) from None
+        return self._add(operator, tensors, application.wishes, application.syntax.span)
+
+    def equation(
+        self,
+        operator: Operator,
+        inputs: Sequence[Tensor],
+        wishes: tuple[str, ...],
+        span: SourceSpan,
+    ) -> Tensor:
+        """Applies the operator of an index equation."""
+        result = self._add(operator, tuple(inputs), wishes, span)
+        assert isinstance(result, Tensor)
+        return result
+
+    def copy(self, tensor: Tensor, name: str, span: SourceSpan) -> Tensor:
+        """The same tensor again, computed under a name of its own."""
+        labels = tuple(f"i{k}" for k in range(tensor.desc.rank))
+        result = list(zip(labels, tensor.desc.dims, strict=True))
+        operator = index_equation([(tensor.desc, labels)], result, single("copy", Input(0)), None)
+        return self.equation(operator, (tensor,), (name,), span)
+
+    def is_declared(self, name: str) -> bool:
+        """Whether a tensor is an input or a weight."""
+        return name in self._declared
+
+    def rename(self, old: str, new: str) -> bool:
+        """Gives a computed tensor another name, which an earlier computed one loses; False where it cannot."""
+        return self._builder.rename(old, new) == new
+
+    def save(self, name: str) -> None:
+        self._builder.save(name)
+
+    def build(self) -> Graph:
+        return self._builder.build()
+
+    def _add(
+        self, operator: Operator, inputs: tuple[Tensor, ...], wishes: tuple[str, ...], span: SourceSpan
+    ) -> Tensor | Several:
+        self._nodes += 1
+        if self._nodes > limits.NODES:
+            message = f"the model has more than {limits.NODES:,} operators, the most that are allowed"
+            raise self._findings.fail(message, span)
+        for desc in operator.outputs:
+            self._check_size(desc, span)
+        names = self._builder.apply(operator, [tensor.name for tensor in inputs], wishes or (self._part(),), span)
+        tensors = tuple(Tensor(name, desc) for name, desc in zip(names, operator.outputs, strict=True))
+        return tensors[0] if len(tensors) == 1 else Several(tensors)
+
+    def _part(self) -> str:
+        self._parts += 1
+        return f"{self._statement}.{self._parts}"
+
+    def _attributes(self, application: Application) -> Mapping[str, Attribute]:
+        attributes: dict[str, Attribute] = {}
+        for name, value in application.keywords.items():
+            if isinstance(value, Tensor):
+                message = f"'{name}' expects a number, a string or a list, found the tensor '{value.name}'"
+                raise self._findings.fail(
+                    message, application.span_of(name), "tensors stand before the named arguments"
+                )
+            attributes[name] = self._static(value)
+        return attributes
+
+    def _static(self, value: Attribute) -> Attribute:
+        """A literal as operators get it; element types follow `--dtype`."""
+        return self.element_type(value) if isinstance(value, str) else value
+
+    def _check_size(self, desc: TensorDesc, span: SourceSpan) -> None:
+        if desc.rank > limits.RANK:
+            message = f"this tensor has {desc.rank:,} dimensions; at most {limits.RANK} are allowed"
+            raise self._findings.fail(message, span)
+        if math.prod(desc.shape) * desc.dtype.itemsize >= limits.INTEGER:
+            raise self._findings.fail(f"this tensor is too large: {desc} has 2**63 bytes or more", span)
+
+
+_DTYPES = frozenset(dtype.value for dtype in DType)

@@ -1,0 +1,137 @@
+"""Arithmetic on the values that are known before any tensor is: numbers, booleans, strings and lists of them.
+
+All results stay small: integers below 2**63 in magnitude, finite floats, lists and strings of bounded length.
+Errors are OperatorErrors whose `argument` is the position of the operand at fault.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+
+from einc.errors import OperatorError
+from einc.frontend import limits
+from einc.ops.base import Attribute
+
+Static = Attribute
+"""A value known before any tensor is; a tuple is a list of the language."""
+
+_ARITHMETIC: dict[str, Callable[[int | float, int | float], int | float]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
+}  # fmt: skip
+_COMPARISONS: dict[str, Callable[[int | float, int | float], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[[Sequence[int | float]], int | float]] = {
+    "sum": sum, "prod": math.prod, "max": max, "min": min, "len": len,
+}  # fmt: skip
+
+FUNCTIONS = tuple(_FUNCTIONS)
+"""What may be called on lists of numbers."""
+
+
+def described(value: Static) -> str:
+    """`the integer 3`, `a list of 4 items`: a value as an error shows it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"a list of {len(value):,} items"
+    if isinstance(value, str):
+        return f'the string "{value if len(value) <= 40 else value[:37] + "..."}"'
+    return f"the {'integer' if isinstance(value, int) else 'number'} {value}"
+
+
+def negative(value: Static) -> Static:
+    """`-value`"""
+    return _bounded(-_number("-", value, 0))
+
+
+def binary(symbol: str, left: Static, right: Static) -> Static:
+    """`left symbol right`, with Python's meaning."""
+    if symbol in ("==", "!="):
+        return (left == right) == (symbol == "==")
+    if symbol == "+" and isinstance(left, tuple) and isinstance(right, tuple):
+        _check_length(len(left) + len(right), limits.LIST_ITEMS, "list", 0)
+        return left + right
+    if symbol == "+" and isinstance(left, str) and isinstance(right, str):
+        _check_length(len(left) + len(right), limits.STRING_CHARACTERS, "string", 0)
+        return left + right
+    if symbol == "*" and (isinstance(left, tuple | str) or isinstance(right, tuple | str)):
+        return _repeated(left, right)
+    a, b = _number(symbol, left, 0), _number(symbol, right, 1)
+    if symbol in _COMPARISONS:
+        return _COMPARISONS[symbol](a, b)
+    if symbol == "**" and isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and b > 64:
+        raise _too_large()  # before it is computed
+    try:
+        return _bounded(_ARITHMETIC[symbol](a, b))
+    except ZeroDivisionError:
+        raise OperatorError("division by zero", argument=1) from None
+    except OverflowError:
+        raise _too_large() from None
+
+
+def function(name: str, arguments: Sequence[Static]) -> Static:
+    """`sum`, `prod`, `max` or `min` of one list of numbers or of several numbers; `len` of one list."""
+    items: Sequence[Static] = arguments
+    if len(arguments) == 1 and isinstance(arguments[0], tuple):
+        items = arguments[0]
+    elif name == "len" or not arguments:
+        raise OperatorError(f"{name} takes one list", argument=0 if arguments else None)
+    if name == "len":
+        return len(items)
+    numbers = [_number(name, item, 0 if items is not arguments else k) for k, item in enumerate(items)]
+    if not numbers and name in ("max", "min"):
+        raise OperatorError(f"an empty list has no {name}", argument=0)
+    total: int | float = 1
+    if name == "prod":  # step by step, so that no huge number is ever made
+        for number in numbers:
+            total = _bounded(total * number)
+        return total
+    try:
+        return _bounded(_FUNCTIONS[name](numbers))
+    except OverflowError:
+        raise _too_large() from None
+
+
+def item(value: Static, position: int) -> bool | int | float | str:
+    """The value as an item of a list; lists hold no lists."""
+    if isinstance(value, tuple):
+        raise OperatorError("a list cannot hold lists", argument=position, hint="join lists with +")
+    return value
+
+
+def _number(symbol: str, value: Static, position: int) -> int | float:
+    if isinstance(value, bool | str | tuple):
+        raise OperatorError(f"'{symbol}' expects a number, found {described(value)}", argument=position)
+    return value
+
+
+def _repeated(left: Static, right: Static) -> Static:
+    position = 1 if isinstance(left, tuple | str) else 0
+    sequence, count = (left, right) if position else (right, left)
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise OperatorError(f"expected how often to repeat, found {described(count)}", argument=position)
+    most = limits.LIST_ITEMS if isinstance(sequence, tuple) else limits.STRING_CHARACTERS
+    assert isinstance(sequence, tuple | str)
+    _check_length(len(sequence) * count, most, "list" if isinstance(sequence, tuple) else "string", position)
+    return sequence * count if sequence else sequence
+
+
+def _check_length(length: int, most: int, noun: str, position: int) -> None:
+    if length > most:
+        raise OperatorError(f"this {noun} would have length {length:,}; at most {most:,} is allowed", argument=position)
+
+
+def _bounded(value: int | float | complex) -> int | float:
+    if isinstance(value, complex) or value != value:
+        raise OperatorError("the result is not a real number")
+    if abs(value) == math.inf or (isinstance(value, int) and abs(value) >= limits.INTEGER):
+        raise _too_large()
+    return value
+
+
+def _too_large() -> OperatorError:
+    return OperatorError("the result is too large", hint="integers stay below 2**63 in magnitude, floats finite")

@@ -1,0 +1,64 @@
+"""Collecting the errors of a model, so that all are reported together, and guessing what was meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from einc.errors import Diagnostic, ModelError, SourceSpan
+from einc.frontend import limits
+
+
+class Reported(Exception):
+    """Unwinds a statement whose error stands among the findings already."""
+
+
+class Findings:
+    """The errors of one model, each once, in the order of the text."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[SourceSpan, str], Diagnostic] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, message: str, span: SourceSpan, hint: str | None = None) -> None:
+        """Note an error. The same error at the same place counts once, however often a block is applied."""
+        self._found.setdefault((span, message), Diagnostic(message, span, hint))
+
+    def fail(self, message: str, span: SourceSpan, hint: str | None = None) -> Reported:
+        """Note an error; the caller raises what this returns."""
+        self.add(message, span, hint)
+        return Reported()
+
+    def check(self) -> None:
+        """Raises ModelError with everything noted so far, if anything was."""
+        if not self._found:
+            return
+        ordered = sorted(self._found.values(), key=_place)
+        if len(ordered) > limits.ERRORS:
+            more = Diagnostic(f"and {len(ordered) - limits.ERRORS:,} more errors")
+            ordered = [*ordered[: limits.ERRORS], more]
+        raise ModelError(ordered)
+
+
+def _place(diagnostic: Diagnostic) -> tuple[bool, int, int]:
+    """Order of the text; definitions from the command line, which stand in files of their own, come first."""
+    span = diagnostic.span
+    assert span is not None
+    return (not span.file.startswith("-"), span.line, span.column)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A hint with the known word that is most like `word`, or None where none is."""
+    near = [name for name in sorted(set(known)) if abs(len(name) - len(word)) <= 4]
+    best = difflib.get_close_matches(word, near[:2000], n=1)
+    return f"did you mean '{best[0]}'?" if best else None
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 argument`, `3 arguments`"""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

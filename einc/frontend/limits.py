@@ -1,0 +1,41 @@
+"""The bounds on what one model may ask of the compiler; docs/language.md states them, errors name them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TEXT_BYTES: Final = 1 << 20
+"""Longest model text."""
+
+NAME_CHARACTERS: Final = 100
+"""Longest name."""
+
+NESTING: Final = 50
+"""Deepest nesting of brackets and braces, and of operands in one statement."""
+
+DEPTH: Final = 80
+"""Deepest nesting of blocks, repeats and expressions, as they are applied to each other."""
+
+INTEGER: Final = 1 << 63
+"""All integers are smaller in magnitude; so is every tensor in bytes."""
+
+LIST_ITEMS: Final = 100_000
+"""Longest list that a parameter expression may build."""
+
+STRING_CHARACTERS: Final = 10_000
+"""Longest string that a parameter expression may build."""
+
+RANK: Final = 32
+"""Most dimensions of a tensor; numpy's own bound."""
+
+NODES: Final = 20_000
+"""Most operators in one graph."""
+
+STEPS: Final = 200_000
+"""Most statements and expressions that are evaluated while blocks and repeats are unrolled."""
+
+EQUATION_TERMS: Final = 1_000
+"""Most scalar operations in one index equation."""
+
+ERRORS: Final = 50
+"""Most errors that are reported at once."""

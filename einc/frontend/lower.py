@@ -1,0 +1,331 @@
+"""From the AST to the graph: declarations, assignments, blocks and repeats, in the order of the text.
+
+Blocks and repeats are unrolled: each application adds its own weights and operators. A statement that fails is reported
+and its names are lost; reading a lost name is no error of its own, so that one mistake is reported once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from einc.core.dtypes import DType
+from einc.core.tensor import TensorDesc
+from einc.frontend import ast, constants, limits
+from einc.frontend.assembly import Assembly
+from einc.frontend.depth import operands, own_expressions
+from einc.frontend.equations import Equations
+from einc.frontend.expressions import Application, Expressions, Several, Value
+from einc.frontend.findings import Findings, Reported, counted, did_you_mean
+from einc.frontend.names import Names
+from einc.frontend.outputs import save_outputs
+from einc.frontend.parameters import DTYPES, Parameters, check_new_name
+from einc.frontend.scope import Scope
+from einc.graph.graph import Graph, TensorKind
+from einc.ops import registry
+
+
+class Lowering:
+    """One model on its way to a graph; `name` is the graph's."""
+
+    def __init__(
+        self,
+        model: ast.Model,
+        name: str,
+        parameters: Parameters,
+        lost: frozenset[str],
+        dtype: DType | None,
+        findings: Findings,
+    ) -> None:
+        self._model = model
+        self._parameters = parameters
+        self._findings = findings
+        later = {name.text: name.span.line for s in reversed(model.statements) for name in targets(s)}
+        self._names = Names(parameters, lost, later, findings)
+        self._assembly = Assembly(name, dtype, findings)
+        self._expressions = Expressions(findings, self._names.look_up, self._apply)
+        self._equations = Equations(self._expressions, self._assembly, parameters.dims, findings)
+        self._blocks: dict[str, ast.Block] = {}
+        self._active: list[str] = []  # the blocks that are being applied, the innermost last
+        self._labels: set[str] = set()  # the names of block applications
+        self._outputs: list[ast.Name] = []
+        self._steps = 0
+        self._exhausted = False
+        self._sizes: dict[int, int] = {}  # the steps of each statement, by identity
+
+    def run(self) -> Graph:
+        """The graph, as far as it could be made; the findings tell whether it is whole."""
+        for statement in self._model.statements:
+            if isinstance(statement, ast.Block):
+                self._declare_block(statement)
+        self._run(self._model.statements)
+        save_outputs(self._outputs, self._names, self._assembly, self._findings)
+        return self._assembly.build()
+
+    def _run(self, statements: Sequence[ast.Statement]) -> None:
+        """Lowers the statements of a body; a return is left to whoever applies the block."""
+        for statement in statements:
+            try:
+                self._count(statement)
+                self._statement(statement)
+            except Reported:
+                for name in targets(statement):
+                    self._names.lose(name)
+
+    def _statement(self, statement: ast.Statement) -> None:
+        at_top = self._names.scope.outer is None and not self._names.scope.is_block
+        match statement:
+            case ast.Assign():
+                self._assign(statement)
+            case ast.Equation():
+                name = self._full_name(statement.target)
+                self._names.define(statement.target, self._equations.tensor(statement, name))
+            case ast.Weight():
+                self._weight(statement)
+            case ast.Repeat():
+                self._repeat(statement)
+            case ast.Return():
+                if not self._names.scope.is_block:
+                    raise self._findings.fail(
+                        "'return' stands in blocks only", statement.span, "a model has `output y`"
+                    )
+                raise self._findings.fail("'return' must be the last statement of a block", statement.span)
+            case _ if not at_top:
+                word = type(statement).__name__.lower().replace("modelname", "model")
+                advice = "hand it to the block as an argument" if isinstance(statement, ast.Input) else None
+                raise self._findings.fail(f"'{word}' cannot stand in a block or repeat", statement.span, advice)
+            case ast.Input():
+                desc = self._desc(statement.dtype, statement.dims)
+                self._names.check_new(statement.name)
+                name = statement.name.text
+                tensor = self._assembly.declare(TensorKind.INPUT, name, desc, None, statement.span)
+                self._names.define(statement.name, tensor)
+            case ast.Output():
+                self._outputs += statement.names
+                if statement.definition is not None:
+                    self._statement(statement.definition)
+            case _:
+                pass  # params, dims, presets and blocks have been looked at before
+
+    # -- declarations --
+
+    def _desc(self, dtype: ast.Name, dims: Sequence[ast.Name]) -> TensorDesc:
+        """A declared type; all of its mistakes are reported."""
+        failed = False
+        if dtype.text not in DTYPES:
+            hint = did_you_mean(dtype.text, DTYPES) or f"the element types are {', '.join(DTYPES)}"
+            self._findings.add(f"there is no element type '{dtype.text}'", dtype.span, hint)
+            failed = True
+        extents = []
+        for dim in dims:
+            if dim.text in self._parameters.dims:
+                extents.append(self._parameters.dims[dim.text])
+                continue
+            failed = True
+            self._report_dim(dim)
+        if failed:
+            raise Reported
+        return TensorDesc(tuple(d.text for d in dims), tuple(extents), DType(self._assembly.element_type(dtype.text)))
+
+    def _report_dim(self, dim: ast.Name) -> None:
+        if dim.text in self._parameters.values:
+            hint = f"declare it as `dim {dim.text} = ...`"
+            self._findings.add(f"'{dim.text}' is a param, not a dim", dim.span, hint)
+        elif not self._names.is_lost(dim.text):
+            suggestion = did_you_mean(dim.text, self._parameters.dims)
+            self._findings.add(f"there is no dim '{dim.text}'", dim.span, suggestion)
+
+    def _weight(self, statement: ast.Weight) -> None:
+        desc = self._desc(statement.dtype, statement.dims)
+        stored = None if statement.stored is None else self._stored_name(statement.stored)
+        self._names.check_new(statement.name)
+        name = self._full_name(statement.name)
+        tensor = self._assembly.declare(TensorKind.WEIGHT, name, desc, stored, statement.span)
+        self._names.define(statement.name, tensor)
+
+    def _stored_name(self, literal: ast.Literal) -> str:
+        """The name in the weight file: `{i}` stands for the value of i."""
+
+        def fill(match: re.Match[str]) -> str:
+            word = match[1].strip()
+            value = self._names.look_up(ast.Name(word, span=literal.span)) if word.isidentifier() else None
+            if isinstance(value, bool) or not isinstance(value, int | str):
+                message = f"expected the name of an integer or string in braces, found '{{{match[1]}}}'"
+                raise self._findings.fail(message, literal.span)
+            return str(value)
+
+        filled = re.sub(r"\{([^{}]*)\}", fill, str(literal.value))
+        if len(filled) > limits.STRING_CHARACTERS:
+            raise self._findings.fail(f"this name has more than {limits.STRING_CHARACTERS:,} characters", literal.span)
+        return filled
+
+    # -- values --
+
+    def _assign(self, statement: ast.Assign) -> None:
+        wishes = tuple(self._names.scope.full_name(name.text) for name in statement.targets)
+        self._assembly.start(wishes[0])
+        result = self._expressions.results(statement.value, wishes)
+        values = result.values if isinstance(result, Several) else (result,)
+        if len(values) != len(statement.targets):
+            message = f"expected {counted(len(statement.targets), 'value')}, found {len(values)}"
+            raise self._findings.fail(message, statement.value.span)
+        for name, value in zip(statement.targets, values, strict=True):
+            self._names.define(name, value)
+
+    def _full_name(self, name: ast.Name) -> str:
+        """The graph's name for what a statement defines; parts of the statement are named after it."""
+        full = self._names.scope.full_name(name.text)
+        self._assembly.start(full)
+        return full
+
+    def _apply(self, application: Application) -> Value | Several:
+        """A call that is not arithmetic on lists and numbers: of a block, or of an operator."""
+        name = application.function
+        if name in self._blocks:
+            return self._apply_block(self._blocks[name], application)
+        if name in registry.names():
+            return self._assembly.call(application)
+        if name in constants.FUNCTIONS:
+            raise self._findings.fail(f"'{name}' takes a list of numbers", application.syntax.span)
+        if self._names.is_lost(name):
+            raise Reported
+        hint = did_you_mean(name, [*registry.names(), *self._blocks, *constants.FUNCTIONS])
+        raise self._findings.fail(f"there is no operator or block '{name}'", application.syntax.span, hint)
+
+    # -- blocks and repeats --
+
+    def _declare_block(self, block: ast.Block) -> None:
+        """Notes a block; its name and those of its parameters must be new."""
+        try:
+            check_new_name(block.name, self._parameters.spans, self._findings)
+            check_new_name(block.name, {n: b.name.span for n, b in self._blocks.items()}, self._findings)
+            if block.name.text in registry.names() or block.name.text in constants.FUNCTIONS:
+                raise self._findings.fail(f"'{block.name.text}' is an operator of the library", block.name.span)
+        except Reported:
+            return
+        self._blocks[block.name.text] = block
+
+    def _apply_block(self, block: ast.Block, application: Application) -> Value | Several:
+        name = block.name.text
+        if name in self._active:
+            circle = " -> ".join([*self._active[self._active.index(name) :], name][-8:])
+            raise self._findings.fail(f"block '{name}' applies itself: {circle}", application.syntax.span)
+        arguments = self._bind(block, application)
+        if not block.body or not isinstance(block.body[-1], ast.Return):
+            raise self._findings.fail(
+                f"block '{name}' does not end with 'return'", block.span, "end it with `return y`"
+            )
+        label = self._label(self._names.scope.full_name(name))
+        scope = Scope(prefix=f"{label}.", is_block=True)
+        statement = self._assembly.start(label)
+        self._active.append(name)
+        try:
+            with self._names.inside(scope):
+                for parameter, value in zip(block.parameters, arguments, strict=True):
+                    self._names.define(parameter, value)
+                self._run(block.body[:-1])
+                self._count(block.body[-1])
+                self._assembly.start(f"{label}.return")
+                return self._returned(block.body[-1], application.wishes)
+        finally:
+            self._active.pop()
+            self._assembly.resume(statement)
+
+    def _returned(self, statement: ast.Return, wishes: tuple[str, ...]) -> Value | Several:
+        if len(statement.values) == 1:
+            return self._expressions.results(statement.values[0], wishes)
+        names: Sequence[tuple[str, ...]] = [()] * len(statement.values)
+        if len(wishes) == len(statement.values):
+            names = [(wish,) for wish in wishes]
+        return Several(
+            tuple(self._expressions.value(value, name) for value, name in zip(statement.values, names, strict=True))
+        )
+
+    def _bind(self, block: ast.Block, application: Application) -> list[Value]:
+        """The arguments of a block in the order of its parameters."""
+        names = [parameter.text for parameter in block.parameters]
+        given: dict[str, Value] = dict(zip(names, application.arguments, strict=False))
+        if len(application.arguments) > len(names):
+            message = f"block '{application.function}' takes {counted(len(names), 'argument')}"
+            raise self._findings.fail(f"{message}, found {len(application.arguments)}", application.span_of(len(names)))
+        for name, value in application.keywords.items():
+            if name not in names:
+                hint = did_you_mean(name, names)
+                message = f"block '{application.function}' has no parameter '{name}'"
+                raise self._findings.fail(message, application.span_of(name), hint)
+            if name in given:
+                raise self._findings.fail(f"parameter '{name}' is given twice", application.span_of(name))
+            given[name] = value
+        missing = [name for name in names if name not in given]
+        if missing:
+            message = f"block '{application.function}' needs an argument for '{missing[0]}'"
+            raise self._findings.fail(message, application.syntax.span)
+        return [given[name] for name in names]
+
+    def _label(self, wish: str) -> str:
+        """A name for one application of a block that no other one has."""
+        label, number = wish, 1
+        while label in self._labels:
+            number += 1
+            label = f"{wish}_{number}"
+        self._labels.add(label)
+        return label
+
+    def _repeat(self, statement: ast.Repeat) -> None:
+        count = self._expressions.number(statement.count, "how often to repeat")
+        if count < 0:
+            raise self._findings.fail(f"expected how often to repeat, found {count}", statement.count.span)
+        outer = self._names.scope
+        self._expressions.enter(statement.span)
+        try:
+            for number in range(count):
+                before = len(self._findings)
+                with self._names.inside(outer.iteration(number)):
+                    if statement.variable is not None:
+                        self._names.define_local(statement.variable, number)
+                    self._run(statement.body)
+                if len(self._findings) > before:
+                    raise Reported  # the other iterations would say the same
+                self._count(statement)
+        finally:
+            self._expressions.leave()
+
+    def _count(self, statement: ast.Statement) -> None:
+        """Bounds the work of unrolling."""
+        if id(statement) not in self._sizes:
+            self._sizes[id(statement)] = _size(statement)
+        self._steps += self._sizes[id(statement)]
+        if self._steps <= limits.STEPS:
+            return
+        if not self._exhausted:
+            self._exhausted = True
+            message = f"unrolling this model takes more than {limits.STEPS:,} steps, the most that are allowed"
+            self._findings.add(message, statement.span, "blocks and repeats are unrolled; repeat fewer times")
+        raise Reported
+
+
+def targets(statement: ast.Statement) -> tuple[ast.Name, ...]:
+    """The tensors and values that a statement defines where it stands."""
+    match statement:
+        case ast.Assign():
+            return statement.targets
+        case ast.Equation():
+            return (statement.target,)
+        case ast.Input() | ast.Weight():
+            return (statement.name,)
+        case ast.Output(definition=ast.Assign() | ast.Equation() as definition):
+            return targets(definition)
+        case ast.Repeat():
+            return tuple(name for inner in statement.body for name in targets(inner))
+        case _:
+            return ()
+
+
+def _size(statement: ast.Statement) -> int:
+    """The statement, and each expression in it."""
+    size = 1
+    waiting = list(own_expressions(statement))
+    while waiting:
+        size += 1
+        waiting += operands(waiting.pop())
+    return size

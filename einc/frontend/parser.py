@@ -1,0 +1,154 @@
+"""Parsing model texts: Lark's LALR tables, driven token by token so that one text can report all its mistakes.
+
+After a mistake the rest of the statement is skipped and parsing goes on with the next. The parser holds its state on
+stacks of its own; nothing here recurses with the text.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from lark import Lark, Token, UnexpectedToken
+
+from einc.frontend import ast, limits
+from einc.frontend.depth import statement_depth
+from einc.frontend.expected import expected_words, found_words, syntax_hint
+from einc.frontend.findings import Findings
+from einc.frontend.source import Source, make_source
+from einc.frontend.tokens import SEPARATOR, Layout, Lexeme, fault, lexeme
+from einc.frontend.transformer import ToAst
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What could be read of a text. `lost` are the names in statements that could not."""
+
+    model: ast.Model
+    lost: frozenset[str]
+
+
+def parse(text: str, file: str) -> ast.Model:
+    """The syntax of a whole text. Raises ModelError with all its mistakes."""
+    findings = Findings()
+    parsed = parse_text(text, file, findings)
+    findings.check()
+    return parsed.model
+
+
+def parse_text(text: str, file: str, findings: Findings) -> Parsed:
+    """The syntax of a text as far as it can be read; mistakes are added to the findings."""
+    return _Driver(make_source(text, file), findings).run()
+
+
+@functools.cache
+def _lark() -> Lark:
+    """The parser's tables; building them takes some 60 ms, once per process."""
+    return Lark(
+        resources.files("grammars").joinpath("ein.lark").read_text(encoding="utf-8"),
+        parser="lalr",
+        lexer="basic",
+        postlex=Layout(),
+        transformer=ToAst(),
+        maybe_placeholders=False,
+    )
+
+
+class _Driver:
+    """One parse: feeds tokens, and after a mistake finds the place to go on."""
+
+    def __init__(self, source: Source, findings: Findings) -> None:
+        self._source = source
+        self._findings = findings
+        self._parser: Any = _lark().parse_interactive(source.text)  # its methods are not typed
+        self._statement: list[Lexeme] = []  # the tokens of the statement so far
+        self._braces: list[Lexeme] = []  # the open bodies
+        self._brackets = 0  # the open ( and [ of the statement
+        self._lost: set[str] = set()
+
+    def run(self) -> Parsed:
+        tokens = self._parser.lexer_thread.lex(self._parser.parser_state)
+        skipping = -1  # the open braces of what is skipped; -1 while nothing is
+        for plain in tokens:
+            token = lexeme(self._source, plain)
+            if skipping < 0 and not self._take(token):
+                self._give_up()
+                skipping = 0
+            if skipping >= 0:
+                skipping = self._skip(token, skipping)
+        self._close_bodies()
+        model: ast.Model = self._parser.feed_eof()
+        return Parsed(model, frozenset(self._lost))
+
+    def _take(self, token: Lexeme) -> bool:
+        """Feed one token; on a mistake, report it and return False."""
+        mistake = fault(token)
+        if mistake is not None:
+            self._findings.add(mistake[0], token.span, mistake[1])
+            return False
+        if token.type in ("LPAR", "LSQB", "_LBRACE") and len(self._braces) + self._brackets == limits.NESTING:
+            message = f"brackets nest too deeply here; at most {limits.NESTING} levels are allowed"
+            self._findings.add(message, token.span, "give parts of the expression names of their own")
+            return False
+        try:
+            self._parser.feed_token(token)
+        except UnexpectedToken:
+            terminals = self._parser.accepts()
+            message = f"expected {expected_words(terminals)}, found {found_words(token)}"
+            self._findings.add(message, token.span, syntax_hint(self._statement, token, terminals))
+            return False
+        if token.type == SEPARATOR and self._statement:
+            done: ast.Statement = self._parser.parser_state.value_stack[-2]  # below the separator
+            if statement_depth(done) > limits.NESTING:
+                message = f"this expression nests too deeply; at most {limits.NESTING} levels are allowed"
+                self._findings.add(message, done.span, "give parts of the expression names of their own")
+                return False
+        self._follow(token)
+        return True
+
+    def _follow(self, token: Lexeme) -> None:
+        """Keep track of the statement and of the open brackets."""
+        match token.type:
+            case "LPAR" | "LSQB":
+                self._brackets += 1
+            case "RPAR" | "RSQB":
+                self._brackets -= 1
+            case "_LBRACE":
+                self._braces.append(token)
+            case "_RBRACE":
+                self._braces.pop()
+        if token.type in (SEPARATOR, "_LBRACE"):
+            self._statement = []
+        else:
+            self._statement.append(token)
+
+    def _give_up(self) -> None:
+        """Take back the unfinished statement: unwind to where a new statement may start."""
+        state = self._parser.parser_state
+        while "INPUT" not in self._parser.choices():
+            state.state_stack.pop()
+            state.value_stack.pop()
+        self._lose(self._statement)
+        self._statement, self._brackets = [], 0
+
+    def _skip(self, token: Lexeme, braces: int) -> int:
+        """Pass over one token; returns the open braces of what is skipped, or -1 after its end."""
+        self._lose([token])
+        if token.type == "_LBRACE":
+            return braces + 1
+        if token.type == "_RBRACE":
+            return max(0, braces - 1)
+        return -1 if token.type == SEPARATOR and braces == 0 else braces
+
+    def _lose(self, tokens: list[Lexeme]) -> None:
+        self._lost.update(str(token) for token in tokens if token.type == "NAME")
+
+    def _close_bodies(self) -> None:
+        """Close the bodies that the text leaves open, the innermost first."""
+        while self._braces:
+            opening = self._braces.pop()
+            self._findings.add("this '{' is not closed", opening.span, "expected '}' before the end of the text")
+            for kind in ("_RBRACE", SEPARATOR):
+                self._parser.feed_token(Token(kind, ""))

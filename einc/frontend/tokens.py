@@ -1,0 +1,111 @@
+"""Tokens of a model text: where statements end, which tokens are faulty, and where each stands.
+
+The terminals themselves are in `grammars/ein.lark`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from lark import Token
+
+from einc.errors import SourceSpan
+from einc.frontend import limits
+from einc.frontend.source import Source
+
+SEPARATOR = "_SEPARATOR"
+OPENING = frozenset({"LPAR", "LSQB", "_LBRACE"})
+CLOSING = frozenset({"RPAR", "RSQB", "_RBRACE"})
+BRACES = frozenset({"_LBRACE", "_RBRACE"})
+STATEMENT_WORDS = frozenset(
+    {"MODEL", "PARAM", "DIM", "INPUT", "WEIGHT", "OUTPUT", "RETURN", "BLOCK", "REPEAT", "PRESET"}
+)  # they start a statement, and stand nowhere else
+
+
+class Layout:
+    """Drops line ends inside ( ) and [ ], and ends the last statement of every body and of the text.
+
+    A word that starts a statement, at the start of a line, ends brackets that were left open before it: a missing
+    parenthesis does not swallow the rest of the text. Lark runs it over its tokens.
+    """
+
+    always_accept = ("UNKNOWN", SEPARATOR)
+
+    def process(self, stream: Iterator[Token]) -> Iterator[Token]:
+        opened: list[str] = []
+        newline: Token | None = None  # the last line end that was dropped, if nothing has come since
+        last: Token | None = None
+        for token in stream:
+            kind = token.type
+            inside = bool(opened) and opened[-1] != "_LBRACE"
+            if kind == SEPARATOR and inside and token == "\n":
+                newline = token
+                continue
+            if newline is not None and kind in STATEMENT_WORDS:
+                _close_brackets(opened)
+                yield newline
+            newline = None
+            if kind in BRACES:  # they never stand inside ( ) or [ ]
+                _close_brackets(opened)
+            if kind in OPENING:
+                opened.append(kind)
+            elif kind in CLOSING and opened and (opened[-1] == "_LBRACE") == (kind == "_RBRACE"):
+                opened.pop()
+            if kind == "_RBRACE":
+                yield Token.new_borrow_pos(SEPARATOR, "", token)
+            last = token
+            yield token
+        if last is not None:
+            yield _after(last)
+
+
+def _close_brackets(opened: list[str]) -> None:
+    while opened and opened[-1] != "_LBRACE":
+        opened.pop()
+
+
+def _after(last: Token) -> Token:
+    """A separator at the end of the text."""
+    end_line, end_column = last.end_line or 1, last.end_column or 1
+    return Token(SEPARATOR, "", last.end_pos, end_line, end_column, end_line, end_column, last.end_pos)
+
+
+class Lexeme(Token):
+    """A token that knows its span."""
+
+    span: SourceSpan
+
+
+def lexeme(source: Source, token: Token) -> Lexeme:
+    """The token with its span in the source."""
+    result = Lexeme(token.type, str(token))
+    line, column = token.line or 1, token.column or 1
+    result.span = source.span(line, column, token.end_line or line, token.end_column or column + 1)
+    return result
+
+
+def fault(token: Lexeme) -> tuple[str, str | None] | None:
+    """What is wrong with a token by itself, and a hint; None where nothing is."""
+    if token.type == "UNKNOWN":
+        if token == '"':
+            return "this string does not end on its line", "expected a closing '\"'"
+        if token in "'`“”‘’":
+            return f"expected a name, a number or an operator, found {shown(token)}", 'strings stand in "double quotes"'
+        hint = "`**` is the power" if token == "^" else None
+        return f"unexpected character {shown(token)}", hint
+    if token.type == "NAME" and len(token) > limits.NAME_CHARACTERS:
+        return f"this name has {len(token):,} characters; at most {limits.NAME_CHARACTERS} are allowed", None
+    if token.type == "INTEGER" and (len(token) > limits.NAME_CHARACTERS or int(token) >= limits.INTEGER):
+        return f"this integer is too large: expected one below 2**63, found {shown(token)}", None
+    if token.type == "FLOAT" and (len(token) > limits.NAME_CHARACTERS or math.isinf(float(token))):
+        return f"this number is too large or too long: {shown(token)}", None
+    if token.type == "STRING" and len(token) > limits.STRING_CHARACTERS:
+        return f"this string has {len(token):,} characters; at most {limits.STRING_CHARACTERS:,} are allowed", None
+    return None
+
+
+def shown(token: str) -> str:
+    """A token as an error shows it: short, printable and in quotes."""
+    text = token if len(token) <= 40 else token[:37] + "..."
+    return f"'{text}'" if text.isprintable() else repr(text)
