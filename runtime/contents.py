@@ -12,7 +12,7 @@ what the symbolic execution does, in the order of positions.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from runtime import boxes
 from runtime.errors import PlanFault
@@ -27,15 +27,33 @@ Content = list[tuple[Block, int]]
 
 
 class Piece:
-    """A block of one content."""
+    """A block of one content, its writer, and its readers since, each with the part of the block that it reads."""
 
     __slots__ = ("block", "mask", "readers", "writer")
 
-    def __init__(self, block: Block, mask: int, writer: int, readers: Iterable[int] = ()) -> None:
+    def __init__(self, block: Block, mask: int, writer: int) -> None:
         self.block = block
         self.mask = mask
         self.writer = writer
-        self.readers = list(readers)
+        self.readers: list[tuple[int, Block]] = []
+
+    def accesses(self, part: Block) -> list[int]:
+        """The tasks that touch a part of it."""
+        if part == self.block:
+            return [self.writer, *(task for task, _ in self.readers)]
+        return [self.writer, *(task for task, read in self.readers if boxes.intersect(read, part))]
+
+    def without(self, part: Block) -> list[Piece]:
+        """What is left of it around a part that is overwritten."""
+        pieces = []
+        for rest in boxes.subtract(self.block, part):
+            piece = Piece(rest, self.mask, self.writer)
+            for task, read in self.readers:
+                common = boxes.intersect(read, rest)
+                if common is not None:
+                    piece.readers.append((task, common))
+            pieces.append(piece)
+        return pieces
 
 
 class Tenure:
@@ -54,7 +72,7 @@ class Tenure:
         self.usurper = usurper
         if self.pieces:
             pieces = self.pieces.values()
-            self.accesses = frozenset(task for piece in pieces for task in (piece.writer, *piece.readers))
+            self.accesses = frozenset(task for piece in pieces for task in piece.accesses(piece.block))
             self.pieces = {}
 
 
@@ -114,7 +132,7 @@ class Contents:
                 if not self._ordering.ended(piece.writer):
                     what = f"reads buffer {region.buffer} {boxes.show(common)}, which tasks[{piece.writer}] writes"
                     raise PlanFault(f"it {what}, without waiting for it", where=where)
-                piece.readers.append(task)
+                piece.readers.append((task, common))
             content.append((common, piece.mask))
         found = sum(boxes.size(block) for block, _ in content)
         if found != boxes.size(region.block):
@@ -136,12 +154,14 @@ class Contents:
             self._tenures[region.buffer] = tenure
         left = boxes.size(region.block)
         for piece, common in self._overlapping(tenure, region.block, where):
-            self._exclude((piece.writer, *piece.readers), region, where, task, in_place)
+            self._budget.spend(len(piece.readers), where)
+            self._exclude(piece.accesses(common), region, where, task, in_place)
             left -= boxes.size(common)
             del tenure.pieces[piece.block]
-            for rest in boxes.subtract(piece.block, common):
-                tenure.pieces[rest] = Piece(rest, piece.mask, piece.writer, piece.readers)
+            for rest in piece.without(common):
+                tenure.pieces[rest.block] = rest
         if left:
+            self._budget.spend(len(tenure.before), where)
             self._exclude(tenure.before, region, where, task)
         for block, mask in content:
             tenure.pieces[block] = Piece(block, mask, task)
@@ -159,9 +179,8 @@ class Contents:
                 found.append((piece, common))
         return found
 
-    def _exclude(self, others: Collection[int], region: Region, where: str, task: int, in_place: bool = False) -> None:
+    def _exclude(self, others: Iterable[int], region: Region, where: str, task: int, in_place: bool = False) -> None:
         """Raises PlanFault unless all of `others` have ended when `task` starts to write the region."""
-        self._budget.spend(len(others), where)
         for other in others:
             if self._ordering.ended(other) or (in_place and other == task):
                 continue
