@@ -151,8 +151,7 @@ class Graph:
     def softmax(self, x: Tensor, axis: int = -1) -> Tensor:
         """The softmax along one dimension."""
         (desc,) = self._descs(x)
-        named = TensorDesc(tuple(f"d{d}" for d in range(desc.rank)), desc.shape, desc.dtype)
-        return self._apply(registry.call("softmax", (named, f"d{_axis(axis, desc)}"), {}), (x,))
+        return self._apply(registry.call("softmax", (desc, desc.dims[_axis(axis, desc)]), {}), (x,))
 
     def einsum(self, equation: str, *tensors: Tensor) -> Tensor:
         """A product of tensors, summed over the indices that the right side lacks: "ij,jk->ik"."""

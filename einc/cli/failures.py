@@ -18,11 +18,18 @@ SUCCESS, USAGE, BUG, MISSING, CANNOT_WRITE, INTERRUPTED = 0, 2, 70, 69, 73, 130
 
 
 class ComparisonFailed(CheckFailed):
-    """A check that did not hold; `document` is what the command would have printed as JSON had it held."""
+    """A check that did not hold.
 
-    def __init__(self, message: str, document: dict[str, Any], *, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
+    `document` is what the command prints as JSON when it holds; `details` are lines that only people want.
+    """
+
+    def __init__(self, message: str, document: dict[str, Any], *, details: str = "") -> None:
+        super().__init__(message)
         self.document = document
+        self.details = details
+
+    def render(self) -> str:
+        return f"{self.message}\n{self.details}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from einc.options import CompileOptions
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]  # generic in newer versions of click only
+else:
+    ParamType = click.ParamType
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-class Devices(click.ParamType):
+class Devices(ParamType):
     """`4` or `0,1,4,5`."""
 
     name = "N | 0,1,2"
@@ -31,7 +36,7 @@ class Devices(click.ParamType):
         return numbers[0] if len(numbers) == 1 and "," not in value else numbers
 
 
-class Definition(click.ParamType):
+class Definition(ParamType):
     """`NAME=VALUE`."""
 
     name = "NAME=VALUE"

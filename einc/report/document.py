@@ -5,6 +5,8 @@ The fields are a contract with scripts (`docs/cli.md`); a field whose part does 
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 from einc.core.intervals import Intervals
@@ -22,7 +24,7 @@ Document = dict[str, Any]
 def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, only: str | None = None) -> Document:
     """The whole document; `only` leaves out all operators but one, `ideal` the machine's latencies."""
     clock = _Clock(bundle, ideal)
-    moved = _moved(bundle)
+    moves = _moves(bundle)
     try:
         plan = restore_plan(bundle)
     except OperatorError:
@@ -31,7 +33,7 @@ def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, onl
     for operation in bundle.operations:
         if only is None or operation.name == only:
             document = _operation(bundle, operation, clock)
-            document["moves"] = moved.get(operation.name, _NOTHING)
+            document["moves"] = moves.operators.get(operation.name, _NOTHING)
             document["next_best"] = None if plan is None else _next_best(plan, operation.name)
             if all_specs:
                 document["candidates"] = None if plan is None else _candidates(plan, operation.name)
@@ -52,7 +54,7 @@ def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, onl
                 "name": bundle.tensors[output.tensor].name,
                 "blocks": [_block(region.block) for region in output.regions],
                 "sites": [bundle.buffers[region.buffer].site for region in output.regions],
-                "moves": moved.get(bundle.tensors[output.tensor].name, _NOTHING),
+                "moves": moves.outputs.get(bundle.tensors[output.tensor].name, _NOTHING),
                 "exchange": clock.exchange(output.exchange),
             }
             for output in bundle.outputs
@@ -133,20 +135,26 @@ def _intervals(node: Node, intervals: Intervals) -> Document:
     return {index.name: [list(interval) for interval in chosen] for index, chosen in indices}
 
 
-def _moved(bundle: Bundle) -> dict[str, dict[str, int]]:
-    """Per operator or output that transfers serve, how many there are and how many bytes they move."""
-    table: dict[str, dict[str, int]] = {}
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """How many transfers serve every operator and every output, and the bytes that they move."""
+
+    operators: dict[str, Document]
+    outputs: dict[str, Document]
+
+
+def _moves(bundle: Bundle) -> _Moves:
+    moves = _Moves({}, {})
     for task in bundle.tasks:
         if isinstance(task, TransferTask):
-            row = table.setdefault(task.serves, {"transfers": 0, "bytes": 0})
-            block = task.read.block
-            elements = 1
-            for lower, upper in zip(block.lower, block.upper, strict=True):
-                elements *= upper - lower
             tensor = bundle.tensors[bundle.buffers[task.read.buffer].tensor]
+            # An operator bears the name of its first output, and never reads it: that is the output coming home.
+            table = moves.outputs if tensor.name == task.serves else moves.operators
+            row = table.setdefault(task.serves, {"transfers": 0, "bytes": 0})
+            shape = (up - lo for lo, up in zip(task.read.block.lower, task.read.block.upper, strict=True))
             row["transfers"] += 1
-            row["bytes"] += elements * ITEMSIZE[tensor.dtype]
-    return table
+            row["bytes"] += math.prod(shape) * ITEMSIZE[tensor.dtype]
+    return moves
 
 
 class _Clock:

@@ -163,14 +163,14 @@ def _section(group: Sequence[Document], sites: int, strong: Emphasis, whole: boo
 
 def _movement(operation: Document) -> str:
     moves, exchange = operation["moves"], operation["exchange"]
-    if exchange is None:
-        return "moves nothing: its inputs are where it needs them"
-    took = f", {exchange['completion_ms']:.3f} ms"
-    if exchange["naive_ms"] != exchange["completion_ms"]:
-        took += f" (naive {exchange['naive_ms']:.3f} ms)"
-    if not moves["transfers"]:
-        return f"moves nothing between sites{took}"
-    return f"moves {size(moves['bytes'])} in {moves['transfers']} transfers{took}"
+    text = "moves nothing between sites"
+    if moves["transfers"]:
+        text = f"moves {size(moves['bytes'])} in {moves['transfers']} transfers"
+    if exchange is not None:
+        text += f", {exchange['completion_ms']:.3f} ms"
+        if exchange["naive_ms"] != exchange["completion_ms"]:
+            text += f" (naive {exchange['naive_ms']:.3f} ms)"
+    return text
 
 
 def _alternative(operation: Document) -> str:

@@ -43,15 +43,13 @@ def check_command(file: str, machine: str | None, naive: bool, as_json: bool) ->
 
     Without a machine, every pair of sites can talk.
     """
-    from einc.exprog.checker import check
-
     model = _machine(machine, ideal=True)
-    program = _read(file, model, naive)
-    verdict = check(program, model)
-    faults = [str(fault) for fault in verdict.faults]
-    document: dict[str, Any] = {"valid": verdict.valid, "faults": faults, "program": _print(program)}
-    if not verdict.valid:
-        raise ComparisonFailed("\n".join([f"{file}: this program is not valid", *faults]), document)
+    program, errors = _examined(file, model, naive)
+    faults = [{"message": error.message, "where": str(error.where)} for error in errors]
+    document: dict[str, Any] = {"valid": not errors, "faults": faults, "program": _print(program)}
+    if errors:
+        details = "\n".join(error.render() for error in errors)
+        raise ComparisonFailed(f"{file} is not valid", document, details=details)
     if as_json:
         output.say_json(document)
     else:
@@ -74,17 +72,16 @@ def check_command(file: str, machine: str | None, naive: bool, as_json: bool) ->
 @json_option
 def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: str | None, as_json: bool) -> None:
     """Run a program on a model of a machine and print its completion time in milliseconds."""
-    from einc.exprog.checker import check
     from einc.exprog.simulator import simulate
 
     if target is not None:
         output.require_writable(target)
     model = _machine(machine, ideal)
     assert model is not None
-    program = _read(file, model, naive)
-    verdict = check(program, model)
-    if not verdict.valid:
-        raise ProgramError("\n".join(["this program is not valid", *map(str, verdict.faults)]), where=file)
+    program, errors = _examined(file, model, naive)
+    if errors:
+        more = f"{len(errors) - 1} more faults: `einc exprog check` lists them" if len(errors) > 1 else None
+        raise ProgramError(errors[0].message, where=errors[0].where, hint=more or errors[0].hint)
     completion = simulate(program, model).completion_ms
     text = _print(program)
     if target is not None:
@@ -120,18 +117,22 @@ def _machine(name: str | None, ideal: bool) -> Machine | None:
     return machine.ideal() if ideal else machine
 
 
-def _read(file: str, machine: Machine | None, naive: bool) -> Program:
+def _examined(file: str, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
+    """The ground program of a file, and everything that keeps it from being valid, each with its place in the file."""
+    from einc.exprog.checker import check
     from einc.exprog.parser import parse
-    from einc.exprog.resolve import resolve
+    from einc.exprog.resolve import located, resolve_located
 
-    program = resolve(parse(files.read_text(file), file), machine)
-    if naive:
+    if naive and machine is None:
+        raise click.UsageError("--naive needs a machine: give -m")
+    resolved = resolve_located(parse(files.read_text(file), file), machine)
+    program = resolved.program
+    if naive and machine is not None:
         from einc.exprog.naive import naive_body
 
-        if machine is None:
-            raise click.UsageError("--naive needs a machine: give -m")
-        return naive_body(program, machine)
-    return program
+        program = naive_body(program, machine)
+    faults = check(program, machine).faults
+    return program, [located(resolved, fault.message, fault.subject) for fault in faults]
 
 
 def _print(program: Program) -> str:

@@ -85,7 +85,7 @@ def _show(machine: Machine, as_json: bool) -> None:
 def _summary(machine: Machine) -> str:
     site = machine.sites[0]
     speed = ", ".join(f"{flops / 1e12:g} {name}" for name, flops in site.flops)
-    memory = f"{site.memory_bytes / 2**30:g} GiB, {site.hbm_gbs:g} GB/s"
+    memory = f"{site.memory_bytes / 2**30:.4g} GiB, {site.hbm_gbs:g} GB/s"
     return f"{len(machine.sites)} sites of {memory}" + (f", TFLOP/s: {speed}" if speed else "")
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
+    from runtime.session import Session
 
     from einc.cli.comparison import Comparison
     from runtime.bundle import Bundle
-    from runtime.session import Session
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -110,8 +110,9 @@ def _prepare(
     bundle: Bundle, devices: int | tuple[int, ...] | None, inputs: tuple[str, ...], weights: str | None
 ) -> tuple[Session, dict[str, Array]]:
     """A session with everything loaded, and what was loaded into it."""
-    from einc.cli.arrays import read_inputs, read_weights
     from runtime.session import Session
+
+    from einc.cli.arrays import read_inputs, read_weights
 
     given = {**read_inputs(bundle, inputs), **read_weights(bundle, weights)}
     session = Session(bundle, backend="cpu", devices=(devices,) if isinstance(devices, int) else devices)
