@@ -23,11 +23,14 @@ Run = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """`bind` takes a byte array of at least `scratch` bytes and gives the callable; `work` is about one per flop."""
+    """`bind` takes a byte array of at least `scratch` bytes and gives the callable.
+
+    `nanoseconds` is a rough estimate of its time on one core, for the order in which tasks are started.
+    """
 
     bind: Callable[[Array], Run]
     scratch: int = 0
-    work: float = 0.0
+    nanoseconds: float = 0.0
 
 
 class Builder(Protocol):

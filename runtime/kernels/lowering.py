@@ -88,6 +88,14 @@ def _store(source: Any, target: Any) -> None:
     np.copyto(target, source, casting="unsafe")
 
 
+def _maximum(one: Any, other: Any, target: Any) -> None:
+    np.maximum(one, other, out=target)  # its third positional argument is not an output
+
+
+def _minimum(one: Any, other: Any, target: Any) -> None:
+    np.minimum(one, other, out=target)
+
+
 def _select(condition: Any, yes: Any, no: Any, target: Any) -> None:
     np.copyto(target, no)
     np.copyto(target, yes, where=condition)
@@ -110,7 +118,7 @@ most 7e-9 (in f32 arithmetic 6e-8). Then gelu(x) = max(x, 0) - u * exp(-p(u)) fo
 _UFUNCS: dict[str, Callable[..., Any]] = {
     "neg": np.negative, "abs": np.absolute, "tanh": np.tanh, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
     "not": np.logical_not, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
-    "floordiv": np.floor_divide, "mod": np.remainder, "pow": np.power, "max": np.maximum, "min": np.minimum,
+    "floordiv": np.floor_divide, "mod": np.remainder, "pow": np.power, "max": _maximum, "min": _minimum,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "and": np.logical_and, "or": np.logical_or, "where": _select,
 }  # fmt: skip
@@ -186,7 +194,7 @@ class _Expansion:
     # Functions of several calls. Constants have the type that is computed in.
 
     def _relu(self, x: Place, dtype: DType) -> Place:
-        return self.call(np.maximum, dtype, x, dtype.type(0))
+        return self.call(_maximum, dtype, x, dtype.type(0))
 
     def _rsqrt(self, x: Place, dtype: DType) -> Place:
         return self.call(np.true_divide, dtype, dtype.type(1), self.call(np.sqrt, dtype, x))
@@ -215,7 +223,7 @@ class _Expansion:
     def _gelu(self, x: Place, dtype: DType) -> Place:
         if dtype == np.float64:
             return self.call(_gelu_f64, dtype, x)
-        magnitude = self.call(np.minimum, dtype, self.call(np.absolute, dtype, x), dtype.type(16))
+        magnitude = self.call(_minimum, dtype, self.call(np.absolute, dtype, x), dtype.type(16))
         power = self.call(np.multiply, dtype, magnitude, dtype.type(-_TAIL[-1]))
         for coefficient in _TAIL[-2:0:-1]:
             power = self.call(np.multiply, dtype, self.call(np.add, dtype, power, dtype.type(-coefficient)), magnitude)
@@ -243,7 +251,7 @@ def allocate(calls: Sequence[Call], value: Place) -> Code:
         target = call.target
         if isinstance(target, Value):
             # numpy works in place where an operand has exactly the target's layout; any other overlap would copy.
-            reusable = [x for x in dying if isinstance(call.function, np.ufunc) and _alike(x, target)]
+            reusable = [x for x in dying if _in_place(call.function) and _alike(x, target)]
             if reusable:
                 slot = registers[reusable[0]].slot
                 dying.remove(reusable[0])
@@ -259,6 +267,10 @@ def allocate(calls: Sequence[Call], value: Place) -> Code:
         if isinstance(target, Value) and target not in last_use and target != value:
             free.append(registers[target].slot)
     return Code(tuple(placed), tuple(slots), place(value))
+
+
+def _in_place(function: Callable[..., Any]) -> bool:
+    return isinstance(function, np.ufunc) or function in (_maximum, _minimum)
 
 
 def _alike(one: Value, other: Value) -> bool:

@@ -74,7 +74,7 @@ def build_contract(
         contraction = _Contraction(joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory))
         return runner(contraction.plan(operands, Operand(equation.output, output)))
 
-    return Kernel(bind, scratch.size, 2.0 * math.prod(joined.extents.values()))
+    return Kernel(bind, scratch.size, math.prod(joined.extents.values()) / 20)
 
 
 class _Contraction:

@@ -54,7 +54,7 @@ def build_map(
             calls += evaluator.resolve(memory, piece, sources, target)[0]
         return runner(calls)
 
-    return Kernel(bind, scratch.size, float(output.size * len(code.calls)))
+    return Kernel(bind, scratch.size, 0.3 * output.size * len(code.calls))
 
 
 def build_reduce(
@@ -103,11 +103,12 @@ def build_reduce(
         calls.append((_store, [accumulator, target]))
         return runner(calls)
 
-    return Kernel(bind, scratch.size, float(math.prod(walk.extents) * (1 + len(code.calls))))
+    return Kernel(bind, scratch.size, 0.3 * math.prod(walk.extents) * (1 + len(code.calls)))
 
 
 def _accumulate(ufunc: Any, values: Array, axes: tuple[int, ...], accumulator: Array) -> None:
-    dtype = np.int64 if values.dtype == np.int32 else values.dtype
+    """Along the last axis numpy sums in pairs, which is exact enough in f32; along others it adds up one by one."""
+    dtype = values.dtype if axes and axes[-1] == values.ndim - 1 and values.dtype.kind == "f" else accumulator.dtype
     ufunc(accumulator, ufunc.reduce(values, axis=axes, dtype=dtype, keepdims=True) if axes else values, out=accumulator)
 
 

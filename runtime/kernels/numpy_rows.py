@@ -61,7 +61,7 @@ def build_softmax(
                 calls.append((_store, [exps, y]))
         return runner(calls)
 
-    return Kernel(bind, scratch.size, 10.0 * source.size)
+    return Kernel(bind, scratch.size, 4.0 * source.size)
 
 
 def build_regroup(
@@ -79,10 +79,10 @@ def build_regroup(
         raise PlanFault(f"regroup of {source.size} elements of {source.dtype} into {target.size} of {target.dtype}")
     seen = _reshaped(source, target.shape)
     if seen is not None:
-        return Kernel(lambda _: runner([(_store, [seen, target])]), work=float(source.size))
+        return Kernel(lambda _: runner([(_store, [seen, target])]), nanoseconds=0.5 * source.size)
     written = _reshaped(target, source.shape)
     if written is not None:
-        return Kernel(lambda _: runner([(_store, [source, written])]), work=float(source.size))
+        return Kernel(lambda _: runner([(_store, [source, written])]), nanoseconds=0.5 * source.size)
     scratch = ScratchPlan()
     dense = scratch.take(source.shape, source.dtype)
 
@@ -90,7 +90,7 @@ def build_regroup(
         copy = dense.of(memory)
         return runner([(_store, [source, copy]), (_store, [copy.reshape(target.shape), target])])
 
-    return Kernel(bind, scratch.size, 2.0 * source.size)
+    return Kernel(bind, scratch.size, 1.0 * source.size)
 
 
 def _reshaped(view: Array, shape: Sequence[int]) -> Array | None:

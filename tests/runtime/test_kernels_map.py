@@ -228,10 +228,10 @@ def test_random_programs_reuse_registers_correctly():
 
 F = np.ones((2, 3), "f4")
 BAD_PROGRAMS = [
-    ("", "step 0"), ("t1 = relu x0", "step 0"), ("t0 = relu", "step 0"), ("t0 = relu x0 x0", "takes 1"),
+    ("", "step 0"), ("t1 = relu x0", "step 0"), ("t0 = relu", "found 0"), ("t0 = relu x0 x0", "takes 1"),
     ("t0 = relu x1", "unknown operand 'x1'"), ("t0 = relu t0", "unknown operand 't0'"), ("t0 = relu x-1", "operand"),
     ("t0 = eval x0", "unknown function 'eval'"), ("t0 = cast:f8 x0", "unknown function"), ("t0 = add x0 1e999999x", "operand"),
-    ("t0 = add x0 __import__('os')", "operands"), ("t0 = add x0 true", "literal True"), ("t0 = not x0", "not defined"),
+    ("t0 = add x0 __import__('os')", "operand"), ("t0 = add x0 true", "literal True"), ("t0 = not x0", "not defined"),
     ("t0 = and x0 x0", "not defined"), ("t0 = gt x0 1", "ends in bool"), ("t0 = where x0 x0 x0", "condition"),
     ("t0 = cast:i32 x0", "ends in i32"), ("t0 = copy 1.0", "only literals"), ("t0 = relu x0;", "step 1"),
     ("t0 = cast:i32 x0; t1 = add t0 1.5; t2 = cast:f32 t1", "literal 1.5"),
@@ -328,7 +328,7 @@ def test_bad_reductions_are_refused():
     good = {"program": "t0 = copy x0", "indices": "i j -> i", "aggregation": "sum"}
     for change, message in [
         ({"aggregation": "mean"}, "unknown aggregation 'mean'"),
-        ({"indices": "i j -> k"}, "extent|index"),
+        ({"indices": "i j -> k"}, "in one operand|lacks|none|dimensions"),
     ]:
         with pytest.raises(PlanFault, match=message):
             prepare(

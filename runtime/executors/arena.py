@@ -1,0 +1,62 @@
+"""The memory of a plan's sites on the host: one aligned arena per site, with every buffer a view of its site's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import EllipsisType
+
+import numpy as np
+
+from runtime.bundle import Bundle, Region
+from runtime.dtypes import Array, storage
+from runtime.errors import MissingFault, PlanFault
+from runtime.executors.host import require_memory
+
+ALIGNMENT = 64
+POISON = 0xFF
+"""Every byte of it makes a not-a-number of any floating type, and -1 of an integer."""
+
+
+def aligned_bytes(size: int) -> Array:
+    """Memory whose pages are taken when they are first written."""
+    try:
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise MissingFault(f"{size:,} bytes of memory cannot be had") from error
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+class Arenas:
+    """Allocates all arenas; raises MissingFault where memory is short, and PlanFault for a buffer outside its arena."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        require_memory(sum(bundle.memory), f"running {bundle.model} on {len(bundle.memory)} sites")
+        self.bundle = bundle
+        self.arenas = [aligned_bytes(size) for size in bundle.memory]
+        self.buffers: list[Array] = []
+        for number, buffer in enumerate(bundle.buffers):
+            shape = [up - lo for lo, up in zip(buffer.block.lower, buffer.block.upper, strict=True)]
+            dtype = storage(bundle.tensors[buffer.tensor].dtype)
+            try:
+                self.buffers.append(np.ndarray(shape, dtype, self.arenas[buffer.site].data, buffer.offset))
+            except (TypeError, ValueError, IndexError) as error:
+                raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]") from error
+
+    def view(self, region: Region) -> Array:
+        """A region of a buffer, as a view."""
+        block, inner = self.bundle.buffers[region.buffer].block, region.block
+        bounds = list(zip(inner.lower, inner.upper, block.lower, block.upper, strict=True))
+        if not all(first <= lo < up <= last for lo, up, first, last in bounds):
+            raise PlanFault("the region is outside its buffer", where=f"buffers[{region.buffer}]")
+        key: tuple[slice | EllipsisType, ...] = (*(slice(lo - first, up - first) for lo, up, first, _ in bounds), ...)
+        return self.buffers[region.buffer][key]
+
+    def views(self, regions: Sequence[Region]) -> list[Array]:
+        return [self.view(region) for region in regions]
+
+    def poison(self) -> None:
+        """Overwrites everything that a run must write before it reads it."""
+        for buffer, array in zip(self.bundle.buffers, self.buffers, strict=True):
+            if buffer.role in ("scratch", "result"):
+                array.reshape(-1).view(np.uint8).fill(POISON)

@@ -1,0 +1,49 @@
+"""What an executor does for a session: holds the buffers of a bundle, runs its tasks, and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
+from runtime.dtypes import Array
+from runtime.trace import Event, Trace
+
+Record = tuple[int, int, float, float]
+"""Task, worker, start and end in seconds from the start of the execution."""
+
+
+class Executor(Protocol):
+    """Made for one bundle. Results stay valid until the next execution."""
+
+    @property
+    def name(self) -> str:
+        """The backend's name: cpu, null."""
+
+    def fill(self, buffer: int, values: Array) -> None:
+        """Writes a whole input or weight buffer, rounding to its type."""
+
+    def fetch(self, region: Region) -> Array:
+        """The values of a region, to be read at once."""
+
+    def execute(self, records: list[Record] | None = None) -> float:
+        """Runs all tasks and returns milliseconds; adds one record per task if asked.
+
+        Raises KernelFault for the first task that fails.
+        """
+
+
+def task_kind(task: AnyTask) -> str:
+    for kind, name in ((KernelTask, "kernel"), (TransferTask, "transfer"), (AggregateTask, "aggregate")):
+        if isinstance(task, kind):
+            return name
+    return "copy" if isinstance(task, CopyTask) else "fence"
+
+
+def trace_of(bundle: Bundle, records: Sequence[Record], milliseconds: float, backend: str) -> Trace:
+    """The records as a trace, by start."""
+    events = []
+    for number, worker, start, end in sorted(records, key=lambda record: (record[2], record[0])):
+        task = bundle.tasks[number]
+        events.append(Event(number, task_kind(task), task.serves, task.site, worker, start * 1e3, end * 1e3))
+    return Trace(tuple(events), milliseconds, backend)

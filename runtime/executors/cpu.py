@@ -1,0 +1,153 @@
+"""Runs a bundle on the host's cores: p sites in one process, one arena each, tasks dispatched by dependency.
+
+Everything is prepared when the executor is made: kernels are built for their views and refused if they do not fit.
+What a worker needs of its own (scratch memory, and callables that use it) is made when it first runs a task.
+Every sum is added up in the order that the plan gives, so that results are equal to the bit from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, FenceTask, KernelTask, Region, TransferTask
+from runtime.dtypes import Array
+from runtime.errors import KernelFault, PlanFault
+from runtime.executors import pool
+from runtime.executors.arena import Arenas, aligned_bytes
+from runtime.executors.base import Record, task_kind
+from runtime.executors.host import cores, require_memory, single_threaded_blas
+from runtime.executors.schedule import TaskGraph
+from runtime.kernels.base import Kernel, Run
+from runtime.kernels.pieces import Resolved, runner
+from runtime.kernels.registry import prepare
+
+_STEPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+
+class CpuExecutor:
+    """See `executors.base.Executor`.
+
+    `workers` defaults to one per core. For tests: `poison` fills memory with not-a-numbers before each run, `ranks`
+    replaces the order in which ready tasks start, highest first.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self, bundle: Bundle, workers: int | None = None, *, poison: bool = False, ranks: Sequence[float] | None = None
+    ) -> None:
+        self.bundle, self._poison = bundle, poison
+        self.workers = workers or cores()
+        self._arenas = Arenas(bundle)
+        self._kernels = [self._prepared(number, task) for number, task in enumerate(bundle.tasks)]
+        self._graph = TaskGraph.of(bundle.tasks, [kernel.nanoseconds for kernel in self._kernels], ranks)
+        self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
+        require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
+        self._scratch: list[Array | None] = [None] * self.workers
+        self._bound: list[list[Run | None]] = [[None] * len(bundle.tasks) for _ in range(self.workers)]
+
+    def fill(self, buffer: int, values: Array) -> None:
+        np.copyto(self._arenas.buffers[buffer], values, casting="unsafe")
+
+    def fetch(self, region: Region) -> Array:
+        return self._arenas.view(region)
+
+    def execute(self, records: list[Record] | None = None) -> float:
+        if self._poison:
+            self._arenas.poison()
+        try:
+            with single_threaded_blas():
+                return 1e3 * pool.run(self._graph, self.workers, self._start_worker, self._is_fence, records)
+        except pool.TaskError as error:
+            raise self._fault(error) from error.cause
+
+    def _start_worker(self, worker: int) -> pool.RunTask:
+        np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
+        scratch = self._scratch[worker]
+        if scratch is None:
+            scratch = self._scratch[worker] = aligned_bytes(self._scratch_size)
+        bound, kernels = self._bound[worker], self._kernels
+
+        def run_task(number: int) -> None:
+            run = bound[number]
+            if run is None:
+                run = bound[number] = kernels[number].bind(scratch)
+            run()
+
+        return run_task
+
+    def _is_fence(self, number: int) -> bool:
+        return isinstance(self.bundle.tasks[number], FenceTask)
+
+    def _prepared(self, number: int, task: AnyTask) -> Kernel:
+        try:
+            return self._kernel(task)
+        except PlanFault as fault:
+            fault.where = f"tasks[{number}], {task_kind(task)} for {task.serves}" + (
+                f", {fault.where}" if fault.where else ""
+            )
+            raise
+
+    def _kernel(self, task: AnyTask) -> Kernel:
+        views = self._arenas.views
+        if isinstance(task, KernelTask):
+            operation = self.bundle.operations[task.operation]
+            blocks = operation.functions[task.function]
+            return prepare(
+                operation.kernel,
+                operation.kernel_attributes,
+                views(task.reads),
+                views(task.writes),
+                blocks.inputs,
+                blocks.outputs,
+            )
+        if isinstance(task, AggregateTask):
+            return _aggregate(task.aggregation, views(task.reads), self._arenas.view(task.write))
+        if isinstance(task, TransferTask):
+            return _moves(views([task.read]), views([task.write]))
+        if isinstance(task, CopyTask):
+            return _moves(views(task.reads), views(task.writes))
+        return Kernel(lambda _: runner([]))
+
+    def _fault(self, error: pool.TaskError) -> KernelFault:
+        if error.task < 0:
+            return KernelFault(f"a worker could not start: {_told(error.cause)}")
+        task = self.bundle.tasks[error.task]
+        kernel = self.bundle.operations[task.operation].kernel if isinstance(task, KernelTask) else task_kind(task)
+        return KernelFault(
+            f"the {kernel} at site {task.site} failed: {_told(error.cause)}",
+            where=f"task {error.task} ({task_kind(task)} for {task.serves})",
+        )
+
+
+def _aggregate(aggregation: str, reads: Sequence[Array], write: Array) -> Kernel:
+    """A chain of additions (or the like) over the regions in their order, rounded once at the end."""
+    step = _STEPS[aggregation]
+    program = [f"t{k} = {step} {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(reads) - 1)]
+    dims = " ".join(f"i{axis}" for axis in range(write.ndim))
+    return prepare(
+        "map",
+        {"program": "; ".join(program) or "t0 = copy x0", "indices": f"{', '.join([dims] * len(reads))} -> {dims}"},
+        reads,
+        [write],
+    )
+
+
+def _moves(reads: Sequence[Array], writes: Sequence[Array]) -> Kernel:
+    calls: list[Resolved] = []
+    for source, target in zip(reads, writes, strict=True):
+        if source.shape != target.shape or source.dtype != target.dtype:
+            raise PlanFault(f"a region of {source.shape} {source.dtype} moves to one of {target.shape} {target.dtype}")
+        calls.append((np.copyto, [_plain(target), _plain(source)]))
+    return Kernel(lambda _: runner(calls), nanoseconds=0.15 * sum(source.nbytes for source in reads))
+
+
+def _plain(array: Array) -> Array:
+    """The same bytes as integers, which numpy moves faster than elements of a type that it does not know."""
+    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

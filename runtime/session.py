@@ -1,0 +1,197 @@
+"""A session: a bundle made ready on a backend. Load inputs and weights, execute, offload results; again and again.
+
+Inputs and weights stay loaded until they are replaced, so that weights are loaded once for many executions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from runtime.bundle import Bundle, Tensor
+from runtime.errors import ArrayFault, MissingFault, PlanFault
+
+if TYPE_CHECKING:
+    from runtime.dtypes import Array
+    from runtime.executors.base import Executor, Record
+    from runtime.trace import Trace
+
+BACKENDS = ("auto", "cpu", "cuda", "null")
+
+
+class Session:
+    """Made from a bundle that `runtime.bundle.decode` or the compiler made.
+
+    `backend` is auto, cpu or cuda (or null, which computes nothing); `devices` gives each site its device, and the CPU
+    takes any. Raises MissingFault where a backend or memory is not there, and PlanFault for kernels that the runtime
+    does not have.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        backend: str = "auto",
+        devices: Sequence[int] | None = None,
+        *,
+        executor: Executor | None = None,
+    ) -> None:
+        self.bundle = bundle
+        if devices is not None and len(devices) != len(bundle.memory):
+            raise PlanFault(f"{len(devices)} devices are given for a plan of {len(bundle.memory)} sites")
+        self._executor = executor if executor is not None else _executor(bundle, backend)
+        self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
+        self._wanted = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
+        self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}
+        self._buffers: dict[str, list[int]] = {name: [] for name in self._wanted}
+        for number, buffer in enumerate(bundle.buffers):
+            if buffer.role in ("input", "weight"):
+                self._buffers[bundle.tensors[buffer.tensor].name].append(number)
+        self._loaded: set[str] = set()
+        self._executed = False
+        self._trace: Trace | None = None
+
+    @property
+    def backend(self) -> str:
+        return self._executor.name
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What must be loaded for an execution, weights apart."""
+        return tuple(tensor for tensor in self.bundle.tensors if tensor.kind == "input")
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return tuple(self.bundle.tensors[output.tensor] for output in self.bundle.outputs)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The inputs and weights that are not loaded yet."""
+        return tuple(name for name in self._wanted if name not in self._loaded)
+
+    @property
+    def trace(self) -> Trace | None:
+        """The timeline of the last execution that was asked for one."""
+        return self._trace
+
+    def load(self, name: str, array: Any) -> None:
+        """Loads an input or weight from an array of its type and shape; float32 is rounded for a bf16 tensor.
+
+        The array is copied. Its byte order and memory order may be any. Raises ArrayFault.
+        """
+        self.load_all([(name, array)])
+
+    def load_all(self, arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Loads several arrays, or none of them: every one that is unknown, unfit or given twice is reported."""
+        pairs = list(arrays.items() if isinstance(arrays, Mapping) else arrays)
+        problems = [problem for name, array in pairs if (problem := self._problem(name, array)) is not None]
+        names = [name for name, _ in pairs]
+        problems += [f"'{name}' is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+        _raise_together(problems)
+        for name, array in pairs:
+            self._place(name, array)
+
+    def load_weights(self, source: str | os.PathLike[str] | Mapping[str, Any]) -> None:
+        """Loads all weights from a safetensors file, a directory of them, an .npz file, `rand:SEED`, or a mapping."""
+        weights = [tensor for tensor in self.bundle.tensors if tensor.kind == "weight"]
+        if isinstance(source, Mapping):
+            names = {tensor.name for tensor in weights}
+            problems = [f"weight '{name}' is missing" for name in sorted(names - set(source))]
+            problems += [f"there is no weight '{name}' in the plan" for name in source if name not in names]
+            _raise_together(problems)
+            self.load_all(source)
+            return
+        from runtime.weights import each_weight
+
+        for name, array in each_weight(weights, source):
+            self._place(name, array)
+
+    def execute(self, *, trace: bool = False) -> float:
+        """Runs the plan and returns milliseconds; with `trace`, the timeline is kept in `trace`.
+
+        Raises ArrayFault where something is not loaded, and KernelFault for the first task that fails.
+        """
+        if self.missing:
+            kinds = [f"{self._tensors[name].kind} '{name}'" for name in self.missing]
+            shown = ", ".join(kinds[:8]) + (f" and {len(kinds) - 8} more" if len(kinds) > 8 else "")
+            raise ArrayFault(f"nothing is loaded for {shown}")
+        records: list[Record] | None = [] if trace else None
+        milliseconds = self._executor.execute(records)
+        self._executed = True
+        if records is not None:
+            from runtime.executors.base import trace_of
+
+            self._trace = trace_of(self.bundle, records, milliseconds, self.backend)
+        return milliseconds
+
+    def offload(self, name: str) -> Array:
+        """A saved tensor as an array of its own, assembled from its blocks; bf16 comes as ml_dtypes' type."""
+        import numpy as np
+
+        from runtime.dtypes import storage
+
+        if name not in self._outputs:
+            raise ArrayFault(f"the plan saves no '{name}'", hint=_suggestion(name, list(self._outputs)))
+        if not self._executed:
+            raise ArrayFault(f"'{name}' is not computed yet", hint="execute first")
+        tensor = self._tensors[name]
+        array = np.empty(tensor.shape, storage(tensor.dtype))
+        for region in self._outputs[name].regions:
+            array[_key(region.block.lower, region.block.upper)] = self._executor.fetch(region)
+        return array
+
+    def _problem(self, name: str, array: Any) -> str | None:
+        import numpy as np
+
+        from runtime.dtypes import name_of
+
+        tensor = self._tensors.get(name)
+        if tensor is None or tensor.kind == "value":
+            return f"the plan has no input '{name}' ({_suggestion(name, self._wanted)})"
+        if not isinstance(array, np.ndarray | np.generic):
+            return f"'{name}' is no numpy array but {type(array).__name__}"
+        found = name_of(array.dtype.newbyteorder("=")) or str(array.dtype)
+        fits = found == tensor.dtype or (tensor.dtype == "bf16" and found == "f32")
+        if fits and array.shape == tensor.shape:
+            return None
+        expected = f"{tensor.dtype}{list(tensor.shape)}"
+        return f"expected {expected} for {tensor.kind} '{name}', found {found}{list(array.shape)}"
+
+    def _place(self, name: str, array: Any) -> None:
+        import numpy as np
+
+        whole = np.asarray(array)
+        for number in self._buffers[name]:
+            block = self.bundle.buffers[number].block
+            self._executor.fill(number, whole[_key(block.lower, block.upper)])
+        self._loaded.add(name)
+
+
+def _executor(bundle: Bundle, backend: str) -> Executor:
+    if backend not in BACKENDS:
+        raise MissingFault(f"there is no backend '{backend[:40]}'", hint=f"there are {', '.join(BACKENDS)}")
+    if backend == "cuda":
+        raise MissingFault("this version runs plans on the CPU only", hint="use the backend cpu or auto")
+    if backend == "null":
+        from runtime.executors.null import NullExecutor
+
+        return NullExecutor(bundle)
+    from runtime.executors.cpu import CpuExecutor
+
+    return CpuExecutor(bundle)
+
+
+def _key(lower: Sequence[int], upper: Sequence[int]) -> Any:
+    return (*(slice(lo, up) for lo, up in zip(lower, upper, strict=True)), ...)
+
+
+def _suggestion(name: str, names: Sequence[str]) -> str:
+    close = get_close_matches(name, names, 1)
+    return f"did you mean '{close[0]}'?" if close else f"it has {', '.join(map(repr, names[:8])) or 'none'}"
+
+
+def _raise_together(problems: Sequence[str]) -> None:
+    if problems:
+        shown = [*problems[:20], f"and {len(problems) - 20} more"] if len(problems) > 20 else list(problems)
+        raise ArrayFault("\n    ".join(shown))

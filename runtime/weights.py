@@ -1,0 +1,142 @@
+"""Weights by name from a safetensors file or a directory of them, from an .npz file, or drawn (`rand:SEED`).
+
+All problems with a source are reported together, before any data is read. A stored tensor has the declared type, or is
+float32 and rounded to the declared floating type; its shape is the declared one, or regroups it in order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from difflib import get_close_matches
+from pathlib import Path
+
+import msgspec
+
+from runtime.arrays import NpzFile, tensor_text
+from runtime.bundle import Bundle, Tensor
+from runtime.draws import random_input
+from runtime.dtypes import FLOATS, Array, name_of, storage
+from runtime.errors import ArrayFault
+from runtime.safetensors import SafetensorsFile
+
+RANDOM = "rand:"
+
+Stored = tuple[str, tuple[int, ...], Callable[[Tensor], Array]]
+"""A stored array's type, its shape, and how to read it as a tensor of that shape."""
+
+
+def weights_of(bundle: Bundle) -> tuple[Tensor, ...]:
+    return tuple(tensor for tensor in bundle.tensors if tensor.kind == "weight")
+
+
+def read_weights(tensors: Sequence[Tensor], source: str | os.PathLike[str]) -> dict[str, Array]:
+    """All of these weights, by their names in the plan, in their types and shapes; see `each_weight`."""
+    return dict(each_weight(tensors, source))
+
+
+def each_weight(tensors: Sequence[Tensor], source: str | os.PathLike[str]) -> Iterator[tuple[str, Array]]:
+    """The weights one after another, so that no more than one need be in memory (files are mapped where they can be).
+
+    Raises ArrayFault, with a line for each weight that is missing or unfit, before the first; OSError where a file
+    cannot be read.
+    """
+    path = os.fspath(source)
+    if path.startswith(RANDOM):
+        seed = parse_seed(path)
+        for tensor in tensors:
+            yield tensor.name, random_input(tensor, seed)
+        return
+    with ExitStack() as stack:
+        stored = _open(path, stack)
+        _require_fit(tensors, stored, path)
+        for tensor in tensors:
+            dtype, shape, read = stored[_stored_name(tensor, stored)]
+            array = read(msgspec.structs.replace(tensor, shape=shape)).reshape(tensor.shape)
+            yield tensor.name, array if dtype == tensor.dtype else array.astype(storage(tensor.dtype), copy=False)
+
+
+def parse_seed(source: str) -> int:
+    """The SEED of `rand:SEED`, a natural number below 10^18."""
+    digits = source.removeprefix(RANDOM)
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        raise ArrayFault(f"'{source[:40]}' names no seed", hint="write a number, as in rand:0")
+    return int(digits)
+
+
+def regroups(stored: Sequence[int], declared: Sequence[int]) -> bool:
+    """Whether every stored dimension is the product of consecutive declared ones, in order."""
+    ends = set(itertools.accumulate(declared, operator.mul, initial=1))
+    return math.prod(stored) == math.prod(declared) and set(itertools.accumulate(stored, operator.mul)) <= ends
+
+
+def _open(path: str, stack: ExitStack) -> Mapping[str, Stored]:
+    if os.path.isdir(path):
+        return _directory(path)
+    with open(path, "rb") as stream:
+        zipped = stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
+    if zipped or path.endswith(".npz"):
+        archive = stack.enter_context(NpzFile.open(path))
+        return {name: _npz_entry(archive, name) for name in archive.members}
+    return _file(path)
+
+
+def _npz_entry(archive: NpzFile, name: str) -> Stored:
+    header = archive.header(name)
+    kind = name_of(header.dtype.newbyteorder("=")) or str(header.dtype)
+    return kind, header.shape, lambda tensor: archive.read(name, tensor, rounded=True)
+
+
+def _file(path: str) -> dict[str, Stored]:
+    file = SafetensorsFile(path)
+
+    def reader(name: str) -> Callable[[Tensor], Array]:
+        return lambda _: file.array(name)
+
+    return {name: (entry.dtype, entry.shape, reader(name)) for name, entry in file.entries.items()}
+
+
+def _directory(path: str) -> dict[str, Stored]:
+    """All safetensors files in it; their names together must be distinct."""
+    files = sorted(entry for entry in Path(path).iterdir() if entry.suffix == ".safetensors")
+    if not files:
+        raise ArrayFault("there is no .safetensors file in this directory", where=path)
+    stored: dict[str, Stored] = {}
+    for file in files:
+        for name, entry in _file(str(file)).items():
+            if name in stored:
+                raise ArrayFault(f"'{name[:100]}' is in another file of the directory, too", where=str(file))
+            stored[name] = entry
+    return stored
+
+
+def _stored_name(tensor: Tensor, stored: Mapping[str, Stored]) -> str:
+    """A weight is looked up under the name that the model gives for files, else under its own."""
+    return tensor.stored if tensor.stored is not None and tensor.stored in stored else tensor.name
+
+
+def _require_fit(tensors: Sequence[Tensor], stored: Mapping[str, Stored], path: str) -> None:
+    problems = [problem for tensor in tensors if (problem := _problem(tensor, stored)) is not None]
+    if problems:
+        shown = problems[:20] + ([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])
+        raise ArrayFault(
+            "\n    ".join(shown) if len(shown) == 1 else "\n    ".join(["not what the plan asks for:", *shown]),
+            where=path,
+        )
+
+
+def _problem(tensor: Tensor, stored: Mapping[str, Stored]) -> str | None:
+    name = _stored_name(tensor, stored)
+    wanted = f"weight '{tensor.name}'" + (f" (stored as '{tensor.stored}')" if tensor.stored is not None else "")
+    if name not in stored:
+        close = get_close_matches(tensor.stored or tensor.name, stored, 1)
+        return f"{wanted} is not there" + (f"; did you mean '{close[0][:100]}'?" if close else "")
+    dtype, shape, _ = stored[name]
+    fits = dtype == tensor.dtype or (dtype == "f32" and tensor.dtype in FLOATS)
+    if fits and regroups(shape, tensor.shape):
+        return None
+    return f"{wanted} should be {tensor_text(tensor)}, found {dtype}{list(shape)}"
