@@ -118,11 +118,11 @@ class Equations:
                     raise self._findings.fail(f"index '{name}' is aggregated and cannot stand in the result", place)
             missing = [name for name in left if name not in names]
             if missing:
-                raise self._findings.fail(
-                    f"index '{missing[0]}' stands only on the right of '='",
-                    self._place_of(missing[0], join, syntax.span),
-                    f"aggregate over it too: `{operation.text}[{', '.join([*gone, *missing])}]`; or name it on the left",
+                place = self._place_of(missing[0], join, syntax.span)
+                hint = (
+                    f"aggregate over it too, `{operation.text}[{', '.join([*gone, *missing])}]`, or name it on the left"
                 )
+                raise self._findings.fail(f"index '{missing[0]}' stands only on the right of '='", place, hint)
         return self._apply(join, element, named, operation.text, wishes, span)
 
     def _apply(

@@ -1,0 +1,135 @@
+"""The canonical text of an AST: parsing it gives the same AST again, spans aside. Comments are not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from einc.frontend import ast
+
+_COMPARISON, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(6)
+_BINDING = {
+    "+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "//": _PRODUCT, "%": _PRODUCT, "**": _POWER,
+}  # fmt: skip
+
+
+def print_model(model: ast.Model) -> str:
+    """The text of a model, one statement per line."""
+    return "".join(f"{line}\n" for line in _body(model.statements, ""))
+
+
+def print_expression(expression: ast.Expression) -> str:
+    """The text of an expression, with no more parentheses than it needs."""
+    return _expression(expression, _COMPARISON)
+
+
+def _body(statements: Sequence[ast.Statement], indent: str) -> Iterable[str]:
+    for statement in statements:
+        match statement:
+            case ast.Block():
+                head = f"block {statement.name.text}({_names(statement.parameters)})"
+            case ast.Repeat():
+                variable = "" if statement.variable is None else f" as {statement.variable.text}"
+                head = f"repeat {print_expression(statement.count)}{variable}"
+            case ast.Preset():
+                head = f"preset {statement.name.text}"
+            case _:
+                yield indent + _statement(statement)
+                continue
+        yield f"{indent}{head} {{"
+        yield from _body(statement.body, indent + "    ")
+        yield f"{indent}}}"
+
+
+def _statement(statement: ast.Statement) -> str:
+    match statement:
+        case ast.ModelName():
+            return f"model {statement.name.text}"
+        case ast.Param():
+            return f"param {statement.name.text} = {print_expression(statement.value)}"
+        case ast.Dim():
+            return f"dim {statement.name.text} = {print_expression(statement.value)}"
+        case ast.Input():
+            return f"input {statement.name.text} : {statement.dtype.text}[{_names(statement.dims)}]"
+        case ast.Weight():
+            stored = "" if statement.stored is None else f" from {print_expression(statement.stored)}"
+            return f"weight {statement.name.text} : {statement.dtype.text}[{_names(statement.dims)}]{stored}"
+        case ast.Assign():
+            return f"{_names(statement.targets)} = {print_expression(statement.value)}"
+        case ast.Equation():
+            return f"{statement.target.text}[{_names(statement.indices)}] = {print_expression(statement.value)}"
+        case ast.Output():
+            saved = statement.definition
+            return f"output {_names(statement.names) if saved is None else _statement(saved)}"
+        case ast.Return():
+            return f"return {', '.join(map(print_expression, statement.values))}"
+        case _:
+            raise AssertionError(f"{type(statement).__name__} has a body")
+
+
+def _names(names: Iterable[ast.Name]) -> str:
+    return ", ".join(name.text for name in names)
+
+
+def _expression(expression: ast.Expression, binding: int) -> str:
+    """The text, in parentheses where the expression binds less tightly than `binding` asks."""
+    match expression:
+        case ast.Name():
+            return expression.text
+        case ast.Literal():
+            return _literal(expression.value)
+        case ast.List():
+            return f"[{', '.join(map(print_expression, expression.items))}]"
+        case ast.Negative():
+            text, own = f"-{_expression(expression.operand, _UNARY)}", _UNARY
+        case ast.Binary():
+            text, own = _binary(expression)
+        case ast.Call():
+            given = [print_expression(argument) for argument in expression.arguments]
+            given += [f"{keyword.name.text}={print_expression(keyword.value)}" for keyword in expression.keywords]
+            return f"{expression.function.text}({', '.join(given)})"
+        case ast.Indexed():
+            base = print_expression(expression.base)
+            plain = isinstance(expression.base, ast.Name | ast.Call)
+            return f"{base if plain else f'({base})'}[{_names(expression.indices)}]"
+        case ast.Aggregate():
+            body = print_expression(expression.body)
+            return f"{expression.operation.text}[{_names(expression.indices)}]({body})"
+    return f"({text})" if own < binding else text
+
+
+def _binary(expression: ast.Binary) -> tuple[str, int]:
+    """The text of a chain of operators, and how tightly it binds. Long chains lean to the left: a loop walks them."""
+    chain = [expression]
+    while isinstance(chain[-1].left, ast.Binary):
+        chain.append(chain[-1].left)
+    chain.reverse()
+    own = _ATOM
+    opened, pieces = 0, [_expression(chain[0].left, _operands(chain[0].operator)[0])]
+    for link in chain:
+        left, right = _operands(link.operator)
+        if own < left:
+            opened += 1
+            pieces.append(")")
+        own = _binding(link.operator)
+        pieces.append(f" {link.operator} {_expression(link.right, right)}")
+    return "(" * opened + "".join(pieces), own
+
+
+def _binding(operator: str) -> int:
+    return _BINDING.get(operator, _COMPARISON)
+
+
+def _operands(operator: str) -> tuple[int, int]:
+    """How tightly the left and the right operand of an operator must bind."""
+    own = _binding(operator)
+    if own == _POWER:  # to the right, and a minus may stand on its right
+        return _ATOM, _UNARY
+    if own == _COMPARISON:
+        return _SUM, _SUM
+    return own, own + 1
+
+
+def _literal(value: bool | int | float | str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f'"{value}"' if isinstance(value, str) else repr(value)

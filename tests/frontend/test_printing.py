@@ -1,0 +1,122 @@
+"""Printing and parsing: the text of any AST parses to that AST, and printing is stable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einc.frontend import ast
+from einc.frontend.parser import parse
+from einc.frontend.printer import print_expression, print_model
+
+WORDS = {
+    "model", "param", "dim", "input", "weight", "output", "return", "block", "repeat", "preset",
+    "from", "as", "true", "false",
+}  # fmt: skip
+INFIX = ["+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">="]
+
+names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True).filter(lambda n: n not in WORDS).map(ast.Name)
+strings = st.text(st.characters(blacklist_characters='"\n\r', blacklist_categories=["Cs"]), max_size=12).map(
+    ast.Literal
+)
+literals = (
+    st.integers(0, 2**63 - 1).map(ast.Literal)
+    | st.floats(0, allow_nan=False, allow_infinity=False).map(lambda x: ast.Literal(abs(x)))
+    | st.booleans().map(ast.Literal)
+    | strings
+)
+
+
+def lists(items: st.SearchStrategy, least: int = 0) -> st.SearchStrategy:
+    return st.lists(items, min_size=least, max_size=3).map(tuple)
+
+
+def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
+    calls = st.builds(ast.Call, names, lists(inner), lists(st.builds(ast.Keyword, names, inner)))
+    return (
+        lists(inner).map(ast.List)
+        | st.builds(ast.Negative, inner)
+        | st.builds(ast.Binary, st.sampled_from(INFIX), inner, inner)
+        | calls
+        | st.builds(ast.Indexed, inner, lists(names))
+        | st.builds(ast.Aggregate, names, lists(names), inner)
+    )
+
+
+expressions = st.recursive(names | literals, larger, max_leaves=12)
+assigns = st.builds(ast.Assign, lists(names, 1), expressions)
+equations = st.builds(ast.Equation, names, lists(names), expressions)
+simple = st.one_of(
+    st.builds(ast.ModelName, names),
+    st.builds(ast.Param, names, expressions),
+    st.builds(ast.Dim, names, expressions),
+    st.builds(ast.Input, names, names, lists(names)),
+    st.builds(ast.Weight, names, names, lists(names), st.none() | strings),
+    assigns,
+    equations,
+    st.builds(ast.Output, lists(names, 1)),
+    st.builds(lambda n, e: ast.Output((n,), ast.Assign((n,), e)), names, expressions),
+    equations.map(lambda e: ast.Output((e.target,), e)),
+    st.builds(ast.Return, lists(expressions, 1)),
+)
+
+
+def with_bodies(inner: st.SearchStrategy) -> st.SearchStrategy:
+    return (
+        st.builds(ast.Block, names, lists(names), lists(inner))
+        | st.builds(ast.Repeat, expressions, st.none() | names, lists(inner))
+        | st.builds(ast.Preset, names, lists(inner))
+    )
+
+
+models = st.lists(st.recursive(simple, with_bodies, max_leaves=4), max_size=5).map(lambda s: ast.Model(tuple(s)))
+
+
+@given(models)
+@settings(max_examples=150, deadline=None)
+def test_parsing_what_was_printed_gives_the_same_model(model: ast.Model) -> None:
+    text = print_model(model)
+    again = parse(text, "printed.ein")
+    assert again == model
+    assert print_model(again) == text
+
+
+@pytest.mark.parametrize("path", sorted(Path("models").glob("*.ein")), ids=lambda p: p.stem)
+def test_shipped_models_survive_printing(path: Path) -> None:
+    model = parse(path.read_text(encoding="utf-8"), str(path))
+    assert parse(print_model(model), "printed.ein") == model
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("((a + b)) + c", "a + b + c"),
+        ("a + (b + c)", "a + (b + c)"),
+        ("(a - b) * -c ** -d ** e", "(a - b) * -c ** -d ** e"),
+        ("(-a) ** b", "(-a) ** b"),
+        ("(a ** b) ** c", "(a ** b) ** c"),
+        ("-(-a)", "--a"),
+        ("-(a * b)", "-(a * b)"),
+        ("(a < b) == (c < d)", "(a < b) == (c < d)"),
+        ("((a + b) * c + d) / e", "((a + b) * c + d) / e"),
+        ("(f(x,))[i,]", "f(x)[i]"),
+        ("(a + b)[i]", "(a + b)[i]"),
+        ("1_000 + 1.50 + 1e3", "1000 + 1.5 + 1000.0"),
+    ],
+)
+def test_parentheses_stand_where_they_must(text: str, printed: str) -> None:
+    statement = parse(f"y = {text}", "t.ein").statements[0]
+    assert isinstance(statement, ast.Assign)
+    assert print_expression(statement.value) == printed
+
+
+def test_one_and_one_point_zero_and_true_are_three_literals() -> None:
+    assert len({ast.Literal(1), ast.Literal(1.0), ast.Literal(True)}) == 3
+
+
+def test_a_long_sum_prints_and_parses() -> None:
+    text = "y = " + " + ".join(["a"] * 20_000) + "\n"
+    assert print_model(parse(text, "t.ein")) == text
