@@ -21,11 +21,12 @@ def fuse(graph: Graph) -> Graph:
     output needs is pruned first, for a reader that nobody asked for would keep a group apart.
     """
     graph = prune(graph)
+    saved = frozenset(graph.outputs)
     kept: dict[str, Node] = {}  # by name, from the last to the first
     readers: dict[str, list[str]] = {}  # of every tensor, the names of the kept nodes that read it
     for node in reversed(graph.nodes):
         consumers = readers.get(node.outputs[0], [])
-        if len(node.outputs) == 1 and len(consumers) == 1 and node.outputs[0] not in graph.outputs:
+        if len(node.outputs) == 1 and len(consumers) == 1 and node.outputs[0] not in saved:
             consumer = kept[consumers[0]]
             fused = _fused(consumer, node)
             if fused is not None:
@@ -66,10 +67,10 @@ def _merged(node: Node) -> Node:
 
 
 def _note(readers: dict[str, list[str]], node: Node) -> None:
-    for name in set(node.inputs):
+    for name in dict.fromkeys(node.inputs):
         readers.setdefault(name, []).append(node.name)
 
 
 def _forget(readers: dict[str, list[str]], node: Node) -> None:
-    for name in set(node.inputs):
+    for name in dict.fromkeys(node.inputs):
         readers[name].remove(node.name)

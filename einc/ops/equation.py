@@ -8,7 +8,7 @@ result has it, its intervals tile the output, and where not, they make partial r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -110,29 +110,12 @@ class Equation(MappedOperator):
         return KernelCall("reduce", (("program", program), ("indices", indices), ("aggregation", self.aggregation)))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
-        import numpy as np
+        from einc.ops.evaluate import contract, join_and_aggregate
 
-        from einc.ops.evaluate import accumulating, aggregate, evaluate
-
-        number = {name: i for i, name in enumerate(self._extents)}
-        subscripts = [[number[name] for name in labels] for labels in self.labels]
-        wanted = [number[name] for name in self.result]
         if self.kernel.name == "contract":
-            wide = [array.astype(accumulating(self.dtype)) for array in arrays]
-            pairs = [x for pair in zip(wide, subscripts, strict=True) for x in pair]
-            value: Array = np.einsum(*pairs, wanted, optimize=True)
-        else:
-            joined = evaluate(
-                self.program,
-                [_aligned(array, axes, len(number)) for array, axes in zip(arrays, subscripts, strict=True)],
-                [desc.dtype for desc in self.operands],
-            )
-            joined = np.broadcast_to(joined, tuple(self._extents.values()))
-            gone = tuple(axis for axis in range(len(number)) if axis not in wanted)
-            value = aggregate(self.aggregation, joined, gone, self.dtype) if self.aggregation is not None else joined
-            kept = sorted(wanted)
-            value = value.transpose([kept.index(axis) for axis in wanted])
-        return (value.astype(self.dtype.numpy()),)
+            return (contract(arrays, self.labels, self.result, self.dtype),)
+        dtypes = [desc.dtype for desc in self.operands]
+        return (join_and_aggregate(self.program, arrays, self.labels, dtypes, self.result, self.aggregation),)
 
     def flops(self, function: FunctionSpec) -> int:
         """One operation per step of the program, and one to aggregate, for each element of the join."""
@@ -212,15 +195,6 @@ class Equation(MappedOperator):
         return j == j2 and self.result == (*shared, i, k) and self.labels[1] in ((*shared, j, k), (j, k))
 
 
-def _aligned(array: Array, axes: Sequence[int], rank: int) -> Array:
-    """The array with its dimensions at `axes` of `rank` dimensions, diagonals taken, extent 1 elsewhere."""
-    import numpy as np
-
-    kept = sorted(set(axes))
-    array = np.einsum(array, list(axes), kept)
-    return array.reshape([array.shape[kept.index(axis)] if axis in kept else 1 for axis in range(rank)])
-
-
 def index_equation(
     inputs: Sequence[tuple[TensorDesc, tuple[str, ...]]],
     result: Sequence[tuple[str, str]],
@@ -237,6 +211,26 @@ def index_equation(
         raise OperatorError("an index equation needs at least one tensor")
     if program.arity != len(inputs):
         raise OperatorError(f"the join expression reads {program.arity} tensors, not {len(inputs)}")
+    extents = _bind(inputs)
+    names = tuple(name for name, _ in result)
+    gone = [name for name in extents if name not in names]
+    _check_result(names, gone, extents, aggregation)
+    program, types = program.resolve([desc.dtype for desc, _ in inputs])
+    if gone and types[-1] is DType.BOOL:
+        raise OperatorError(f"{aggregation} does not take bool", hint='convert it: cast(x, "i32")')
+    return Equation(
+        tuple(desc for desc, _ in inputs),
+        tuple(labels for _, labels in inputs),
+        names,
+        tuple(dim for _, dim in result),
+        program,
+        aggregation if gone else None,
+        types[-1],
+    )
+
+
+def _bind(inputs: Sequence[tuple[TensorDesc, Labels]]) -> dict[str, int]:
+    """The extent of every index, which must be the same wherever it stands."""
     extents: dict[str, tuple[int, str]] = {}
     for k, (desc, labels) in enumerate(inputs):
         if len(labels) != desc.rank:
@@ -256,7 +250,10 @@ def index_equation(
                 )
     if len(extents) > MOST_INDICES:
         raise OperatorError(f"an index equation of {len(extents)} indices; at most {MOST_INDICES} are supported")
-    names = tuple(name for name, _ in result)
+    return {name: extent for name, (extent, _) in extents.items()}
+
+
+def _check_result(names: Labels, gone: Sequence[str], extents: Mapping[str, int], aggregation: str | None) -> None:
     for name in names:
         if name not in extents:
             raise OperatorError(
@@ -265,25 +262,12 @@ def index_equation(
             )
         if names.count(name) > 1:
             raise OperatorError(f"index '{name}' stands twice in the result", hint="each may stand there once")
-    gone = [name for name in extents if name not in names]
     if aggregation is not None and aggregation not in AGGREGATIONS:
         raise OperatorError(f"there is no aggregation {aggregation!r}", hint="use one of " + ", ".join(AGGREGATIONS))
     if gone and aggregation is None:
         raise OperatorError(
             f"index '{gone[0]}' is missing from the result", hint=f"aggregate over it: sum[{', '.join(gone)}](...)"
         )
-    program, types = program.resolve([desc.dtype for desc, _ in inputs])
-    if gone and types[-1] is DType.BOOL:
-        raise OperatorError(f"{aggregation} does not take bool", hint='convert it: cast(x, "i32")')
-    return Equation(
-        tuple(desc for desc, _ in inputs),
-        tuple(labels for _, labels in inputs),
-        names,
-        tuple(dim for _, dim in result),
-        program,
-        aggregation if gone else None,
-        types[-1],
-    )
 
 
 def _check_name(name: str, k: int) -> None:

@@ -1,4 +1,4 @@
-"""The meaning of scalar programs and aggregations on numpy arrays, in the plainest form: what references stand on."""
+"""The meaning of scalar programs and index equations on numpy arrays, in the plainest form: the references."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from einc.ops.scalar import Literal, Operand, ScalarProgram, Temp
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
+
+Labels = Sequence[Sequence[str]]
+"""The index names of every operand."""
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -94,7 +97,46 @@ def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[D
     return results[-1]
 
 
-def aggregate(aggregation: str, array: Array, axes: tuple[int, ...], dtype: DType) -> Array:
-    """Combines an array of `dtype`'s values over `axes`, in a wider type and not yet rounded."""
-    combined: Array = _REDUCTIONS[aggregation](array.astype(accumulating(dtype)), axis=axes)
-    return np.asarray(combined)
+def contract(arrays: Sequence[Array], labels: Labels, result: Sequence[str], dtype: DType) -> Array:
+    """The product of the arrays, summed over every index that `result` lacks."""
+    number = _numbers(labels)
+    operands: list[Any] = []
+    for array, names in zip(arrays, labels, strict=True):
+        operands += [array.astype(accumulating(dtype)), [number[name] for name in names]]
+    total: Array = np.einsum(*operands, [number[name] for name in result], optimize=True)
+    return total.astype(dtype.numpy())
+
+
+def join_and_aggregate(
+    program: ScalarProgram,
+    arrays: Sequence[Array],
+    labels: Labels,
+    dtypes: Sequence[DType],
+    result: Sequence[str],
+    aggregation: str | None,
+) -> Array:
+    """The program at every index vector, aggregated over every index that `result` lacks."""
+    number = _numbers(labels)
+    dtype = program.resolve(dtypes)[1][-1]
+    operands = [
+        _aligned(a, [number[name] for name in names], len(number)) for a, names in zip(arrays, labels, strict=True)
+    ]
+    value = evaluate(program, operands, dtypes)
+    value = np.broadcast_to(value, np.broadcast_shapes(*(operand.shape for operand in operands)))
+    if aggregation is not None:
+        gone = tuple(axis for name, axis in number.items() if name not in result)
+        value = _REDUCTIONS[aggregation](value.astype(accumulating(dtype)), axis=gone)
+    kept = [name for name in number if name in result]
+    return value.transpose([kept.index(name) for name in result]).astype(dtype.numpy())
+
+
+def _numbers(labels: Labels) -> dict[str, int]:
+    """Every index, numbered in the order of first appearance."""
+    return {name: i for i, name in enumerate(dict.fromkeys(name for names in labels for name in names))}
+
+
+def _aligned(array: Array, axes: Sequence[int], rank: int) -> Array:
+    """The array with its dimensions at `axes` of `rank` dimensions, diagonals taken, extent 1 elsewhere."""
+    kept = sorted(set(axes))
+    array = np.einsum(array, list(axes), kept)
+    return array.reshape([array.shape[kept.index(axis)] if axis in kept else 1 for axis in range(rank)])

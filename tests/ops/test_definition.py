@@ -34,6 +34,17 @@ def test_every_factorization_implements_the_operator(name: str) -> None:
             assert fault(operator, spec, arrays, expected) is None, intervals
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("f32")])
+def test_many_sites_too(name: str) -> None:
+    operator = CASES[name]
+    arrays = data(name, operator)
+    expected = operator.reference(*arrays)
+    for sites in range(9, 73):
+        for intervals in requests(operator, sites):
+            assert fault(operator, operator.build_spec(intervals), arrays, expected) is None, intervals
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("f32", "bool"))])
 def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
     operator = CASES[name]

@@ -51,14 +51,24 @@ def data(name: str) -> list[Array]:
     return [random_array(desc, rng, name.partition("-")[2] in POSITIVE) for desc in CASES[name].inputs]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_kernels_implement_every_operator(name: str) -> None:
+def check(name: str, sites: Sequence[int]) -> None:
     operator = CASES[name]
     arrays = data(name)
     expected = operator.reference(*arrays)
-    for sites in range(1, 9) if name.startswith("f32") else (6, 8):
-        for intervals in requests(operator, sites):
+    for p in sites:
+        for intervals in requests(operator, p):
             assert fault(operator, operator.build_spec(intervals), arrays, expected, on_runtime) is None, intervals
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_implement_every_operator(name: str) -> None:
+    check(name, range(1, 9) if name.startswith("f32") else (6, 8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_implement_every_operator_on_many_sites(name: str) -> None:
+    check(name, range(1, 25))
 
 
 SPECIAL = {

@@ -1,0 +1,29 @@
+"""The page on operators tells of every call, and its model is one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from einc.frontend import build
+from einc.graph.fuse import fuse
+from einc.graph.verify import verify
+from einc.ops import registry
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
+
+
+def test_every_call_is_told_of() -> None:
+    told = set(re.findall(r"`(\w+)\([^`]*\)`", PAGE.split("## Calls")[1].split("## Index equations")[0]))
+    assert told == set(registry.names())
+
+
+def test_the_model_on_the_page_compiles() -> None:
+    (model,) = re.findall(r"```ein\n(.*?)```", PAGE, re.S)
+    graph = build(model, "tour.ein")
+    verify(graph)
+    verify(fuse(graph))
+    assert [output.shape for output in (t.desc for t in graph.tensors) if output.dims == ("heads", "d_head")] == [
+        (2, 4),
+        (2, 4),
+    ]
