@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
@@ -52,7 +52,7 @@ def each_weight(tensors: Sequence[Tensor], source: str | os.PathLike[str]) -> It
             yield tensor.name, random_input(tensor, seed)
         return
     with ExitStack() as stack:
-        stored = _open(path, stack)
+        stored = _open(path, stack, {name for tensor in tensors for name in (tensor.name, tensor.stored)})
         _require_fit(tensors, stored, path)
         for tensor in tensors:
             dtype, shape, read = stored[_stored_name(tensor, stored)]
@@ -74,15 +74,22 @@ def regroups(stored: Sequence[int], declared: Sequence[int]) -> bool:
     return math.prod(stored) == math.prod(declared) and set(itertools.accumulate(stored, operator.mul)) <= ends
 
 
-def _open(path: str, stack: ExitStack) -> Mapping[str, Stored]:
+def _open(path: str, stack: ExitStack, wanted: Set[str | None]) -> Mapping[str, Stored]:
     if os.path.isdir(path):
         return _directory(path)
     with open(path, "rb") as stream:
         zipped = stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
     if zipped or path.endswith(".npz"):
         archive = stack.enter_context(NpzFile.open(path))
-        return {name: _npz_entry(archive, name) for name in archive.members}
+        return {name: _npz_entry(archive, name) if name in wanted else _UNREAD for name in archive.members}
     return _file(path)
+
+
+def _unread(tensor: Tensor) -> Array:
+    raise AssertionError("an array that no weight asks for")
+
+
+_UNREAD: Stored = ("unread", (), _unread)
 
 
 def _npz_entry(archive: NpzFile, name: str) -> Stored:
@@ -123,10 +130,7 @@ def _require_fit(tensors: Sequence[Tensor], stored: Mapping[str, Stored], path: 
     problems = [problem for tensor in tensors if (problem := _problem(tensor, stored)) is not None]
     if problems:
         shown = problems[:20] + ([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])
-        raise ArrayFault(
-            "\n    ".join(shown) if len(shown) == 1 else "\n    ".join(["not what the plan asks for:", *shown]),
-            where=path,
-        )
+        raise ArrayFault("\n    ".join(shown), where=path)
 
 
 def _problem(tensor: Tensor, stored: Mapping[str, Stored]) -> str | None:
