@@ -196,12 +196,12 @@ def test_no_operators():
 
 
 def test_extents_beyond_64_bits():
+    """Coprime extents, so that no common unit brings the costs back into 64 bits."""
+    i, j, k = 2**40 + 1, 2**41 + 1, 2**43 - 1
     builder = Builder()
-    tensor = builder.input("x", 2**40, 2**41 + 1)
-    (tensor,) = builder.apply(toy("ij -> ij", {"j": ()}, i=2**40, j=2**41 + 1), tensor)
-    (tensor,) = builder.apply(toy("ij -> ji", i=2**40, j=2**41 + 1), tensor)
-    weight = builder.input("w", 2**40, 2**43)
-    (tensor,) = builder.apply(toy("ij jk -> ik", i=2**41 + 1, j=2**40, k=2**43), tensor, weight)
+    (tensor,) = builder.apply(toy("ij -> ij", {"j": ()}, i=i, j=j), builder.input("x", i, j))
+    (tensor,) = builder.apply(toy("ij -> ji", i=i, j=j), tensor)
+    (tensor,) = builder.apply(toy("ij jk -> ik", i=j, j=i, k=k), tensor, builder.input("w", i, k))
     for sites in (2, 6):
         plan = agrees(builder.graph(tensor), sites)
         assert plan.total_cost > 2**80
