@@ -13,13 +13,14 @@ from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
 from einc.frontend import ast, constants, limits
 from einc.frontend.assembly import Assembly
+from einc.frontend.blocks import Blocks
 from einc.frontend.depth import operands, own_expressions
 from einc.frontend.equations import Equations
 from einc.frontend.expressions import Application, Expressions, Several, Value
 from einc.frontend.findings import Findings, Reported, counted, did_you_mean
 from einc.frontend.names import Names
 from einc.frontend.outputs import save_outputs
-from einc.frontend.parameters import DTYPES, Parameters, check_new_name
+from einc.frontend.parameters import DTYPES, Parameters
 from einc.frontend.scope import Scope
 from einc.graph.graph import Graph, TensorKind
 from einc.ops import registry
@@ -45,9 +46,8 @@ class Lowering:
         self._assembly = Assembly(name, dtype, findings)
         self._expressions = Expressions(findings, self._names.look_up, self._apply)
         self._equations = Equations(self._expressions, self._assembly, parameters.dims, findings)
-        self._blocks: dict[str, ast.Block] = {}
+        self._blocks = Blocks(model, parameters, findings)
         self._active: list[str] = []  # the blocks that are being applied, the innermost last
-        self._labels: set[str] = set()  # the names of block applications
         self._outputs: list[ast.Name] = []
         self._steps = 0
         self._exhausted = False
@@ -55,9 +55,6 @@ class Lowering:
 
     def run(self) -> Graph:
         """The graph, as far as it could be made; the findings tell whether it is whole."""
-        for statement in self._model.statements:
-            if isinstance(statement, ast.Block):
-                self._declare_block(statement)
         self._run(self._model.statements)
         save_outputs(self._outputs, self._names, self._assembly, self._findings)
         return self._assembly.build()
@@ -181,41 +178,31 @@ class Lowering:
     def _apply(self, application: Application) -> Value | Several:
         """A call that is not arithmetic on lists and numbers: of a block, or of an operator."""
         name = application.function
-        if name in self._blocks:
-            return self._apply_block(self._blocks[name], application)
+        block = self._blocks.get(name)
+        if block is not None:
+            return self._apply_block(block, application)
         if name in registry.names():
             return self._assembly.call(application)
         if name in constants.FUNCTIONS:
             raise self._findings.fail(f"'{name}' takes a list of numbers", application.syntax.span)
         if self._names.is_lost(name):
             raise Reported
-        hint = did_you_mean(name, [*registry.names(), *self._blocks, *constants.FUNCTIONS])
+        hint = did_you_mean(name, [*registry.names(), *self._blocks.names(), *constants.FUNCTIONS])
         raise self._findings.fail(f"there is no operator or block '{name}'", application.syntax.span, hint)
 
     # -- blocks and repeats --
-
-    def _declare_block(self, block: ast.Block) -> None:
-        """Notes a block; its name and those of its parameters must be new."""
-        try:
-            check_new_name(block.name, self._parameters.spans, self._findings)
-            check_new_name(block.name, {n: b.name.span for n, b in self._blocks.items()}, self._findings)
-            if block.name.text in registry.names() or block.name.text in constants.FUNCTIONS:
-                raise self._findings.fail(f"'{block.name.text}' is an operator of the library", block.name.span)
-        except Reported:
-            return
-        self._blocks[block.name.text] = block
 
     def _apply_block(self, block: ast.Block, application: Application) -> Value | Several:
         name = block.name.text
         if name in self._active:
             circle = " -> ".join([*self._active[self._active.index(name) :], name][-8:])
             raise self._findings.fail(f"block '{name}' applies itself: {circle}", application.syntax.span)
-        arguments = self._bind(block, application)
+        arguments = self._blocks.bind(block, application)
         if not block.body or not isinstance(block.body[-1], ast.Return):
             raise self._findings.fail(
                 f"block '{name}' does not end with 'return'", block.span, "end it with `return y`"
             )
-        label = self._label(self._names.scope.full_name(name))
+        label = self._blocks.label(self._names.scope.full_name(name))
         scope = Scope(prefix=f"{label}.", is_block=True)
         statement = self._assembly.start(label)
         self._active.append(name)
@@ -240,36 +227,6 @@ class Lowering:
         return Several(
             tuple(self._expressions.value(value, name) for value, name in zip(statement.values, names, strict=True))
         )
-
-    def _bind(self, block: ast.Block, application: Application) -> list[Value]:
-        """The arguments of a block in the order of its parameters."""
-        names = [parameter.text for parameter in block.parameters]
-        given: dict[str, Value] = dict(zip(names, application.arguments, strict=False))
-        if len(application.arguments) > len(names):
-            message = f"block '{application.function}' takes {counted(len(names), 'argument')}"
-            raise self._findings.fail(f"{message}, found {len(application.arguments)}", application.span_of(len(names)))
-        for name, value in application.keywords.items():
-            if name not in names:
-                hint = did_you_mean(name, names)
-                message = f"block '{application.function}' has no parameter '{name}'"
-                raise self._findings.fail(message, application.span_of(name), hint)
-            if name in given:
-                raise self._findings.fail(f"parameter '{name}' is given twice", application.span_of(name))
-            given[name] = value
-        missing = [name for name in names if name not in given]
-        if missing:
-            message = f"block '{application.function}' needs an argument for '{missing[0]}'"
-            raise self._findings.fail(message, application.syntax.span)
-        return [given[name] for name in names]
-
-    def _label(self, wish: str) -> str:
-        """A name for one application of a block that no other one has."""
-        label, number = wish, 1
-        while label in self._labels:
-            number += 1
-            label = f"{wish}_{number}"
-        self._labels.add(label)
-        return label
 
     def _repeat(self, statement: ast.Repeat) -> None:
         count = self._expressions.number(statement.count, "how often to repeat")
