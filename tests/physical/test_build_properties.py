@@ -1,0 +1,85 @@
+"""Device programs of random graphs give the whole-array result in every order that their dependencies allow."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from physical_toys import interpret, random_graph, switch, whole_arrays, wild_body
+
+from einc.exprog.checker import check
+from einc.exprog.program import Program
+from einc.logical.optimize import optimize
+from einc.machines.model import Machine
+from einc.physical import build as build_module
+from einc.physical.build import build
+from einc.physical.program import DeviceProgram, TaskKind
+from einc.physical.verify import races, verify
+
+
+def assert_computes(program: DeviceProgram, orders: int = 3) -> None:
+    arrays = whole_arrays(program.plan.graph)
+    for seed in range(orders):
+        found = interpret(program, arrays, seed, rounds=2 if seed == 0 else 1)
+        for name in program.plan.graph.outputs:
+            np.testing.assert_array_equal(found[name], arrays[name], err_msg=name)
+
+
+def check_case(seed: int, orders: int = 3) -> DeviceProgram:
+    rng = random.Random(seed)
+    graph, sites = random_graph(rng), rng.randint(1, 8)
+    plan = optimize(graph, sites, selector=rng.choice(("random", "random", "eindecomp", "greedy")), seed=seed)
+    machine = switch(sites)
+    program = build(plan, machine)
+    verify(program)
+    assert next(races(program), None) is None
+    assert_computes(program, orders)
+    for exchange in (*program.exchanges, *(output.exchange for output in program.outputs)):
+        assert exchange is None or check(exchange.program, machine).valid
+    return program
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_random_graphs_compute_their_reference(block: int) -> None:
+    kinds = {task.kind for seed in range(block * 10, block * 10 + 10) for task in check_case(seed).tasks}
+    assert kinds >= {TaskKind.KERNEL, TaskKind.TRANSFER, TaskKind.AGGREGATE, TaskKind.COPY}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(40))
+def test_many_random_graphs_compute_their_reference(block: int) -> None:
+    for seed in range(1000 + block * 25, 1025 + block * 25):
+        check_case(seed, orders=5)
+
+
+def wild_case(monkeypatch: pytest.MonkeyPatch, seed: int) -> DeviceProgram:
+    rng = random.Random(seed)
+    graph, sites = random_graph(rng), rng.randint(2, 6)
+    machine = switch(sites)
+
+    def body(program: Program, machine: Machine) -> Program:
+        wild = wild_body(program, rng, sites)
+        verdict = check(wild, machine)
+        assert verdict.valid, verdict.faults
+        return wild
+
+    monkeypatch.setattr(build_module, "naive_body", body)
+    program = build(optimize(graph, sites, selector="random", seed=seed), machine)
+    verify(program)
+    assert next(races(program), None) is None
+    assert_computes(program, orders=2)
+    return program
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_any_valid_exchange_program_can_be_lowered(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    for seed in range(block * 10, block * 10 + 10):
+        wild_case(monkeypatch, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_many_valid_exchange_programs_can_be_lowered(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    for seed in range(500 + block * 25, 525 + block * 25):
+        wild_case(monkeypatch, seed)
