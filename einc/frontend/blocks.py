@@ -18,6 +18,7 @@ class Blocks:
         self._findings = findings
         self._blocks: dict[str, ast.Block] = {}
         self._labels: set[str] = set()
+        self.broken: set[str] = set()  # declared, but in error
         for statement in model.statements:
             if isinstance(statement, ast.Block):
                 self._declare(statement)
@@ -70,5 +71,6 @@ class Blocks:
                 check_new_name(parameter, {**self._parameters.spans, **parameters}, self._findings)
                 parameters[parameter.text] = parameter.span
         except Reported:
+            self.broken.add(block.name.text)
             return
         self._blocks[block.name.text] = block

@@ -58,6 +58,8 @@ def syntax_hint(start: list[Lexeme], token: Lexeme, terminals: Collection[str]) 
         return "the result of a call needs a name: `y = ...`"
     if token.type in _COMPARISONS and "_EQUAL" not in terminals:
         return "comparisons do not chain; put parentheses around one of them"
+    if {"RPAR", "RSQB"} & set(terminals) and start and token.span.line > start[-1].span.line:
+        return f"a bracket is still open after line {start[-1].span.line}"
     if token.type == "_EQUAL" and "_COLON" in terminals:
         return f"a tensor is declared as `{first.lower()} name : dtype[dims]`"
     if token.type == "INTEGER" and start and start[-1].type in ("LSQB", "_COMMA") and "NAME" in terminals:

@@ -185,7 +185,7 @@ class Lowering:
             return self._assembly.call(application)
         if name in constants.FUNCTIONS:
             raise self._findings.fail(f"'{name}' takes a list of numbers", application.syntax.span)
-        if self._names.is_lost(name):
+        if self._names.is_lost(name) or name in self._blocks.broken:
             raise Reported
         hint = did_you_mean(name, [*registry.names(), *self._blocks.names(), *constants.FUNCTIONS])
         raise self._findings.fail(f"there is no operator or block '{name}'", application.syntax.span, hint)

@@ -7,6 +7,7 @@ stacks of its own; nothing here recurses with the text.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -43,6 +44,15 @@ def parse_text(text: str, file: str, findings: Findings) -> Parsed:
     return _Driver(make_source(text, file), findings).run()
 
 
+class _KeepAll:
+    """Tells Lark to keep the terminals that no rule of the grammar asks for."""
+
+    always_accept = ("UNKNOWN",)
+
+    def process(self, stream: Iterator[Token]) -> Iterator[Token]:
+        return stream
+
+
 @functools.cache
 def _lark() -> Lark:
     """The parser's tables; building them takes some 60 ms, once per process."""
@@ -50,7 +60,7 @@ def _lark() -> Lark:
         resources.files("grammars").joinpath("ein.lark").read_text(encoding="utf-8"),
         parser="lalr",
         lexer="basic",
-        postlex=Layout(),
+        postlex=_KeepAll(),
         transformer=ToAst(),
         maybe_placeholders=False,
     )
@@ -63,21 +73,30 @@ class _Driver:
         self._source = source
         self._findings = findings
         self._parser: Any = _lark().parse_interactive(source.text)  # its methods are not typed
+        self._layout = Layout()
         self._statement: list[Lexeme] = []  # the tokens of the statement so far
         self._braces: list[Lexeme] = []  # the open bodies
         self._brackets = 0  # the open ( and [ of the statement
         self._lost: set[str] = set()
 
     def run(self) -> Parsed:
-        tokens = self._parser.lexer_thread.lex(self._parser.parser_state)
+        tokens = self._layout.process(self._parser.lexer_thread.lex(self._parser.parser_state))
+        start = Lexeme(SEPARATOR, "")  # of the statement that is skipped
         skipping = -1  # the open braces of what is skipped; -1 while nothing is
         for plain in tokens:
             token = lexeme(self._source, plain)
-            if skipping < 0 and not self._take(token):
+            if skipping < 0:
+                if self._take(token):
+                    continue
+                start = self._statement[0] if self._statement else token
                 self._give_up()
                 skipping = 0
-            if skipping >= 0:
-                skipping = self._skip(token, skipping)
+            if skipping == 0 and _starts_anew(token, start):
+                self._layout.close_brackets()
+                if self._take(token):
+                    skipping = -1
+                    continue
+            skipping = self._skip(token, skipping)
         self._close_bodies()
         model: ast.Model = self._parser.feed_eof()
         return Parsed(model, frozenset(self._lost))
@@ -152,3 +171,14 @@ class _Driver:
             self._findings.add("this '{' is not closed", opening.span, "expected '}' before the end of the text")
             for kind in ("_RBRACE", SEPARATOR):
                 self._parser.feed_token(Token(kind, ""))
+
+
+def _starts_anew(token: Lexeme, start: Lexeme) -> bool:
+    """Whether a token looks like the start of the next statement after a bracket was left open.
+
+    It is a name that comes first on its line, and stands no further right than the faulty statement's start.
+    """
+    here, there = token.span, start.span
+    if token.type != "NAME" or here.line == there.line or here.column > there.column:
+        return False
+    return not here.text[: here.column - 1].strip()

@@ -6,7 +6,7 @@ The terminals themselves are in `grammars/ein.lark`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lark import Token
 
@@ -26,49 +26,47 @@ STATEMENT_WORDS = frozenset(
 class Layout:
     """Drops line ends inside ( ) and [ ], and ends the last statement of every body and of the text.
 
-    A word that starts a statement, at the start of a line, ends brackets that were left open before it: a missing
-    parenthesis does not swallow the rest of the text. Lark runs it over its tokens.
+    A word that starts a statement, at the start of a line, closes brackets that were left open before it: a missing
+    parenthesis does not swallow the rest of the text. One layout serves one text.
     """
 
-    always_accept = ("UNKNOWN", SEPARATOR)
+    def __init__(self) -> None:
+        self._opened: list[str] = []
 
-    def process(self, stream: Iterator[Token]) -> Iterator[Token]:
-        opened: list[str] = []
+    def close_brackets(self) -> None:
+        """Takes all ( and [ for closed."""
+        while self._opened and self._opened[-1] != "_LBRACE":
+            self._opened.pop()
+
+    def process(self, stream: Iterable[Token]) -> Iterator[Token]:
+        """The tokens that the parser is to see."""
         newline: Token | None = None  # the last line end that was dropped, if nothing has come since
         last: Token | None = None
         for token in stream:
             kind = token.type
-            inside = bool(opened) and opened[-1] != "_LBRACE"
-            if kind == SEPARATOR and inside and token == "\n":
+            if kind == SEPARATOR and token == "\n" and self._opened and self._opened[-1] != "_LBRACE":
                 newline = token
                 continue
             if newline is not None and kind in STATEMENT_WORDS:
-                _close_brackets(opened)
+                self.close_brackets()
                 yield newline
             newline = None
-            if kind in BRACES:  # they never stand inside ( ) or [ ]
-                _close_brackets(opened)
-            if kind in OPENING:
-                opened.append(kind)
-            elif kind in CLOSING and opened and (opened[-1] == "_LBRACE") == (kind == "_RBRACE"):
-                opened.pop()
+            self._follow(kind)
             if kind == "_RBRACE":
                 yield Token.new_borrow_pos(SEPARATOR, "", token)
             last = token
             yield token
         if last is not None:
-            yield _after(last)
+            end_line, end_column = last.end_line or 1, last.end_column or 1
+            yield Token(SEPARATOR, "", last.end_pos, end_line, end_column, end_line, end_column, last.end_pos)
 
-
-def _close_brackets(opened: list[str]) -> None:
-    while opened and opened[-1] != "_LBRACE":
-        opened.pop()
-
-
-def _after(last: Token) -> Token:
-    """A separator at the end of the text."""
-    end_line, end_column = last.end_line or 1, last.end_column or 1
-    return Token(SEPARATOR, "", last.end_pos, end_line, end_column, end_line, end_column, last.end_pos)
+    def _follow(self, kind: str) -> None:
+        if kind in BRACES:  # they never stand inside ( ) or [ ]
+            self.close_brackets()
+        if kind in OPENING:
+            self._opened.append(kind)
+        elif kind in CLOSING and self._opened and (self._opened[-1] == "_LBRACE") == (kind == "_RBRACE"):
+            self._opened.pop()
 
 
 class Lexeme(Token):
