@@ -18,34 +18,22 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-RANDOM = "rand:"
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One argument, taken apart: the tensor it names (if it does) and its file, or the seed to draw from."""
+    """One argument, taken apart: the tensor it names (if it does) and its file, or `rand:SEED` to draw from."""
 
     name: str | None
     source: str
 
     @property
-    def seed(self) -> int | None:
-        return parse_seed(self.source)
+    def random(self) -> bool:
+        return self.source.startswith("rand:")
 
     @property
     def several(self) -> bool:
-        """Whether the file holds any number of arrays, each under its name."""
+        """Whether it is an archive of any number of arrays, each under its name."""
         return self.name is None and self.source.endswith(".npz")
-
-
-def parse_seed(source: str) -> int | None:
-    """The SEED of `rand:SEED`, or None for anything else."""
-    if not source.startswith(RANDOM):
-        return None
-    digits = source.removeprefix(RANDOM)
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-        raise UsageError(f"'{source}' names no seed: write rand:0")
-    return int(digits)
 
 
 def requests(arguments: Sequence[str]) -> list[Request]:
@@ -99,25 +87,18 @@ def require_known(name: str, names: Sequence[str], what: str) -> None:
 
 def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     """The array of every input. Raises ArrayFault where one is missing, given twice, unknown, or unfit."""
-    from runtime.arrays import random_input
+    from runtime.draws import random_input
+    from runtime.weights import parse_seed
 
-    wanted = inputs_of(bundle)
+    wanted = {tensor.name: tensor for tensor in bundle.tensors if tensor.kind == "input"}
     asked = requests(arguments)
-    arrays = read_arrays([request for request in asked if request.seed is None], wanted, "input")
-    everything = [request for request in asked if request.seed is not None and request.name is None]
-    drawn = assign([r for r in asked if r.seed is not None and r.name is not None], list(wanted), "input")
-    for name in drawn:
-        if name in arrays:
-            raise ArrayFault(f"input '{name}' is given twice")
-    for name, request in drawn.items():
-        assert request.seed is not None
-        arrays[name] = random_input(wanted[name], request.seed)
-    if len(everything) > 1:
+    for_the_rest = [request for request in asked if request.random and request.name is None]
+    if len(for_the_rest) > 1:
         raise UsageError("rand:SEED without a name is given twice")
+    arrays = read_arrays([request for request in asked if request not in for_the_rest], wanted, "input")
     for name, tensor in wanted.items():
-        if everything and name not in arrays:
-            assert everything[0].seed is not None
-            arrays[name] = random_input(tensor, everything[0].seed)
+        if for_the_rest and name not in arrays:
+            arrays[name] = random_input(tensor, parse_seed(for_the_rest[0].source))
     missing = [name for name in wanted if name not in arrays]
     if missing:
         hint = f"--inputs {missing[0]}=FILE.npy, or --inputs {missing[0]}=rand:0"
@@ -125,14 +106,23 @@ def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     return arrays
 
 
+def read_expected(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
+    """What outputs should be, for all that are given."""
+    wanted = {bundle.tensors[output.tensor].name: bundle.tensors[output.tensor] for output in bundle.outputs}
+    return read_arrays(requests(arguments), wanted, "output")
+
+
 def read_arrays(asked: Sequence[Request], wanted: Mapping[str, Tensor], what: str) -> dict[str, Array]:
-    """Arrays from files, each checked against its tensor."""
+    """The arrays asked for, each read as its tensor. Raises ArrayFault where one is unknown, given twice or unfit."""
     from runtime.arrays import read_npy, read_npz
+    from runtime.draws import random_input
+    from runtime.weights import parse_seed
 
     arrays: dict[str, Array] = {}
-    names = list(wanted)
-    single = assign([request for request in asked if not request.several], names, what)
-    for name, request in single.items():
+    for name, request in assign([r for r in asked if not r.several], list(wanted), what).items():
+        if request.random:
+            arrays[name] = random_input(wanted[name], parse_seed(request.source))
+            continue
         files.require_present(request.source)
         with files.reading(request.source):
             arrays[name] = read_npy(request.source, wanted[name])
@@ -140,10 +130,11 @@ def read_arrays(asked: Sequence[Request], wanted: Mapping[str, Tensor], what: st
         if request.several:
             files.require_present(request.source)
             with files.reading(request.source):
-                for name, array in read_npz(request.source, wanted).items():
-                    if name in arrays:
-                        raise ArrayFault(f"{what} '{name}' is given twice")
-                    arrays[name] = array
+                members = read_npz(request.source, wanted)
+            twice = [name for name in members if name in arrays]
+            if twice:
+                raise ArrayFault(f"{what} {_listed(twice)} is given twice", where=request.source)
+            arrays |= members
     return arrays
 
 

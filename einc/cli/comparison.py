@@ -62,22 +62,21 @@ def compare(found: Mapping[str, Array], expected: Mapping[str, Array], tolerance
 
 
 def _errors(found: Array, expected: Array) -> tuple[float, float]:
+    """The largest difference, and that relative to the largest expected value."""
     import numpy as np
 
     if found.shape != expected.shape:
         return math.inf, math.inf
-    exact = found.dtype.kind in "biu" and expected.dtype.kind in "biu"
-    kind = np.dtype(object) if exact and found.dtype.itemsize == 8 else np.dtype(np.float64)
-    a, b = found.astype(kind), expected.astype(kind)
-    if a.size == 0:
+    if np.array_equal(found, expected):  # integers beyond 2^53 too
         return 0.0, 0.0
-    if not exact:
-        finite = np.isfinite(b)
-        if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
-            return math.inf, math.inf
-        a, b = a[finite], b[finite]
-    absolute = float(np.max(np.abs(a - b), initial=0.0))
-    largest = float(np.max(np.abs(b), initial=0.0))
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
+        return math.inf, math.inf
+    absolute = float(np.max(np.abs(a[finite] - b[finite]), initial=0.0))
+    if found.dtype.kind in "iub":
+        absolute = max(absolute, 1.0)
+    largest = float(np.max(np.abs(b[finite]), initial=0.0))
     return absolute, 0.0 if absolute == 0 else absolute / largest if largest else math.inf
 
 

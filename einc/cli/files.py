@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from runtime.errors import RuntimeFault
 if TYPE_CHECKING:
     from runtime.bundle import Bundle
 
+STDIN = "-"
 MODEL_LIMIT = 64 * 2**20
 """The most bytes read of a model or exchange program; larger ones are refused."""
 
@@ -20,7 +22,7 @@ MODEL_LIMIT = 64 * 2**20
 def read_text(path: str) -> str:
     """A model or program text; UTF-8, with its line ends as they are."""
     require_present(path)
-    with reading(path), open(path, "rb") as file:
+    with reading(path), sys.stdin.buffer if path == STDIN else open(path, "rb") as file:
         data = file.read(MODEL_LIMIT + 1)
     if len(data) > MODEL_LIMIT:
         raise ReadError(f"cannot read: it holds more than the {MODEL_LIMIT // 2**20} MiB that einc reads", where=path)
@@ -47,8 +49,8 @@ def read_plan(path: str) -> Bundle:
 
 def is_plan(path: str) -> bool:
     """Whether a file is meant to be a plan rather than a model: a model's name ends in .ein or it begins as text."""
-    if path.endswith(".ein"):
-        return False
+    if path == STDIN or path.endswith(".ein"):
+        return path == STDIN
     require_present(path)
     with reading(path), open(path, "rb") as file:
         start = file.read(512)
@@ -71,13 +73,15 @@ def reading(path: str) -> Iterator[None]:
         raise ReadError(f"cannot read: {error.strerror}", where=path) from None
 
 
-def require_present(path: str) -> None:
-    """Raise a usage error where there is nothing at `path`."""
+def require_present(path: str, *, or_folder: bool = False) -> None:
+    """Raise a usage error where there is nothing at `path`; standard input is always there."""
+    if path == STDIN:
+        return
     try:
         found = os.path.lexists(path)
     except ValueError:  # a NUL byte
         found = False
     if not found:
         raise UsageError("there is no such file", where=path or "''")
-    if os.path.isdir(path):
+    if os.path.isdir(path) and not or_folder:
         raise ReadError("cannot read: it is a directory", where=path)

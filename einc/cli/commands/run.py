@@ -11,16 +11,16 @@ from einc.cli.failures import ComparisonFailed
 from einc.cli.lazy import Command, examples
 from einc.cli.options import Devices, json_option
 from einc.cli.progress import phases
-from einc.errors import MissingError
+from runtime.errors import ArrayFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
-    from runtime.session import Session
 
     from einc.cli.comparison import Comparison
     from runtime.bundle import Bundle
+    from runtime.session import Session
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -77,11 +77,11 @@ def run_command(
 
     Every plan runs on the CPU, whatever machine it was compiled for, with its sites in memory.
     """
-    if backend == "cuda":
-        raise MissingError("running on GPUs comes later", hint="--backend cpu runs every plan")
-    if as_json and any(target == output.STDOUT for target in targets):
+    if as_json and _uses_stdout(targets):
         raise click.UsageError("-o - and --json both need standard output")
     from einc.cli import arrays
+    from runtime.session import Session
+    from runtime.trace import chrome_json
 
     with phases() as phase:
         phase("reading the plan")
@@ -90,35 +90,45 @@ def run_command(
         if trace is not None:
             output.require_writable(trace)
         phase("loading inputs and weights")
-        session, given = _prepare(bundle, devices, inputs, weights)
+        session = Session(bundle, backend, (devices,) if isinstance(devices, int) else devices)
+        given = _load(session, inputs, weights, keep=check)
         phase("running the plan")
-        times = [session.execute() for _ in range(repeat)]
+        times = [session.execute(trace=trace is not None) for _ in range(repeat)]
         results = {bundle.tensors[out.tensor].name: session.offload(bundle.tensors[out.tensor].name)
                    for out in bundle.outputs}  # fmt: skip
         phase("writing the outputs")
         arrays.write_outputs(bundle, targets, results)
-        if trace is not None:
-            _write_trace(session, trace)
+        if trace is not None and session.trace is not None:
+            output.write_text(trace, chrome_json(session.trace, bundle.model))
         comparison = None
         if check or expect:
             phase("comparing with the unpartitioned computation")
             comparison = _compare(bundle, results, given if check else None, expect)
-    _report(bundle, times, comparison, as_json=as_json, quiet=output.STDOUT in targets)
+    _report(bundle, session.backend, times, comparison, as_json=as_json, quiet=_uses_stdout(targets))
 
 
-def _prepare(
-    bundle: Bundle, devices: int | tuple[int, ...] | None, inputs: tuple[str, ...], weights: str | None
-) -> tuple[Session, dict[str, Array]]:
-    """A session with everything loaded, and what was loaded into it."""
-    from runtime.session import Session
+def _load(session: Session, inputs: tuple[str, ...], weights: str | None, *, keep: bool) -> dict[str, Array]:
+    """Loads everything. Returns the arrays if they are to be kept, for a comparison."""
+    from einc.cli.arrays import read_inputs
+    from runtime.weights import read_weights, weights_of
 
-    from einc.cli.arrays import read_inputs, read_weights
-
-    given = {**read_inputs(bundle, inputs), **read_weights(bundle, weights)}
-    session = Session(bundle, backend="cpu", devices=(devices,) if isinstance(devices, int) else devices)
-    for name, array in given.items():
-        session.load(name, array)
-    return session, given
+    given = read_inputs(session.bundle, inputs)
+    session.load_all(given)
+    wanted = weights_of(session.bundle)
+    if weights is None and wanted:
+        hint = "--weights FILE.safetensors, or --weights rand:0"
+        raise ArrayFault(f"nothing is given for the {len(wanted)} weights of {session.bundle.model}", hint=hint)
+    if weights is not None:
+        if not weights.startswith("rand:"):
+            files.require_present(weights, or_folder=True)
+        with files.reading(weights):
+            if keep:
+                loaded = read_weights(wanted, weights)
+                session.load_all(loaded)
+                given |= loaded
+            else:
+                session.load_weights(weights)
+    return given if keep else {}
 
 
 def _compare(
@@ -127,7 +137,7 @@ def _compare(
     from einc.cli import comparison
     from einc.cli.arrays import read_expected
 
-    expected = {}
+    expected: dict[str, Array] = {}
     if given is not None:
         expected |= comparison.references(bundle, given)
     found = comparison.compare(results, expected, comparison.tolerance_of(bundle)) if expected else None
@@ -138,7 +148,9 @@ def _compare(
     return found
 
 
-def _report(bundle: Bundle, times: list[float], comparison: Comparison | None, *, as_json: bool, quiet: bool) -> None:
+def _report(
+    bundle: Bundle, backend: str, times: list[float], comparison: Comparison | None, *, as_json: bool, quiet: bool
+) -> None:
     shapes = {
         bundle.tensors[out.tensor].name: {
             "shape": list(bundle.tensors[out.tensor].shape),
@@ -147,7 +159,7 @@ def _report(bundle: Bundle, times: list[float], comparison: Comparison | None, *
         for out in bundle.outputs
     }
     errors = {"max_abs_error": None, "max_rel_error": None} if comparison is None else comparison.json()
-    document = {"backend": "cpu", "outputs": shapes, "ms": times, **errors}
+    document = {"backend": backend, "outputs": shapes, "ms": times, **errors}
     if comparison is not None and not comparison.holds:
         raise ComparisonFailed(f"the results are not what they should be: {comparison}", document)
     if as_json:
@@ -157,10 +169,10 @@ def _report(bundle: Bundle, times: list[float], comparison: Comparison | None, *
     shown = ", ".join(f"{name} {facts['dtype']}{facts['shape']}" for name, facts in shapes.items())
     timing = f"{best:.3f} ms" if len(times) == 1 else f"{best:.3f} ms (median of {len(times)})"
     tell = output.note if quiet else output.say
-    tell(f"{bundle.model} on the cpu, {len(bundle.devices)} sites: {shown} in {timing}")
+    tell(f"{bundle.model} on the {backend}, {len(bundle.devices)} sites: {shown} in {timing}")
     if comparison is not None:
         tell(f"equal to the unpartitioned computation: {comparison}")
 
 
-def _write_trace(session: Session, path: str) -> None:
-    raise MissingError("measured timelines come later")
+def _uses_stdout(targets: tuple[str, ...]) -> bool:
+    return any(target.rpartition("=")[2] == output.STDOUT for target in targets)

@@ -1,0 +1,253 @@
+"""`einc compile` and `einc check`: plans, stages, determinism, and models that are wrong."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.bundle import decode
+
+MODELS = Path(__file__).parents[2] / "models"
+
+SMALL = """\
+model small
+
+dim i = 9
+dim j = 14
+dim k = 5
+
+input x : f32[i, j]
+weight w : f32[j, k]
+
+h = matmul(x, w)
+y = relu(h)
+
+output y
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "small.ein"
+    path.write_text(SMALL)
+    return path
+
+
+def test_a_plan_is_written_and_summed_up(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "p.bin"
+    result = einc("compile", model, "-m", "dgx-a100", "-o", plan)
+    assert (result.code, result.out) == (0, "")
+    assert str(plan) in result.err
+    bundle = decode(plan.read_bytes())
+    assert (bundle.model, len(bundle.devices), bundle.machine) == ("small", 8, "dgx-a100")
+    assert [entry.name for entry in tmp_path.iterdir()] != []
+    document = einc("compile", model, "-m", "dgx-a100", "-o", plan, "--json").json()
+    assert document["total_cost"] == bundle.total_cost
+    assert document["bytes"] == plan.stat().st_size
+    assert document["memory_bytes"] == list(bundle.memory)
+
+
+def test_devices_are_a_number_or_a_list(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    for devices, expected in (("3", (0, 1, 2)), ("6,0,5", (6, 0, 5)), ("7,", None), ("1,x", None), ("-1", None)):
+        result = einc("compile", model, "-m", "dgx-v100", "--devices", devices, "-o", tmp_path / "p.bin")
+        if expected is None:
+            assert result.code == 2
+        else:
+            assert result.code == 0
+            assert decode((tmp_path / "p.bin").read_bytes()).devices == expected
+
+
+def test_too_many_devices_are_refused(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    for devices in ("9", "0,8"):
+        result = einc("compile", model, "-m", "dgx-a100", "--devices", devices, "-o", tmp_path / "p.bin")
+        assert result.code == 65
+        assert "has 8" in result.err
+    for devices in ("0", "1,1", "999999"):
+        assert einc("compile", model, "-m", "host", "--devices", devices, "-o", tmp_path / "p.bin").code == 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["small.ein"]
+
+
+def test_with_no_machine_the_host_is_it_and_a_line_says_so(
+    einc: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    result = einc("compile", model, "--devices", "3", "-o", tmp_path / "p.bin")
+    assert result.code == 0
+    assert "no machine was named" in result.err.splitlines()[0]
+    assert len(decode((tmp_path / "p.bin").read_bytes()).devices) == 3
+
+
+@pytest.mark.parametrize("stage", ["ast", "graph", "logical", "exprog", "device", "bundle"])
+def test_every_stage_has_a_text(stage: str, einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    result = einc("compile", model, "-m", "dgx-a100", "--emit", stage)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.strip()
+    assert einc("compile", model, "-m", "dgx-a100", "--emit", stage).out == result.out
+    both = einc("compile", model, "-m", "dgx-a100", "--emit", stage, "-o", tmp_path / "p.bin", "--json").json()
+    assert both["emit"] == {
+        "stage": stage,
+        "text": result.out if both["emit"]["text"].endswith("\n") else result.out[:-1],
+    }
+    assert decode((tmp_path / "p.bin").read_bytes()).model == "small"
+
+
+def test_the_emitted_texts_can_be_read_again(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    tree = einc("compile", model, "--emit", "ast").out
+    (tmp_path / "again.ein").write_text(tree)
+    assert einc("compile", tmp_path / "again.ein", "--emit", "ast").out == tree
+    bundle = json.loads(einc("compile", model, "-m", "dgx-a100", "--emit", "bundle").out)
+    assert bundle["model"] == "small"
+    programs = einc("compile", model, "-m", "dgx-a100", "--emit", "exprog", "-D", "j=4000").out
+    first = programs.split("\n\n#")[0]
+    (tmp_path / "first.ex").write_text(first)
+    assert einc("exprog", "check", tmp_path / "first.ex", "-m", "dgx-a100").code == 0
+
+
+def test_an_early_stage_is_shown_where_a_later_one_fails(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    huge = ("-D", "i=10000000", "-D", "j=10000000", "-m", "dgx-a100")
+    result = einc("compile", model, *huge, "-o", tmp_path / "p.bin")
+    assert result.code == 69
+    assert "memory" in result.err
+    assert not (tmp_path / "p.bin").exists()
+    assert einc("compile", model, *huge, "--emit", "logical").code == 0
+
+
+def test_a_plan_goes_to_standard_output(start: Callable[..., Any], model: Path) -> None:
+    process = start("compile", model, "-m", "dgx-a100", "-o", "-")
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert decode(out).model == "small"
+
+
+def test_the_same_bytes_anywhere(start: Callable[..., subprocess.Popen[bytes]], model: Path, tmp_path: Path) -> None:
+    """Other directories, hash seeds, locales, time zones, and ways of naming the model's file."""
+    elsewhere = tmp_path / "else where" / "ä"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "small.ein").write_text(SMALL)
+    runs = [
+        start("compile", path, "-m", "dgx-a100", "-o", "-", cwd=cwd, env=env)
+        for (path, cwd), env in zip(
+            [(model, tmp_path), ("small.ein", elsewhere), ("../../small.ein", elsewhere), ("small.ein", tmp_path)],
+            [
+                {"PYTHONHASHSEED": "1", "LC_ALL": "C"},
+                {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8"},
+                {"PYTHONHASHSEED": "3", "LANG": "tr_TR.UTF-8", "TZ": "Asia/Tokyo"},
+                {"PYTHONHASHSEED": "4", "LC_ALL": "POSIX", "PYTHONUTF8": "0"},
+            ],
+            strict=True,
+        )
+    ]
+    plans = [run.communicate(timeout=120)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0, 0, 0]
+    assert all(a == b for a, b in itertools.pairwise(plans))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (SMALL[:60], ""),
+        (SMALL.replace("w)", "v)"), "v"),
+        (SMALL.replace("i = 9", "i = 0"), ""),
+        (SMALL.replace("i = 9", "i = -1"), ""),
+        (SMALL.replace("i = 9", f"i = {2**63}"), ""),
+        (SMALL.replace("f32[j, k]", "f32[k, j]"), ""),
+        (SMALL.replace("relu(h)", "rleu(h)"), "did you mean 'relu'?"),
+        (SMALL.replace("relu(h)", "relu(y)"), ""),
+        (SMALL + "h = relu(x)\n", "h"),
+        (SMALL.replace("relu(h)", "(" * 100_000 + "h" + ")" * 100_000), ""),
+        ("\0" * 100, ""),
+        ("", ""),
+        ("model m\n", ""),
+    ],
+    ids=range(13),
+)
+def test_a_wrong_model_is_one_clear_error(text: str, words: str, einc: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "m.ein"
+    path.write_text(text)
+    started = time.monotonic()
+    result = einc("compile", path, "-m", "dgx-a100", "-o", tmp_path / "p.bin")
+    assert time.monotonic() - started < 20
+    assert result.code == 65
+    assert result.out == ""
+    assert words in result.err
+    assert len(result.err) < 20_000
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.ein"]
+    assert einc("check", path, "--json").json()["error"]["code"] == "model"
+
+
+def test_bytes_that_are_no_text_are_pointed_at(einc: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "m.ein"
+    path.write_bytes(b"model m\ndim i = 4\xff\n")
+    result = einc("check", path)
+    assert result.code == 65
+    assert f"{path}:2:10: the byte 0xff is no UTF-8 text" in result.err
+    path.write_bytes(os.urandom(100_000))
+    assert einc("check", path).code == 65
+
+
+def test_a_byte_order_mark_and_crlf_are_no_errors(einc: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "m.ein"
+    path.write_bytes(b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode())
+    assert einc("check", path).code == 0
+
+
+def test_check_tells_what_it_found(einc: Callable[..., Any], model: Path) -> None:
+    result = einc("check", model)
+    assert result.code == 0
+    assert "1 inputs, 1 weights, 2 operators" in result.out
+    document = einc("check", model, "-D", "i=3", "--dtype", "f16", "--json").json()
+    assert document["outputs"] == ["y"]
+    assert document["tensors"][0] == {
+        "name": "x", "kind": "input", "dims": ["i", "j"], "shape": [3, 14], "dtype": "f16"
+    }  # fmt: skip
+
+
+def test_all_findings_are_reported_together(einc: Callable[..., Any], model: Path) -> None:
+    model.write_text(SMALL.replace("w)", "v)").replace("output y", "output z"))
+    findings = einc("check", model, "--json").json()["error"]["findings"]
+    assert len(findings) >= 2
+    assert all(finding["where"].startswith(f"{model}:") for finding in findings)
+
+
+@pytest.mark.parametrize("arguments", [("-D", "i"), ("-D", "=3"), ("-D", "i=1", "-D", "i=2"), ("--seed", "-1"),
+                                       ("--time-limit", "0"), ("--selector", "best"), ("--dtype", "f8")])  # fmt: skip
+def test_options_are_checked(arguments: tuple[str, ...], einc: Callable[..., Any], model: Path) -> None:
+    assert einc("compile", model, *arguments, "--emit", "graph").code == 2
+
+
+def test_unknown_names_in_options_are_model_errors(einc: Callable[..., Any], model: Path) -> None:
+    for arguments in (("-D", "ii=3"), ("-D", "i=("), ("--preset", "long")):
+        assert einc("compile", model, *arguments, "--emit", "graph").code == 65
+
+
+def test_the_ai_schedule_comes_later(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    result = einc("compile", model, "--schedule", "ai", "-o", tmp_path / "p.bin")
+    assert result.code == 69
+    assert "naive" in result.err
+
+
+def test_an_interrupt_in_any_phase_leaves_nothing(
+    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """Interrupts at many moments of a compilation of a few seconds, each in a process of its own."""
+    target = tmp_path / "p.bin"
+    for moment in (0.15, 0.5, 1.0, 1.6, 2.4):
+        process = start("compile", MODELS / "ffn.ein", "-m", "gb200-nvl72", "-o", target, start_new_session=True)
+        time.sleep(moment)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        if process.returncode == 0:
+            continue  # it was done already
+        assert process.returncode == 130, err
+        assert out == b""
+        assert b"Traceback" not in err
+        assert [entry.name for entry in tmp_path.iterdir() if entry.name != "p.bin"] == []
+        assert not target.exists()
