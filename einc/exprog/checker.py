@@ -27,6 +27,9 @@ class Fault:
     message: str
     subject: Action | Requirement | Aggregate | None = None
 
+    def __str__(self) -> str:
+        return self.message
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -13,7 +13,7 @@ from typing import Any
 
 from einc.errors import ProgramError
 from einc.exprog.checker import check, static_faults, waits_of
-from einc.exprog.fairness import Route, fair_rates
+from einc.exprog.fairness import Network, Route
 from einc.exprog.program import Action, Aggregate, Program, targets_of
 from einc.exprog.sizes import aggregate_size, atom_sizes
 from einc.exprog.state import Copy, State
@@ -99,27 +99,38 @@ _Job = tuple[int, int]
 class _Lane:
     """Jobs that always have the same rate: the aggregations of a site, or the flows of a route.
 
-    A job ends when `served`, the bytes that each job of the lane has been given so far, reaches its mark.
+    A job ends when `served`, the bytes that each job of the lane has been given up to `since`, reaches its mark. `next`
+    is when the first one ends, if the rate stays.
     """
 
-    __slots__ = ("marks", "rate", "served")
+    __slots__ = ("marks", "next", "rate", "served", "since")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
         self.rate = 0.0  # bytes per ms of each job
         self.served = 0.0
+        self.since = now
+        self.next = float("inf")
         self.marks: list[tuple[float, _Job]] = []
 
-    def add(self, size: float, job: _Job) -> None:
+    def settle(self, now: float) -> None:
+        self.served += self.rate * (now - self.since)
+        self.since = now
+
+    def add(self, size: float, job: _Job, now: float) -> None:
+        """A job of `size` bytes joins; the rate has to be set anew."""
+        self.settle(now)
         heapq.heappush(self.marks, (self.served + size, job))
 
-    def until_next(self) -> float:
-        return (self.marks[0][0] - self.served) / self.rate
+    def set_rate(self, rate: float, now: float) -> None:
+        self.settle(now)
+        self.rate = rate
+        self.next = now + (self.marks[0][0] - self.served) / rate
 
-    def advance(self, elapsed: float, slack: float) -> list[_Job]:
-        """Serve all jobs; those that are done within `slack` ms leave."""
-        self.served += self.rate * elapsed
+    def leave(self, now: float, slack: float) -> list[_Job]:
+        """The jobs that end within `slack` ms leave; the rate has to be set anew."""
+        self.settle(now)
         done = []
-        while self.marks and self.until_next() <= slack:
+        while self.marks and (self.marks[0][0] - self.served) / self.rate <= slack:
             done.append(heapq.heappop(self.marks)[1])
         return done
 
@@ -139,13 +150,13 @@ class _Simulation:
         self.open_waits, self.waiters = waits_of(program)
         self.sizes = atom_sizes(program)
         self.routes = machine.routes()
-        self.capacity = [resource.gbs * _BYTES_PER_MS for resource in machine.resources]
         self.hbm = [site.hbm_gbs * _BYTES_PER_MS for site in machine.sites]
         self.kernel_latency = machine.kernel_latency_us * _MS_PER_US
         self.transfer_latency = machine.transfer_latency_us * _MS_PER_US
         self.aggregations: dict[int, _Lane] = {}  # by site; lanes without jobs are dropped
         self.flows: dict[Route, _Lane] = {}
-        self.flows_changed = False
+        self.changed = False  # whether jobs came or went since rates were set
+        self.network = Network([resource.gbs * _BYTES_PER_MS for resource in machine.resources])
         self.departures: list[tuple[float, int]] = []  # when an action's latency is over and its flows begin
 
     def run(self) -> None:
@@ -159,15 +170,13 @@ class _Simulation:
 
     def advance(self) -> None:
         """Go to the next instant at which something ends, and apply all ends of that instant."""
-        waits = [lane.until_next() for lane in (*self.aggregations.values(), *self.flows.values())]
-        if self.departures:
-            waits.append(self.departures[0][0] - self.now)
-        elapsed = min(waits)
-        self.now += elapsed
+        lanes = [*self.aggregations.values(), *self.flows.values()]
+        self.now = min([lane.next for lane in lanes] + [time for time, _ in self.departures[:1]])
         slack = TOGETHER * self.now
-        formed = self._serve(self.aggregations, elapsed, slack)
-        landed = self._serve(self.flows, elapsed, slack)
-        self.flows_changed |= bool(landed)
+        formed = self.leave(self.aggregations, slack)
+        landed = self.leave(self.flows, slack)
+        for position, site in landed:
+            self.network.add(self.route(position, site), -1)
         while self.departures and self.departures[0][0] - self.now <= slack:
             self.depart(heapq.heappop(self.departures)[1])
         for position, site in formed:
@@ -180,12 +189,14 @@ class _Simulation:
             if len(record.arrivals) == len(record.action.destinations):
                 self.end(position)
 
-    def _serve(self, lanes: dict[Any, _Lane], elapsed: float, slack: float) -> list[_Job]:
+    def leave(self, lanes: dict[Any, _Lane], slack: float) -> list[_Job]:
+        """The jobs that end at this instant leave their lanes, empty lanes are dropped."""
         done = []
-        for key, lane in list(lanes.items()):
-            done += lane.advance(elapsed, slack)
-            if not lane.marks:
+        for key in [key for key, lane in lanes.items() if lane.next - self.now <= slack]:
+            done += lanes[key].leave(self.now, slack)
+            if not lanes[key].marks:
                 del lanes[key]
+        self.changed |= bool(done)
         return done
 
     def begin(self) -> None:
@@ -194,13 +205,12 @@ class _Simulation:
             batch, self.startable = sorted(self.startable), []
             for position in batch:
                 self.start(position)
-        for site, lane in self.aggregations.items():
-            lane.rate = self.hbm[site] / len(lane.marks)
-        if self.flows_changed:
-            counts = {route: len(lane.marks) for route, lane in self.flows.items()}
-            for route, rate in fair_rates(counts, self.capacity).items():
-                self.flows[route].rate = rate
-            self.flows_changed = False
+        if self.changed:
+            for site, lane in self.aggregations.items():
+                lane.set_rate(self.hbm[site] / len(lane.marks), self.now)
+            for route, rate in self.network.rates().items():
+                self.flows[route].set_rate(rate, self.now)
+            self.changed = False
 
     def place(self, aggregate: Aggregate, site: int) -> None:
         """Make a copy present, and note the actions that it enables."""
@@ -217,8 +227,9 @@ class _Simulation:
             return
         # A kernel's latency occupies its site: it weighs as much as the bytes that HBM could move in that time.
         traffic = (len(record.parts) + 1) * aggregate_size(aggregate, self.sizes)
-        lane = self.aggregations.setdefault(source, _Lane())
-        lane.add(traffic + self.kernel_latency * self.hbm[source], (position, source))
+        lane = self.aggregations.setdefault(source, _Lane(self.now))
+        lane.add(traffic + self.kernel_latency * self.hbm[source], (position, source), self.now)
+        self.changed = True
 
     def send(self, position: int) -> None:
         """The aggregate is whole at the source: its transfers begin, after their latency, or the action ends."""
@@ -236,8 +247,13 @@ class _Simulation:
         action = self.records[position].action
         size = aggregate_size(action.aggregate, self.sizes)
         for site in action.destinations:
-            self.flows.setdefault(self.routes[action.source, site], _Lane()).add(size, (position, site))
-        self.flows_changed = True
+            route = self.route(position, site)
+            self.network.add(route, 1)
+            self.flows.setdefault(route, _Lane(self.now)).add(size, (position, site), self.now)
+        self.changed = True
+
+    def route(self, position: int, site: int) -> Route:
+        return self.routes[self.records[position].action.source, site]
 
     def end(self, position: int) -> None:
         self.records[position].end = self.now
