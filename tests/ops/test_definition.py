@@ -40,7 +40,7 @@ def test_many_sites_too(name: str) -> None:
     operator = CASES[name]
     arrays = data(name, operator)
     expected = operator.reference(*arrays)
-    for sites in range(9, 73):
+    for sites in (9, 12, 16, 24, 31, 36, 72):
         for intervals in requests(operator, sites):
             assert fault(operator, operator.build_spec(intervals), arrays, expected) is None, intervals
 

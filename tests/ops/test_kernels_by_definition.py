@@ -68,7 +68,7 @@ def test_kernels_implement_every_operator(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_implement_every_operator_on_many_sites(name: str) -> None:
-    check(name, range(1, 25))
+    check(name, (1, 3, 4, 9, 12, 16, 24))
 
 
 SPECIAL = {
