@@ -152,15 +152,14 @@ class Contents:
             end = buffer.offset + boxes.size(buffer.block) * width
             tenure = self._arenas[buffer.site].claim(buffer.offset, end, region.buffer)
             self._tenures[region.buffer] = tenure
-        left = boxes.size(region.block)
-        for piece, common in self._overlapping(tenure, region.block, where):
+        overwritten = self._overlapping(tenure, region.block, where)
+        for piece, common in overwritten:
             self._budget.spend(len(piece.readers), where)
             self._exclude(piece.accesses(common), region, where, task, in_place)
-            left -= boxes.size(common)
             del tenure.pieces[piece.block]
             for rest in piece.without(common):
                 tenure.pieces[rest.block] = rest
-        if left:
+        if not overwritten:  # otherwise it comes after a task that came after these
             self._budget.spend(len(tenure.before), where)
             self._exclude(tenure.before, region, where, task)
         for block, mask in content:

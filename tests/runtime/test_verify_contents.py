@@ -15,16 +15,16 @@ from runtime.contents import Contents
 from runtime.errors import PlanFault
 from runtime.ordering import Ordering
 
-EXTENT = 6
+EXTENT = 4
 
 
 def arena(rng):
     """Some buffers of one matrix, at random places of one small arena."""
     tensor = Tensor("t", ("a", "b"), (EXTENT, EXTENT), "f32", "value")
     buffers = []
-    for _ in range(rng.randint(2, 5)):
+    for _ in range(rng.randint(2, 7)):
         block = random_block(rng, box((0, EXTENT), (0, EXTENT)))
-        buffers.append(Buffer(0, 4 * rng.randrange(12), 0, block, "scratch"))
+        buffers.append(Buffer(0, 4 * rng.randrange(16), 0, block, "scratch"))
     return msgspec.structs.replace(two_site_plan(), tensors=(tensor,), buffers=tuple(buffers), memory=(1 << 10,))
 
 
@@ -44,7 +44,7 @@ def elements(region):
 class Model:
     """The same, the plain way."""
 
-    def __init__(self, buffers, tasks):
+    def __init__(self, buffers):
         ends = [b.offset + 4 * len(elements(Region(0, b.block))) for b in buffers]
         pairs = itertools.permutations(range(len(buffers)), 2)
         self.shared = {(i, j) for i, j in pairs if buffers[i].offset < ends[j] and buffers[j].offset < ends[i]}
@@ -52,84 +52,92 @@ class Model:
         self.alive = set()
         self.accesses = []  # (task, region, whether it writes)
         self.before = []
-        for task in tasks:
-            self.before.append(set(task.after).union(*(self.before[t] for t in task.after)))
 
-    def conflicts(self, task, region, writes):
-        for other, place, wrote in self.accesses:
-            touch = elements(place) & elements(region) or (place.buffer, region.buffer) in self.shared
-            if touch and (writes or wrote) and other not in self.before[task]:
-                return True
-        return False
+    def conflicts(self, region, writes):
+        """The tasks that must have ended before a region is touched."""
+        return {
+            other
+            for other, place, wrote in self.accesses
+            if (writes or wrote)
+            and (elements(place) & elements(region) or (place.buffer, region.buffer) in self.shared)
+        }
+
+    def enter(self, after):
+        self.before.append(set(after).union(*(self.before[t] for t in after)))
 
     def read(self, task, region):
         """The masks by element, or None where it must not be read."""
-        if not elements(region) <= self.content.keys() or self.conflicts(task, region, False):
+        if not elements(region) <= self.content.keys() or not self.conflicts(region, False) <= self.before[task]:
             return None
         self.accesses.append((task, region, False))
         return {e: self.content[region.buffer, e] for _, e in elements(region)}
 
-    def write(self, task, region, masks):
-        if self.conflicts(task, region, True):
+    def write(self, task, region):
+        """Whether it may be written; task t puts the mask t + 1."""
+        if not self.conflicts(region, True) <= self.before[task]:
             return False
         self.accesses.append((task, region, True))
         if region.buffer not in self.alive:
             self.alive -= {j for i, j in self.shared if i == region.buffer}
             self.alive.add(region.buffer)
             self.content = {k: v for k, v in self.content.items() if k[0] in self.alive}
-        self.content.update({(region.buffer, e): mask for e, mask in masks.items()})
+        self.content.update(dict.fromkeys(elements(region), task + 1))
         return True
 
 
-def step(bundle, model, contents, rng, task, outcomes):
-    """One read and one write; False after the first fault, which both must see or neither."""
-    masks = None
-    present = sorted({b for b, _ in model.content})
-    if present and rng.random() < 0.8:
-        buffer = rng.choice(present if rng.random() < 0.95 else range(len(bundle.buffers)))
-        region = Region(buffer, random_block(rng, bundle.buffers[buffer].block))
-        written = sorted(e for b, e in model.content if b == buffer)
-        if written and rng.random() < 0.7:  # one element that is there
-            region = Region(buffer, box(*((i, i + 1) for i in rng.choice(written))))
-        masks = model.read(task, region)
-        try:
-            found = contents.read(region, "here", task)
-        except PlanFault:
-            outcomes["read refused"] += 1
-            assert masks is None
-            return False
-        assert masks is not None
-        got = [(e, mask) for block, mask in found for _, e in elements(Region(0, block))]
-        assert len(got) == len(masks)
-        assert dict(got) == masks
-        outcomes["read"] += 1
-    buffer = rng.randrange(len(bundle.buffers))
-    region = Region(buffer, random_block(rng, bundle.buffers[buffer].block))
-    allowed = model.write(task, region, {e: task + 1 for _, e in elements(region)})
-    try:
-        contents.write(region, [(region.block, task + 1)], "here", task)
-    except PlanFault:
-        outcomes["write refused"] += 1
-        assert not allowed
-        return False
-    assert allowed
-    outcomes["write"] += 1
-    return True
+def random_steps(bundle, model, rng):
+    """(after, read or None, what is found there, write, whether it may), the last one perhaps at fault.
+
+    A task waits for most of what it must wait for: for all of it, or for all but one or two.
+    """
+    for task in range(40):
+        read = None
+        present = sorted({b for b, _ in model.content})
+        if present and rng.random() < 0.8:
+            buffer = rng.choice(present if rng.random() < 0.98 else range(len(bundle.buffers)))
+            read = Region(buffer, random_block(rng, bundle.buffers[buffer].block))
+            written = sorted(e for b, e in model.content if b == buffer)
+            if written and rng.random() < 0.8:  # one element that is there
+                read = Region(buffer, box(*((i, i + 1) for i in rng.choice(written))))
+        buffer = rng.randrange(len(bundle.buffers))
+        write = Region(buffer, random_block(rng, bundle.buffers[buffer].block))
+        needed = sorted(model.conflicts(write, True) | (model.conflicts(read, False) if read else set()))
+        if needed and rng.random() < 0.1:
+            needed = rng.sample(needed, max(0, len(needed) - rng.randint(1, 2)))
+        model.enter(needed)
+        masks = model.read(task, read) if read else {}
+        allowed = masks is not None and model.write(task, write)
+        yield tuple(sorted(needed)), read, masks, write, allowed
+        if not allowed:
+            return
 
 
 def check(seed, outcomes):
     rng = random.Random(seed)
     bundle = arena(rng)
-    tasks = []
-    for i in range(30):
-        after = (i - 1,) if i and rng.random() < 0.9 else sorted(rng.sample(range(i), rng.randint(0, i)))
-        tasks.append(FenceTask(0, "t", tuple(after)))
-    ordering = Ordering(tasks)
-    model, contents = Model(bundle.buffers, tasks), Contents(bundle, ordering, Budget(1 << 20))
-    for position in range(len(tasks)):
-        ordering.enter(position)
-        if not step(bundle, model, contents, rng, position, outcomes):
+    steps = list(random_steps(bundle, Model(bundle.buffers), rng))
+    ordering = Ordering([FenceTask(0, "t", after) for after, *_ in steps])
+    contents = Contents(bundle, ordering, Budget(1 << 20))
+    for task, (_, read, masks, write, allowed) in enumerate(steps):
+        ordering.enter(task)
+        if masks is None:
+            outcomes["read refused"] += 1
+            with pytest.raises(PlanFault):
+                contents.read(read, "here", task)
             return
+        if read is not None:
+            outcomes["read"] += 1
+            found = contents.read(read, "here", task)
+            got = [(e, mask) for block, mask in found for _, e in elements(Region(0, block))]
+            assert len(got) == len(masks)
+            assert dict(got) == masks
+        if not allowed:
+            outcomes["write refused"] += 1
+            with pytest.raises(PlanFault):
+                contents.write(write, [(write.block, task + 1)], "here", task)
+            return
+        outcomes["write"] += 1
+        contents.write(write, [(write.block, task + 1)], "here", task)
 
 
 @settings(max_examples=200, deadline=None)
@@ -150,6 +158,53 @@ def test_contents_follow_the_model_at_length():
     outcomes = dict.fromkeys(["read", "write", "read refused", "write refused"], 0)
     for seed in range(20_000):
         check(seed, outcomes)
+
+
+def contents_of(offsets_and_rows, *afters):
+    """The contents of buffers of four columns in one arena, about to run tasks that wait for `afters`."""
+    buffers = tuple(Buffer(0, offset, 0, box(rows, (0, 4)), "scratch") for offset, rows in offsets_and_rows)
+    tensor = Tensor("t", ("a", "b"), (EXTENT, EXTENT), "f32", "value")
+    plan = msgspec.structs.replace(two_site_plan(), tensors=(tensor,), buffers=buffers, memory=(1 << 10,))
+    ordering = Ordering([FenceTask(0, "t", after) for after in afters])
+    return Contents(plan, ordering, Budget(1 << 20)), ordering
+
+
+@pytest.mark.parametrize(("second", "third"), [(0, 32), (32, 0)])
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_is_left_of_a_buffer_must_be_waited_for(second, third, waits):
+    """One half of its bytes goes to a second buffer; a third one that takes the other half must wait for it, too."""
+    whole, half = ((0, (0, 4)), (second, (0, 2)), (third, (0, 2))), (0, 2)
+    contents, ordering = contents_of(whole, (), (0,), (0,) if waits else ())
+    blocks = [box((0, 4), (0, 4)), box(half, (0, 4)), box(half, (0, 4))]
+    for task in (0, 1):
+        ordering.enter(task)
+        contents.write(Region(task, blocks[task]), [(blocks[task], 1)], "here", task)
+    ordering.enter(2)
+    if waits:
+        contents.write(Region(2, blocks[2]), [(blocks[2], 1)], "here", 2)
+        assert contents.read(Region(1, blocks[1]), "here") == [(blocks[1], 1)]
+    else:
+        with pytest.raises(PlanFault, match=r"that tasks\[0\] uses"):
+            contents.write(Region(2, blocks[2]), [(blocks[2], 1)], "here", 2)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_readers_of_what_is_left_of_a_piece_must_be_waited_for(waits):
+    whole, upper, lower = box((0, 4), (0, 4)), box((0, 2), (0, 4)), box((2, 4), (0, 4))
+    contents, ordering = contents_of([(0, (0, 4))], (), (0,), (1,), (0, 1) if waits else (0,))
+    ordering.enter(0)
+    contents.write(Region(0, whole), [(whole, 1)], "here", 0)
+    ordering.enter(1)
+    contents.read(Region(0, whole), "here", 1)
+    ordering.enter(2)
+    contents.write(Region(0, upper), [(upper, 2)], "here", 2)
+    ordering.enter(3)
+    if waits:
+        contents.write(Region(0, lower), [(lower, 4)], "here", 3)
+        assert sorted(mask for _, mask in contents.read(Region(0, whole), "here")) == [2, 4]
+    else:
+        with pytest.raises(PlanFault, match=r"that tasks\[1\] uses"):
+            contents.write(Region(0, lower), [(lower, 4)], "here", 3)
 
 
 @given(st.integers(0, 10**9))
