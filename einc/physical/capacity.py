@@ -22,9 +22,9 @@ def check_capacity(plan: LogicalPlan, machine: Machine, buffers: Sequence[Buffer
     name = memory.peaks[site] or _heaviest_reader(plan, buffers, site)
     span = next((node.span for node in plan.graph.nodes if node.name == name), None)
     raise CapacityError(
-        f"{name}: site {site} of {machine.name} would need {_bytes(needed)} of memory and has {_bytes(available)}: "
-        f"{_bytes(lacking[site])} too little ({_bytes(kept)} of it for inputs, weights and results, "
-        f"{_bytes(needed - kept)} for values in between)",
+        f"{name}: site {site} of {machine.name} would need {_bytes(needed)} of memory ({_bytes(kept)} for inputs, "
+        f"weights and results, {_bytes(needed - kept)} for values in between) and has {_bytes(available)}: "
+        f"{_bytes(lacking[site])} too little",
         where=span,
         hint="more devices (--devices), a machine with more memory, a smaller dtype or smaller dims would help",
     )

@@ -9,7 +9,7 @@ buffer last must then come before everything that writes the new one; a fence st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from einc.physical.arena import Arena, aligned
 from einc.physical.program import Buffer, BufferRole, Task, TaskKind
@@ -133,9 +133,12 @@ class _Ordering:
         fence_number: dict[tuple[int, int], int] = {}
         result: list[Task] = []
 
-        def append(task: Task, after: set[int]) -> int:
+        def append(old: Task, after: set[int]) -> int:
             implied = {earlier for before in after for earlier in result[before].after}
-            result.append(replace(task, after=tuple(sorted(after - implied))))
+            thin = tuple(sorted(after - implied))
+            result.append(
+                Task(old.kind, old.site, old.node, old.reads, old.writes, thin, old.function, old.aggregation)
+            )
             return len(result) - 1
 
         for position, task in enumerate(self._tasks):

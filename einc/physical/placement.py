@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     Matrix = np.ndarray[Any, np.dtype[np.float64]]
+    Cells = np.ndarray[Any, np.dtype[np.int64]]
 
 EXACT = 2**53
 """Whole numbers up to here are exact in a double."""
+
+CHUNK = 1 << 22
+"""Elements of a matrix of atoms by sites; beyond it, atoms are looked at in several rounds."""
 
 
 def place(inflows: Sequence[Inflow], functions: int, sites: int) -> tuple[int, ...]:
@@ -34,25 +38,36 @@ def moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> Matrix
     import numpy as np
 
     total = np.zeros((functions, sites))
+    step = max(1, CHUNK // max(functions, sites))
     for inflow in inflows:
         grid = inflow.grid
-        missing = np.empty((len(grid), sites))
-        for block, copies in inflow.residency.copies.items():
-            row = np.full(sites, float(len(copies)))
-            for copy in copies:
-                row[copy.site] -= 1
-            missing[grid.cells(block)] = row
-        wholes = [(grid.cells(whole.block), whole.site) for whole in inflow.residency.wholes]
-        for cells, _ in wholes:
-            missing[cells] = np.minimum(missing[cells], 1)
-        for cells, site in wholes:
-            missing[cells, site] = 0
-        missing *= np.array(grid.volumes(), dtype=np.float64)[:, None]
-        needed = np.zeros((functions, len(grid)))
-        for function, own in enumerate(inflow.needs):
-            needed[function, list(own)] = 1
-        total += (needed @ missing) * inflow.residency.desc.dtype.itemsize
+        sizes = np.array(grid.volumes(), dtype=np.float64) * inflow.residency.desc.dtype.itemsize
+        needs = [np.array(own) for own in inflow.needs]
+        copies = [(np.array(grid.cells(block)), own) for block, own in inflow.residency.copies.items()]
+        wholes = [(np.array(grid.cells(whole.block)), whole.site) for whole in inflow.residency.wholes]
+        for start in range(0, len(grid), step):
+            end = min(start + step, len(grid))
+            missing, needed = np.zeros((end - start, sites)), np.zeros((functions, end - start))
+            for cells, own in copies:
+                row = np.full(sites, float(len(own)))
+                for copy in own:
+                    row[copy.site] -= 1
+                missing[_inside(cells, start, end)] = row
+            for cells, _ in wholes:
+                inside = _inside(cells, start, end)
+                missing[inside] = np.minimum(missing[inside], 1)
+            for cells, site in wholes:
+                missing[_inside(cells, start, end), site] = 0
+            for function, cells in enumerate(needs):
+                needed[function, _inside(cells, start, end)] = 1
+            total += needed @ (missing * sizes[start:end, None])
     return total
+
+
+def _inside(cells: Cells, start: int, end: int) -> Cells:
+    """Those of the ascending `cells` from `start` up to `end`, counted from `start`."""
+    first, last = cells.searchsorted((start, end))
+    return cells[first:last] - start
 
 
 def assign(cost: Matrix) -> tuple[int, ...]:

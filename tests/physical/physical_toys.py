@@ -127,9 +127,7 @@ class Window(Operator):
 
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
         return JoinAggSpec(
-            tuple(
-                FunctionSpec((TensorType((lo,), (up + 1,)),), (TensorType((lo,), (up,)),)) for lo, up in intervals[0]
-            )
+            tuple(FunctionSpec((TensorType((lo,), (up + 1,)),), (TensorType((lo,), (up,)),)) for lo, up in intervals[0])
         )
 
     def flops(self, function: FunctionSpec) -> int:

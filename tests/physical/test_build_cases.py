@@ -1,0 +1,178 @@
+"""Device programs of small graphs by hand: what moves, what is read in place, and what is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from physical_toys import Formula, Window, graph_of, interpret, plan_of, switch, whole_arrays
+
+from einc.core.tensor import TensorType
+from einc.errors import MachineError
+from einc.graph.graph import Graph
+from einc.machines.model import Machine, Resource
+from einc.physical.build import build
+from einc.physical.program import BufferRole, DeviceProgram, TaskKind
+from einc.physical.verify import races, verify
+
+
+def formula(text: str, join: str = "prod", **extents: int) -> Formula:
+    """`formula("ij jk -> ik:sum", i=4, j=6, k=5)`."""
+    terms, results = (side.split() for side in text.split("->"))
+    pairs = tuple((result.split(":")[0], result.split(":")[1]) for result in results)
+    return Formula(tuple(terms), pairs, tuple(extents.items()), join)
+
+
+def compiled(graph: Graph, sites: int, machine: Machine | None = None, **counts: tuple[int, ...]) -> DeviceProgram:
+    program = build(plan_of(graph, sites, counts), switch(sites) if machine is None else machine)
+    verify(program)
+    assert next(races(program), None) is None
+    arrays = whole_arrays(graph)
+    for seed in range(4):
+        for name, found in interpret(program, arrays, seed).items():
+            np.testing.assert_array_equal(found, arrays[name])
+    return program
+
+
+def kinds(program: DeviceProgram) -> Counter[str]:
+    return Counter(task.kind.value for task in program.tasks)
+
+
+ROWS = formula("ij -> ij:sum", i=7, j=6)
+
+
+def test_one_site_runs_kernels_only() -> None:
+    graph = graph_of([("c", formula("ij jk -> ik:sum", i=7, j=6, k=5), ("a", "b"))], ["c"])
+    program = compiled(graph, 1, c=(1, 1, 1))
+    assert kinds(program) == {"kernel": 1}
+    assert program.exchanges == (None,)
+    assert program.outputs[0].exchange is None
+
+
+def test_equal_cuts_move_nothing_and_read_in_place() -> None:
+    graph = graph_of([("h", ROWS, ("x",)), ("y", ROWS, ("h",))], ["y"])
+    program = compiled(graph, 3, h=(3, 1), y=(3, 1))
+    assert kinds(program) == {"kernel": 6}
+
+
+def test_a_square_brings_its_tensor_once() -> None:
+    square = formula("ij ij -> ij:sum", i=7, j=6)
+    graph = graph_of([("h", ROWS, ("x",)), ("y", square, ("h", "h"))], ["y"])
+    program = compiled(graph, 2, h=(2, 1), y=(1, 2))
+    assert kinds(program) == {"kernel": 4, "transfer": 2, "copy": 2}
+    assert all(
+        task.reads[0] == task.reads[1] for task in program.tasks if task.node == "y" and task.function is not None
+    )
+
+
+def test_a_product_with_itself_needs_two_blocks_of_one_tensor() -> None:
+    gram = formula("ij kj -> ik:sum", i=7, j=6, k=7)
+    graph = graph_of([("h", ROWS, ("x",)), ("y", gram, ("h", "h"))], ["y"])
+    program = compiled(graph, 4, h=(4, 1), y=(2, 1, 2))
+    blocks = {task.function: [r.block for r in task.reads] for task in program.tasks if task.node == "y" and task.reads}
+    assert {len(set(own)) for own in blocks.values() if own} >= {1}
+
+
+def test_partial_sums_are_combined_straight_into_the_consumers_block() -> None:
+    graph = graph_of([("c", formula("ij jk -> ik:sum", i=7, j=6, k=5), ("a", "b")), ("y", ROWS5, ("c",))], ["y"])
+    program = compiled(graph, 4, c=(1, 4, 1), y=(4, 1))
+    assert kinds(program) == {"kernel": 8, "transfer": 12, "aggregate": 4}
+    for task in program.tasks:
+        if task.kind is TaskKind.AGGREGATE:
+            reader = next(t for t in program.tasks if t.node == "y" and task.writes[0] in t.reads)
+            assert reader.kind is TaskKind.KERNEL
+
+
+ROWS5 = formula("ik -> ik:sum", i=7, k=5)
+
+
+def test_the_second_consumer_starts_from_what_the_first_aggregated() -> None:
+    product = formula("ij jk -> ik:sum", i=7, j=6, k=5)
+    graph = graph_of([("c", product, ("a", "b")), ("y", ROWS5, ("c",)), ("z", ROWS5, ("c",))], ["y", "z"])
+    program = compiled(graph, 3, c=(1, 3, 1), y=(3, 1), z=(3, 1))
+    assert program.exchanges[1] is not None
+    assert program.exchanges[2] is None
+    assert Counter(task.kind for task in program.tasks if task.node == "z") == {TaskKind.KERNEL: 3}
+
+
+def test_an_output_that_others_read_is_brought_home_once() -> None:
+    product = formula("ij jk -> ik:sum", i=7, j=6, k=5)
+    graph = graph_of([("c", product, ("a", "b")), ("y", ROWS5, ("c",))], ["c", "y"])
+    program = compiled(graph, 3, c=(1, 3, 1), y=(1, 1))
+    assert kinds(program) == {"kernel": 4, "transfer": 2, "aggregate": 1}
+    assert program.outputs[0].exchange is None  # y's exchange has aggregated all of it already
+    assert program.buffers[program.outputs[0].regions[0].buffer].role is BufferRole.RESULT
+
+
+def test_an_input_may_be_an_output() -> None:
+    graph = graph_of([("y", ROWS, ("x",))], ["y"])
+    program = compiled(replace(graph, outputs=("x", "y")), 2, y=(1, 2))
+    (region,) = program.outputs[0].regions
+    assert program.buffers[region.buffer].role is BufferRole.INPUT
+    assert [b.block for b in program.buffers if b.tensor == "x" and b.site == 0] == [TensorType.whole((7, 6))]
+    assert [output.tensor for output in program.outputs] == ["x", "y"]
+
+
+def test_weights_are_loaded_where_they_are_needed_and_never_move() -> None:
+    nodes = [("h", formula("ij jk -> ik:sum", i=7, j=6, k=6), ("x", "w"))]
+    nodes.append(("y", formula("ik kj -> ij:sum", i=7, j=6, k=6), ("h", "w")))
+    program = compiled(graph_of(nodes, ["y"], weights=["w"]), 2, h=(2, 1, 1), y=(2, 1, 1))
+    assert [(b.site, b.block.shape) for b in program.buffers if b.tensor == "w"] == [(0, (6, 6)), (1, (6, 6))]
+    assert all(b.role is BufferRole.WEIGHT for b in program.buffers if b.tensor == "w")
+    program = compiled(graph_of(nodes, ["y"], weights=["w"]), 2, h=(2, 1, 1), y=(1, 1, 2))
+    held = {b.site: b.block for b in program.buffers if b.tensor == "w"}
+    assert held == {0: TensorType.whole((6, 6)), 1: TensorType.whole((6, 6))}  # y's halves are parts of these
+
+
+def test_idle_sites_hold_nothing() -> None:
+    program = compiled(graph_of([("h", ROWS, ("x",)), ("y", ROWS, ("h",))], ["y"]), 8, h=(7, 1), y=(1, 6))
+    assert program.memory[7] == 0
+    assert len(program.sites[1]) == 6
+
+
+def test_scalars_travel_too() -> None:
+    total, spread = formula("ij -> :sum", i=7, j=6), Formula(("", "ij"), (("ij", "sum"),), (("i", 7), ("j", 6)))
+    graph = graph_of([("s", total, ("x",)), ("y", spread, ("s", "x"))], ["s", "y"])
+    program = compiled(graph, 4, s=(2, 2), y=(2, 2))
+    assert kinds(program)["aggregate"] >= 4
+
+
+def test_several_outputs_aggregate_each_in_its_way() -> None:
+    both = formula("ij -> i:max j:min ij:sum", i=7, j=6)
+    graph = graph_of([("m n o", both, ("x",)), ("y", formula("i j -> ij:sum", i=7, j=6), ("m", "n"))], ["o", "y", "n"])
+    program = compiled(graph, 4, m=(2, 2), y=(4, 1))
+    assert {task.aggregation for task in program.tasks if task.aggregation} == {"max", "min"}
+
+
+def test_halos_overlap() -> None:
+    graph = graph_of([("h", formula("i -> i:sum", i=9), ("x",)), ("y", Window(9), ("h",))], ["y"])
+    program = compiled(graph, 3, h=(3,), y=(3,))
+    assert kinds(program) == {"kernel": 6, "transfer": 2, "copy": 2}  # [0:3) is in place; [2:6) and [5:9) lack one each
+
+
+def test_sites_that_cannot_talk_are_named() -> None:
+    graph = graph_of([("h", ROWS, ("x",)), ("y", ROWS, ("h",))], ["y"])
+    machine = replace(switch(3), name="island", resources=(Resource("link", 1.0, ((0, 1), (1, 0), (0, 2), (2, 0))),))
+    with pytest.raises(
+        MachineError, match=r"y needs data of site [12] at site [12], and no resource of island"
+    ) as caught:
+        build(plan_of(graph, 3, {"h": (3, 1), "y": (1, 3)}), machine)
+    assert caught.value.hint
+    compiled(graph, 3, machine, h=(3, 1), y=(3, 1))  # nothing moves, so nothing is missed
+
+
+def test_too_few_sites_are_an_error() -> None:
+    graph = graph_of([("y", ROWS, ("x",))], ["y"])
+    with pytest.raises(MachineError, match="the plan is for 4 sites, and machine switch has 2"):
+        build(plan_of(graph, 4, {"y": (4, 1)}), switch(2))
+
+
+def test_an_exchange_that_is_planned_once_serves_all_layers() -> None:
+    product = formula("ij jk -> ik:sum", i=6, j=6, k=6)
+    nodes = [(f"h{n}", product, ("x" if n == 0 else f"h{n - 1}", f"w{n}")) for n in range(5)]
+    program = compiled(graph_of(nodes, ["h4"]), 4, **{f"h{n}": (1, 4, 1) for n in range(5)})
+    programs = [exchange.program for exchange in program.exchanges if exchange is not None]
+    assert len(programs) == 4
+    assert len({id(p) for p in programs}) == 1

@@ -1,0 +1,88 @@
+"""Placement against a count of elements and a brute force over all assignments."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from einc.core.dtypes import DType
+from einc.core.tensor import TensorDesc, TensorType
+from einc.physical import placement
+from einc.physical.atoms import Inflow
+from einc.physical.placement import assign, moved_bytes, place
+from einc.physical.program import Region
+from einc.physical.residency import Copy, Residency, Whole
+
+
+def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
+    """A 9 x 4 tensor, cut into rows, in one to three copies; a few aggregates; random blocks required."""
+    copies = rng.randint(1, min(3, sites))
+    rows = min(3, sites // copies)
+    bounds = [r * 9 // rows for r in range(rows + 1)]
+    blocks = [TensorType((lo, 0), (up, 4)) for lo, up in itertools.pairwise(bounds)]
+    where = rng.sample(range(sites), rows * copies)
+    made = [Copy(f, site, Region(f, blocks[f // copies]), f) for f, site in enumerate(where)]
+    tensor = Residency.of("h", TensorDesc(("i", "j"), (9, 4), rng.choice((DType.F64, DType.BF16))), "sum", made)
+    for _ in range(rng.randint(0, 3)):
+        tensor.wholes.append(Whole(rng.randrange(sites), Region(99, _block(rng)), (0,)))
+    return Inflow(tensor, [tuple(_block(rng) for _ in range(rng.randint(1, 2))) for _ in range(functions)])
+
+
+def _block(rng: random.Random) -> TensorType:
+    lower = (rng.randrange(9), rng.randrange(4))
+    return TensorType(lower, (rng.randint(lower[0] + 1, 9), rng.randint(lower[1] + 1, 4)))
+
+
+def bytes_by_element(inflow: Inflow, function: int, site: int) -> int:
+    tensor, moved = inflow.residency, 0
+    for element in itertools.product(range(9), range(4)):
+        point = TensorType(element, (element[0] + 1, element[1] + 1))
+        if not any(block.contains(point) for block in inflow.blocks[function]):
+            continue
+        here = any(whole.site == site and whole.block.contains(point) for whole in tensor.wholes)
+        exists = any(whole.block.contains(point) for whole in tensor.wholes)
+        copies = next(copies for block, copies in tensor.copies.items() if block.contains(point))
+        missing = sum(copy.site != site for copy in copies)
+        moved += 0 if here else min(missing, 1) if exists else missing
+    return moved * tensor.desc.dtype.itemsize
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("chunk", [1, 50, placement.CHUNK])
+def test_moved_bytes_count_every_missing_copy(seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "CHUNK", chunk)
+    rng = random.Random(seed)
+    sites, functions = rng.randint(1, 5), rng.randint(1, 4)
+    inflows = [random_inflow(rng, functions, sites) for _ in range(rng.randint(1, 2))]
+    cost = moved_bytes(inflows, functions, sites)
+    for f, s in itertools.product(range(functions), range(sites)):
+        assert cost[f, s] == sum(bytes_by_element(inflow, f, s) for inflow in inflows)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_assignment_is_the_cheapest_and_then_the_nearest_to_the_identity(seed: int) -> None:
+    rng = random.Random(seed)
+    rows = rng.randint(1, 5)
+    columns = rng.randint(rows, 6)
+    most = rng.choice((1, 3, 1000))
+    cost = np.array([[rng.randint(0, most) for _ in range(columns)] for _ in range(rows)], dtype=float)
+    found = assign(cost.copy())
+    assert len(set(found)) == rows
+    ranked = min(
+        (sum(cost[r, c] for r, c in enumerate(columns)), sum(r != c for r, c in enumerate(columns)))
+        for columns in itertools.permutations(range(columns), rows)
+    )
+    assert (sum(cost[r, c] for r, c in enumerate(found)), sum(r != c for r, c in enumerate(found))) == ranked
+
+
+def test_huge_costs_stay_exact_without_the_preference() -> None:
+    big = float(2**52)
+    cost = np.array([[big, big - 1, big], [big - 1, big, big], [big, big, big - 1]])
+    assert assign(cost) == (1, 0, 2)
+
+
+def test_without_computed_inputs_function_i_runs_at_site_i() -> None:
+    assert place([], 3, 5) == (0, 1, 2)
