@@ -177,7 +177,7 @@ class Graph:
     def load(self, tensor: Tensor, array: Any) -> None:
         """Give an input its values, which stay until they are loaded anew.
 
-        `array` must have the tensor's shape, and its dtype or one that converts to it without loss.
+        The array must have the tensor's shape and dtype; float32 is rounded for a bf16 tensor.
         """
         session = self._require_session("load")
         self._require_own(tensor)

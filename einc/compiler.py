@@ -137,11 +137,12 @@ def select_target(options: CompileOptions) -> Target:
 def _wanted_devices(options: CompileOptions) -> tuple[int, ...] | None:
     if options.devices is None:
         return None
-    devices = tuple(range(options.devices)) if isinstance(options.devices, int) else options.devices
+    number = options.devices if isinstance(options.devices, int) else max(options.devices, default=-1) + 1
+    if number > MOST_SITES:
+        raise UsageError(f"a plan has at most {MOST_SITES} sites")
+    devices = tuple(range(number)) if isinstance(options.devices, int) else options.devices
     if not devices or min(devices) < 0:
         raise UsageError("a plan needs at least one site, and sites are numbered from 0")
     if len(set(devices)) < len(devices):
         raise UsageError("a site is named twice among the devices")
-    if max(devices) >= MOST_SITES:
-        raise UsageError(f"a plan has at most {MOST_SITES} sites")
     return devices

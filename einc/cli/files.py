@@ -57,7 +57,7 @@ def is_plan(path: str) -> bool:
     try:
         start.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.start < len(start) - 3  # a character may be cut off at the end
+        return error.start < max(1, len(start) - 3)  # a character may be cut off at the end
     return not start or b"\0" in start
 
 

@@ -146,7 +146,7 @@ def compiled(graph: es.Graph) -> es.Graph:
         (lambda g, i, y: compiled(g).offload(y), UsageError, "offload before execute"),
         (lambda g, i, y: compiled(g).offload(i[0]), UsageError, "was not saved"),
         (lambda g, i, y: compiled(g).matmul(y, y), UsageError, "compiled already"),
-        (lambda g, i, y: compiled(g).load(i[0], np.zeros((4, 8), "f4")), ArrayFault, "shape"),
+        (lambda g, i, y: compiled(g).load(i[0], np.zeros((4, 8), "f4")), ArrayFault, "expected f32[8, 4]"),
         (lambda g, i, y: compiled(g).load(i[0], np.zeros((8, 4), "O")), ArrayFault, ""),
         (lambda g, i, y: compiled(g).load(i[0], "text"), ArrayFault, ""),
         (lambda g, i, y: compiled(g).load(y, np.zeros((8, 4), "f4")), ArrayFault, "input"),

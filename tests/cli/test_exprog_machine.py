@@ -1,0 +1,115 @@
+"""`einc exprog` and `einc machine`: the paper's programs as files, and programs and machine files that are wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SWAP = """\
+GPUS: 0, 1, 2, 3
+PARTITIONS: G1 {size 1} G2 {size 1}
+IN: A @ 0; B @ 1
+OUT: A+B @ G1; A+B @ G2
+A @ 0 -> 1; B @ 1 -> 0
+A+B @ 0
+A+B @ 1
+"""
+
+
+@pytest.fixture
+def swap(tmp_path: Path) -> Path:
+    path = tmp_path / "swap.ex"
+    path.write_text(SWAP)
+    return path
+
+
+def test_simulate_prints_the_papers_time(swap: Path, einc: Callable[..., Any]) -> None:
+    assert einc("exprog", "simulate", swap, "-m", "dgx-h100", "--ideal").out == "3.118 ms\n"
+    document = einc("exprog", "simulate", swap, "-m", "dgx-h100", "--ideal", "--json").json()
+    assert list(document) == ["valid", "completion_ms", "bound_ms", "bound_by", "splits", "program"]
+    assert document["valid"] is True
+    assert document["completion_ms"] == pytest.approx(3.118, abs=5e-4)
+    assert (document["bound_ms"], document["bound_by"], document["splits"]) == (None, None, {})
+    assert "G1 {0} G2 {1}" in document["program"]
+    slower = einc("exprog", "simulate", swap, "-m", "dgx-h100", "--json").json()
+    assert slower["completion_ms"] > document["completion_ms"]
+
+
+def test_the_written_program_is_simulated_alike(swap: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
+    written = tmp_path / "explicit.ex"
+    first = einc("exprog", "simulate", swap, "-m", "dgx-h100", "-o", written)
+    assert einc("exprog", "simulate", written, "-m", "dgx-h100").out == first.out
+    printed = einc("exprog", "simulate", swap, "-m", "dgx-h100", "-o", "-")
+    assert printed.out == written.read_text()
+
+
+def test_naive_replaces_the_body(swap: Path, einc: Callable[..., Any]) -> None:
+    swap.write_text("\n".join(SWAP.splitlines()[:4]) + "\n")
+    assert einc("exprog", "check", swap, "-m", "dgx-h100").code == 1
+    assert einc("exprog", "simulate", swap, "-m", "dgx-h100").code == 65
+    assert einc("exprog", "check", swap, "-m", "dgx-h100", "--naive").code == 0
+    assert einc("exprog", "simulate", swap, "-m", "dgx-h100", "--naive", "--ideal").out == "3.118 ms\n"
+    assert einc("exprog", "check", swap, "--naive").code == 2
+
+
+def test_check_names_every_fault_at_its_place(swap: Path, einc: Callable[..., Any]) -> None:
+    assert einc("exprog", "check", swap).out == f"{swap}: valid\n"
+        SWAP.replace("A+B @ 0\n", "").replace("A+B @ 1\n", "C @ 2 -> 3\n").replace("B @ 1;", "B @ 1; C @ 3;")
+    )
+    swap.write_text(SWAP.replace("A+B @ 0\nA+B @ 1\n", ""))
+    result = einc("exprog", "check", swap, "-m", "dgx-h100")
+    assert result.code == 1
+    assert result.out == ""
+    assert result.err.count(f"{swap}:4:") == 2
+    assert "^" in result.err
+    document = einc("exprog", "check", swap, "-m", "dgx-h100", "--json").json()
+    assert document["valid"] is False
+    assert len(document["faults"]) == 2
+    assert document["error"]["code"] == "check"
+    result = einc("exprog", "simulate", swap, "-m", "dgx-h100")
+    assert result.code == 65
+    assert "1 more fault" in result.err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "IN", "GPUS: 0\nA @@ 0", SWAP.replace("G1 {size 1}", "G1 {size 9}"), "\0", "(" * 100_000]
+)
+def test_programs_that_do_not_parse_end_with_65(text: str, einc: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "p.ex"
+    path.write_text(text)
+    result = einc("exprog", "simulate", path, "-m", "dgx-a100", "--json")
+    if text:  # nothing at all moves nothing
+        assert result.code == 65
+        assert result.json()["error"]["code"] == "exchange_program"
+
+
+def test_machines_are_listed_and_shown(einc: Callable[..., Any], swap: Path, tmp_path: Path) -> None:
+    names = [machine["name"] for machine in einc("machine", "list", "--json").json()["machines"]]
+    assert set(names) >= {"dgx-a100", "dgx-h100", "dgx-v100", "dgx-v100-paper", "gb200-nvl72", "host"}
+    for name in names:
+        assert name in einc("machine", "list").out
+        assert einc("machine", "show", name).out.startswith(name)
+        file = tmp_path / f"{name}.json"
+        file.write_text(einc("machine", "show", name, "--json").out)
+        assert json.loads(file.read_text())["name"] == name
+        if name == "dgx-h100":
+            assert einc("exprog", "simulate", swap, "-m", file, "--ideal").out == "3.118 ms\n"
+    assert json.loads(einc("machine", "detect", "--json").out)["sites"]
+
+
+def test_unknown_and_broken_machines(einc: Callable[..., Any], swap: Path, tmp_path: Path) -> None:
+    result = einc("machine", "show", "dgx-a10")
+    assert result.code == 65
+    assert "dgx-a100" in result.err
+    assert einc("machine", "show", "./missing.json").code == 2
+    broken = tmp_path / "m.json"
+    for text in ("", "{", "[]", '{"name": 1}', "\0", "[" * 100_000, '{"name": "m", "sites": [], "resources": []}'):
+        broken.write_text(text)
+        for command in (("machine", "show", broken), ("exprog", "simulate", swap, "-m", broken)):
+            result = einc(*command, "--json")
+            assert result.code == 65
+            assert result.json()["error"]["code"] == "machine"
