@@ -1,0 +1,122 @@
+"""Bundles of real operators: valid, provable by the runtime's own verifier, faithful, and the same every time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from physical_toys import switch
+
+from einc.core.dtypes import DType
+from einc.core.tensor import TensorDesc
+from einc.emit import emit
+from einc.errors import SourceSpan
+from einc.exprog.parser import parse
+from einc.exprog.resolve import resolve
+from einc.graph.builder import GraphBuilder
+from einc.graph.graph import Graph
+from einc.logical.optimize import optimize
+from einc.machines.load import load_machine, parse_machine
+from einc.ops.registry import call, restore
+from einc.physical.build import build
+from runtime.bundle import Bundle, decode, encode
+from runtime.verify import prove
+
+
+def network(dtype: DType = DType.F32, rows: int = 13) -> Graph:
+    """Two layers, a softmax, a residual, a norm; a tensor with four readers; odd sizes."""
+    builder = GraphBuilder("network")
+    span = SourceSpan("/somewhere/else/net.ein", 5, 1, 9, "")
+
+    def apply(name: str, *inputs: str, wish: str) -> str:
+        operator = call(name, [builder.desc(i) for i in inputs], {})
+        return builder.apply(operator, inputs, [wish], span)[0]
+
+    builder.input("x", TensorDesc(("t", "m"), (rows, 11), dtype))
+    builder.weight("w1", TensorDesc(("m", "f"), (11, 17), dtype), "layer.0.weight")
+    builder.weight("w2", TensorDesc(("f", "m"), (17, 11), dtype))
+    hidden = apply("relu", apply("matmul", "x", "w1", wish="a"), wish="h")
+    y = apply("matmul", hidden, "w2", wish="y")
+    s = apply("softmax", y, wish="s")
+    z = apply("add", apply("mul", s, y, wish="sy"), "x", wish="z")
+    builder.save(z)
+    builder.save(y)
+    return builder.build()
+
+
+def bundle(sites: int, selector: str = "eindecomp", dtype: DType = DType.F32, seed: int = 0) -> Bundle:
+    machine = load_machine("host", sites)
+    program = build(optimize(network(dtype), sites, selector=selector, seed=seed), machine)
+    return emit(program, machine, tuple(range(sites)), "naive")
+
+
+@pytest.mark.parametrize("sites", [1, 2, 3, 4, 5, 6, 7, 8, 13, 31])
+def test_plans_are_proved_by_the_runtime(sites: int) -> None:
+    for selector, dtype, seed in (("eindecomp", DType.F32, 0), ("greedy", DType.BF16, 0), ("random", DType.F16, sites)):
+        plan = bundle(sites, selector, dtype, seed)
+        proof = prove(plan)
+        assert proof.outputs == 2
+        assert decode(encode(plan)) == plan
+
+
+def test_a_plan_for_72_sites_is_proved() -> None:
+    machine = load_machine("gb200-nvl72")
+    for selector in ("eindecomp", "random"):
+        program = build(optimize(network(rows=144), 72, selector=selector, seed=3), machine)
+        assert prove(emit(program, machine, tuple(range(72)), "naive")).kernels >= 72 * 3
+
+
+def test_everything_a_reader_needs_is_there() -> None:
+    machine = switch(4)
+    plan = optimize(network(), 4)
+    program = build(plan, machine)
+    found = emit(program, machine, (4, 5, 6, 7), "naive")
+    assert found.devices == (4, 5, 6, 7)
+    assert (found.model, found.machine, found.selector, found.schedule) == ("network", "switch", "eindecomp", "naive")
+    assert (found.total_cost, found.cut_cost, found.exact) == (plan.total_cost, plan.cut_cost, plan.exact)
+    assert parse_machine(found.machine_file) == machine
+    weights = {t.name: (t.fan_in, t.stored) for t in found.tensors if t.kind == "weight"}
+    assert weights == {"w1": (11, "layer.0.weight"), "w2": (17, None)}
+    descs = [tensor.desc for tensor in plan.graph.tensors]
+    for operation, node, exchange in zip(found.operations, plan.graph.nodes, program.exchanges, strict=True):
+        inputs = tuple(descs[position] for position in operation.inputs)
+        attributes = {k: tuple(v) if isinstance(v, list) else v for k, v in operation.attributes.items()}
+        assert restore(operation.family, inputs, attributes) == node.operator
+        assert operation.source == "net.ein:5"
+        if exchange is None:
+            assert operation.exchange is None
+        else:
+            assert operation.exchange is not None
+            assert resolve(parse(operation.exchange.program, "plan")) == exchange.program
+
+
+def test_the_directory_of_the_model_does_not_show() -> None:
+    machine, graph = switch(2), network()
+    nodes = tuple(replace(n, span=SourceSpan("net.ein", 5, 1, 9, "")) for n in graph.nodes)
+    plans = [optimize(g, 2) for g in (graph, replace(graph, nodes=nodes))]
+    first, second = (encode(emit(build(plan, machine), machine, (0, 1), "naive")) for plan in plans)
+    assert first == second
+
+
+SCRIPT = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+from test_emit import bundle
+from runtime.bundle import encode
+print(hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("eindecomp", "random"))).hexdigest())
+"""
+
+
+def test_the_same_bytes_whatever_the_hash_seed() -> None:
+    here = hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("eindecomp", "random"))).hexdigest()
+    folder = str(Path(__file__).parent)
+    for seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", SCRIPT, folder]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        assert done.stdout.strip() == here
