@@ -9,7 +9,7 @@ from einc.errors import ProgramError
 from einc.exprog.program import Aggregate
 
 WORK = 20_000_000
-"""Steps that a budget allows: comparisons of two aggregates. A step of a cover search counts as 40."""
+"""Steps that a budget allows: comparisons of two aggregates. A step of a cover search counts as 20."""
 
 
 class Budget:
@@ -89,7 +89,7 @@ def _cover(atoms: list[str], parts: list[tuple[Aggregate, int]], budget: Budget)
             continue
         lowest = ~covered & (covered + 1)
         for mask, price, number in starting.get(lowest, ()):
-            budget.spend(40)
+            budget.spend(20)
             if mask & covered:
                 continue
             after = covered | mask

@@ -5,6 +5,7 @@ The parser is LALR with the tree built as it goes, so that nothing here recurses
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from importlib import resources
 from typing import cast
@@ -66,28 +67,30 @@ def _lark() -> Lark:
 
 
 def _syntax_error(source: Source, error: UnexpectedInput) -> ProgramError:
-    accepted: set[str] = set()
-    at = error.pos_in_stream if error.pos_in_stream is not None else len(source.text)
-    place = (at, at + 1)
-    if isinstance(error, UnexpectedCharacters):
-        found, accepted = repr(source.text[at]), set(error.allowed or ())
-    elif isinstance(error, UnexpectedToken) and error.token.type != "$END":
-        token, accepted = error.token, set(error.accepts or error.expected or ())
+    end = len(source.text.rstrip())
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        token = error.token
         place = (token.start_pos or 0, token.end_pos or 0)
         shown = str(token) if len(token) <= 40 else f"{token[:40]}..."
         found = "the end of the line" if token.type == "_NEWLINE" else repr(shown.split("\n")[0])
+    elif isinstance(error, UnexpectedCharacters):
+        at = error.pos_in_stream or 0
+        place, found = (at, at + 1), ascii(source.text[at])
     else:
-        found = "the end"
-        if isinstance(error, UnexpectedToken):
-            accepted = set(error.accepts or error.expected or ())
-        place = (len(source.text.rstrip()), len(source.text.rstrip()) + 1)
-    expected = sorted(_WORDS[word] for word in accepted if word in _WORDS)
+        place, found = (end, end + 1), "the end"
+    expected = sorted(_WORDS[word] for word in _accepted(source.text) if word in _WORDS)
     message = f"unexpected {found}"
     if expected:
-        message += (
-            f"; expected {expected[0] if len(expected) == 1 else ', '.join(expected[:-1]) + ' or ' + expected[-1]}"
-        )
+        message += f"; expected {', '.join(expected[:-1])}{' or ' if expected[1:] else ''}{expected[-1]}"
     return source.error(message, place, _hint(source, place, found))
+
+
+def _accepted(text: str) -> set[str]:
+    """The terminals that could stand where the text goes wrong."""
+    again = _lark().parse_interactive(text)
+    with contextlib.suppress(UnexpectedInput):
+        again.exhaust_lexer()
+    return set(again.accepts())  # type: ignore[no-untyped-call]
 
 
 def _hint(source: Source, place: tuple[int, int], found: str) -> str | None:

@@ -181,7 +181,9 @@ def random_machine(draw, sites):
     resources = []
     if draw(st.booleans()):
         linked = draw(st.sets(st.sampled_from(pairs))) if pairs else set()
-        resources += [Resource(f"{a}>{b}", draw(st.sampled_from([3.0, 7.0, 11.0])), ((a, b),)) for a, b in sorted(linked)]
+        resources += [
+            Resource(f"{a}>{b}", draw(st.sampled_from([3.0, 7.0, 11.0])), ((a, b),)) for a, b in sorted(linked)
+        ]
         rest = tuple(pair for pair in pairs if pair not in linked)
         resources += [Resource("shared", 5.0, rest)] if rest else []
     else:
