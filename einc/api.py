@@ -33,9 +33,9 @@ from einc.options import CompileOptions
 
 if TYPE_CHECKING:
     import numpy as np
-    from runtime.session import Session
 
     from runtime.bundle import Bundle
+    from runtime.session import Session
 
     Array = np.ndarray[Any, np.dtype[Any]]
 

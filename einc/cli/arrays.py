@@ -138,7 +138,7 @@ def read_arrays(asked: Sequence[Request], wanted: Mapping[str, Tensor], what: st
     return arrays
 
 
-def write_outputs(bundle: Bundle, arguments: Sequence[str], arrays: Mapping[str, Array]) -> None:
+def write_outputs(arguments: Sequence[str], arrays: Mapping[str, Array]) -> None:
     """Write outputs as asked: one array as .npy, all of them as .npz."""
     import numpy as np
 

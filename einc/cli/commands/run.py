@@ -97,7 +97,7 @@ def run_command(
         results = {bundle.tensors[out.tensor].name: session.offload(bundle.tensors[out.tensor].name)
                    for out in bundle.outputs}  # fmt: skip
         phase("writing the outputs")
-        arrays.write_outputs(bundle, targets, results)
+        arrays.write_outputs(targets, results)
         if trace is not None and session.trace is not None:
             output.write_text(trace, chrome_json(session.trace, bundle.model))
         comparison = None
@@ -171,7 +171,7 @@ def _report(
     tell = output.note if quiet else output.say
     tell(f"{bundle.model} on the {backend}, {len(bundle.devices)} sites: {shown} in {timing}")
     if comparison is not None:
-        tell(f"equal to the unpartitioned computation: {comparison}")
+        tell(f"as it should be: {comparison}")
 
 
 def _uses_stdout(targets: tuple[str, ...]) -> bool:
