@@ -46,10 +46,6 @@ def requests(arguments: Sequence[str]) -> list[Request]:
     return found
 
 
-def inputs_of(bundle: Bundle) -> dict[str, Tensor]:
-    return {tensor.name: tensor for tensor in bundle.tensors if tensor.kind == "input"}
-
-
 def assign(asked: Sequence[Request], names: Sequence[str], what: str) -> dict[str, Request]:
     """Which request serves which tensor, for requests of one array each.
 
