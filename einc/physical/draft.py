@@ -11,8 +11,6 @@ from dataclasses import replace
 from einc.core.tensor import TensorDesc, TensorType
 from einc.physical.program import Buffer, BufferRole, Region, Task, TaskKind
 
-LOADED = (BufferRole.INPUT, BufferRole.WEIGHT)
-
 
 class Draft:
     """`node` is the operator or output that the tasks added now belong to."""

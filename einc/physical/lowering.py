@@ -93,10 +93,11 @@ class Lowering:
             for slot in slots:
                 if slot.whole is None:
                     self._copy(slot)
-            fresh = [Whole(site, slot.region, tuple(sorted(slot.writers))) for slot in slots if slot.whole is None]
-            self._inflows[i].residency.wholes.extend(fresh)
+            for slot in slots:
+                if slot.whole is None:
+                    self._inflows[i].residency.add(Whole(site, slot.region, tuple(sorted(slot.writers))))
         for i, whole in self._relayed:
-            self._inflows[i].residency.wholes.append(whole)
+            self._inflows[i].residency.add(whole)
 
     def operand(self, inflow: int, site: int, block: TensorType) -> Located:
         """Where a consumer at `site` reads `block`."""
@@ -208,8 +209,8 @@ class Lowering:
             writes.append(Region(slot.region.buffer, part))
             after.extend(ready)
 
-        for whole in inflow.residency.wholes:
-            common = whole.block.intersect(block) if whole.site == slot.site else None
+        for whole in inflow.residency.there.get(slot.site, ()):
+            common = whole.block.intersect(block)
             cells = [] if common is None else grid.cells(common)
             found = left.intersection(cells)
             if common is None or not found:

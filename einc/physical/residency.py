@@ -40,15 +40,15 @@ class Whole:
 class Residency:
     """All that exists of one computed tensor.
 
-    `copies` lists, for every distinct output block of the producer, its copies by ascending function; `wholes` grows
-    as exchanges are compiled.
+    `copies` lists, for every distinct output block of the producer, its copies by ascending function; `there[s]` are
+    the whole blocks at site s, and grow as exchanges are compiled.
     """
 
     name: str
     desc: TensorDesc
     aggregation: str
     copies: dict[TensorType, tuple[Copy, ...]]
-    wholes: list[Whole] = field(default_factory=list)
+    there: dict[int, list[Whole]] = field(default_factory=dict)
 
     @staticmethod
     def of(name: str, desc: TensorDesc, aggregation: str, copies: list[Copy]) -> Residency:
@@ -56,12 +56,22 @@ class Residency:
         groups: dict[TensorType, list[Copy]] = {}
         for copy in copies:
             groups.setdefault(copy.region.block, []).append(copy)
-        wholes = [
-            Whole(group[0].site, group[0].region, (group[0].task,)) for group in groups.values() if len(group) == 1
-        ]
-        return Residency(name, desc, aggregation, {block: tuple(group) for block, group in groups.items()}, wholes)
+        made = Residency(name, desc, aggregation, {block: tuple(group) for block, group in groups.items()})
+        for group in groups.values():
+            if len(group) == 1:
+                made.add(Whole(group[0].site, group[0].region, (group[0].task,)))
+        return made
+
+    @property
+    def wholes(self) -> list[Whole]:
+        """All whole blocks, by site in the order in which sites got their first one."""
+        return [whole for wholes in self.there.values() for whole in wholes]
+
+    def add(self, whole: Whole) -> None:
+        """Records a block that an exchange has aggregated."""
+        self.there.setdefault(whole.site, []).append(whole)
 
     def find(self, block: TensorType, site: int) -> Whole | None:
         """The smallest whole block at the site that contains `block`, if there is one."""
-        found = [whole for whole in self.wholes if whole.site == site and whole.block.contains(block)]
+        found = [whole for whole in self.there.get(site, ()) if whole.block.contains(block)]
         return min(found, key=lambda whole: whole.block.size, default=None)

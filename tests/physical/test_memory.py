@@ -97,3 +97,15 @@ def test_reuse_waits_for_all_last_readers_through_one_fence() -> None:
     assert [(task.kind, task.after) for task in memory.tasks[4:]] == [
         (TaskKind.FENCE, (2, 3)), (TaskKind.COPY, (4,)), (TaskKind.COPY, (4,)),
     ]  # fmt: skip
+
+
+def test_a_buffer_lives_until_its_last_write_even_if_nobody_reads_that() -> None:
+    whole, halves = TensorType((0,), (16,)), [TensorType((0,), (8,)), TensorType((8,), (16,))]
+    buffers = [Buffer(0, name, whole, DType.F64, BufferRole.SCRATCH) for name in "ab"]
+    tasks = [
+        Task(TaskKind.COPY, 0, "n", (), (Region(0, halves[0]),)),
+        Task(TaskKind.COPY, 0, "n", (Region(0, halves[0]),), (Region(1, halves[0]),), (0,)),
+        Task(TaskKind.COPY, 0, "n", (), (Region(0, halves[1]),)),
+    ]
+    memory = plan_memory(buffers, tasks, 1)
+    assert sorted(memory.offsets) == [0, 128]

@@ -27,7 +27,7 @@ def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
     made = [Copy(f, site, Region(f, blocks[f // copies]), f) for f, site in enumerate(where)]
     tensor = Residency.of("h", TensorDesc(("i", "j"), (9, 4), rng.choice((DType.F64, DType.BF16))), "sum", made)
     for _ in range(rng.randint(0, 3)):
-        tensor.wholes.append(Whole(rng.randrange(sites), Region(99, _block(rng)), (0,)))
+        tensor.add(Whole(rng.randrange(sites), Region(99, _block(rng)), (0,)))
     return Inflow(tensor, [tuple(_block(rng) for _ in range(rng.randint(1, 2))) for _ in range(functions)])
 
 

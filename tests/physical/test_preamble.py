@@ -59,7 +59,7 @@ def block(lower: int, upper: int) -> TensorType:
 
 def test_later_consumers_start_from_aggregates() -> None:
     tensor = residency(2, [0, 1, 2, 3])
-    tensor.wholes.append(Whole(3, Region(9, block(2, 6)), (5,)))
+    tensor.add(Whole(3, Region(9, block(2, 6)), (5,)))
     inflow = Inflow(tensor, [((block(0, 4)),), ((block(4, 8)),)])
     found = preamble([inflow], (0, 3), 4)
     assert found is not None
@@ -82,7 +82,7 @@ def test_nothing_to_do_is_no_program() -> None:
 
 def test_single_copies_are_listed_where_they_are_whole() -> None:
     tensor = residency(1, [0, 1])
-    tensor.wholes.append(Whole(2, Region(9, block(0, 4)), (5,)))
+    tensor.add(Whole(2, Region(9, block(0, 4)), (5,)))
     found = preamble([Inflow(tensor, [(block(0, 8),)])], (1,), 3)
     assert found is not None
     assert [(h.aggregate, h.sites) for h in found.program.holdings] == [(("X1",), (0, 2))]
