@@ -27,6 +27,8 @@ class Assembly:
         self._dtype = dtype
         self._findings = findings
         self._declared: set[str] = set()  # the inputs and weights
+        self._saved: set[str] = set()
+        self._renamed: dict[str, str] = {}  # the present names of tensors that have been renamed
         self._nodes = 0
         self._statement = ""
         self._parts = 0
@@ -80,26 +82,40 @@ class Assembly:
         assert isinstance(result, Tensor)
         return result
 
-    def copy(self, tensor: Tensor, name: str, span: SourceSpan) -> Tensor:
-        """The same tensor again, computed under a name of its own."""
-        labels = tuple(f"i{k}" for k in range(tensor.desc.rank))
-        result = list(zip(labels, tensor.desc.dims, strict=True))
-        operator = index_equation([(tensor.desc, labels)], result, single("copy", Input(0)), None)
-        return self.equation(operator, (tensor,), (name,), span)
+    def save(self, tensor: Tensor, name: str, span: SourceSpan) -> bool:
+        """Saves a tensor under a name; False where an input or weight has the name.
 
-    def is_declared(self, name: str) -> bool:
-        """Whether a tensor is an input or a weight."""
-        return name in self._declared
-
-    def rename(self, old: str, new: str) -> bool:
-        """Gives a computed tensor another name, which an earlier computed one loses; False where it cannot."""
-        return self._builder.rename(old, new) == new
-
-    def save(self, name: str) -> None:
+        A computed tensor is renamed. An input or weight, and a tensor that is saved already, is copied: outputs are
+        computed tensors, and each has one name.
+        """
+        if name in self._declared:
+            return False
+        if tensor.name in self._declared or tensor.name in self._saved:
+            tensor = self._copy(tensor, name, span)
+        self._saved.add(tensor.name)
+        self._rename(tensor.name, name)
         self._builder.save(name)
+        return True
 
     def build(self) -> Graph:
         return self._builder.build()
+
+    def _copy(self, tensor: Tensor, name: str, span: SourceSpan) -> Tensor:
+        now = Tensor(self._renamed.get(tensor.name, tensor.name), tensor.desc)
+        labels = tuple(f"i{k}" for k in range(tensor.desc.rank))
+        result = list(zip(labels, tensor.desc.dims, strict=True))
+        operator = index_equation([(tensor.desc, labels)], result, single("copy", Input(0)), None)
+        return self.equation(operator, (now,), (f"{name}.copy",), span)
+
+    def _rename(self, tensor: str, name: str) -> None:
+        """Gives a computed tensor a name; another one that has it becomes `name.before`."""
+        now = self._renamed.get(tensor, tensor)
+        if now == name:
+            return
+        if self._builder.unique(name) != name:
+            holder = next((old for old, new in self._renamed.items() if new == name), name)
+            self._renamed[holder] = self._builder.rename(name, self._builder.unique(f"{name}.before"))
+        self._renamed[tensor] = self._builder.rename(now, name)
 
     def _add(
         self, operator: Operator, inputs: tuple[Tensor, ...], wishes: tuple[str, ...], span: SourceSpan

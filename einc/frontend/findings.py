@@ -39,9 +39,8 @@ class Findings:
         if not self._found:
             return
         ordered = sorted(self._found.values(), key=_place)
-        if len(ordered) > limits.ERRORS:
-            more = Diagnostic(f"and {len(ordered) - limits.ERRORS:,} more errors")
-            ordered = [*ordered[: limits.ERRORS], more]
+        if len(ordered) >= limits.ERRORS:
+            ordered = [*ordered[: limits.ERRORS], Diagnostic("there may be more errors; mend these first")]
         raise ModelError(ordered)
 
 

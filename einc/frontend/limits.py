@@ -7,6 +7,9 @@ from typing import Final
 TEXT_BYTES: Final = 1 << 20
 """Longest model text."""
 
+STATEMENT_TOKENS: Final = 50_000
+"""Most tokens of one statement, bodies left out."""
+
 NAME_CHARACTERS: Final = 100
 """Longest name."""
 

@@ -12,11 +12,7 @@ from einc.frontend.names import Names
 
 
 def save_outputs(outputs: Sequence[ast.Name], names: Names, assembly: Assembly, findings: Findings) -> None:
-    """Saves every output under its name.
-
-    A computed tensor that goes by another name gets this one. An input or weight, and a tensor that is saved already,
-    is copied: outputs are computed tensors, and each has one name.
-    """
+    """Saves every output under its name; what cannot be saved is reported."""
     saved: list[tuple[ast.Name, Tensor]] = []
     for name in outputs:
         try:
@@ -30,33 +26,10 @@ def save_outputs(outputs: Sequence[ast.Name], names: Names, assembly: Assembly, 
             continue
     if findings:
         return
-    moved: dict[str, str] = {}  # what has been renamed: the name before, the name now
-    claimed: set[str] = set()
     for name, tensor in saved:
-        try:
-            now = moved.get(tensor.name, tensor.name)
-            if assembly.is_declared(tensor.name) or tensor.name in claimed:
-                now = assembly.copy(Tensor(now, tensor.desc), f"{name.text}.copy", name.span).name
-            else:
-                claimed.add(tensor.name)
-            _rename(now, tensor.name, name, assembly, moved, findings)
-            assembly.save(name.text)
-        except Reported:
-            continue
-
-
-def _rename(
-    now: str, before: str, name: ast.Name, assembly: Assembly, moved: dict[str, str], findings: Findings
-) -> None:
-    """Gives a tensor the name of its output; a computed tensor that has it takes the other name in turn."""
-    if now == name.text:
-        return
-    if not assembly.rename(now, name.text):
-        raise findings.fail(
-            f"'{name.text}' names an input or weight, so that no output can have this name",
-            name.span,
-            f"save it under another name: `output y = {name.text}`",
-        )
-    holder = next((old for old, new in moved.items() if new == name.text), name.text)
-    moved[holder] = now
-    moved[before] = name.text
+        if not assembly.save(tensor, name.text, name.span):
+            findings.add(
+                f"'{name.text}' names an input or weight, so that no output can have this name",
+                name.span,
+                f"save it under another name: `output y = {name.text}`",
+            )

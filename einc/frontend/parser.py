@@ -88,6 +88,8 @@ class _Driver:
             if skipping < 0:
                 if self._take(token):
                     continue
+                if len(self._findings) >= limits.ERRORS:
+                    self._findings.check()
                 start = self._statement[0] if self._statement else token
                 self._give_up()
                 skipping = 0
@@ -110,6 +112,10 @@ class _Driver:
         if token.type in ("LPAR", "LSQB", "_LBRACE") and len(self._braces) + self._brackets == limits.NESTING:
             message = f"brackets nest too deeply here; at most {limits.NESTING} levels are allowed"
             self._findings.add(message, token.span, "give parts of the expression names of their own")
+            return False
+        if len(self._statement) == limits.STATEMENT_TOKENS:
+            message = f"this statement is longer than {limits.STATEMENT_TOKENS:,} tokens, the most that are read"
+            self._findings.add(message, self._statement[0].span, "split it into several statements")
             return False
         try:
             self._parser.feed_token(token)
@@ -145,6 +151,8 @@ class _Driver:
 
     def _give_up(self) -> None:
         """Take back the unfinished statement: unwind to where a new statement may start."""
+        if self._statement and self._statement[-1].type == "_RBRACE":  # a body is closed: its statement is whole
+            self._parser.feed_token(Token(SEPARATOR, ""))
         state = self._parser.parser_state
         while "INPUT" not in self._parser.choices():
             state.state_stack.pop()

@@ -1,0 +1,243 @@
+"""Hostile texts end in a clear error, or are read, in bounded time and memory and without a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einc.errors import ModelError, ReadError, UsageError
+from einc.frontend import build, limits
+from einc.frontend.parser import parse
+from einc.frontend.source import read_source
+from einc.graph.verify import verify
+
+HEAD = "dim n = 4\ninput x : f32[n]\n"
+MANY = 100_000
+
+LONG = {
+    "parentheses": f"y = {'(' * MANY}x{')' * MANY}",
+    "open parentheses": f"y = {'(' * MANY}",
+    "closing parentheses": f"y = {')' * MANY}",
+    "brackets": f"param p = {'[' * MANY}{']' * MANY}",
+    "braces": "repeat 1 {" * MANY,
+    "closing braces": "}" * MANY,
+    "calls": f"y = {'relu(' * MANY}x{')' * MANY}",
+    "sum": f"y = {' + '.join(['x'] * MANY)}",
+    "equation": f"y[i] = {' + '.join(['x[i]'] * MANY)}",
+    "constant sum": f"param p = {' + '.join(['1'] * MANY)}\ny = x * p",
+    "minus": f"y = {'-' * MANY}x",
+    "powers": f"y = {' ** '.join(['x'] * MANY)}",
+    "comparisons": f"y = {' < '.join(['x'] * MANY)}",
+    "name": f"{'y' * MANY} = x",
+    "integer": f"param p = {'9' * MANY}",
+    "float": f"param p = 0.{'9' * MANY}",
+    "exponent": "param p = 1e999999999",
+    "string": f'weight w : f32[n] from "{"w" * MANY}"',
+    "arguments": f"y = relu({', '.join(['x'] * MANY)})",
+    "indices": f"y[i] = x[{', '.join(['i'] * MANY)}]",
+    "rank": f"input z : f32[{', '.join(['n'] * MANY)}]",
+    "params in a row": "".join(f"param p{k} = p{k + 1}\n" for k in range(20_000)) + "param p20000 = 1",
+    "params in a circle": "".join(f"param p{k} = p{(k + 1) % 20_000}\n" for k in range(20_000)),
+    "undefined names": "y = " + " + ".join(f"x{k}" for k in range(50_000)),
+    "errors": "y = = x\n" * 20_000,
+    "blocks in a row": "".join(f"block b{k}(x) {{ return b{k + 1}(x) }}\n" for k in range(5_000)) + "y = b0(x)",
+    "doubling blocks": "block b0(x) { return x }\n"
+    + "".join(f"block b{k + 1}(x) {{ return b{k}(b{k}(x)) }}\n" for k in range(40)) + "y = b40(x)",
+    "nested repeats": "repeat 100 {" * 40 + "}" * 40,
+    "outer products": "y[a, b, c, d, e] = " + " * ".join(f"x[{i}]" for i in "abcde") + "\n" + "".join(
+        f"z{k}[{', '.join(f'i{k}_{j}' for j in range(40))}] = " + " * ".join(f"x[i{k}_{j}]" for j in range(40)) + "\n"
+        for k in range(3)
+    ),
+    "NUL bytes": "\0" * 1000,
+    "control characters": "".join(map(chr, range(32))) * 100,
+    "surrogates and beyond": "y = \U0001f600 + \u202e\ufeff\u2028x",
+    "empty": "",
+    "spaces": " " * MANY + "\n" * MANY,
+    "separators": ";" * MANY,
+    "comment": "#" * MANY,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_long_texts_end_in_an_error_that_fits_a_terminal(kind: str) -> None:
+    start = time.process_time()
+    with pytest.raises(ModelError) as caught:
+        build(HEAD + LONG[kind], "long.ein")
+    text = caught.value.render()
+    assert time.process_time() - start < 20
+    assert len(text) < 30_000
+    assert len(caught.value.diagnostics) <= limits.ERRORS + 1
+    assert "Traceback" not in text
+
+
+def test_a_sum_of_many_terms_is_a_model() -> None:
+    terms = 5_000
+    graph = build(HEAD + f"output y = {' + '.join(['x'] * terms)}\n", "sum.ein")
+    assert len(graph.nodes) == terms - 1
+    assert graph.outputs == ("y",)
+
+
+def test_nesting_within_the_limit_is_no_error() -> None:
+    most = limits.NESTING - 2
+    graph = build(HEAD + f"output y = {'relu(' * most}x{')' * most}\n", "deep.ein")
+    assert len(graph.nodes) == most
+    build(HEAD + f"output y = {'(' * most}x{')' * most} + x\n", "deep.ein")
+
+
+def test_a_long_text_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    text = "#" * (limits.TEXT_BYTES + 1)
+    with pytest.raises(ModelError, match="longer than"):
+        parse(text, "big.ein")
+    path = tmp_path / "big.ein"
+    path.write_bytes(text.encode() * 20)
+    tracemalloc.start()
+    with pytest.raises(ModelError, match="longer than"):
+        read_source(path)
+    assert tracemalloc.get_traced_memory()[1] < 8 * limits.TEXT_BYTES
+    tracemalloc.stop()
+
+
+def test_an_endless_file_is_refused() -> None:
+    with pytest.raises(ModelError, match="longer than"):
+        read_source("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "column", "message"),
+    [
+        (b"dim n = 4\ninput \xff : f32[n]\n", 2, 7, "expected UTF-8 text, found the byte 0xff"),
+        (b"\xff\xfed\x00i\x00m\x00", 1, 1, "expected UTF-8 text, found the byte 0xff"),
+        (b"dim n = 4 # caf\xe9", 1, 16, "expected UTF-8 text, found the byte 0xe9"),
+        (b"\xc3", 1, 1, "expected UTF-8 text, found the byte 0xc3"),
+    ],
+)
+def test_invalid_utf8_is_pointed_at(tmp_path: Path, data: bytes, line: int, column: int, message: str) -> None:
+    path = tmp_path / "bytes.ein"
+    path.write_bytes(data)
+    with pytest.raises(ModelError) as caught:
+        read_source(path)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.span is not None
+    assert (diagnostic.message, diagnostic.span.line, diagnostic.span.column) == (message, line, column)
+
+
+def test_a_byte_order_mark_and_foreign_line_ends_are_read(tmp_path: Path) -> None:
+    plain = "dim n = 4\ninput x : f32[n]\ny = relu(\n  x)\noutput y\n"
+    path = tmp_path / "m.ein"
+    for text in (plain, plain.replace("\n", "\r\n"), plain.replace("\n", "\r"), plain.rstrip("\n")):
+        for mark in (b"", b"\xef\xbb\xbf"):
+            path.write_bytes(mark + text.encode())
+            assert parse(read_source(path), "m.ein") == parse(plain, "m.ein")
+    assert parse("\ufeff" + plain, "m.ein") == parse(plain, "m.ein")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.ein", tmp_path, tmp_path / "a\0b", tmp_path / "missing" / "m.ein"):
+        with pytest.raises(UsageError):
+            read_source(path)
+    with pytest.raises(ReadError):
+        read_source(tmp_path / ("n" * 5000))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_file_is_a_read_error(tmp_path: Path) -> None:
+    path = tmp_path / "secret.ein"
+    path.write_text("model m")
+    path.chmod(0)
+    with pytest.raises(ReadError):
+        read_source(path)
+
+
+VALID = (Path(__file__).parent / "good.ein").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("position", range(0, len(VALID), 47))
+def test_every_truncation_is_read_or_refused(position: int) -> None:
+    read_or_refuse(VALID[:position])
+
+
+def read_or_refuse(text: str) -> None:
+    """Nothing but a graph or a ModelError may come of any text."""
+    with contextlib.suppress(ModelError):
+        verify(build(text, "any.ein"))
+
+
+PIECES = st.sampled_from(
+    [
+        "model ",
+        "param ",
+        "dim ",
+        "input ",
+        "weight ",
+        "output ",
+        "block ",
+        "repeat ",
+        "preset ",
+        "return ",
+        "as ",
+        "from ",
+        "n",
+        "x",
+        "y",
+        "i",
+        "f32",
+        "relu",
+        "matmul",
+        "sum",
+        "max",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ":",
+        "=",
+        "==",
+        "+",
+        "-",
+        "*",
+        "**",
+        "/",
+        "//",
+        "%",
+        "<",
+        "1",
+        "2.5",
+        "10**10",
+        '"',
+        '"w{i}"',
+        "true",
+        "\n",
+        ";",
+        "#",
+        " ",
+        "\x00",
+        "é",
+    ]
+)
+
+
+@given(st.lists(PIECES, max_size=40).map("".join))
+@settings(max_examples=150, deadline=None)
+def test_any_mixture_of_tokens_is_read_or_refused(text: str) -> None:
+    read_or_refuse(HEAD + text)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_model_with_random_damage_is_read_or_refused(data: st.DataObject) -> None:
+    text = VALID
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        stop = data.draw(st.integers(start, min(len(text), start + 12)))
+        text = text[:start] + data.draw(PIECES) + text[stop:]
+    read_or_refuse(text)

@@ -1,0 +1,303 @@
+"""What models mean: graphs evaluated node by node against numpy written out by hand, their names, and their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from einc.core.dtypes import DType
+from einc.errors import ModelError, UsageError
+from einc.frontend import build
+from einc.graph.graph import TensorKind
+from einc.graph.verify import verify
+
+Array = np.ndarray[Any, np.dtype[Any]]
+MATRICES = """
+dim m = 3
+dim n = 4
+dim k = 5
+input a : f64[m, n]
+input b : f64[n, k]
+input c : f64[m]
+input d : f64[m, n]
+input e : f64[m, n]
+"""
+
+
+def evaluate(text: str, **options: Any) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The arrays that went into a model and all that it computes, by name. Inputs are drawn at random."""
+    graph = build(text, "m.ein", **options)
+    verify(graph)
+    random = np.random.default_rng(7)
+    values: dict[str, Array] = {}
+    for tensor in graph.tensors:
+        if tensor.kind is not TensorKind.VALUE:
+            values[tensor.name] = random.uniform(0.5, 2.0, tensor.desc.shape).astype(tensor.desc.dtype.numpy())
+    given = dict(values)
+    for node in graph.nodes:
+        results = node.operator.reference(*(values[name] for name in node.inputs))
+        values.update(zip(node.outputs, results, strict=True))
+    return given, values
+
+
+def result(text: str, **options: Any) -> Array:
+    """The value of `y`, the one output."""
+    graph = build(text, "m.ein", **options)
+    assert graph.outputs == ("y",)
+    return evaluate(text, **options)[1]["y"]
+
+
+def inputs() -> dict[str, Array]:
+    return evaluate(MATRICES + "output y = a + a")[0]
+
+
+EQUATIONS = {
+    "y[i, l] = a[i, j] * b[j, l]": lambda a, b, c, d, e: a @ b,
+    "y[l, i] = a[i, j] * b[j, l]": lambda a, b, c, d, e: (a @ b).T,
+    "y[m, k] = a[m, n] * b[n, k]": lambda a, b, c, d, e: a @ b,
+    "y[i] = a[i, j]": lambda a, b, c, d, e: a.sum(1),
+    "y[] = a[i, j]": lambda a, b, c, d, e: a.sum(),
+    "y[j, i] = a[i, j]": lambda a, b, c, d, e: a.T,
+    "y[i] = 2 * a[i, j] * c[i] * d[i, j]": lambda a, b, c, d, e: 2 * (a * c[:, None] * d).sum(1),
+    "y[i] = max[j](a[i, j])": lambda a, b, c, d, e: a.max(1),
+    "y[] = min[j, i](a[i, j])": lambda a, b, c, d, e: a.min(),
+    "y[j] = prod[i](a[i, j])": lambda a, b, c, d, e: a.prod(0),
+    "y[i, l] = min[j](a[i, j] + b[j, l])": lambda a, b, c, d, e: (a[:, :, None] + b[None]).min(1),
+    "y[i] = sum[j](a[i, j] * d[i, j]) + c[i]": lambda a, b, c, d, e: (a * d).sum(1) + c,
+    "y[i, j] = a[i, j] / sum[j](a[i, j])": lambda a, b, c, d, e: a / a.sum(1, keepdims=True),
+    "y[j, i] = exp(a[i, j] - max[j](a[i, j]))": lambda a, b, c, d, e: np.exp(a - a.max(1, keepdims=True)).T,
+    "y[] = max[i](sum[j](a[i, j]) * c[i])": lambda a, b, c, d, e: (a.sum(1) * c).max(),
+    "y[i] = sum[j](max[l](b[j, l]) * a[i, j])": lambda a, b, c, d, e: a @ b.max(1),
+    "y[i, j] = where(a[i, j] > c[i], a[i, j], -d[i, j])": lambda a, b, c, d, e: np.where(a > c[:, None], a, -d),
+    "y[i, j] = max(a[i, j], d[i, j], )": lambda a, b, c, d, e: np.maximum(a, d),
+    "y[i, j] = -a[i, j] ** 2.0 // 0.7 % 0.9": lambda a, b, c, d, e: -(a**2) // 0.7 % 0.9,
+    "y[i, j] = a[i, j] - d[i, j] - e[i, j]": lambda a, b, c, d, e: a - d - e,
+    "y[i, j] = a[i, j] / (d[i, j] / e[i, j])": lambda a, b, c, d, e: a / (d / e),
+    "y[i, l] = matmul(a, b)[i, l] + c[i]": lambda a, b, c, d, e: a @ b + c[:, None],
+    "y[j] = (a + d)[i, j]": lambda a, b, c, d, e: (a + d).sum(0),
+    "y[i, p] = a[i, j] * d[p, j]": lambda a, b, c, d, e: a @ d.T,
+    "y[i] = sum[j](a[i, j] * (m + 1))": lambda a, b, c, d, e: a.sum(1) * 4,
+    "y = a + d * e": lambda a, b, c, d, e: a + d * e,
+    "y = (a + d) * e": lambda a, b, c, d, e: (a + d) * e,
+    "y = a - d - e": lambda a, b, c, d, e: a - d - e,
+    "y = a * c + 1": lambda a, b, c, d, e: a * c[:, None] + 1,
+    "y = c / a": lambda a, b, c, d, e: c[:, None] / a,
+    "y = 2 ** a": lambda a, b, c, d, e: 2**a,
+    "y = -a ** 2": lambda a, b, c, d, e: -(a**2),
+    "y = a ** d ** e": lambda a, b, c, d, e: a ** (d**e),
+    "y = 1 / n / a": lambda a, b, c, d, e: 0.25 / a,
+    "y = a < d": lambda a, b, c, d, e: a < d,
+    "y = relu(a - d)": lambda a, b, c, d, e: np.maximum(a - d, 0),
+    "y = matmul(a, b) * sum([1, 2])": lambda a, b, c, d, e: (a @ b) * 3,
+    "y = max(a, d)": lambda a, b, c, d, e: np.maximum(a, d),
+    "y = sum(a, \"n\")": lambda a, b, c, d, e: a.sum(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", EQUATIONS)
+def test_statements_mean_what_numpy_says(statement: str) -> None:
+    given = inputs()
+    expected = EQUATIONS[statement](*(given[name] for name in "abcde"))
+    assert_allclose(result(f"{MATRICES}{statement.replace(', )', ')')}\noutput y"), expected, rtol=1e-12)
+
+
+def test_a_diagonal_and_its_sum() -> None:
+    text = "dim n = 4\ninput a : f64[n, n]\n"
+    given, values = evaluate(text + "trace[] = a[i, i]\nd[i] = a[i, i]\noutput trace, d")
+    assert_allclose(values["trace"], np.trace(given["a"]))
+    assert_allclose(values["d"], np.diag(given["a"]))
+
+
+def test_indices_bind_by_position_and_the_left_side_names_dimensions() -> None:
+    graph = build(MATRICES + "output y[rows, m] = a[m, q] * d[rows, q]", "m.ein")
+    desc = graph.tensor_table()["y"].desc
+    assert (desc.dims, desc.shape) == (("rows", "m"), (3, 3))
+
+
+def test_repeats_carry_names_and_blocks_have_weights_of_their_own() -> None:
+    text = """
+    dim n = 4
+    input x : f64[n]
+    block layer(x, i, more) {
+        weight w : f64[n] from "layers.{i}.w"
+        weight v : f64[n]
+        h = x * w + more
+        return h - v
+    }
+    repeat 3 as i { x = layer(x, i, more=i * 10) }
+    output y = x
+    """
+    graph = build(text, "m.ein")
+    weights = [(t.name, t.stored) for t in graph.tensors if t.kind is TensorKind.WEIGHT]
+    assert weights == [
+        ("layer.0.w", "layers.0.w"), ("layer.0.v", None), ("layer.1.w", "layers.1.w"), ("layer.1.v", None),
+        ("layer.2.w", "layers.2.w"), ("layer.2.v", None),
+    ]  # fmt: skip
+    given, values = evaluate(text)
+    x = given["x"]
+    for i in range(3):
+        x = x * given[f"layer.{i}.w"] + i * 10 - given[f"layer.{i}.v"]
+    assert_allclose(values["y"], x)
+    assert [node.name for node in graph.nodes] == [
+        "layer.0.h.1", "layer.0.h", "x.0", "layer.1.h.1", "layer.1.h", "x.1", "layer.2.h.1", "layer.2.h", "y",
+    ]  # fmt: skip
+
+
+def test_equal_repeated_blocks_have_equal_operators() -> None:
+    text = "dim n = 4\ninput x : f64[n]\nblock f(x) { return relu(x) * 2 }\nrepeat 3 { x = f(x) }\noutput y = x"
+    operators = [node.operator for node in build(text, "m.ein").nodes]
+    assert operators[:2] == operators[2:4] == operators[4:]
+
+
+@pytest.mark.parametrize(
+    ("body", "names", "outputs"),
+    [
+        ("y = relu(x)\nrepeat 2 { y = relu(y) }\noutput y", ["y.before", "y.0", "y"], ("y",)),
+        ("output y\ny = relu(x)", ["y"], ("y",)),
+        ("y = relu(x)\nz = y\noutput y, z", ["y", "z"], ("y", "z")),
+        ("output y = x", ["y"], ("y",)),
+        ("output w2 = w", ["w2"], ("w2",)),
+        ("a = relu(x)\nb = neg(x)\nrepeat 1 { t = a; a = b; b = t }\noutput a, b", ["b", "a"], ("a", "b")),
+        ("y = relu(neg(relu(x) + 1))\noutput y", ["y.1", "y.2", "y.3", "y"], ("y",)),
+        ("block f(x) { return x, neg(x) }\ny, z = f(x)\noutput z", ["z"], ("z",)),
+        ("block f(x) { a = neg(x); return a }\ny = f(f(x))\noutput y", ["f.a", "y"], ("y",)),
+        ("repeat 2 as i { repeat 2 as j { z = x + i * 10 + j } }\noutput y = x",
+         ["z.0.0.1", "z.0.0", "z.0.1.1", "z.0.1", "z.1.0.1", "z.1.0", "z.1.1.1", "z.1.1", "y"], ("y",)),
+        ("repeat 0 { x = neg(x) }\noutput y = x", ["y"], ("y",)),
+    ],
+)  # fmt: skip
+def test_names_of_nodes(body: str, names: list[str], outputs: tuple[str, ...]) -> None:
+    graph = build(f"dim n = 4\ninput x : f32[n]\nweight w : f32[n]\n{body}", "m.ein")
+    verify(graph)
+    assert [node.name for node in graph.nodes] == names
+    assert graph.outputs == outputs
+
+
+def test_outputs_that_trade_names_keep_their_values() -> None:
+    text = "dim n = 4\ninput x : f64[n]\na = relu(x)\nb = neg(x)\nrepeat 1 { t = a; a = b; b = t }\noutput a, b, c = a"
+    with pytest.raises(ModelError):
+        build(text, "m.ein")
+    given, values = evaluate(text.replace(", c = a", "\noutput c = a"))
+    assert_allclose(values["a"], -given["x"])
+    assert_allclose(values["b"], given["x"])
+    assert_allclose(values["c"], -given["x"])
+
+
+def test_spans_point_at_statements_and_parts() -> None:
+    graph = build("dim n = 4\ninput x : f32[n]\n\ny = relu(\n  neg(x))\noutput y", "dir/m.ein")
+    places = {node.name: str(node.span) for node in graph.nodes}
+    assert places == {"y.1": "dir/m.ein:5:3", "y": "dir/m.ein:4:5"}
+    assert all(tensor.span is not None for tensor in graph.tensors)
+
+
+def test_params_and_dims_may_stand_in_any_order() -> None:
+    text = "dim b = a * 2\nparam a = sum(lens) - c\nparam lens = [c] * 3\nparam c = 1 + 1\n"
+    graph = build(text + "input x : f32[b]\noutput y = x", "m.ein")
+    assert graph.tensors[0].desc.shape == (8,)
+
+
+PRESETS = """
+model named
+param lens = [16] * 2
+dim n = sum(lens)
+dim m = n // 2
+input x : f16[n, m]
+weight w : i32[m]
+y = cast(cast(x, "f32"), f64) * 2
+output y
+preset long { lens = [64]; m = 3 }
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({}, (32, 16)),
+        ({"definitions": [("n", "10")]}, (10, 5)),
+        ({"definitions": [("lens", "[4] * 3 + [2]")]}, (14, 7)),
+        ({"preset": "long"}, (64, 3)),
+        ({"preset": "long", "definitions": [("m", "n - 60"), ("m", "n - 59")]}, (64, 5)),
+    ],
+)
+def test_definitions_replace_presets_which_replace_the_text(options: dict[str, Any], shape: tuple[int, int]) -> None:
+    assert build(PRESETS, "m.ein", **options).tensors[0].desc.shape == shape
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"definitions": [("lenz", "1")]}, "no param or dim 'lenz'"),
+        ({"definitions": [("n", "")]}, "expected an expression"),
+        ({"definitions": [("n", "4\ndim q = 3")]}, "expected one `name=value`"),
+        ({"definitions": [("n", "4; m = 2")]}, "expected one `name=value`"),
+        ({"definitions": [("n", "four")]}, "no param or dim 'four'"),
+        ({"definitions": [("n", "0")]}, "must be at least 1"),
+        ({"definitions": [("n", "m")]}, "defined by itself"),
+        ({"definitions": [("n", "10**10**10")]}, "too large"),
+        ({"definitions": [("", "4")]}, "expected"),
+        ({"definitions": [("n, m", "4")]}, "expected one"),
+        ({"preset": "lang"}, "no preset 'lang'"),
+    ],
+)
+def test_wrong_definitions_are_errors_of_the_command_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        build(PRESETS, "m.ein", **options)
+    assert caught.value.render()
+
+
+def test_dtype_replaces_floating_types_everywhere() -> None:
+    graph = build(PRESETS, "m.ein", dtype="bf16")
+    assert {t.desc.dtype for t in graph.tensors} == {DType.BF16, DType.I32}
+    assert {t.desc.dtype for t in build(PRESETS, "m.ein").tensors} == {DType.F16, DType.I32, DType.F32, DType.F64}
+    for wrong in ("i32", "float", ""):
+        with pytest.raises(UsageError):
+            build(PRESETS, "m.ein", dtype=wrong)
+
+
+def test_the_graph_is_named_after_the_model_or_its_file() -> None:
+    assert build(PRESETS, "x/other.ein").name == "named"
+    assert build(PRESETS.replace("model named", ""), "x/other.ein").name == "other"
+
+
+CHAINS = {"a": (9, 8), "b": (5, 4), "c": (3, 2), "d": (9, 8), "e": (13, 12)}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_the_chains_multiply_all_matrices_with_about_8192_cubed_products_each(chain: str) -> None:
+    text = Path(f"models/chain_{chain}.ein").read_text(encoding="utf-8")
+    for scale in (1, 8):
+        graph = build(text, f"chain_{chain}.ein", [("scale", str(scale))])
+        matrices, products = CHAINS[chain]
+        assert len(graph.tensors) - len(graph.nodes) == matrices
+        assert len(graph.nodes) == products
+        table = graph.tensor_table()
+        work = sum(
+            table[node.inputs[0]].desc.shape[0] * np.prod(table[node.inputs[1]].desc.shape, dtype=float)
+            for node in graph.nodes
+        )
+        assert 0.95 < work * scale**3 / products / 8192**3 < 1.05
+    small, values = evaluate(text, definitions=[("scale", "512")], dtype="f64")
+    product = np.linalg.multi_dot([small[f"m{i + 1}"] for i in range(matrices)])
+    assert_allclose(values["y"], product, rtol=1e-9)
+
+
+def test_the_first_model_is_the_papers() -> None:
+    text = Path("models/ffn.ein").read_text(encoding="utf-8")
+    given, values = evaluate(text, preset="tiny", dtype="f64")
+    assert_allclose(values["y"], np.maximum(given["x"] @ given["w1"], 0) @ given["w2"])
+
+
+def test_a_model_with_one_of_everything() -> None:
+    text = (Path(__file__).parent / "good.ein").read_text(encoding="utf-8")
+    _, values = evaluate(text, preset="long", dtype="f64")
+    assert values["y"].shape == (1000, 16)
+    assert_allclose(values["worst"], np.abs(values["y"]).max())
+
+
+def test_the_same_text_gives_the_same_graph() -> None:
+    text = (Path(__file__).parent / "good.ein").read_text(encoding="utf-8")
+    assert build(text, "m.ein") == build(text, "m.ein")
