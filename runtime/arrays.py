@@ -7,6 +7,7 @@ can make this process allocate. Nothing is ever unpickled. Byte order and Fortra
 from __future__ import annotations
 
 import ast
+import errno
 import math
 import os
 import struct
@@ -223,13 +224,15 @@ class NpzFile:
 
 @contextmanager
 def _zip_faults(where: str) -> Iterator[None]:
-    """What zipfile and zlib raise for broken archives."""
+    """What zipfile and zlib raise for broken archives; a seek to nowhere is among it."""
     try:
         yield
     except (
         zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error,
-        IndexError, KeyError, UnicodeError, OverflowError,
+        LookupError, OverflowError, OSError,
     ) as error:  # fmt: skip
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
         raise ArrayFault(f"the archive is broken: {_shown(str(error))}", where=where) from None
 
 

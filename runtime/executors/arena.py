@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import EllipsisType
 
@@ -37,11 +38,10 @@ class Arenas:
         self.buffers: list[Array] = []
         for number, buffer in enumerate(bundle.buffers):
             shape = [up - lo for lo, up in zip(buffer.block.lower, buffer.block.upper, strict=True)]
-            dtype = storage(bundle.tensors[buffer.tensor].dtype)
-            try:
-                self.buffers.append(np.ndarray(shape, dtype, self.arenas[buffer.site].data, buffer.offset))
-            except (TypeError, ValueError, IndexError) as error:
-                raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]") from error
+            dtype, arena = storage(bundle.tensors[buffer.tensor].dtype), self.arenas[buffer.site]
+            if min(shape, default=0) < 0 or not 0 <= buffer.offset <= arena.size - math.prod(shape) * dtype.itemsize:
+                raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
+            self.buffers.append(np.ndarray(shape, dtype, arena.data, buffer.offset))
 
     def view(self, region: Region) -> Array:
         """A region of a buffer, as a view."""

@@ -17,6 +17,9 @@ from runtime.executors.schedule import TaskGraph
 TINY_NS = 20_000.0
 """Tasks below this time stay with the worker that made them ready."""
 
+POLL = 0.2
+"""Seconds after which the waiting thread looks for an interrupt that did not wake it."""
+
 RunTask = Callable[[int], None]
 
 
@@ -57,7 +60,8 @@ def run(
     try:
         for thread in threads:
             thread.start()
-        state.over.wait()
+        while not state.over.wait(POLL):
+            pass
     finally:
         state.stop()
         for thread in threads:
