@@ -137,7 +137,10 @@ def _attributes(attributes: Mapping[str, Attribute]) -> dict[str, b.Attribute]:
 
 def _source(span: SourceSpan | None) -> str | None:
     """File and line, without the directory: a plan does not depend on where it was compiled."""
-    return None if span is None else f"{PurePath(span.file).name}:{span.line}"
+    if span is None:
+        return None
+    name = "".join(c if c.isprintable() else "?" for c in PurePath(span.file).name)  # as plans have all their names
+    return f"{name}:{span.line}"
 
 
 def _exchange(exchange: Exchange | None) -> b.Exchange | None:

@@ -100,6 +100,16 @@ def test_compiled_plans_are_proved(sites):
     assert (proof.transfers == 0) == (sites == 1)
 
 
+@pytest.mark.parametrize("file", ["a\x1bb.ein", "\udcff.ein", "two\nlines.ein"])
+def test_models_in_files_of_any_name_give_plans_that_can_be_read(file):
+    from einc.compiler import compile_model
+    from einc.options import CompileOptions
+
+    text = (MODELS / "ffn.ein").read_text()
+    plan = decode(encode(compile_model(text, file, CompileOptions(machine="host", devices=2)).bundle))
+    assert all(operation.source.isprintable() for operation in plan.operations)
+
+
 def test_a_compiled_plan_with_any_one_task_left_out_is_refused():
     from einc.compiler import compile_model
     from einc.options import CompileOptions
