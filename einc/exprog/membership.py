@@ -19,7 +19,7 @@ from einc.machines.model import Machine
 
 Membership = dict[str, tuple[int, ...]]
 
-WORK = 400_000
+WORK = 150_000
 """Actions fired, and choices made, in all trials together before the search gives up."""
 
 

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from einc.machines.model import Pair, Resource
 from einc.machines.reader import Reader, read_pairs, show
 
+MAX_PAIRS = 3_000_000
+"""Of all resources together: more than a switch over the greatest number of sites has."""
+
 
 def expand_rules(
     reader: Reader,
@@ -24,8 +27,12 @@ def expand_rules(
 ) -> list[Resource]:
     """The resources that the rules stand for, in order; `before` are those that the file lists one by one."""
     made: list[Resource] = []
+    listed = sum(len(resource.pairs) for resource in before)
     for k, rule in enumerate(rules):
         at = f"rules[{k}]"
+        if listed > MAX_PAIRS:
+            raise reader.error(f"more than {MAX_PAIRS} pairs before this rule", at)
+        known = len(made)
         fields = reader.fields(rule, at, ("kind", "name", "gbs"), ("sites", "between", "pairs"))
         name, gbs = reader.name(fields["name"], f"{at}.name"), reader.rate(fields["gbs"], f"{at}.gbs")
         match fields["kind"]:
@@ -42,12 +49,13 @@ def expand_rules(
                     taken = {pair for resource in (*before, *made) for pair in resource.pairs}
                     pairs = tuple((a, b) for a in range(sites) for b in range(sites) if a != b and (a, b) not in taken)
                 else:
-                    listed = _unordered(reader, fields["pairs"], f"{at}.pairs", sites)
-                    pairs = tuple(sorted({pair for a, b in listed for pair in ((a, b), (b, a))}))
+                    both = _unordered(reader, fields["pairs"], f"{at}.pairs", sites)
+                    pairs = tuple(sorted({pair for a, b in both for pair in ((a, b), (b, a))}))
                 if pairs:
                     made.append(Resource(name, gbs, pairs))
             case kind:
                 raise reader.error(f"expected switch, links or shared, found {show(kind)}", f"{at}.kind")
+        listed += sum(len(resource.pairs) for resource in made[known:])
     return made
 
 

@@ -21,8 +21,6 @@ from einc.machines.rules import expand_rules
 MAX_TEXT = 16 * 2**20
 MAX_SITES = 1024
 MAX_RESOURCES = 100_000
-MAX_PAIRS = 4_000_000
-"""In all resources together."""
 
 
 def parse_machine(text: str, where: str = "machine", sites: int | None = None) -> Machine:
@@ -53,8 +51,6 @@ def parse_machine(text: str, where: str = "machine", sites: int | None = None) -
         if resource.name in names:
             raise reader.error(f"two resources have the name {resource.name!r}", "resources")
         names.add(resource.name)
-    if len(resources) > MAX_RESOURCES or sum(len(resource.pairs) for resource in resources) > MAX_PAIRS:
-        raise reader.error(f"more than {MAX_RESOURCES} resources or {MAX_PAIRS} pairs", "resources")
     latency = reader.fields(fields.get("latency_us", {}), "latency_us", (), ("transfer", "kernel"))
     transfer, kernel = (
         reader.number(latency.get(key, 0.0), f"latency_us.{key}", 0.0, 1e9) for key in ("transfer", "kernel")

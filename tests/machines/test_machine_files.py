@@ -1,0 +1,173 @@
+"""Machine files are untrusted: each mistake is one error that names its place, in bounded time and memory."""
+
+import copy
+import json
+import random
+import time
+
+import pytest
+
+from einc.errors import MachineError
+from einc.machines.load import parse_machine
+from einc.machines.model import Machine, Resource, Site
+
+GOOD = {
+    "name": "two",
+    "sites": [
+        {"hbm_gbs": 900, "memory_bytes": 34359738368, "flops": {"f16": 1.25e14, "f32": 1.57e13}},
+        {"hbm_gbs": 800.5, "memory_bytes": 1},
+    ],
+    "resources": [{"name": "nv 0>1", "gbs": 25, "pairs": [[0, 1]]}, {"name": "nv 1>0", "gbs": 12.5, "pairs": [[1, 0]]}],
+    "latency_us": {"transfer": 4, "kernel": 2},
+}
+RULE = {"kind": "switch", "name": "s", "gbs": 5}
+
+
+def test_the_plain_form():
+    assert parse_machine(json.dumps(GOOD)) == Machine(
+        "two",
+        (Site(900, 34359738368, (("f16", 1.25e14), ("f32", 1.57e13))), Site(800.5, 1)),
+        (Resource("nv 0>1", 25, ((0, 1),)), Resource("nv 1>0", 12.5, ((1, 0),))),
+        4,
+        2,
+    )
+
+
+def test_rules_stand_for_resources():
+    text = json.dumps(
+        {
+            "name": "rules",
+            "sites": {"count": 4, "hbm_gbs": 1, "memory_bytes": 1},
+            "resources": [{"name": "own", "gbs": 9, "pairs": [[0, 3]]}],
+            "rules": [
+                {"kind": "switch", "name": "x", "gbs": 5, "sites": [1, 0]},
+                {"kind": "links", "name": "l", "gbs": 2, "between": [[2, 1]]},
+                {"kind": "shared", "name": "some", "gbs": 3, "pairs": [[2, 0]]},
+                {"kind": "shared", "name": "bus", "gbs": 1, "pairs": "rest"},
+            ],
+        }
+    )
+    assert parse_machine(text).resources == (
+        Resource("own", 9, ((0, 3),)),
+        Resource("x out 0", 5, ((0, 1),)),
+        Resource("x out 1", 5, ((1, 0),)),
+        Resource("x in 0", 5, ((1, 0),)),
+        Resource("x in 1", 5, ((0, 1),)),
+        Resource("l 2>1", 2, ((2, 1),)),
+        Resource("l 1>2", 2, ((1, 2),)),
+        Resource("some", 3, ((0, 2), (2, 0))),
+        Resource("bus", 1, ((1, 3), (2, 3), (3, 0), (3, 1), (3, 2))),
+    )
+
+
+def change(path, value):
+    tree = copy.deepcopy(GOOD)
+    at = tree
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    return json.dumps(tree)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (["extra"], 1, "unknown field 'extra'"),
+        (["name"], "", "name: expected a name"),
+        (["name"], "a\nb", "name: expected a name"),
+        (["name"], 5, "name: expected a name"),
+        (["sites"], [], "at least one site"),
+        (["sites"], 8, "sites: expected a list"),
+        (["sites"], {"hbm_gbs": 1, "memory_bytes": 1}, "number of sites is not said"),
+        (["sites"], {"hbm_gbs": 1, "memory_bytes": 1, "count": 10**9}, "sites.count: expected a whole number"),
+        (["sites"], [GOOD["sites"][1]] * 2000, "at most 1024"),
+        (["sites", 0, "hbm_gbs"], 0, "sites[0].hbm_gbs"),
+        (["sites", 0, "hbm_gbs"], -1, "sites[0].hbm_gbs"),
+        (["sites", 0, "hbm_gbs"], 1e300, "sites[0].hbm_gbs"),
+        (["sites", 0, "hbm_gbs"], "900", "sites[0].hbm_gbs: expected a number, found '900'"),
+        (["sites", 0, "hbm_gbs"], True, "sites[0].hbm_gbs: expected a number, found true"),
+        (["sites", 0, "hbm_gbs"], None, "found null"),
+        (["sites", 0, "memory_bytes"], 1.5, "memory_bytes: expected a whole number"),
+        (["sites", 0, "memory_bytes"], True, "memory_bytes: expected a whole number"),
+        (["sites", 0, "memory_bytes"], 2**80, "memory_bytes: expected a whole number"),
+        (["sites", 0, "memory_bytes"], 0, "memory_bytes: expected a whole number"),
+        (["sites", 0, "flops"], {"f16": 0}, "sites[0].flops.f16"),
+        (["sites", 0, "flops"], [1], "sites[0].flops"),
+        (["sites", 1], {}, "sites[1]: the field 'hbm_gbs' is missing"),
+        (["resources", 1, "gbs"], 0, "resources[1].gbs"),
+        (["resources", 1, "pairs"], [], "at least one pair"),
+        (["resources", 1, "pairs"], [[1, 1]], "a pair of site 1 with itself"),
+        (["resources", 1, "pairs"], [[1, 2]], "resources[1].pairs[0]"),
+        (["resources", 1, "pairs"], [[1, -1]], "resources[1].pairs[0]"),
+        (["resources", 1, "pairs"], [[1, False]], "resources[1].pairs[0]"),
+        (["resources", 1, "pairs"], [[1]], "expected a pair"),
+        (["resources", 1, "pairs"], [[1, 0, 1]], "at most 2"),
+        (["resources", 1, "pairs"], [[1, 0], [1, 0]], "the pair [1, 0] is listed twice"),
+        (["resources", 1, "pairs"], [[1, 0]] * 500, "at most 4"),
+        (["resources", 1, "name"], "nv 0>1", "two resources have the name"),
+        (["resources", 0], "nv", "resources[0]: expected an object"),
+        (["latency_us", "transfer"], -1, "latency_us.transfer"),
+        (["latency_us", "wire"], 1, "unknown field 'wire'"),
+        (["rules"], [{**RULE, "kind": "ring"}], "rules[0].kind: expected switch, links or shared"),
+        (["rules"], [{**RULE, "sites": [0, 0]}], "rules[0].sites: a site is listed twice"),
+        (["rules"], [{**RULE, "between": [[0, 1]]}], "rules[0]: unknown field 'between'"),
+        (["rules"], [{**RULE, "kind": "links"}], "rules[0]: the field 'between' is missing"),
+        (["rules"], [{**RULE, "kind": "links", "between": [[0, 1], [1, 0]]}], "in both directions"),
+        (["rules"], [RULE, RULE], "two resources have the name"),
+    ],
+)
+def test_each_mistake_names_its_place(path, value, words):
+    with pytest.raises(MachineError) as caught:
+        parse_machine(change(path, value), "mine.json")
+    assert words in caught.value.message
+    assert caught.value.render().startswith("mine.json: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        '"two"',
+        "\x00\x01",
+        "[" * 200_000,
+        '{"a":' * 100_000,
+        json.dumps(GOOD).replace("900", "NaN"),
+        json.dumps(GOOD).replace("900", "-Infinity"),
+        json.dumps(GOOD).replace("900", "1e999"),
+        json.dumps(GOOD).replace("900", "9" * 100_000),
+        json.dumps(GOOD).replace("34359738368", "9" * 5000),
+        json.dumps(GOOD).replace('"name": "two"', '"name": "two", "name": "three"'),
+        json.dumps(GOOD) + "x",
+        " " * (17 * 2**20),
+        '{"name": "\\ud800", "sites": []}',
+        json.dumps({"name": "p", "sites": {"count": 1024, "hbm_gbs": 1, "memory_bytes": 1}, "rules": [
+            {**RULE, "name": f"s{k}"} for k in range(50)]}),
+        json.dumps({**GOOD, "resources": [{"name": "r", "gbs": 1, "pairs": [[0, 1]]}] * 20_000}),
+    ],
+    ids=lambda text: text[:12] + text[-8:] if text.isprintable() else "binary",
+)  # fmt: skip
+def test_hostile_texts_end_in_one_error(text):
+    begin = time.process_time()
+    with pytest.raises(MachineError) as caught:
+        parse_machine(text)
+    assert len(caught.value.render()) < 500
+    assert time.process_time() - begin < 10
+
+
+def test_damaged_files_are_refused_or_read_but_never_crash():
+    noise = random.Random(3)
+    text = json.dumps(GOOD)
+    for _ in range(600):
+        at, length = noise.randrange(len(text)), noise.randrange(4)
+        damaged = (
+            text[:at] + "".join(noise.choices('0159-.e"[]{},:ntf \x00', k=length)) + text[at + noise.randrange(4) :]
+        )
+        try:
+            machine = parse_machine(damaged)
+        except MachineError:
+            continue
+        assert all(site.hbm_gbs > 0 for site in machine.sites)
+        assert all(a != b and max(a, b) < len(machine.sites) for r in machine.resources for a, b in r.pairs)

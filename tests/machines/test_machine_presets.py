@@ -1,0 +1,125 @@
+"""The machines that come with einc, against the published figures."""
+
+import itertools
+
+import pytest
+
+from einc.errors import MachineError, ReadError, UsageError
+from einc.machines.load import host_cores, load_machine, machine_json, parse_machine, preset_names
+
+V100 = """
+X 1 1 2 2 S S S
+1 X 2 1 S 2 S S
+1 2 X 2 S S 1 S
+2 1 2 X S S S 1
+2 S S S X 1 1 2
+S 2 S S 1 X 2 1
+S S 1 S 1 2 X 2
+S S S 1 2 1 2 X
+"""
+LINKS = [row.split() for row in V100.strip().splitlines()]
+
+
+def width(machine, pair):
+    """Bandwidth of a pair alone, and how many pairs share its narrowest resource."""
+    crossed = [machine.resources[k] for k in machine.routes()[pair]]
+    narrow = min(crossed, key=lambda resource: resource.gbs)
+    return narrow.gbs, len(narrow.pairs)
+
+
+def test_the_names():
+    assert preset_names() == ("dgx-a100", "dgx-h100", "dgx-v100", "dgx-v100-paper", "gb200-nvl72", "host")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_survives_its_canonical_text(name):
+    machine = load_machine(name)
+    text = machine_json(machine)
+    assert parse_machine(text) == machine
+    assert machine_json(parse_machine(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "sites", "gbs", "hbm", "gib", "f16", "f32"),
+    [
+        ("dgx-a100", 8, 300, 1555, 40, 312, 19.5),
+        ("dgx-h100", 8, 450, 3350, 80, 989, 67),
+        ("gb200-nvl72", 72, 900, 8000, 186, 2500, 80),
+    ],
+)
+def test_switched_presets(name, sites, gbs, hbm, gib, f16, f32):
+    machine = load_machine(name)
+    assert len(machine.sites) == sites
+    assert len(machine.resources) == 2 * sites
+    for site in machine.sites:
+        assert (site.hbm_gbs, site.memory_bytes) == (hbm, gib * 2**30)
+        assert dict(site.flops)["f16"] == pytest.approx(f16 * 1e12)
+        assert dict(site.flops)["f32"] == pytest.approx(f32 * 1e12)
+    routes = machine.routes()
+    assert set(routes) == set(itertools.permutations(range(sites), 2))
+    for (a, b), (out, into) in routes.items():
+        assert machine.resources[out].gbs == machine.resources[into].gbs == gbs
+        assert {pair[0] for pair in machine.resources[out].pairs} == {a}
+        assert {pair[1] for pair in machine.resources[into].pairs} == {b}
+
+
+@pytest.mark.parametrize(("name", "number"), [("dgx-v100", range(8)), ("dgx-v100-paper", (0, 1, 2, 6, 4, 5, 3, 7))])
+def test_the_hybrid_cube_mesh(name, number):
+    machine = load_machine(name)
+    unlinked = sum(row.count("S") for row in LINKS)
+    for a, b in itertools.permutations(range(8), 2):
+        expected = {"1": (25, 1), "2": (50, 1), "S": (15.75, unlinked)}[LINKS[a][b]]
+        assert width(machine, (number[a], number[b])) == expected
+    assert (machine.sites[0].hbm_gbs, machine.sites[0].memory_bytes) == (900, 32 * 2**30)
+
+
+def test_the_paper_machine_has_the_links_that_its_example_names():
+    machine = load_machine("dgx-v100-paper")
+    for pair in ((0, 4), (1, 5), (2, 6), (3, 7)):
+        assert width(machine, pair) == (50, 1)
+    for pair in ((0, 1), (2, 3), (4, 5), (6, 7)):
+        assert width(machine, pair) == (25, 1)
+
+
+def test_host_takes_any_number_of_sites_and_shares_one_memory():
+    assert len(load_machine("host").sites) == host_cores()
+    for sites in (1, 2, 3, 72):
+        machine = load_machine("host", sites)
+        assert len(machine.sites) == sites
+        assert len(machine.routes()) == sites * (sites - 1)
+        assert len(machine.resources) == (sites > 1)
+        assert parse_machine(machine_json(machine)) == machine
+    for sites in (0, -1, 10**9):
+        with pytest.raises(MachineError):
+            load_machine("host", sites)
+
+
+def test_a_part_of_a_preset():
+    machine = load_machine("dgx-a100", 4)
+    assert len(machine.sites) == 4
+    assert len(machine.routes()) == 12
+    with pytest.raises(MachineError, match="has 8 sites, not 9"):
+        load_machine("dgx-a100", 9)
+
+
+def test_files_and_names_that_are_not_there(tmp_path):
+    with pytest.raises(MachineError, match="no machine 'dgx-a10O'") as caught:
+        load_machine("dgx-a10O")
+    assert "did you mean dgx-a100?" in caught.value.render()
+    with pytest.raises(UsageError):
+        load_machine(str(tmp_path / "none.json"))
+    with pytest.raises(ReadError):
+        load_machine(str(tmp_path))
+    with pytest.raises(MachineError):
+        load_machine("a\0b")
+    path = tmp_path / "mine.json"
+    path.write_text(machine_json(load_machine("dgx-v100")))
+    assert load_machine(str(path)) == load_machine("dgx-v100")
+    path.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(MachineError, match="UTF-8"):
+        load_machine(str(path))
+
+
+def test_endless_files_are_read_only_so_far():
+    with pytest.raises(MachineError, match="larger"):
+        load_machine("/dev/zero")
