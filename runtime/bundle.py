@@ -15,6 +15,7 @@ from typing import IO, cast
 
 import msgspec
 
+from runtime.checks import printable
 from runtime.errors import PlanFault
 from runtime.schema import (
     ITEMSIZE,
@@ -43,7 +44,7 @@ from runtime.schema import (
     Tensor,
     TransferTask,
 )
-from runtime.validate import printable, validate
+from runtime.validate import validate
 
 __all__ = [
     "HEADER", "ITEMSIZE", "MAGIC", "MAX_BYTES", "SCHEMA_VERSION", "AggregateTask", "AggregationName", "AnyTask",

@@ -12,6 +12,16 @@ import math
 from collections.abc import Iterable, Sequence
 
 from runtime import boxes
+from runtime.checks import (
+    printable,
+    require,
+    require_count,
+    require_name,
+    require_natural,
+    require_position,
+    require_text,
+    require_unique,
+)
 from runtime.errors import PlanFault
 from runtime.schema import (
     ITEMSIZE,
@@ -38,7 +48,6 @@ MAX_TASKS = 4_000_000
 MAX_PARTS = 1_000_000  # tensors, operations, buffers, outputs
 MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
 MAX_COUNT = (1 << 63) - 1
-MAX_NAME = 1024  # characters
 MAX_TEXT = 1 << 20  # characters of an attribute
 MAX_FILE = 16 << 20  # characters of an exchange program or a machine file
 MAX_CORNERS = 1 << 22  # corners of blocks looked at in tiling checks, some seconds' worth
@@ -54,172 +63,125 @@ def validate(bundle: Bundle) -> None:
     _outputs(bundle)
 
 
-def printable(text: str, most: int = 200) -> str:
-    """A text of unknown origin, cut to `most` characters, that no terminal takes for commands."""
-    cut = text if len(text) <= most else text[: most - 3] + "..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
-
-
-def _check(condition: bool, where: str, message: str) -> None:
-    if not condition:
-        raise PlanFault(message, where=where)
-
-
-def _count(parts: Sequence[object], most: int, where: str) -> None:
-    if len(parts) > most:
-        raise PlanFault(f"{len(parts)} entries; at most {most} are allowed", where=where)
-
-
-def _natural(number: int, most: int, where: str) -> None:
-    if not 0 <= number <= most:
-        raise PlanFault(f"{number} is not between 0 and {most}", where=where)
-
-
-def _position(position: int, length: int, what: str, where: str) -> None:
-    if not 0 <= position < length:
-        raise PlanFault(f"there is no {what} {position}; the plan has {length}", where=where)
-
-
-def _name(name: str, where: str) -> None:
-    if not (0 < len(name) <= MAX_NAME and name.isprintable()):
-        raise PlanFault(f"'{printable(name, 60)}' is not a printable name of 1 to {MAX_NAME} characters", where=where)
-
-
-def _unique(names: Iterable[object], where: str) -> None:
-    seen: set[object] = set()
-    for name in names:
-        if name in seen:
-            raise PlanFault(f"'{printable(str(name), 60)}' stands here twice", where=where)
-        seen.add(name)
-
-
-def _text(text: str, most: int, where: str) -> None:
-    """A text of several lines."""
-    if len(text) > most:
-        raise PlanFault(f"{len(text)} characters; at most {most} are allowed", where=where)
-    if not text.replace("\n", "").replace("\t", "").isprintable():
-        raise PlanFault("control characters", where=where)
-
-
 def _header(bundle: Bundle) -> None:
     for field in ("producer", "model", "machine", "selector", "schedule"):
-        _name(getattr(bundle, field), field)
-    _text(bundle.machine_file, MAX_FILE, "machine_file")
+        require_name(getattr(bundle, field), field)
+    require_text(bundle.machine_file, MAX_FILE, "machine_file")
     sites = len(bundle.devices)
-    _check(1 <= sites <= MAX_SITES, "devices", f"{sites} devices; a plan has 1 to {MAX_SITES}")
+    require(1 <= sites <= MAX_SITES, "devices", f"{sites} devices; a plan has 1 to {MAX_SITES}")
     for device in bundle.devices:
-        _natural(device, MAX_PARTS, "devices")
-    _unique(bundle.devices, "devices")
-    _check(len(bundle.memory) == sites, "memory", f"{len(bundle.memory)} arena sizes for {sites} sites")
+        require_natural(device, MAX_PARTS, "devices")
+    require_unique(bundle.devices, "devices")
+    require(len(bundle.memory) == sites, "memory", f"{len(bundle.memory)} arena sizes for {sites} sites")
     for site, size in enumerate(bundle.memory):
-        _natural(size, MAX_ARENA, f"memory[{site}]")
-    _natural(bundle.cut_cost, MAX_COUNT, "cut_cost")
+        require_natural(size, MAX_ARENA, f"memory[{site}]")
+    require_natural(bundle.cut_cost, MAX_COUNT, "cut_cost")
     for field in ("tensors", "operations", "buffers", "outputs"):
-        _count(getattr(bundle, field), MAX_PARTS, field)
-    _count(bundle.tasks, MAX_TASKS, "tasks")
+        require_count(getattr(bundle, field), MAX_PARTS, field)
+    require_count(bundle.tasks, MAX_TASKS, "tasks")
 
 
 def _tensors(bundle: Bundle) -> None:
     for i, tensor in enumerate(bundle.tensors):
         where = f"tensors[{i}]"
-        _name(tensor.name, f"{where}.name")
-        _count(tensor.shape, MAX_RANK, f"{where}.shape")
-        _check(len(tensor.dims) == len(tensor.shape), where, f"{len(tensor.dims)} names for {len(tensor.shape)} dims")
+        require_name(tensor.name, f"{where}.name")
+        require_count(tensor.shape, MAX_RANK, f"{where}.shape")
+        require(len(tensor.dims) == len(tensor.shape), where, f"{len(tensor.dims)} names for {len(tensor.shape)} dims")
         for dim in tensor.dims:
-            _name(dim, f"{where}.dims")
-        _check(all(extent >= 1 for extent in tensor.shape), f"{where}.shape", "extents must be at least 1")
-        _natural(math.prod(tensor.shape) * ITEMSIZE[tensor.dtype], MAX_ARENA, f"{where}.shape")
-        _check(1 <= tensor.fan_in <= MAX_COUNT, f"{where}.fan_in", f"{tensor.fan_in} is not 1 or more")
+            require_name(dim, f"{where}.dims")
+        require(all(extent >= 1 for extent in tensor.shape), f"{where}.shape", "extents must be at least 1")
+        require_natural(math.prod(tensor.shape) * ITEMSIZE[tensor.dtype], MAX_ARENA, f"{where}.shape")
+        require(1 <= tensor.fan_in <= MAX_COUNT, f"{where}.fan_in", f"{tensor.fan_in} is not 1 or more")
         if tensor.stored is not None:
-            _name(tensor.stored, f"{where}.stored")
-    _unique((tensor.name for tensor in bundle.tensors), "tensors")
+            require_name(tensor.stored, f"{where}.stored")
+    require_unique((tensor.name for tensor in bundle.tensors), "tensors")
 
 
 def _operations(bundle: Bundle) -> None:
     """Also: operations stand in an order in which they can run, and each value is computed exactly once."""
     known = [tensor.kind != "value" for tensor in bundle.tensors]
     budget = boxes.Budget(MAX_CORNERS)
-    _unique((operation.name for operation in bundle.operations), "operations")
+    require_unique((operation.name for operation in bundle.operations), "operations")
     for i, operation in enumerate(bundle.operations):
         where = f"operations[{i}]"
         _labels(operation, where)
         for position in operation.inputs:
-            _position(position, len(known), "tensor", f"{where}.inputs")
-            _check(known[position], f"{where}.inputs", f"tensor {position} is used before it is computed")
+            require_position(position, len(known), "tensor", f"{where}.inputs")
+            require(known[position], f"{where}.inputs", f"tensor {position} is used before it is computed")
         for position in operation.outputs:
-            _position(position, len(known), "tensor", f"{where}.outputs")
-            _check(not known[position], f"{where}.outputs", f"tensor {position} is computed or loaded elsewhere")
+            require_position(position, len(known), "tensor", f"{where}.outputs")
+            require(not known[position], f"{where}.outputs", f"tensor {position} is computed or loaded elsewhere")
             known[position] = True
         outputs = len(operation.outputs)
-        _check(outputs >= 1, f"{where}.outputs", "an operation has at least one output")
-        _check(len(operation.aggregations) == outputs, where, f"not one aggregation for each of {outputs} outputs")
+        require(outputs >= 1, f"{where}.outputs", "an operation has at least one output")
+        require(len(operation.aggregations) == outputs, where, f"not one aggregation for each of {outputs} outputs")
         _indices(operation, where)
         _functions(bundle, operation, where, budget)
     for position, computed in enumerate(known):
-        _check(computed, f"tensors[{position}]", "no operation computes this value")
+        require(computed, f"tensors[{position}]", "no operation computes this value")
     total = sum(o.cost.repartition + o.cost.join + o.cost.aggregation for o in bundle.operations)
-    _check(total == bundle.total_cost, "total_cost", f"{bundle.total_cost}, where the operations cost {total}")
+    require(total == bundle.total_cost, "total_cost", f"{bundle.total_cost}, where the operations cost {total}")
 
 
 def _labels(operation: Operation, where: str) -> None:
-    _name(operation.name, f"{where}.name")
-    _name(operation.title, f"{where}.title")
-    _name(operation.family, f"{where}.family")
-    _name(operation.kernel, f"{where}.kernel")
+    require_name(operation.name, f"{where}.name")
+    require_name(operation.title, f"{where}.title")
+    require_name(operation.family, f"{where}.family")
+    require_name(operation.kernel, f"{where}.kernel")
     if operation.source is not None:
-        _name(operation.source, f"{where}.source")
+        require_name(operation.source, f"{where}.source")
     _attributes(operation.attributes, f"{where}.attributes")
     _attributes(operation.kernel_attributes, f"{where}.kernel_attributes")
     for field in ("repartition", "join", "aggregation"):
-        _natural(getattr(operation.cost, field), MAX_COUNT, f"{where}.cost.{field}")
+        require_natural(getattr(operation.cost, field), MAX_COUNT, f"{where}.cost.{field}")
     _exchange(operation.exchange, f"{where}.exchange")
 
 
 def _attributes(attributes: dict[str, Attribute], where: str) -> None:
     for name, value in attributes.items():
-        _name(name, where)
+        require_name(name, where)
         for scalar in value if isinstance(value, list) else [value]:
             _scalar(scalar, f"{where}['{name}']")
 
 
 def _scalar(value: Scalar, where: str) -> None:
     if isinstance(value, str):
-        _text(value, MAX_TEXT, where)
+        require_text(value, MAX_TEXT, where)
     elif isinstance(value, float):
-        _check(not math.isnan(value), where, "not a number")  # no plan would equal itself
+        require(not math.isnan(value), where, "not a number")  # no plan would equal itself
     else:
-        _check(-(1 << 63) <= value < 1 << 63, where, f"{value} does not fit into 64 bits")
+        require(-(1 << 63) <= value < 1 << 63, where, f"{value} does not fit into 64 bits")
 
 
 def _exchange(exchange: Exchange | None, where: str) -> None:
     if exchange is not None:
-        _text(exchange.program, MAX_FILE, f"{where}.program")
+        require_text(exchange.program, MAX_FILE, f"{where}.program")
 
 
 def _indices(operation: Operation, where: str) -> None:
-    _count(operation.indices, MAX_RANK, f"{where}.indices")
+    require_count(operation.indices, MAX_RANK, f"{where}.indices")
     for k, index in enumerate(operation.indices):
-        _name(index.name, f"{where}.indices[{k}].name")
+        require_name(index.name, f"{where}.indices[{k}].name")
         _index(index, f"{where}.indices[{k}]")
-    _unique((index.name for index in operation.indices), f"{where}.indices")
+    require_unique((index.name for index in operation.indices), f"{where}.indices")
     asked = math.prod(len(index.intervals) for index in operation.indices)
     found = len(operation.functions)
-    _check(asked == found, f"{where}.functions", f"{found} functions, where the intervals ask for {asked}")
+    require(asked == found, f"{where}.functions", f"{found} functions, where the intervals ask for {asked}")
 
 
 def _index(index: Index, where: str) -> None:
-    _check(1 <= index.extent <= MAX_ARENA, f"{where}.extent", f"{index.extent} is not between 1 and {MAX_ARENA}")
-    _check(1 <= len(index.intervals) <= MAX_SITES, f"{where}.intervals", f"{len(index.intervals)} intervals")
+    require(1 <= index.extent <= MAX_ARENA, f"{where}.extent", f"{index.extent} is not between 1 and {MAX_ARENA}")
+    require(1 <= len(index.intervals) <= MAX_SITES, f"{where}.intervals", f"{len(index.intervals)} intervals")
     bounds = [0, *(up for _, up in index.intervals)]
-    _check(bounds[-1] == index.extent, f"{where}.intervals", f"they do not end at {index.extent}")
+    require(bounds[-1] == index.extent, f"{where}.intervals", f"they do not end at {index.extent}")
     for interval, expected in zip(index.intervals, itertools.pairwise(bounds), strict=True):
-        _check(interval == expected and interval[0] < interval[1], f"{where}.intervals", f"{interval} is out of place")
+        require(interval == expected and interval[0] < interval[1], f"{where}.intervals", f"{interval} is out of place")
     if index.cuts is not None:
         ascending = all(a < b for a, b in itertools.pairwise((0, *index.cuts, index.extent)))
-        _check(ascending, f"{where}.cuts", f"not ascending inside 0 and {index.extent}")
+        require(ascending, f"{where}.cuts", f"not ascending inside 0 and {index.extent}")
         cuts = frozenset(index.cuts)
         for bound in bounds[1:-1]:
-            _check(bound in cuts, f"{where}.intervals", f"{bound} is no allowed cut")
+            require(bound in cuts, f"{where}.intervals", f"{bound} is no allowed cut")
 
 
 def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.Budget) -> None:
@@ -228,16 +190,16 @@ def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.B
     outer_outputs = [boxes.whole(bundle.tensors[position].shape) for position in operation.outputs]
     for f, function in enumerate(operation.functions):
         at = f"{where}.functions[{f}]"
-        _position(function.site, len(bundle.devices), "site", f"{at}.site")
+        require_position(function.site, len(bundle.devices), "site", f"{at}.site")
         _projections(function.inputs, outer_inputs, f"{at}.inputs")
         _projections(function.outputs, outer_outputs, f"{at}.outputs")
-    _unique((function.site for function in operation.functions), f"{where}.functions, by site")
+    require_unique((function.site for function in operation.functions), f"{where}.functions, by site")
     for j, outer in enumerate(outer_outputs):
         _tiling(outer, [function.outputs[j] for function in operation.functions], budget, f"{where}.functions")
 
 
 def _projections(blocks: Sequence[Block], outer: Sequence[Block], where: str) -> None:
-    _check(len(blocks) == len(outer), where, f"{len(blocks)} blocks, where the operation has {len(outer)}")
+    require(len(blocks) == len(outer), where, f"{len(blocks)} blocks, where the operation has {len(outer)}")
     for k, (block, container) in enumerate(zip(blocks, outer, strict=True)):
         _block(block, container, f"{where}[{k}]")
 
@@ -263,17 +225,17 @@ def _buffers(bundle: Bundle) -> None:
     spans: list[list[tuple[int, int, int]]] = [[] for _ in bundle.devices]
     for i, buffer in enumerate(bundle.buffers):
         where = f"buffers[{i}]"
-        _position(buffer.site, len(bundle.devices), "site", f"{where}.site")
-        _position(buffer.tensor, len(bundle.tensors), "tensor", f"{where}.tensor")
+        require_position(buffer.site, len(bundle.devices), "site", f"{where}.site")
+        require_position(buffer.tensor, len(bundle.tensors), "tensor", f"{where}.tensor")
         tensor = bundle.tensors[buffer.tensor]
         _block(buffer.block, boxes.whole(tensor.shape), f"{where}.block")
         loaded = buffer.role in ("input", "weight")
-        _check(not loaded or buffer.role == tensor.kind, f"{where}.role", f"{buffer.role} buffer of a {tensor.kind}")
+        require(not loaded or buffer.role == tensor.kind, f"{where}.role", f"{buffer.role} buffer of a {tensor.kind}")
         width, arena = ITEMSIZE[tensor.dtype], bundle.memory[buffer.site]
         end = buffer.offset + boxes.size(buffer.block) * width
         inside = buffer.offset >= 0 and end <= arena
-        _check(inside, where, f"bytes {buffer.offset} to {end} are outside the arena of {arena}")
-        _check(buffer.offset % width == 0, f"{where}.offset", f"{buffer.offset} is no multiple of {width}")
+        require(inside, where, f"bytes {buffer.offset} to {end} are outside the arena of {arena}")
+        require(buffer.offset % width == 0, f"{where}.offset", f"{buffer.offset} is no multiple of {width}")
         spans[buffer.site].append((buffer.offset, end, i))
     for site in spans:
         _overlaps(bundle.buffers, sorted(site))
@@ -304,35 +266,35 @@ def _tasks(bundle: Bundle) -> None:
     missing = [set(range(len(operation.functions))) for operation in bundle.operations]
     for i, task in enumerate(bundle.tasks):
         where = f"tasks[{i}]"
-        _position(task.site, len(bundle.devices), "site", f"{where}.site")
-        _check(task.serves in names, f"{where}.serves", f"'{printable(task.serves, 60)}' is no operation or output")
+        require_position(task.site, len(bundle.devices), "site", f"{where}.site")
+        require(task.serves in names, f"{where}.serves", f"'{printable(task.serves, 60)}' is no operation or output")
         earlier = -1
         for position in task.after:
-            _check(earlier < position < i, f"{where}.after", f"{position} is not in ascending order below {i}")
+            require(earlier < position < i, f"{where}.after", f"{position} is not in ascending order below {i}")
             earlier = position
         reads, writes = _regions(bundle, task, where)
         for at, region in reads:
-            _check(written[region.buffer], at, f"no earlier task writes buffer {region.buffer}")
+            require(written[region.buffer], at, f"no earlier task writes buffer {region.buffer}")
         for at, region in writes:
             role = bundle.buffers[region.buffer].role
-            _check(role in ("scratch", "result"), at, f"a task writes the {role} buffer {region.buffer}")
+            require(role in ("scratch", "result"), at, f"a task writes the {role} buffer {region.buffer}")
             written[region.buffer] = True
         if isinstance(task, KernelTask):
             _kernel(bundle, task, missing, where)
         elif isinstance(task, TransferTask):
             _same(bundle, task.read, task.write, where)
         elif isinstance(task, AggregateTask):
-            _check(len(task.reads) >= 2, f"{where}.reads", "an aggregation has at least two")
+            require(len(task.reads) >= 2, f"{where}.reads", "an aggregation has at least two")
             for region in task.reads:
                 _same(bundle, region, task.write, where)
             expected = aggregations.get(bundle.buffers[task.write.buffer].tensor)
-            _check(task.aggregation == expected, where, f"{task.aggregation}, where the tensor's is {expected}")
+            require(task.aggregation == expected, where, f"{task.aggregation}, where the tensor's is {expected}")
         elif isinstance(task, CopyTask):
-            _check(len(task.reads) == len(task.writes), where, f"{len(task.reads)} reads, {len(task.writes)} writes")
+            require(len(task.reads) == len(task.writes), where, f"{len(task.reads)} reads, {len(task.writes)} writes")
             for read, write in zip(task.reads, task.writes, strict=True):
                 _same(bundle, read, write, where)
     for operation, left in enumerate(missing):
-        _check(not left, f"operations[{operation}]", f"no task runs its function {min(left, default=0)}")
+        require(not left, f"operations[{operation}]", f"no task runs its function {min(left, default=0)}")
 
 
 Located = list[tuple[str, Region]]
@@ -354,15 +316,15 @@ def _regions(bundle: Bundle, task: AnyTask, where: str) -> tuple[Located, Locate
         _region(bundle, region, at)
     for at, region in reads if isinstance(task, TransferTask) else itertools.chain(reads, writes):
         site = bundle.buffers[region.buffer].site
-        _check(site == task.site, at, f"buffer {region.buffer} is at site {site}, and the task runs at {task.site}")
+        require(site == task.site, at, f"buffer {region.buffer} is at site {site}, and the task runs at {task.site}")
     if isinstance(task, TransferTask):
         there = bundle.buffers[task.write.buffer].site
-        _check(there != task.site, f"{where}.write", f"a transfer from site {there} to itself")
+        require(there != task.site, f"{where}.write", f"a transfer from site {there} to itself")
     return reads, writes
 
 
 def _region(bundle: Bundle, region: Region, where: str) -> None:
-    _position(region.buffer, len(bundle.buffers), "buffer", where)
+    require_position(region.buffer, len(bundle.buffers), "buffer", where)
     _block(region.block, bundle.buffers[region.buffer].block, where)
 
 
@@ -376,14 +338,14 @@ def _same(bundle: Bundle, read: Region, write: Region, where: str) -> None:
 
 
 def _kernel(bundle: Bundle, task: KernelTask, missing: list[set[int]], where: str) -> None:
-    _position(task.operation, len(bundle.operations), "operation", f"{where}.operation")
+    require_position(task.operation, len(bundle.operations), "operation", f"{where}.operation")
     operation = bundle.operations[task.operation]
-    _position(task.function, len(operation.functions), "function", f"{where}.function")
+    require_position(task.function, len(operation.functions), "function", f"{where}.function")
     left = missing[task.operation]
-    _check(task.function in left, where, f"function {task.function} of operation {task.operation} runs twice")
+    require(task.function in left, where, f"function {task.function} of operation {task.operation} runs twice")
     left.remove(task.function)
     function: Function = operation.functions[task.function]
-    _check(task.site == function.site, f"{where}.site", f"{task.site}, and the function's is {function.site}")
+    require(task.site == function.site, f"{where}.site", f"{task.site}, and the function's is {function.site}")
     _operands(bundle, task.reads, function.inputs, operation.inputs, f"{where}.reads")
     _operands(bundle, task.writes, function.outputs, operation.outputs, f"{where}.writes")
 
@@ -391,10 +353,10 @@ def _kernel(bundle: Bundle, task: KernelTask, missing: list[set[int]], where: st
 def _operands(
     bundle: Bundle, regions: Sequence[Region], blocks: Sequence[Block], tensors: Sequence[int], where: str
 ) -> None:
-    _check(len(regions) == len(blocks), where, f"{len(regions)} regions, where the function has {len(blocks)}")
+    require(len(regions) == len(blocks), where, f"{len(regions)} regions, where the function has {len(blocks)}")
     for k, (region, block, tensor) in enumerate(zip(regions, blocks, tensors, strict=True)):
         found = bundle.buffers[region.buffer].tensor
-        _check(found == tensor, f"{where}[{k}]", f"tensor {found}, where the function takes {tensor}")
+        require(found == tensor, f"{where}[{k}]", f"tensor {found}, where the function takes {tensor}")
         if region.block != block:
             message = f"{boxes.show(region.block)}, where the function takes {boxes.show(block)}"
             raise PlanFault(message, where=f"{where}[{k}]")
@@ -403,17 +365,17 @@ def _operands(
 def _outputs(bundle: Bundle) -> None:
     """The regions of every output tile its tensor, in buffers that live to the end."""
     budget = boxes.Budget(MAX_CORNERS)
-    _unique((output.tensor for output in bundle.outputs), "outputs")
+    require_unique((output.tensor for output in bundle.outputs), "outputs")
     for i, output in enumerate(bundle.outputs):
         where = f"outputs[{i}]"
-        _position(output.tensor, len(bundle.tensors), "tensor", f"{where}.tensor")
+        require_position(output.tensor, len(bundle.tensors), "tensor", f"{where}.tensor")
         _exchange(output.exchange, f"{where}.exchange")
         for k, region in enumerate(output.regions):
             at = f"{where}.regions[{k}]"
             _region(bundle, region, at)
             buffer = bundle.buffers[region.buffer]
-            _check(buffer.tensor == output.tensor, at, f"it holds tensor {buffer.tensor}, not {output.tensor}")
-            _check(buffer.role != "scratch", at, f"buffer {region.buffer} is scratch, which does not live to the end")
-        _unique((region.block for region in output.regions), f"{where}.regions")
+            require(buffer.tensor == output.tensor, at, f"it holds tensor {buffer.tensor}, not {output.tensor}")
+            require(buffer.role != "scratch", at, f"buffer {region.buffer} is scratch, which does not live to the end")
+        require_unique((region.block for region in output.regions), f"{where}.regions")
         outer = boxes.whole(bundle.tensors[output.tensor].shape)
         _tiling(outer, [region.block for region in output.regions], budget, f"{where}.regions")

@@ -1,0 +1,56 @@
+"""Small checks on untrusted values, each with the place that its fault names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from runtime.errors import PlanFault
+
+MAX_NAME = 1024  # characters
+
+
+def printable(text: str, most: int = 200) -> str:
+    """A text of unknown origin, cut to `most` characters, that no terminal takes for commands."""
+    cut = text if len(text) <= most else text[: most - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def require(condition: bool, where: str, message: str) -> None:
+    if not condition:
+        raise PlanFault(message, where=where)
+
+
+def require_count(parts: Sequence[object], most: int, where: str) -> None:
+    if len(parts) > most:
+        raise PlanFault(f"{len(parts)} entries; at most {most} are allowed", where=where)
+
+
+def require_natural(number: int, most: int, where: str) -> None:
+    if not 0 <= number <= most:
+        raise PlanFault(f"{number} is not between 0 and {most}", where=where)
+
+
+def require_position(position: int, length: int, what: str, where: str) -> None:
+    if not 0 <= position < length:
+        raise PlanFault(f"there is no {what} {position}; the plan has {length}", where=where)
+
+
+def require_name(name: str, where: str) -> None:
+    if not (0 < len(name) <= MAX_NAME and name.isprintable()):
+        raise PlanFault(f"'{printable(name, 60)}' is not a printable name of 1 to {MAX_NAME} characters", where=where)
+
+
+def require_unique(names: Iterable[object], where: str) -> None:
+    seen: set[object] = set()
+    for name in names:
+        if name in seen:
+            raise PlanFault(f"'{printable(str(name), 60)}' stands here twice", where=where)
+        seen.add(name)
+
+
+def require_text(text: str, most: int, where: str) -> None:
+    """A text of several lines."""
+    if len(text) > most:
+        raise PlanFault(f"{len(text)} characters; at most {most} are allowed", where=where)
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        raise PlanFault("control characters", where=where)
