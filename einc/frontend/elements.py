@@ -68,6 +68,13 @@ class Elements:
 
     def element(self, expression: ast.Expression, join: Join) -> Element:
         """The value of an expression at one index vector; what it reads is added to the join."""
+        self._expressions.enter(expression.span)
+        try:
+            return self._element(expression, join)
+        finally:
+            self._expressions.leave()
+
+    def _element(self, expression: ast.Expression, join: Join) -> Element:
         match expression:
             case ast.Indexed():
                 return self._indexed(expression, join)

@@ -20,36 +20,44 @@ from einc.graph.verify import verify
 
 HEAD = "dim n = 4\ninput x : f32[n]\n"
 MANY = 100_000
+SOME = 20_000
 
 LONG = {
     "parentheses": f"y = {'(' * MANY}x{')' * MANY}",
     "open parentheses": f"y = {'(' * MANY}",
-    "closing parentheses": f"y = {')' * MANY}",
-    "brackets": f"param p = {'[' * MANY}{']' * MANY}",
-    "braces": "repeat 1 {" * MANY,
-    "closing braces": "}" * MANY,
-    "calls": f"y = {'relu(' * MANY}x{')' * MANY}",
+    "closing parentheses": f"y = {')' * SOME}",
+    "brackets": f"param p = {'[' * SOME}{']' * SOME}",
+    "braces": "repeat 1 {" * SOME,
+    "closing braces": "}" * SOME,
+    "calls": f"y = {'relu(' * SOME}x{')' * SOME}",
     "sum": f"y = {' + '.join(['x'] * MANY)}",
-    "equation": f"y[i] = {' + '.join(['x[i]'] * MANY)}",
-    "constant sum": f"param p = {' + '.join(['1'] * MANY)}\ny = x * p",
+    "equation": f"y[i] = {' + '.join(['x[i]'] * SOME)}",
+    "constant sum": f"param p = {' + '.join(['1'] * SOME)}\ny = x * p",
     "minus": f"y = {'-' * MANY}x",
     "powers": f"y = {' ** '.join(['x'] * MANY)}",
-    "comparisons": f"y = {' < '.join(['x'] * MANY)}",
+    "comparisons": f"y = {' < '.join(['x'] * SOME)}",
     "name": f"{'y' * MANY} = x",
     "integer": f"param p = {'9' * MANY}",
     "float": f"param p = 0.{'9' * MANY}",
     "exponent": "param p = 1e999999999",
     "string": f'weight w : f32[n] from "{"w" * MANY}"',
-    "arguments": f"y = relu({', '.join(['x'] * MANY)})",
-    "indices": f"y[i] = x[{', '.join(['i'] * MANY)}]",
-    "rank": f"input z : f32[{', '.join(['n'] * MANY)}]",
-    "params in a row": "".join(f"param p{k} = p{k + 1}\n" for k in range(20_000)) + "param p20000 = 1",
-    "params in a circle": "".join(f"param p{k} = p{(k + 1) % 20_000}\n" for k in range(20_000)),
+    "arguments": f"y = relu({', '.join(['x'] * SOME)})",
+    "indices": f"y[i] = x[{', '.join(['i'] * SOME)}]",
+    "rank": f"input z : f32[{', '.join(['n'] * SOME)}]",
+    "params in a row": "".join(f"param p{k} = p{k + 1}\n" for k in range(5_000)) + "param p5000 = 1",
+    "params in a circle": "".join(f"param p{k} = p{(k + 1) % 5_000}\n" for k in range(5_000)),
     "undefined names": "y = " + " + ".join(f"x{k}" for k in range(50_000)),
     "errors": "y = = x\n" * 20_000,
-    "blocks in a row": "".join(f"block b{k}(x) {{ return b{k + 1}(x) }}\n" for k in range(5_000)) + "y = b0(x)",
+    "blocks in a row": "".join(f"block b{k}(x) {{ return b{k + 1}(x) }}\n" for k in range(1_000)) + "y = b0(x)",
     "doubling blocks": "block b0(x) { return x }\n"
     + "".join(f"block b{k + 1}(x) {{ return b{k}(b{k}(x)) }}\n" for k in range(40)) + "y = b40(x)",
+    "blocks in deep bodies": "".join(
+        f"block b{k}(x) {{ {'repeat 1 { ' * 22}x = {'relu(' * 22}b{k + 1}(x){')' * 22} {'}' * 22}; return x }}\n"
+        for k in range(90)
+    ) + "y = b0(x)",
+    "blocks in deep equations": "".join(
+        f"block b{k}(x) {{ y[] = {'max[i](' * 22}b{k + 1}(x)[i]{' + x[i])' * 22}; return y }}\n" for k in range(90)
+    ) + "y = b0(x)",
     "nested repeats": "repeat 100 {" * 40 + "}" * 40,
     "outer products": "y[a, b, c, d, e] = " + " * ".join(f"x[{i}]" for i in "abcde") + "\n" + "".join(
         f"z{k}[{', '.join(f'i{k}_{j}' for j in range(40))}] = " + " * ".join(f"x[i{k}_{j}]" for j in range(40)) + "\n"
@@ -59,9 +67,9 @@ LONG = {
     "control characters": "".join(map(chr, range(32))) * 100,
     "surrogates and beyond": "y = \U0001f600 + \u202e\ufeff\u2028x",
     "empty": "",
-    "spaces": " " * MANY + "\n" * MANY,
-    "separators": ";" * MANY,
-    "comment": "#" * MANY,
+    "spaces": " " * SOME + "\n" * SOME,
+    "separators": ";" * SOME,
+    "comment": "#" * SOME,
 }  # fmt: skip
 
 

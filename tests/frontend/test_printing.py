@@ -76,12 +76,19 @@ models = st.lists(st.recursive(simple, with_bodies, max_leaves=4), max_size=5).m
 
 
 @given(models)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_parsing_what_was_printed_gives_the_same_model(model: ast.Model) -> None:
     text = print_model(model)
     again = parse(text, "printed.ein")
     assert again == model
     assert print_model(again) == text
+
+
+@given(expressions)
+@settings(max_examples=400, deadline=None)
+def test_parsing_a_printed_expression_gives_the_same_expression(expression: ast.Expression) -> None:
+    statement = parse(f"y = {print_expression(expression)}", "printed.ein").statements[0]
+    assert statement == ast.Assign((ast.Name("y"),), expression)
 
 
 @pytest.mark.parametrize("path", sorted(Path("models").glob("*.ein")), ids=lambda p: p.stem)
