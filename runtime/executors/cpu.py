@@ -17,6 +17,7 @@ from runtime.errors import KernelFault, PlanFault
 from runtime.executors import pool
 from runtime.executors.arena import Arenas, aligned_bytes
 from runtime.executors.base import Record, task_kind
+from runtime.executors.forwarding import forward
 from runtime.executors.host import cores, require_memory, single_threaded_blas
 from runtime.executors.schedule import TaskGraph
 from runtime.kernels.base import Kernel, Run
@@ -29,24 +30,32 @@ _STEPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 class CpuExecutor:
     """See `executors.base.Executor`.
 
-    `workers` defaults to one per core. For tests: `poison` fills memory with not-a-numbers before each run, `ranks`
-    replaces the order in which ready tasks start, highest first.
+    `workers` defaults to one per core; `copies` makes every transfer a copy, also those that can be spared where sites
+    share one memory. For tests: `poison` fills memory with not-a-numbers before each run, `ranks` replaces the order in
+    which ready tasks start, highest first.
     """
 
     name = "cpu"
 
     def __init__(
-        self, bundle: Bundle, workers: int | None = None, *, poison: bool = False, ranks: Sequence[float] | None = None
+        self,
+        bundle: Bundle,
+        workers: int | None = None,
+        *,
+        copies: bool = False,
+        poison: bool = False,
+        ranks: Sequence[float] | None = None,
     ) -> None:
         self.bundle, self._poison = bundle, poison
         self.workers = workers or cores()
         self._arenas = Arenas(bundle)
-        self._kernels = [self._prepared(number, task) for number, task in enumerate(bundle.tasks)]
-        self._graph = TaskGraph.of(bundle.tasks, [kernel.nanoseconds for kernel in self._kernels], ranks)
+        self._tasks = bundle.tasks if copies else forward(bundle)
+        self._kernels = [self._prepared(number, task) for number, task in enumerate(self._tasks)]
+        self._graph = TaskGraph.of(self._tasks, [kernel.nanoseconds for kernel in self._kernels], ranks)
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
         self._scratch: list[Array | None] = [None] * self.workers
-        self._bound: list[list[Run | None]] = [[None] * len(bundle.tasks) for _ in range(self.workers)]
+        self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
 
     def fill(self, buffer: int, values: Array) -> None:
         np.copyto(self._arenas.buffers[buffer], values, casting="unsafe")
@@ -79,7 +88,7 @@ class CpuExecutor:
         return run_task
 
     def _is_fence(self, number: int) -> bool:
-        return isinstance(self.bundle.tasks[number], FenceTask)
+        return isinstance(self._tasks[number], FenceTask)
 
     def _prepared(self, number: int, task: AnyTask) -> Kernel:
         try:
@@ -114,7 +123,7 @@ class CpuExecutor:
     def _fault(self, error: pool.TaskError) -> KernelFault:
         if error.task < 0:
             return KernelFault(f"a worker could not start: {_told(error.cause)}")
-        task = self.bundle.tasks[error.task]
+        task = self._tasks[error.task]
         kernel = self.bundle.operations[task.operation].kernel if isinstance(task, KernelTask) else task_kind(task)
         return KernelFault(
             f"the {kernel} at site {task.site} failed: {_told(error.cause)}",

@@ -40,7 +40,7 @@ def check(bundle, session, arrays):
 @pytest.mark.parametrize("seed", range(12))
 def test_plans_compute_what_whole_arrays_do(seed, dtype):
     bundle = random_plan(seed, sites=1 + seed % 8, operations=2 + seed % 4, reuse=seed % 2 == 1, dtype=dtype)
-    session = Session(bundle, executor=CpuExecutor(bundle, workers=1 + seed % 3, poison=True))
+    session = Session(bundle, executor=CpuExecutor(bundle, 1 + seed % 3, poison=True, copies=seed % 4 == 3))
     arrays = inputs_of(bundle, seed)
     session.load_all(arrays)
     session.execute()
@@ -56,9 +56,9 @@ def test_any_order_of_ready_tasks_gives_the_same_bits(seed):
     bundle = random_plan(seed, sites=6, operations=5, reuse=True)
     arrays, results = inputs_of(bundle), []
     rng = random.Random(seed)
-    for workers in (1, 2, 4):
+    for workers, copies in ((1, True), (1, False), (2, False), (4, False)):
         ranks = [rng.random() for _ in bundle.tasks] if workers > 1 else None
-        session = Session(bundle, executor=CpuExecutor(bundle, workers, poison=True, ranks=ranks))
+        session = Session(bundle, executor=CpuExecutor(bundle, workers, copies=copies, poison=True, ranks=ranks))
         session.load_all(arrays)
         for _ in range(3):
             session.execute()

@@ -14,6 +14,7 @@ from handmade_plans import random_plan, reference, two_site_plan
 
 from runtime.draws import random_input
 from runtime.errors import ArrayFault, MissingFault, PlanFault
+from runtime.executors.cpu import CpuExecutor
 from runtime.session import Session
 from runtime.trace import chrome_json
 
@@ -141,8 +142,8 @@ def test_scalars_and_unused_inputs():
     np.testing.assert_allclose(session.offload(session.outputs[0].name), expected[session.outputs[0].name], rtol=1e-4)
 
 
-def test_traces_name_every_task(bundle):
-    session = Session(bundle)
+def test_traces_name_every_task_that_ran(bundle):
+    session = Session(bundle, executor=CpuExecutor(bundle, copies=True))
     session.load_all({"x": X, "w": W})
     session.execute()
     assert session.trace is None
@@ -150,6 +151,10 @@ def test_traces_name_every_task(bundle):
     trace = session.trace
     assert trace.completion_ms == milliseconds
     assert sorted(event.task for event in trace.events) == list(range(len(bundle.tasks)))
+    spared = Session(bundle)
+    spared.load_all({"x": X, "w": W})
+    spared.execute(trace=True)
+    assert {event.kind for event in spared.trace.events} >= {"kernel", "aggregate"}
     for event in trace.events:
         assert 0 <= event.start_ms <= event.end_ms <= milliseconds
         assert (event.site, event.serves) == (bundle.tasks[event.task].site, bundle.tasks[event.task].serves)
