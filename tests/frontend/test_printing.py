@@ -34,12 +34,19 @@ def lists(items: st.SearchStrategy, least: int = 0) -> st.SearchStrategy:
     return st.lists(items, min_size=least, max_size=3).map(tuple)
 
 
+def chains(inner: st.SearchStrategy) -> st.SearchStrategy:
+    """Operators in operators, on both sides: where parentheses matter."""
+    infix = st.sampled_from(INFIX)
+    pairs = st.builds(ast.Binary, infix, inner, inner)
+    return st.builds(ast.Binary, infix, pairs | st.builds(ast.Negative, pairs), pairs | inner)
+
+
 def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
     calls = st.builds(ast.Call, names, lists(inner), lists(st.builds(ast.Keyword, names, inner)))
     return (
         lists(inner).map(ast.List)
         | st.builds(ast.Negative, inner)
-        | st.builds(ast.Binary, st.sampled_from(INFIX), inner, inner)
+        | chains(inner)
         | calls
         | st.builds(ast.Indexed, inner, lists(names))
         | st.builds(ast.Aggregate, names, lists(names), inner)

@@ -1,0 +1,49 @@
+"""The grammar itself: no conflicts that Lark would settle silently, and words that stay names where they may."""
+
+from __future__ import annotations
+
+import logging
+import time
+from importlib import resources
+
+import lark
+import pytest
+
+from einc.frontend import ast
+from einc.frontend.parser import parse
+
+
+def test_the_grammar_has_no_conflicts(caplog: pytest.LogCaptureFixture) -> None:
+    grammar = resources.files("grammars").joinpath("ein.lark").read_text(encoding="utf-8")
+    lark.logger.addHandler(caplog.handler)
+    level = lark.logger.level
+    lark.logger.setLevel(logging.DEBUG)
+    try:
+        lark.Lark(grammar, parser="lalr", lexer="basic", debug=True, maybe_placeholders=False)
+    finally:
+        lark.logger.setLevel(level)
+        lark.logger.removeHandler(caplog.handler)
+    assert caplog.messages  # the log is heard at all
+    assert not [message for message in caplog.messages if "conflict" in message.lower()]
+
+
+@pytest.mark.parametrize("word", ["inputs", "dims", "weight_2", "asx", "from_", "true1", "modelled", "_", "f32x"])
+def test_words_that_begin_like_keywords_are_names(word: str) -> None:
+    assert parse(f"{word} = {word}", "w.ein").statements == (ast.Assign((ast.Name(word),), ast.Name(word)),)
+
+
+def test_statements_end_with_lines_or_semicolons_but_not_in_brackets() -> None:
+    lines = "x = f(a,\n  # a comment\n  k=1,\n)\ny = [\n1,\n2]\nrepeat 2 {\n\n a = b;; c = d }\n"
+    flat = "x = f(a, k=1); y = [1, 2]; repeat 2 { a = b; c = d }"
+    assert parse(lines, "l.ein") == parse(flat, "f.ein")
+
+
+def test_parsing_takes_time_in_proportion_to_the_text() -> None:
+    def seconds(count: int) -> float:
+        text = "h = relu(matmul(x, w) + b) * 2.0\n" * count
+        start = time.process_time()
+        assert len(parse(text, "t.ein").statements) == count
+        return time.process_time() - start
+
+    seconds(10)  # builds the tables
+    assert seconds(4_000) < 10 * seconds(1_000)
