@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from einc.errors import ProgramError
 from einc.exprog.membership import Question, choose
 from einc.exprog.parser import parse
 from einc.exprog.program import Action, Aggregate, Partition, Program, Requirement
@@ -202,11 +201,3 @@ def _check_open(tree: ProgramText, machine: Machine | None, sites: int, free: in
             place,
             "for example G1 {0, 1, 2, 3}",
         )
-
-
-def located(resolved: Resolved, message: str, subject: Action | Requirement | Aggregate | None) -> ProgramError:
-    """An error about a part of a resolved program, pointing at the statement that it comes from."""
-    place = resolved.places.get(subject) if subject is not None else None
-    if place is None:
-        return ProgramError(message, where=resolved.source.file)
-    return resolved.source.error(message, place)

@@ -124,12 +124,12 @@ class _Lane:
     def set_rate(self, rate: float, now: float) -> None:
         self.settle(now)
         self.rate = rate
-        self.next = now + (self.marks[0][0] - self.served) / rate
+        self.next = now + max(0.0, self.marks[0][0] - self.served) / rate
 
     def leave(self, now: float, slack: float) -> list[_Job]:
-        """The jobs that end within `slack` ms leave; the rate has to be set anew."""
+        """The first job is due and leaves, as do those that end within `slack` ms; the rate has to be set anew."""
         self.settle(now)
-        done = []
+        done = [heapq.heappop(self.marks)[1]]
         while self.marks and (self.marks[0][0] - self.served) / self.rate <= slack:
             done.append(heapq.heappop(self.marks)[1])
         return done

@@ -5,8 +5,10 @@ from exprog_oracle import CUBE_MESH, DOUBLING, SWAP
 
 from einc.errors import ProgramError
 from einc.exprog.checker import check, closure, firing_order
+from einc.exprog.findings import findings
+from einc.exprog.parser import parse
 from einc.exprog.program import Action, Holding, Partition, Program, Requirement
-from einc.exprog.resolve import read_program
+from einc.exprog.resolve import read_program, resolve_located
 from einc.exprog.simulator import simulate
 from einc.machines.load import load_machine, parse_machine
 
@@ -124,3 +126,15 @@ def test_paths_and_sites_of_the_machine():
 def test_faults_are_bounded():
     body = "\n".join(f"A @ {k} -> {k + 1}" for k in range(1, 500))
     assert len(check(read_program(f"IN: A @ 0\nOUT: A @ 0\n{body}")).faults) == 20
+
+
+def test_findings_point_at_statements():
+    tree = parse("PARTITIONS: G {size 1}\nIN: A @ 0\nOUT: A @ G; B @ 1\nA @ 0 -> 1 -> 2; A @ 3 -> 1\n", "p.exprog")
+    resolved = resolve_located(tree, load_machine("dgx-a100"))
+    found = findings(resolved, check(resolved.program))
+    assert [str(finding.span) for finding in found] == ["p.exprog:4:18", "p.exprog:3:13"]
+    assert found[0].render().splitlines()[1:] == [
+        "    A @ 0 -> 1 -> 2; A @ 3 -> 1",
+        "                     ^^^^^^^^^^",
+        "    hint: no choice of memberships makes the program valid; this is said of the first: G {0}",
+    ]

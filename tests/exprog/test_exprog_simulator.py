@@ -114,6 +114,16 @@ def test_nearly_simultaneous_ends_are_one_instant():
     assert [len(event.parts) for event in timeline.events[3:]] == [3, 2, 3]
 
 
+def test_sizes_of_all_magnitudes_come_to_an_end():
+    small = [f"S{k} @ 0 (size: {k + 1} B)" for k in range(300)]
+    text = f"IN: {'; '.join(small)}; L @ 0 (size: 4000000000 GB); M @ 0 (size: 3999999999 GB)\nOUT: L @ 1\n"
+    text += "L @ 0 -> 1; M @ 0 -> 1 after (L @ 0 -> 1)\n"
+    text += "\n".join(f"S{k} @ 0 -> 1 after ({'L' if k % 2 else 'M'} @ 0 -> 1)" for k in range(299))
+    text += "\nS299 @ 0 -> 1"
+    timeline = simulate(read_program(text), SWITCH)
+    assert timeline.completion_ms == pytest.approx(7999999999 * 100.0)
+
+
 def test_bridges_are_shared_by_both_directions():
     v100 = load_machine("dgx-v100").ideal()
     assert ends("IN: A @ 0; B @ 7\nOUT: A @ 7\nA @ 0 -> 7; B @ 7 -> 0", v100) == pytest.approx([2000 / 15.75] * 2)
