@@ -15,6 +15,7 @@ from einc.exprog.parser import parse
 from einc.exprog.program import Action, Aggregate, Partition, Program, Requirement
 from einc.exprog.state import Copy
 from einc.exprog.syntax import ActionText, Place, ProgramText, Source, Target
+from einc.exprog.words import partition_text
 from einc.machines.model import Machine
 
 MAX_FLOWS = 2_000_000
@@ -201,3 +202,18 @@ def _check_open(tree: ProgramText, machine: Machine | None, sites: int, free: in
             place,
             "for example G1 {0, 1, 2, 3}",
         )
+
+
+def located(resolved: Resolved, message: str, subject: Action | Requirement | Aggregate | None) -> ProgramError:
+    """A fault of a resolved program as an error that points at the statement it comes from.
+
+    Where memberships were open, the fault is that of the first of them, as none is valid; the error says so.
+    """
+    hint = None
+    if resolved.chosen:
+        shown = " ".join(map(partition_text, resolved.program.partitions))
+        hint = f"no choice of memberships makes the program valid; this is said of the first: {shown}"
+    place = resolved.places.get(subject) if subject is not None else None
+    if place is None:
+        return ProgramError(message, where=resolved.source.file, hint=hint)
+    return resolved.source.error(message, place, hint)

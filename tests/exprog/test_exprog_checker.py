@@ -5,10 +5,9 @@ from exprog_oracle import CUBE_MESH, DOUBLING, SWAP
 
 from einc.errors import ProgramError
 from einc.exprog.checker import check, closure, firing_order
-from einc.exprog.findings import findings
 from einc.exprog.parser import parse
 from einc.exprog.program import Action, Holding, Partition, Program, Requirement
-from einc.exprog.resolve import read_program, resolve_located
+from einc.exprog.resolve import located, read_program, resolve_located
 from einc.exprog.simulator import simulate
 from einc.machines.load import load_machine, parse_machine
 
@@ -131,8 +130,8 @@ def test_faults_are_bounded():
 def test_findings_point_at_statements():
     tree = parse("PARTITIONS: G {size 1}\nIN: A @ 0\nOUT: A @ G; B @ 1\nA @ 0 -> 1 -> 2; A @ 3 -> 1\n", "p.exprog")
     resolved = resolve_located(tree, load_machine("dgx-a100"))
-    found = findings(resolved, check(resolved.program))
-    assert [str(finding.span) for finding in found] == ["p.exprog:4:18", "p.exprog:3:13"]
+    found = [located(resolved, fault.message, fault.subject) for fault in check(resolved.program).faults]
+    assert [str(finding.where) for finding in found] == ["p.exprog:4:18", "p.exprog:3:13"]
     assert found[0].render().splitlines()[1:] == [
         "    A @ 0 -> 1 -> 2; A @ 3 -> 1",
         "                     ^^^^^^^^^^",
