@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from einc.errors import ProgramError
 from einc.exprog.membership import Question, choose
 from einc.exprog.parser import parse
 from einc.exprog.program import Action, Aggregate, Partition, Program, Requirement

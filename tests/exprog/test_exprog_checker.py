@@ -137,3 +137,8 @@ def test_findings_point_at_statements():
         "                     ^^^^^^^^^^",
         "    hint: no choice of memberships makes the program valid; this is said of the first: G {0}",
     ]
+
+
+def test_a_fault_without_a_statement_names_the_file():
+    resolved = resolve_located(parse("IN: A @ 0\nOUT: A @ 1\n", "p.exprog"))
+    assert located(resolved, "words", None).render() == "p.exprog: words"
