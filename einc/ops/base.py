@@ -38,6 +38,24 @@ class KernelCall:
     attributes: tuple[tuple[str, Attribute], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Outputs whose partial blocks aggregate together, as one tuple (a value and its log-sum-exp, an index and its value).
+
+    All members of a tuple follow the same function specifications: a copy of a part of one member has a copy of the
+    corresponding part of every other, and the operation combines two such tuples into one.
+    """
+
+    operation: str
+    """How tuples are combined: `logsumexp`, `argmax` or `topk`; members carry this name in `aggregations` too."""
+    outputs: tuple[int, ...]
+    """Which outputs are the members, the primary first. Every dimension of another member is one of the primary."""
+    dims: tuple[tuple[int, ...], ...]
+    """For every member, which dimension of the primary each of its dimensions is (for the primary: all, in order)."""
+    whole: tuple[int, ...] = ()
+    """Dimensions of the primary that must not be cut while copies are combined."""
+
+
 class Operator(ABC):
     """An abstract operator applied to tensors of known types (Definition 3).
 
@@ -83,7 +101,12 @@ class Operator(ABC):
     @property
     @abstractmethod
     def aggregations(self) -> tuple[str, ...]:
-        """Per output, the name of the operation that combines partial blocks: sum, max, min or prod."""
+        """Per output, the name of the operation that combines partial blocks: sum, max, min, prod, or its merge's."""
+
+    @property
+    def merges(self) -> tuple[Merge, ...]:
+        """Which outputs aggregate together; an output in none of them aggregates alone. No output is in two."""
+        return ()
 
     @property
     @abstractmethod
