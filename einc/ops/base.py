@@ -40,7 +40,7 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Outputs whose partial blocks aggregate together, as one tuple (a value and its log-sum-exp, an index and its value).
+    """Outputs whose partial blocks aggregate together, as one tuple (an index and the value it has).
 
     All members of a tuple follow the same function specifications: a copy of a part of one member has a copy of the
     corresponding part of every other, and the operation combines two such tuples into one.
