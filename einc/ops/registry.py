@@ -5,7 +5,7 @@ A new family is a file beside this one and a line in one or both of the tables b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
@@ -19,6 +19,13 @@ _CALLS: dict[str, Callable[[str, Sequence[Argument], Attributes], Operator]] = {
     for name in module.CALLS
 }
 
+_KEYWORD_TENSORS: dict[str, tuple[str, ...]] = {}
+"""By call, the keyword arguments that are tensors.
+
+A family gets them after the positional tensors, in the order written, and their names in that order as the attribute
+`extras`.
+"""
+
 _FAMILIES: dict[str, Callable[[tuple[TensorDesc, ...], Attributes], Operator]] = {
     equation.Equation.family: equation.restore,
     regroup.Regroup.family: regroup.restore,
@@ -31,14 +38,27 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_CALLS))
 
 
-def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> Operator:
     """The operator that `name` makes of these arguments (tensors and literals in order) and keyword arguments.
 
-    Its inputs are the tensors in the order of the arguments. Raises OperatorError.
+    Its inputs are the tensors in the order of the arguments, then of the keyword arguments. Raises OperatorError.
     """
     make = _CALLS.get(name)
     if make is None:
         raise OperatorError(f"there is no operator '{name}'", hint=_suggestion(name))
+    tensors = {key: value for key, value in keywords.items() if isinstance(value, TensorDesc)}
+    attributes = {key: value for key, value in keywords.items() if not isinstance(value, TensorDesc)}
+    known = _KEYWORD_TENSORS.get(name, ())
+    for key in keywords:
+        if key in tensors and key not in known:
+            hint = f"the tensors it takes by keyword: {', '.join(known)}" if known else "it takes no tensor by keyword"
+            raise OperatorError(f"{name}: '{key}' cannot be a tensor", argument=key, hint=hint)
+        if key not in tensors and key in known:
+            raise OperatorError(f"{name}: '{key}' must be a tensor, not {keywords[key]!r}", argument=key)
+        if known and key == "extras":
+            raise OperatorError(f"{name} has no argument 'extras'", argument=key)
+    if tensors:
+        return make(name, (*arguments, *tensors.values()), attributes | {"extras": tuple(tensors)})
     return make(name, arguments, attributes)
 
 
