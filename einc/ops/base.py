@@ -42,8 +42,8 @@ class KernelCall:
 class Merge:
     """Outputs whose partial blocks aggregate together, as one tuple (an index and the value it has).
 
-    All members of a tuple follow the same function specifications: a copy of a part of one member has a copy of the
-    corresponding part of every other, and the operation combines two such tuples into one.
+    Every function specification puts out one tuple: its block of a member is its block of the primary, projected to
+    that member's dimensions. So specs leave whole every dimension that a member lacks, and those in `whole`.
     """
 
     operation: str

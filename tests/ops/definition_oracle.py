@@ -18,13 +18,15 @@ from einc.core.intervals import Intervals, factorizations, reachable_sites
 from einc.core.spec import FunctionSpec, JoinAggSpec, spec_fault
 from einc.core.tensor import TensorDesc, TensorType
 from einc.ops import registry
-from einc.ops.base import Operator
+from einc.ops.base import Merge, Operator
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Concrete = Callable[[Operator, FunctionSpec, Sequence[Array]], Sequence[Array]]
 
 TOLERANCE = {DType.F16: 4e-3, DType.BF16: 3e-2, DType.F32: 1e-5, DType.F64: 1e-12}
 COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+CONCRETE: dict[str, Concrete] = {}
+"""By family, concrete operators that differ from the abstract one on blocks, as they know where a block stands."""
 
 
 def random_array(desc: TensorDesc, rng: np.random.Generator, positive: bool = False) -> Array:
@@ -40,6 +42,8 @@ def random_array(desc: TensorDesc, rng: np.random.Generator, positive: bool = Fa
 
 def instantiate(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
     """The concrete operator as the abstract one made anew for the shapes of the blocks."""
+    if operator.family in CONCRETE:
+        return CONCRETE[operator.family](operator, function, blocks)
     inputs = tuple(
         TensorDesc(desc.dims, block.shape, desc.dtype)
         for desc, block in zip(operator.inputs, function.inputs, strict=True)
@@ -68,28 +72,100 @@ def fault(
     wrong = spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
     if wrong is not None:
         return wrong
-    partials: list[dict[TensorType, list[Array]]] = [{} for _ in operator.outputs]
+    merges = merges_of(operator)
+    partials: list[dict[TensorType, list[Sequence[Array]]]] = [{} for _ in merges]
     for function in spec.functions:
         blocks = [array[block.slices()] for array, block in zip(arrays, function.inputs, strict=True)]
         try:
             results = concrete(operator, function, blocks)
         except Exception as error:
             return f"the concrete operator refuses {function}: {error}"
-        for table, block, result in zip(partials, function.outputs, results, strict=True):
+        for block, result in zip(function.outputs, results, strict=True):
             if result.shape != block.shape:
                 return f"the concrete operator made {result.shape} where {block} is wanted"
-            table.setdefault(block, []).append(result)
-    for desc, name, table, whole in zip(operator.outputs, operator.aggregations, partials, expected, strict=True):
-        made = np.zeros(desc.shape, desc.dtype.numpy())
+        for merge, table in zip(merges, partials, strict=True):
+            primary = function.outputs[merge.outputs[0]]
+            for j, dims in zip(merge.outputs, merge.dims, strict=True):
+                if function.outputs[j] != projected(primary, dims):
+                    return f"output {j}: {function.outputs[j]} does not belong to {primary} of the same tuple"
+            table.setdefault(primary, []).append([results[j] for j in merge.outputs])
+    for merge, table in zip(merges, partials, strict=True):
+        made = [np.zeros(operator.outputs[j].shape, operator.outputs[j].dtype.numpy()) for j in merge.outputs]
         for block, copies in table.items():
             total = copies[0]
             for copy in copies[1:]:
-                total = COMBINE[name](total, copy)
-            made[block.slices()] = total
-        wrong = difference(made, whole, desc.dtype)
-        if wrong is not None:
-            return wrong
+                total = combine(merge, total, copy)
+            for array, dims, part in zip(made, merge.dims, total, strict=True):
+                array[projected(block, dims).slices()] = part
+        for array, j in zip(made, merge.outputs, strict=True):
+            wrong = difference(array, expected[j], operator.outputs[j].dtype)
+            if wrong is not None:
+                return wrong
     return None
+
+
+def merges_of(operator: Operator) -> list[Merge]:
+    """The operator's merges, and one for every output that aggregates alone."""
+    merged = {j for merge in operator.merges for j in merge.outputs}
+    alone = [
+        Merge(name, (j,), (tuple(range(operator.outputs[j].rank)),))
+        for j, name in enumerate(operator.aggregations)
+        if j not in merged
+    ]
+    return [*operator.merges, *alone]
+
+
+def projected(block: TensorType, dims: Sequence[int]) -> TensorType:
+    return TensorType(tuple(block.lower[d] for d in dims), tuple(block.upper[d] for d in dims))
+
+
+def combine(merge: Merge, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+    """Two partial tuples as one: what an operation means, element by element."""
+    if merge.operation in COMBINE:
+        return [COMBINE[merge.operation](left[0], right[0])]
+    return MERGE[merge.operation](merge, left, right)
+
+
+def _logsumexp(merge: Merge, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+    """Averages weighted by exp of their logarithmic weights; a weight of -inf is none, and nothing averages to 0."""
+    axes = [merge.dims[1].index(d) for d in merge.dims[0] if d in merge.dims[1]]
+    shape = [extent if d in merge.dims[1] else 1 for d, extent in enumerate(left[0].shape)]
+    with np.errstate(all="ignore"):
+        total = np.logaddexp(left[1], right[1])
+        made = np.zeros(left[0].shape)
+        for average, weight in (left, right):
+            share = np.where(weight == -np.inf, 0, np.exp(weight.astype(np.float64) - total))
+            made += average.astype(np.float64) * share.transpose(axes).reshape(shape)
+    return [made.astype(left[0].dtype), total]
+
+
+def _argmax(merge: Merge, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+    wins = np.vectorize(lambda i, v, j, w: _rank(v, i) <= _rank(w, j), otypes=[bool])
+    first = wins(*left, *right)
+    return [np.where(first, a, b) for a, b in zip(left, right, strict=True)]
+
+
+def _topk(merge: Merge, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+    values, indices = (np.concatenate(pair, axis=-1) for pair in zip(left, right, strict=True))
+    made = [np.empty_like(left[0]), np.empty_like(left[1])]
+    for row in np.ndindex(values.shape[:-1]):
+        ranked = sorted(zip(values[row], indices[row], strict=True), key=lambda pair: _rank(*pair))
+        for n, (value, index) in enumerate(ranked[: left[0].shape[-1]]):
+            made[0][row][n], made[1][row][n] = value, index
+    return made
+
+
+def _rank(value: Any, index: Any) -> tuple[bool, Any, int]:
+    """The larger comes first, then the smaller index; not-a-number counts as larger than any number."""
+    nan = bool(value != value)
+    return (not nan, 0 if nan else -float(value) if np.dtype(type(value)).kind not in "iu" else -int(value), int(index))
+
+
+MERGE: dict[str, Callable[[Merge, Sequence[Array], Sequence[Array]], Sequence[Array]]] = {
+    "logsumexp": _logsumexp,
+    "argmax": _argmax,
+    "topk": _topk,
+}
 
 
 def difference(found: Array, expected: Array, dtype: DType) -> str | None:
