@@ -21,8 +21,8 @@ from pathlib import Path
 CHAINS = ("chain_a", "chain_b", "chain_c", "chain_d", "chain_e")
 MODELS = Path(__file__).resolve().parents[2] / "models"
 TARGET = 1.25
-PAUSE = 0.05
-"""Seconds between runs: idle BLAS threads spin for a while before they sleep."""
+PAUSE = 0.4
+"""Seconds between runs: an idle BLAS thread of the other process spins for a tenth of a second before it sleeps."""
 
 
 def compile_chain(name: str, scale: int, sites: int):
@@ -129,7 +129,7 @@ def measure(name: str, scale: int, sites: int, rounds: int, threads: int) -> lis
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("chains", nargs="*", default=CHAINS)
-    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--scale", type=int, default=8)
     parser.add_argument("--sites", type=int, default=8)
     parser.add_argument("--serve", choices=["plan", "numpy"], help=argparse.SUPPRESS)
