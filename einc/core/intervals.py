@@ -18,40 +18,52 @@ Intervals = tuple[tuple[Interval, ...], ...]
 class ShardableIndex:
     """A named index that an operator can be cut along.
 
-    `cuts` lists the interior positions where it may be cut, ascending; None stands for `any` position.
+    `cuts` lists the interior positions where it may be cut, ascending; None stands for `any` position. `limit` bounds
+    the number of intervals further, where an operator needs that. `work`, for an index with cuts whose positions are
+    not equally much work, has the work before each cut, ascending, and then the work of the whole index.
     """
 
     name: str
     extent: int
     cuts: tuple[int, ...] | None = None
+    limit: int | None = None
+    work: tuple[int, ...] | None = None
 
     @property
     def most(self) -> int:
         """The largest number of (non-empty) intervals."""
-        return self.extent if self.cuts is None else len(self.cuts) + 1
+        most = self.extent if self.cuts is None else len(self.cuts) + 1
+        return most if self.limit is None else min(most, self.limit)
 
     def intervals(self, count: int) -> tuple[Interval, ...]:
         """`count` near-equal intervals: bound k of them stands at floor(k * extent / count), or the nearest cut.
 
         Where cuts are listed, bounds are chosen in ascending order, each the nearest cut (the lower of two) that
-        keeps all intervals non-empty.
+        keeps all intervals non-empty. Where work is given, near-equal and nearest are in terms of work.
         """
         if not 1 <= count <= self.most:
             raise ValueError(f"index {self.name} cannot be cut into {count} intervals")
-        targets = [k * self.extent // count for k in range(1, count)]
         if self.cuts is None:
-            inner = targets
+            inner = [k * self.extent // count for k in range(1, count)]
         else:
-            inner, first = [], 0
-            for left, target in zip(range(count - 2, -1, -1), targets, strict=True):
-                last = len(self.cuts) - left  # leave one cut for each bound to come
-                at = bisect_left(self.cuts, target, first, last)
-                options = [i for i in (at - 1, at) if first <= i < last]
-                best = min(options, key=lambda i: (abs(self.cuts[i] - target), i))  # type: ignore[index]
-                inner.append(self.cuts[best])
-                first = best + 1
+            inner = [self.cuts[i] for i in self._nearest_cuts(count)]
         bounds = [0, *inner, self.extent]
         return tuple(itertools.pairwise(bounds))
+
+    def _nearest_cuts(self, count: int) -> list[int]:
+        """Which of the cuts bound `count` intervals."""
+        assert self.cuts is not None
+        marks, total = (self.cuts, self.extent) if self.work is None else (self.work[:-1], self.work[-1])
+        chosen: list[int] = []
+        first = 0
+        for k in range(1, count):
+            target = k * total // count
+            last = len(marks) - (count - 1 - k)  # leave one cut for each bound to come
+            at = bisect_left(marks, target, first, last)
+            options = [i for i in (at - 1, at) if first <= i < last]
+            chosen.append(min(options, key=lambda i: (abs(marks[i] - target), i)))
+            first = chosen[-1] + 1
+        return chosen
 
 
 def factorizations(product: int, limits: Sequence[int]) -> Iterator[tuple[int, ...]]:

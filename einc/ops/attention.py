@@ -1,0 +1,297 @@
+"""Attention with grouped queries over packed sequences (paper, Example 7), and beyond it, over parts of the keys.
+
+A query head attends to the keys of the head that its group shares, within its own sequence. Cutting `heads_kv` cuts the
+query heads with it; `sequence` is cut between sequences, queries and keys together; `keys` cuts the keys of
+every sequence, and makes partial results: each part is normalised over its own keys, and parts are combined by the
+logarithms of their sums of exponentials.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.dtypes import DType
+from einc.core.intervals import Interval, Intervals, ShardableIndex
+from einc.core.spec import FunctionSpec, JoinAggSpec
+from einc.core.tensor import TensorDesc, TensorType
+from einc.errors import OperatorError
+from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.base import Attributes, KernelCall, Merge, Operator
+from einc.ops.literals import lengths, real, shown
+from einc.ops.packing import Packing, ends
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+CALLS = ("attention",)
+EXTRAS = ("mask", "positions")
+_ROLES = ("queries", "keys", "values")
+_ATTRIBUTES = ("causal", "scale", "q_lens", "k_lens", "window", "extras")
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(Operator):
+    """softmax(scale * q k^T) v for every query head, over the keys that a query sees.
+
+    `queries` is [heads_q, tokens_q, d], `keys` [heads_kv, tokens_k, d], `values` [heads_kv, tokens_k, dv]. `mask` is
+    bool[tokens_k]: only keys where it holds are seen. `positions` are integers [tokens_q], the places of the queries
+    in their own sequences; without them the queries stand at a sequence's end. The outputs are the results
+    [heads_q, tokens_q, dv], and the logarithm of the sum of exponentials of every query's scores [heads_q, tokens_q].
+    A query that sees nothing has 0 and -inf.
+    """
+
+    family: ClassVar[str] = "attention"
+
+    queries: TensorDesc
+    keys: TensorDesc
+    values: TensorDesc
+    mask: TensorDesc | None
+    positions: TensorDesc | None
+    extras: tuple[str, ...]
+    causal: bool
+    scale: float
+    q_lens: tuple[int, ...]
+    k_lens: tuple[int, ...]
+    window: int
+
+    @property
+    def title(self) -> str:
+        return "attention"
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        known = {"mask": self.mask, "positions": self.positions}
+        given = (known[name] for name in self.extras)
+        return (self.queries, self.keys, self.values, *(desc for desc in given if desc is not None))
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        heads, tokens, width = unique((*self.queries.dims[:2], self.values.dims[2]))
+        shape = (*self.queries.shape[:2], self.values.shape[2])
+        wide = DType.F64 if self.queries.dtype is DType.F64 else DType.F32
+        return (
+            TensorDesc((heads, tokens, width), shape, self.queries.dtype),
+            TensorDesc((heads, tokens), shape[:2], wide),
+        )
+
+    @property
+    def attributes(self) -> Attributes:
+        return {name: getattr(self, name) for name in _ATTRIBUTES}
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        packing = self._packing()
+        return (ShardableIndex("heads_kv", self.keys.shape[0]), packing.sequences(), packing.keys())
+
+    def build_spec(self, intervals: Intervals) -> JoinAggSpec:
+        heads_kv, sequences, shares = intervals
+        packing = self._packing()
+        tokens = [(cut, part) for cut in sequences for part in packing.key_bounds(cut, shares)]
+        functions = []
+        for heads in heads_kv:
+            blocks = (self._blocks(heads, tokens_q, tokens_k) for tokens_q, tokens_k in tokens)
+            functions += [FunctionSpec(inputs, outputs) for inputs, outputs in blocks]
+        return JoinAggSpec(tuple(functions))
+
+    def _blocks(
+        self, heads: Interval, tokens_q: Interval, tokens_k: Interval
+    ) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
+        group = self.queries.shape[0] // self.keys.shape[0]
+        heads_q = (heads[0] * group, heads[1] * group)
+        width, width_v = (0, self.queries.shape[2]), (0, self.values.shape[2])
+        extras = {"mask": _block(tokens_k), "positions": _block(tokens_q)}
+        inputs = (_block(heads_q, tokens_q, width), _block(heads, tokens_k, width), _block(heads, tokens_k, width_v))
+        outputs = (_block(heads_q, tokens_q, width_v), _block(heads_q, tokens_q))
+        return (*inputs, *(extras[name] for name in self.extras)), outputs
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return ("logsumexp", "logsumexp")
+
+    @property
+    def merges(self) -> tuple[Merge, ...]:
+        return (Merge("logsumexp", (0, 1), ((0, 1, 2), (0, 1))),)
+
+    @property
+    def kernel(self) -> KernelCall:
+        return KernelCall("attention", tuple(self.attributes.items()))
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        """Sequence by sequence and head by head, with all scores at once."""
+        import numpy as np
+
+        from einc.ops.evaluate import accumulating
+
+        q, k, v = arrays[:3]
+        extras = dict(zip(self.extras, arrays[3:], strict=True))
+        wide = accumulating(self.queries.dtype)
+        results, totals = (np.zeros(desc.shape, wide) for desc in self.outputs)
+        for rows, columns in zip(_slices(self.q_lens), _slices(self.k_lens), strict=True):
+            q_len, k_len = rows.stop - rows.start, columns.stop - columns.start
+            place = extras["positions"][rows] if "positions" in extras else np.arange(q_len) + k_len - q_len
+            behind = place[:, np.newaxis] - np.arange(k_len)  # how far every key is behind every query
+            seen: Array = np.ones((q_len, k_len), bool)
+            if self.causal:
+                seen &= behind >= 0
+            if self.window:
+                seen &= behind < self.window
+            if "mask" in extras:
+                seen &= extras["mask"][columns]
+            for head in range(len(q)):
+                shared = head * len(k) // len(q)
+                scores = q[head, rows].astype(wide) @ k[shared, columns].astype(wide).T * self.scale
+                scores[~seen] = -np.inf
+                largest = np.max(scores, axis=1, where=seen, initial=np.finfo(wide).min)
+                powers = np.exp(scores - largest[:, None])
+                sums = powers.sum(axis=1)
+                values = v[shared, columns].astype(wide)
+                values[~seen.any(axis=0)] = 0  # what nobody sees may be anything, such as the unused rest of a cache
+                results[head, rows] = powers @ values / np.where(sums > 0, sums, 1)[:, None]
+                with np.errstate(divide="ignore"):
+                    totals[head, rows] = largest + np.log(sums)
+        o, lse = self.outputs
+        return results.astype(o.dtype.numpy()), totals.astype(lse.dtype.numpy())
+
+    def flops(self, function: FunctionSpec) -> int:
+        """Per query head and pair that sees each other: a product for the score, one with the value, and the softmax.
+
+        Where positions are an input, as if every query saw every key of its sequence.
+        """
+        q, k, v = function.inputs[:3]
+        pairs = self._packing().pairs((q.lower[1], q.upper[1]), (k.lower[1], k.upper[1]))
+        return q.shape[0] * pairs * (2 * q.shape[2] + 2 * v.shape[2] + 5)
+
+    def _packing(self) -> Packing:
+        """Who sees whom as far as it is known without data."""
+        if self.positions is not None:
+            return Packing(self.q_lens, self.k_lens)
+        return Packing(self.q_lens, self.k_lens, self.causal, self.window)
+
+
+def _block(*bounds: Interval) -> TensorType:
+    return TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))
+
+
+def _slices(lens: tuple[int, ...]) -> list[slice]:
+    return [slice(lo, up) for lo, up in itertools.pairwise((0, *ends(lens)))]
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`attention(q, k, v, causal=true, seq_lens=[...])`; see docs/operators.md for all that it takes."""
+    no_others(
+        name, attributes, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "mask", "positions", "extras"
+    )
+    given = attributes.get("extras", ())  # the registry's names of the last tensors
+    names = tuple(map(str, given)) if isinstance(given, tuple) else ()
+    count = len(arguments) - len(names)
+    q, k, v = tensors(name, arguments[:count], 3)
+    _check_tensors(q, k, v)
+    extras = {key: desc for key, desc in zip(names, arguments[count:], strict=True) if isinstance(desc, TensorDesc)}
+    mask, positions = extras.get("mask"), extras.get("positions")
+    if mask is not None:
+        _check_vector("mask", mask, (DType.BOOL,), k, "keys")
+    if positions is not None:
+        _check_vector("positions", positions, (DType.I64, DType.I32), q, "queries")
+    causal, window = attributes.get("causal", False), attributes.get("window", 0)
+    if not isinstance(causal, bool):
+        raise OperatorError(f"{name}: 'causal' must be true or false, not {shown(causal)}", argument="causal")
+    if not isinstance(window, int) or isinstance(window, bool) or not 0 <= window < 1 << 62:
+        hint = "the number of keys that a query sees; 0 for all"
+        raise OperatorError(f"{name}: 'window' must be 0 or more, not {shown(window)}", argument="window", hint=hint)
+    if positions is not None and not causal and not window:
+        hint = "add causal=true or window=..., or leave them out"
+        raise OperatorError(f"{name}: 'positions' mean nothing here", argument="positions", hint=hint)
+    scale = real(name, attributes, "scale", 1 / math.sqrt(q.shape[2]), above=0)
+    q_lens, k_lens = _lengths(name, attributes, q, k)
+    return Attention(q, k, v, mask, positions, names, causal, scale, q_lens, k_lens, window)
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The attention with these attributes; raises OperatorError where they make none."""
+    extras = attributes.get("extras")
+    if set(attributes) != set(_ATTRIBUTES) or not isinstance(extras, tuple) or len(inputs) != 3 + len(extras):
+        raise OperatorError(f"attention has three inputs, its extras, and the attributes {', '.join(_ATTRIBUTES)}")
+    if len(set(extras)) < len(extras) or not set(extras) <= set(EXTRAS):
+        raise OperatorError(f"attention: extras are of {', '.join(EXTRAS)}, not {shown(extras)}")
+    return call("attention", inputs, attributes)
+
+
+def _lengths(
+    name: str, attributes: Attributes, q: TensorDesc, k: TensorDesc
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The lengths of the packed sequences: in queries, and in keys."""
+    both = "seq_lens" in attributes
+    for key, other in (("q_lens", "k_lens"), ("k_lens", "q_lens")):
+        if key in attributes and both:
+            raise OperatorError(f"{name}: 'seq_lens' and '{key}' are both given", argument=key, hint="leave one out")
+        if key in attributes and other not in attributes:
+            hint = "where queries and keys have the same lengths: seq_lens=[...]"
+            raise OperatorError(f"{name}: '{key}' is given without '{other}'", argument=key, hint=hint)
+    q_lens = lengths(name, attributes, "seq_lens" if both else "q_lens", q.shape[1], q.dims[1])
+    k_lens = lengths(name, attributes, "seq_lens" if both else "k_lens", k.shape[1], k.dims[1])
+    if len(q_lens) != len(k_lens):
+        raise OperatorError(
+            f"{name}: 'k_lens' has {len(k_lens)} sequences, expected {len(q_lens)}, as 'q_lens'", argument="k_lens"
+        )
+    return q_lens, k_lens
+
+
+def _check_tensors(q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
+    """Ranks, element types and extents of the three tensors."""
+    for position, (role, desc) in enumerate(zip(_ROLES, (q, k, v), strict=True)):
+        if desc.rank != 3:
+            raise OperatorError(
+                f"attention: the {role} have three dimensions (heads, tokens, width), found {desc}",
+                argument=position,
+                hint="regroup and transpose bring a tensor into that form",
+            )
+        if not desc.dtype.is_float:
+            raise OperatorError(
+                f"attention does not take {desc.dtype}", argument=position, hint='convert it: cast(x, "f32")'
+            )
+        if desc.dtype is not q.dtype:
+            raise OperatorError(
+                f"attention: the {role} are {desc.dtype} where the queries are {q.dtype}",
+                argument=position,
+                hint=f'convert one of them: cast(x, "{q.dtype}")',
+            )
+    _check_extent(1, "width", k, 2, q, 2, "the queries'")
+    _check_extent(2, "heads", v, 0, k, 0, "the keys'")
+    _check_extent(2, "tokens", v, 1, k, 1, "the keys'")
+    if q.shape[0] % k.shape[0] != 0:
+        raise OperatorError(
+            f"attention: expected a multiple of {k.shape[0]} query heads, the extent of dimension '{k.dims[0]}' of the "
+            f"keys; found {q.shape[0]}, that of dimension '{q.dims[0]}'",
+            argument=0,
+            hint="every head of the keys serves as many query heads",
+        )
+
+
+def _check_extent(
+    position: int, what: str, found: TensorDesc, at: int, expected: TensorDesc, there: int, whose: str
+) -> None:
+    if found.shape[at] != expected.shape[there]:
+        raise OperatorError(
+            f"attention: dimension '{found.dims[at]}' ({what}) of the {_ROLES[position]} has {found.shape[at]} "
+            f"positions, expected {expected.shape[there]}, as {whose} '{expected.dims[there]}'",
+            argument=position,
+            hint=f"{_ROLES[position]} are {found}",
+        )
+
+
+def _check_vector(name: str, desc: TensorDesc, dtypes: tuple[DType, ...], tokens: TensorDesc, role: str) -> None:
+    """`mask` and `positions`: one element per token of the keys or queries."""
+    if desc.dtype not in dtypes:
+        expected = " or ".join(map(str, dtypes))
+        hint = f'convert it: cast(x, "{dtypes[0]}")' if desc.dtype is not DType.BOOL else None
+        raise OperatorError(f"attention: '{name}' must be {expected}, found {desc}", argument=name, hint=hint)
+    if desc.shape != tokens.shape[1:2]:
+        raise OperatorError(
+            f"attention: '{name}' must have one dimension of {tokens.shape[1]} positions, as '{tokens.dims[1]}' of the "
+            f"{role}; found {desc}",
+            argument=name,
+        )

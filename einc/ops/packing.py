@@ -1,0 +1,111 @@
+"""Sequences packed end to end for attention: which queries see which keys, how many do, and where to cut.
+
+Every sequence has queries and keys of its own, numbered from zero. Its queries are the last positions of the sequence:
+query i stands at position i + keys - queries. All sizes and positions are in tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from einc.core.intervals import Interval, ShardableIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The queries and keys of every sequence, and what a query sees of its own sequence.
+
+    Causal: keys up to its position. A window: only the last `window` keys up to its position, and what follows.
+    """
+
+    q_lens: tuple[int, ...]
+    k_lens: tuple[int, ...]
+    causal: bool = False
+    window: int = 0
+
+    def pairs(self, queries: Interval, keys: Interval) -> int:
+        """How many pairs of these packed queries and keys see each other."""
+        total = 0
+        q_ends, k_ends = ends(self.q_lens), ends(self.k_lens)
+        for s in range(bisect_right(q_ends, queries[0]), len(q_ends)):
+            q_start, k_start = q_ends[s] - self.q_lens[s], k_ends[s] - self.k_lens[s]
+            if q_start >= queries[1]:
+                break
+            own_queries = (max(queries[0] - q_start, 0), min(queries[1] - q_start, self.q_lens[s]))
+            own_keys = (max(keys[0] - k_start, 0), min(keys[1] - k_start, self.k_lens[s]))
+            if own_keys[0] < own_keys[1]:
+                total += self._pairs(s, own_queries, own_keys)
+        return total
+
+    def sequences(self) -> ShardableIndex:
+        """The index over queries that may be cut between sequences, balanced by the pairs on either side."""
+        q_ends = ends(self.q_lens)
+        return ShardableIndex("sequence", q_ends[-1], q_ends[:-1], work=_work(self))
+
+    def keys(self) -> ShardableIndex:
+        """The index over keys that may be cut anywhere; see `key_bounds` for what its positions are.
+
+        The shortest sequence limits the number of intervals: cut between sequences too, none may be empty.
+        """
+        return ShardableIndex("keys", sum(self.k_lens), limit=min(self.k_lens))
+
+    def key_bounds(self, queries: Interval, shares: Sequence[Interval]) -> tuple[Interval, ...]:
+        """The packed keys of whole sequences, cut in shares: position x of `keys` stands for x / extent of the work.
+
+        `queries` is an interval of `sequence`. Where every query sees every key of its sequence, and there is one
+        sequence, positions are keys. There are at least as many keys as shares, and no interval is empty.
+        """
+        q_ends, k_ends, work = ends(self.q_lens), ends(self.k_lens), _work(self)
+        first, last = bisect_right(q_ends, queries[0]), bisect_left(q_ends, queries[1])
+        lower, upper = k_ends[first] - self.k_lens[first], k_ends[last]
+        done = work[first - 1] if first else 0
+        bounds = [lower]
+        for left, (_, share) in zip(range(len(shares) - 1, 0, -1), shares, strict=False):
+            target = done + (work[last] - done) * share // k_ends[-1]
+            bounds.append(min(max(self._key_at(target), bounds[-1] + 1), upper - left))
+        return tuple(itertools.pairwise([*bounds, upper]))
+
+    def _key_at(self, target: int) -> int:
+        """The first packed key such that the keys before it, in all sequences up to its own, are `target` work."""
+        work = _work(self)
+        s = bisect_left(work, target)
+        missing = target - (work[s - 1] if s else 0)
+        length, queries = self.k_lens[s], (0, self.q_lens[s])
+        inside = bisect_left(range(length + 1), missing, key=lambda keys: self._pairs(s, queries, (0, keys)))
+        return ends(self.k_lens)[s] - length + inside
+
+    def _pairs(self, s: int, queries: Interval, keys: Interval) -> int:
+        """The pairs in one sequence, of its own queries and keys."""
+        ahead = self.k_lens[s] - self.q_lens[s]
+        everything = (queries[1] - queries[0]) * (keys[1] - keys[0])
+        seen = _up_to(ahead, queries, keys) if self.causal else everything
+        return seen - _up_to(ahead - self.window, queries, keys) if self.window else seen
+
+
+@lru_cache(maxsize=256)
+def ends(lens: tuple[int, ...]) -> tuple[int, ...]:
+    """Where each packed sequence ends."""
+    return tuple(itertools.accumulate(lens))
+
+
+@lru_cache(maxsize=256)
+def _work(packing: Packing) -> tuple[int, ...]:
+    """The pairs in all sequences up to the end of each; every query and key is in at least one sequence's work."""
+    sizes = zip(packing.q_lens, packing.k_lens, strict=True)
+    return tuple(itertools.accumulate(packing._pairs(s, (0, q), (0, k)) for s, (q, k) in enumerate(sizes)))
+
+
+def _up_to(shift: int, queries: Interval, keys: Interval) -> int:
+    """The pairs with key <= query + shift: a query i sees min(max(i + shift + 1 - first key, 0), all) of the keys."""
+    total = 0
+    for edge, sign in ((keys[0], 1), (keys[1], -1)):
+        total += sign * (_triangle(queries[1] + shift - edge) - _triangle(queries[0] + shift - edge))
+    return total
+
+
+def _triangle(n: int) -> int:
+    return n * (n + 1) // 2 if n > 0 else 0
