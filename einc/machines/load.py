@@ -59,7 +59,7 @@ def _read(path: str) -> str:
         close = difflib.get_close_matches(path[:100], preset_names(), n=1, cutoff=0.4)
         known = f"machines: {', '.join(preset_names())}, or a path to a JSON file"
         hint = f"did you mean {close[0]}? {known}" if close else known
-        raise MachineError(f"there is no machine {path[:100]!r}", hint=hint)
+        raise UsageError(f"there is no machine {path[:100]!r}", hint=hint)
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_TEXT + 1)
