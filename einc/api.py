@@ -68,6 +68,10 @@ class Plan:
 
     bundle: Bundle
 
+    def __repr__(self) -> str:
+        bundle = self.bundle
+        return f"<plan of {bundle.model} for {len(bundle.devices)} sites of {bundle.machine}, cost {bundle.total_cost:,}>"
+
     @property
     def cost(self) -> int:
         """The paper's proxy of communication, in elements."""

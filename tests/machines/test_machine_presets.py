@@ -110,7 +110,7 @@ def test_files_and_names_that_are_not_there(tmp_path):
         load_machine(str(tmp_path / "none.json"))
     with pytest.raises(ReadError):
         load_machine(str(tmp_path))
-    with pytest.raises(MachineError):
+    with pytest.raises(UsageError):
         load_machine("a\0b")
     path = tmp_path / "mine.json"
     path.write_text(machine_json(load_machine("dgx-v100")))
