@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend import limits
-from einc.frontend.expressions import Application, Several, Tensor
+from einc.frontend.expressions import Application, Several, Tensor, Value
 from einc.frontend.findings import Findings
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
 from einc.ops import registry
-from einc.ops.base import Attribute, Operator
+from einc.ops.arguments import Argument
+from einc.ops.base import Operator
 from einc.ops.equation import index_equation
 from einc.ops.scalar import Input, single
 
@@ -58,14 +59,14 @@ class Assembly:
 
     def call(self, application: Application) -> Tensor | Several:
         """Applies an operator of the library."""
-        tensors = tuple(argument for argument in application.arguments if isinstance(argument, Tensor))
+        given = (*application.arguments, *application.keywords.values())
+        tensors = tuple(argument for argument in given if isinstance(argument, Tensor))
         try:
             operator = registry.call(
                 application.function,
-                [argument.desc if isinstance(argument, Tensor) else self._static(argument)
-                 for argument in application.arguments],
-                self._attributes(application),
-            )  # fmt: skip
+                [self._argument(argument) for argument in application.arguments],
+                {name: self._argument(argument) for name, argument in application.keywords.items()},
+            )
         except OperatorError as error:
             raise self._findings.fail(error.message, application.span_of(error.argument), error.hint) from None
         return self._add(operator, tensors, application.wishes, application.syntax.span)
@@ -126,27 +127,20 @@ class Assembly:
             raise self._findings.fail(message, span)
         for desc in operator.outputs:
             self._check_size(desc, span)
-        names = self._builder.apply(operator, [tensor.name for tensor in inputs], wishes or (self._part(),), span)
+        parts = [self._part() for _ in operator.outputs[len(wishes) :]]
+        wishes = (*wishes[: len(operator.outputs)], *parts)
+        names = self._builder.apply(operator, [tensor.name for tensor in inputs], wishes, span)
         tensors = tuple(Tensor(name, desc) for name, desc in zip(names, operator.outputs, strict=True))
-        return tensors[0] if len(tensors) == 1 else Several(tensors)
+        return tensors[0] if len(tensors) == 1 else Several(tensors, first_alone=True)
 
     def _part(self) -> str:
         self._parts += 1
         return f"{self._statement}.{self._parts}"
 
-    def _attributes(self, application: Application) -> Mapping[str, Attribute]:
-        attributes: dict[str, Attribute] = {}
-        for name, value in application.keywords.items():
-            if isinstance(value, Tensor):
-                message = f"'{name}' expects a number, a string or a list, found the tensor '{value.name}'"
-                raise self._findings.fail(
-                    message, application.span_of(name), "tensors stand before the named arguments"
-                )
-            attributes[name] = self._static(value)
-        return attributes
-
-    def _static(self, value: Attribute) -> Attribute:
-        """A literal as operators get it; element types follow `--dtype`."""
+    def _argument(self, value: Value) -> Argument:
+        """An argument as operators get it: tensors by their types; element types follow `--dtype`."""
+        if isinstance(value, Tensor):
+            return value.desc
         return self.element_type(value) if isinstance(value, str) else value
 
     def _check_size(self, desc: TensorDesc, span: SourceSpan) -> None:

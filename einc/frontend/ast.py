@@ -167,7 +167,7 @@ class Equation(Syntax):
 
 @dataclass(frozen=True, slots=True)
 class Output(Syntax):
-    """`output a, b`, or an assignment or equation of one name that is saved at once."""
+    """`output a, b`, or an assignment or equation whose names are saved at once."""
 
     names: tuple[Name, ...]
     definition: Assign | Equation | None = None

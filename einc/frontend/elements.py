@@ -22,8 +22,12 @@ Element = Operand | bool | int | float | str
 
 @dataclass(slots=True)
 class Join:
-    """The tensors that an expression reads, each with its indices, and the scalar program over their elements."""
+    """The tensors that an expression reads, each with its indices, and the scalar program over their elements.
 
+    In a `product` every factor is an operand of its own, for kernels of contractions take them so.
+    """
+
+    product: bool = False
     inputs: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
     tensors: list[Tensor] = field(default_factory=list)
     labels: list[tuple[str, ...]] = field(default_factory=list)
@@ -32,9 +36,9 @@ class Join:
     terms: int = 0
 
     def read(self, tensor: Tensor, labels: tuple[str, ...], span: SourceSpan) -> Input:
-        """The element of a tensor at these indices; read twice, it is one input."""
+        """The element of a tensor at these indices; read twice, it is one input, but for products."""
         key = tensor.name, labels
-        if key not in self.inputs:
+        if key not in self.inputs or self.product:
             self.inputs[key] = len(self.tensors)
             self.tensors.append(tensor)
             self.labels.append(labels)

@@ -35,10 +35,10 @@ class Equations:
         self._check_unique(statement.indices)
         if isinstance(value, ast.Aggregate):
             return self._aggregate(value, statement.indices, (wish,), statement.span)
-        join = Join()
+        join = Join(_is_product(value))
         element = self._elements.element(value, join)
         missing = [name for name in join.indices() if name not in {index.text for index in statement.indices}]
-        if missing and not _is_product(value):
+        if missing and not _is_product(value, numbers=True):
             raise self._findings.fail(
                 f"index '{missing[0]}' stands only on the right of '=', which is not one product",
                 self._place_of(missing[0], join, statement.span),
@@ -68,7 +68,7 @@ class Equations:
         if not syntax.indices:
             raise self._findings.fail(f"expected indices to aggregate over, found '{operation.text}[]'", operation.span)
         self._check_unique(syntax.indices)
-        join = Join()
+        join = Join(operation.text == "sum" and _is_product(syntax.body))
         element = self._elements.element(syntax.body, join)
         present, gone = join.indices(), [index.text for index in syntax.indices]
         for index in syntax.indices:
@@ -139,13 +139,14 @@ class Equations:
         return next(places, otherwise)
 
 
-def _is_product(expression: ast.Expression) -> bool:
-    """Whether an expression multiplies indexed tensors and numbers, and does nothing else."""
+def _is_product(expression: ast.Expression, numbers: bool = False) -> bool:
+    """Whether an expression multiplies indexed tensors (and numbers, where they may be), and does nothing else."""
+    factors = ast.Indexed | ast.Literal | ast.Name if numbers else ast.Indexed
     waiting = [expression]
     while waiting:
         current = waiting.pop()
         if isinstance(current, ast.Binary) and current.operator == "*":
             waiting += [current.left, current.right]
-        elif not isinstance(current, ast.Indexed | ast.Literal | ast.Name):
+        elif not isinstance(current, factors):
             return False
     return True

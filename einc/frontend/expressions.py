@@ -29,9 +29,13 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """What a call returns that has not one result."""
+    """What a call returns that has not one result.
+
+    Where one value is asked for, the first of an operator's outputs stands for all; a block's values are all wanted.
+    """
 
     values: tuple[Static | Tensor, ...]
+    first_alone: bool = False
 
 
 Value = Static | Tensor
@@ -80,6 +84,8 @@ class Expressions:
     def value(self, expression: ast.Expression, wishes: tuple[str, ...] = ()) -> Value:
         """The one value of an expression; a new tensor is named as wished."""
         result = self.results(expression, wishes)
+        if isinstance(result, Several) and result.first_alone:
+            return result.values[0]
         if isinstance(result, Several):
             message = f"expected one value, found a call that returns {len(result.values)}"
             raise self._findings.fail(message, expression.span, "give each a name: `a, b = ...`")

@@ -19,7 +19,7 @@ from einc.frontend.equations import Equations
 from einc.frontend.expressions import Application, Expressions, Several, Value
 from einc.frontend.findings import Findings, Reported, counted, did_you_mean
 from einc.frontend.names import Names
-from einc.frontend.outputs import save_outputs
+from einc.frontend.outputs import Outputs
 from einc.frontend.parameters import DTYPES, Parameters
 from einc.frontend.scope import Scope
 from einc.graph.graph import Graph, TensorKind
@@ -48,7 +48,7 @@ class Lowering:
         self._equations = Equations(self._expressions, self._assembly, parameters.dims, findings)
         self._blocks = Blocks(model, parameters, findings)
         self._active: list[str] = []  # the blocks that are being applied, the innermost last
-        self._outputs: list[ast.Name] = []
+        self._outputs = Outputs(self._names, findings)
         self._steps = 0
         self._exhausted = False
         self._sizes: dict[int, int] = {}  # the steps of each statement, by identity
@@ -56,7 +56,8 @@ class Lowering:
     def run(self) -> Graph:
         """The graph, as far as it could be made; the findings tell whether it is whole."""
         self._run(self._model.statements)
-        save_outputs(self._outputs, self._names, self._assembly, self._findings)
+        self._outputs.collect(self._names.scope.outputs)
+        self._outputs.save(self._assembly)
         return self._assembly.build()
 
     def _run(self, statements: Sequence[ast.Statement]) -> None:
@@ -70,7 +71,8 @@ class Lowering:
                     self._names.lose(name)
 
     def _statement(self, statement: ast.Statement) -> None:
-        at_top = self._names.scope.outer is None and not self._names.scope.is_block
+        scope = self._names.scope
+        at_top = scope.outer is None and not scope.is_block
         match statement:
             case ast.Assign():
                 self._assign(statement)
@@ -82,25 +84,29 @@ class Lowering:
             case ast.Repeat():
                 self._repeat(statement)
             case ast.Return():
-                if not self._names.scope.is_block:
+                if not scope.is_block:
                     raise self._findings.fail(
                         "'return' stands in blocks only", statement.span, "a model has `output y`"
                     )
                 raise self._findings.fail("'return' must be the last statement of a block", statement.span)
-            case _ if not at_top:
-                word = type(statement).__name__.lower().replace("modelname", "model")
-                advice = "hand it to the block as an argument" if isinstance(statement, ast.Input) else None
-                raise self._findings.fail(f"'{word}' cannot stand in a block or repeat", statement.span, advice)
+            case ast.Input() | ast.Output() if scope.is_block:
+                word, advice = "output", "return it from the block"
+                if isinstance(statement, ast.Input):
+                    word, advice = "input", "hand it to the block as an argument"
+                raise self._findings.fail(f"'{word}' cannot stand in a block", statement.span, advice)
             case ast.Input():
                 desc = self._desc(statement.dtype, statement.dims)
                 self._names.check_new(statement.name)
-                name = statement.name.text
+                name = self._full_name(statement.name)
                 tensor = self._assembly.declare(TensorKind.INPUT, name, desc, None, statement.span)
                 self._names.define(statement.name, tensor)
             case ast.Output():
-                self._outputs += statement.names
+                scope.outputs += statement.names
                 if statement.definition is not None:
                     self._statement(statement.definition)
+            case _ if not at_top:
+                word = type(statement).__name__.lower().replace("modelname", "model")
+                raise self._findings.fail(f"'{word}' cannot stand in a block or repeat", statement.span)
             case _:
                 pass  # params, dims, presets and blocks have been looked at before
 
@@ -163,6 +169,8 @@ class Lowering:
         self._assembly.start(wishes[0])
         result = self._expressions.results(statement.value, wishes)
         values = result.values if isinstance(result, Several) else (result,)
+        if isinstance(result, Several) and result.first_alone and len(statement.targets) == 1:
+            values = values[:1]
         if len(values) != len(statement.targets):
             message = f"expected {counted(len(statement.targets), 'value')}, found {len(values)}"
             raise self._findings.fail(message, statement.value.span)
@@ -241,6 +249,7 @@ class Lowering:
                     if statement.variable is not None:
                         self._names.define_local(statement.variable, number)
                     self._run(statement.body)
+                    self._outputs.collect(self._names.scope.outputs)
                 if len(self._findings) > before:
                     raise Reported  # the other iterations would say the same
                 self._count(statement)

@@ -1,8 +1,9 @@
-"""The saved outputs: what each `output` stands for at the end of the text, under the name that it is saved by."""
+"""The saved outputs: what each `output` stands for where its body ends, under the name that it is saved by."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from einc.frontend import ast, constants
 from einc.frontend.assembly import Assembly
@@ -11,25 +12,45 @@ from einc.frontend.findings import Findings, Reported
 from einc.frontend.names import Names
 
 
-def save_outputs(outputs: Sequence[ast.Name], names: Names, assembly: Assembly, findings: Findings) -> None:
-    """Saves every output under its name; what cannot be saved is reported."""
-    saved: list[tuple[ast.Name, Tensor]] = []
-    for name in outputs:
-        try:
-            if name.text in (other.text for other, _ in saved):
-                raise findings.fail(f"'{name.text}' is saved already", name.span)
-            value = names.look_up(name)
-            if not isinstance(value, Tensor):
-                raise findings.fail(f"expected a tensor, found {constants.described(value)}", name.span)
-            saved.append((name, value))
-        except Reported:
-            continue
-    if findings:
-        return
-    for name, tensor in saved:
-        if not assembly.save(tensor, name.text, name.span):
-            findings.add(
-                f"'{name.text}' names an input or weight, so that no output can have this name",
-                name.span,
-                f"save it under another name: `output y = {name.text}`",
-            )
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """An `output`, the name in the graph that it asks for, and the tensor."""
+
+    syntax: ast.Name
+    name: str
+    tensor: Tensor
+
+
+class Outputs:
+    """The outputs of the text, and of every iteration of a repeat that has some."""
+
+    def __init__(self, names: Names, findings: Findings) -> None:
+        self._names = names
+        self._findings = findings
+        self._saved: dict[str, _Saved] = {}
+
+    def collect(self, outputs: Sequence[ast.Name]) -> None:
+        """Notes what these names stand for now, at the end of their body; what cannot be saved is reported."""
+        for syntax in outputs:
+            try:
+                name = self._names.scope.full_name(syntax.text)
+                if name in self._saved:
+                    raise self._findings.fail(f"'{name}' is saved already", syntax.span)
+                value = self._names.look_up(syntax)
+                if not isinstance(value, Tensor):
+                    raise self._findings.fail(f"expected a tensor, found {constants.described(value)}", syntax.span)
+                self._saved[name] = _Saved(syntax, name, value)
+            except Reported:
+                continue
+
+    def save(self, assembly: Assembly) -> None:
+        """Saves all of them in the graph, where there are no errors."""
+        if self._findings:
+            return
+        for saved in self._saved.values():
+            if not assembly.save(saved.tensor, saved.name, saved.syntax.span):
+                self._findings.add(
+                    f"'{saved.name}' names an input or weight, so that no output can have this name",
+                    saved.syntax.span,
+                    f"save it under another name: `output y = {saved.syntax.text}`",
+                )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from einc.errors import SourceSpan
+from einc.frontend import ast
 from einc.frontend.expressions import Value
 
 
@@ -23,7 +24,8 @@ LOST = Lost()
 class Scope:
     """The names of the top, of one application of a block, or of one iteration of a repeat.
 
-    `outer` is the scope around a repeat; blocks and the top have none.
+    `outer` is the scope around a repeat; blocks and the top have none. `outputs` are names to be saved as they
+    stand at the end of the body.
     """
 
     prefix: str = ""
@@ -32,6 +34,7 @@ class Scope:
     is_block: bool = False
     values: dict[str, Value | Lost] = field(default_factory=dict)
     spans: dict[str, SourceSpan] = field(default_factory=dict)
+    outputs: list[ast.Name] = field(default_factory=list)
 
     def find(self, name: str) -> Value | Lost | None:
         """What a name stands for, or None where it is not known."""

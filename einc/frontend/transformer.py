@@ -93,8 +93,8 @@ class ToAst:
         return ast.Output(_names(names), span=joined(word.span, names[-1].span))
 
     def output_assign(self, children: Children) -> ast.Output:
-        word, name, value = children
-        definition = self.assign([[name], value])
+        word, names, value = children
+        definition = self.assign([names, value])
         return ast.Output(definition.targets, definition, span=joined(word.span, value.span))
 
     def output_equation(self, children: Children) -> ast.Output:

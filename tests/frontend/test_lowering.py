@@ -301,3 +301,52 @@ def test_a_model_with_one_of_everything() -> None:
 def test_the_same_text_gives_the_same_graph() -> None:
     text = (Path(__file__).parent / "good.ein").read_text(encoding="utf-8")
     assert build(text, "m.ein") == build(text, "m.ein")
+
+
+def test_inputs_and_outputs_of_a_repeat_are_new_with_each_iteration() -> None:
+    text = """
+    dim n = 4
+    input x : f64[n]
+    repeat 3 as i {
+        input more : f64[n]
+        x = x + more * (i + 1)
+        half = x / 2
+        output x, half
+    }
+    output end = x
+    """
+    given, values = evaluate(text)
+    graph = build(text, "m.ein")
+    assert [t.name for t in graph.tensors if t.kind is TensorKind.INPUT] == ["x", "more.0", "more.1", "more.2"]
+    assert graph.outputs == ("x.0", "half.0", "x.1", "half.1", "x.2", "half.2", "end")
+    x = given["x"]
+    for i in range(3):
+        x = x + given[f"more.{i}"] * (i + 1)
+        assert_allclose(values[f"x.{i}"], x)
+        assert_allclose(values[f"half.{i}"], x / 2)
+    assert_allclose(values["end"], x)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("repeat 2 { z = x; output z }\nrepeat 2 { z = x + 1; output z }", "'z.0' is saved already"),
+        ("repeat 2 { input z : f64[n]; output z }\noutput y = x", "'z.0' names an input"),
+        ("repeat 2 { output n }\noutput y = x", "expected a tensor, found the integer 4"),
+        ("repeat 2 { dim m = 3 }\noutput y = x", "'dim' cannot stand in a block or repeat"),
+    ],
+)
+def test_what_cannot_be_saved_in_a_repeat(text: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        build(f"dim n = 4\ninput x : f64[n]\n{text}", "m.ein")
+
+
+def test_equal_factors_of_a_summed_product_are_operands_of_a_contraction() -> None:
+    for statement in ("y[i, k] = d[i, j] * d[i, j] * b[j, k]", "y[i, k] = sum[j](d[i, j] * d[i, j] * b[j, k])"):
+        graph = build(f"{MATRICES}{statement}\noutput y", "m.ein")
+        assert graph.nodes[0].inputs == ("d", "d", "b")
+        assert graph.nodes[0].operator.kernel.name == "contract"
+        given, values = evaluate(f"{MATRICES}{statement}\noutput y")
+        assert_allclose(values["y"], given["d"] ** 2 @ given["b"])
+    graph = build(f"{MATRICES}y[i] = max[j](d[i, j] * d[i, j])\noutput y", "m.ein")
+    assert graph.nodes[0].inputs == ("d",)
