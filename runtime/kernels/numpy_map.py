@@ -18,7 +18,7 @@ from runtime.errors import PlanFault
 from runtime.kernels import indices, program
 from runtime.kernels.base import Kernel, Run, ScratchPlan, dtype_name, single, text
 from runtime.kernels.lowering import lower
-from runtime.kernels.pieces import Evaluator, Resolved, Walk, breadth_of, merged, runner
+from runtime.kernels.pieces import Evaluator, Piece, Resolved, Walk, breadth_of, merged, walk_runner
 
 _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -49,10 +49,8 @@ def build_map(
     evaluator = Evaluator.plan(code, walk, scratch)
 
     def bind(memory: Array) -> Run:
-        calls: list[Resolved] = []
-        for piece in walk:
-            calls += evaluator.resolve(memory, piece, sources, target)[0]
-        return runner(calls)
+        resolve = evaluator.bind(memory, sources, target)
+        return walk_runner(walk, lambda piece: resolve(piece)[0])
 
     return Kernel(bind, scratch.size, 0.3 * output.size * len(code.calls))
 
@@ -95,13 +93,21 @@ def build_reduce(
 
     def bind(memory: Array) -> Run:
         accumulator = sums.of(memory)
-        calls: list[Resolved] = [(accumulator.fill, [_identity(aggregation, wide)])]
-        for piece in walk:
-            code_calls, value = evaluator.resolve(memory, piece, sources, None)
+        resolve = evaluator.bind(memory, sources, None)
+
+        def calls(piece: Piece) -> list[Resolved]:
+            evaluation, value = resolve(piece)
             full = np.broadcast_to(value, walk.shape(piece.count, frozenset(range(len(walk.extents)))))
-            calls += [*code_calls, (_accumulate, [ufunc, full, axes, piece.of(accumulator)])]
-        calls.append((_store, [accumulator, target]))
-        return runner(calls)
+            return [*evaluation, (_accumulate, [ufunc, full, axes, piece.of(accumulator)])]
+
+        aggregate = walk_runner(walk, calls)
+
+        def run() -> None:
+            accumulator.fill(_identity(aggregation, wide))
+            aggregate()
+            np.copyto(target, accumulator, casting="unsafe")
+
+        return run
 
     return Kernel(bind, scratch.size, 0.3 * math.prod(walk.extents) * (1 + len(code.calls)))
 
@@ -110,10 +116,6 @@ def _accumulate(ufunc: Any, values: Array, axes: tuple[int, ...], accumulator: A
     """Along the last axis numpy sums in pairs, which is exact enough in f32; along others it adds up one by one."""
     dtype = values.dtype if axes and axes[-1] == values.ndim - 1 and values.dtype.kind == "f" else accumulator.dtype
     ufunc(accumulator, ufunc.reduce(values, axis=axes, dtype=dtype, keepdims=True) if axes else values, out=accumulator)
-
-
-def _store(source: Array, target: Array) -> None:
-    np.copyto(target, source, casting="unsafe")
 
 
 def _accumulator(stored: str, aggregation: str) -> DType:

@@ -20,8 +20,14 @@ from runtime.kernels.lowering import Breadth, Code, Place, Register, Result, Sou
 PIECE = 1 << 15
 """Elements in a piece: 128 KiB of f32, so that a few registers fit into a core's L2 cache."""
 
+MAX_PREPARED = 64
+"""Pieces of an invocation whose calls are kept from run to run; a large model has thousands of invocations."""
+
 Resolved = tuple[Callable[..., Any], list[Any]]
 """A function and what to call it with."""
+
+Evaluation = tuple[list[Resolved], Any]
+"""Calls, and the value that they leave."""
 
 
 def merged(views: Sequence[Array], kinds: Sequence[bool]) -> tuple[list[Array], list[bool]]:
@@ -122,24 +128,32 @@ class Evaluator:
         byte = np.dtype(np.uint8)
         return Evaluator(code, walk, tuple(scratch.take((width * walk.size,), byte) for width in code.slots))
 
-    def resolve(
-        self, memory: Array, piece: Piece, inputs: Sequence[Array], output: Array | None
-    ) -> tuple[list[Resolved], Any]:
-        """The calls for one piece of whole inputs (and output), and the value that they leave."""
+    def bind(self, memory: Array, inputs: Sequence[Array], output: Array | None) -> Callable[[Piece], Evaluation]:
+        """What gives the calls for one piece of whole inputs (and output), and the value that they leave."""
+        registers: dict[tuple[Register, int], Array] = {}
 
-        def place(item: Place) -> Any:
-            if isinstance(item, Register):
-                data = memory[self.slots[item.slot].offset :].data
-                return np.ndarray(self.walk.shape(piece.count, item.breadth), item.dtype, data)
-            if isinstance(item, Source):
-                return piece.of(inputs[item.position])
-            if isinstance(item, Result):
-                assert output is not None
-                return piece.of(output)
-            return item
+        def register(item: Register, count: int) -> Array:
+            if (item, count) not in registers:
+                slot = self.slots[item.slot]
+                shape = self.walk.shape(count, item.breadth)
+                registers[item, count] = np.ndarray(shape, item.dtype, memory.data, slot.offset)
+            return registers[item, count]
 
-        calls = [(call.function, [place(x) for x in (*call.arguments, call.target)]) for call in self.code.calls]
-        return calls, place(self.code.value)
+        def resolve(piece: Piece) -> Evaluation:
+            views = [piece.of(view) for view in inputs]
+            result = None if output is None else piece.of(output)
+
+            def place(item: Place) -> Any:
+                if isinstance(item, Register):
+                    return register(item, piece.count)
+                if isinstance(item, Source):
+                    return views[item.position]
+                return result if isinstance(item, Result) else item
+
+            calls = [(call.function, [place(x) for x in (*call.arguments, call.target)]) for call in self.code.calls]
+            return calls, place(self.code.value)
+
+        return resolve
 
 
 def runner(calls: Sequence[Resolved]) -> Run:
@@ -151,5 +165,18 @@ def runner(calls: Sequence[Resolved]) -> Run:
     def run() -> None:
         for function, arguments in calls:
             function(*arguments)
+
+    return run
+
+
+def walk_runner(walk: Walk, resolve: Callable[[Piece], Sequence[Resolved]]) -> Run:
+    """The calls of every piece: made beforehand for a few pieces, and as the walk goes for many."""
+    if walk.pieces <= MAX_PREPARED:
+        return runner([call for piece in walk for call in resolve(piece)])
+
+    def run() -> None:
+        for piece in walk:
+            for function, arguments in resolve(piece):
+                function(*arguments)
 
     return run
