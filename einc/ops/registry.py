@@ -9,17 +9,35 @@ from collections.abc import Callable, Mapping, Sequence
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops import elementwise, equation, matmul, reduction, regroup, softmax, transpose
+from einc.ops import (
+    append,
+    concat,
+    elementwise,
+    embedding,
+    equation,
+    matmul,
+    meanpool,
+    norm,
+    reduction,
+    regroup,
+    rope,
+    slicing,
+    softmax,
+    transpose,
+)
 from einc.ops.arguments import Argument
 from einc.ops.base import Attributes, Operator
 
 _CALLS: dict[str, Callable[[str, Sequence[Argument], Attributes], Operator]] = {
     name: module.call
-    for module in (elementwise, matmul, reduction, regroup, softmax, transpose)
+    for module in (
+        append, concat, elementwise, embedding, matmul, meanpool, norm, reduction, regroup, rope, slicing, softmax,
+        transpose,
+    )
     for name in module.CALLS
-}
+}  # fmt: skip
 
-_KEYWORD_TENSORS: dict[str, tuple[str, ...]] = {}
+_KEYWORD_TENSORS: dict[str, tuple[str, ...]] = {"rope": rope.EXTRAS}
 """By call, the keyword arguments that are tensors.
 
 A family gets them after the positional tensors, in the order written, and their names in that order as the attribute
@@ -27,8 +45,15 @@ A family gets them after the positional tensors, in the order written, and their
 """
 
 _FAMILIES: dict[str, Callable[[tuple[TensorDesc, ...], Attributes], Operator]] = {
+    append.Append.family: append.restore,
+    concat.Concat.family: concat.restore,
+    embedding.Embedding.family: embedding.restore,
     equation.Equation.family: equation.restore,
+    meanpool.MeanPool.family: meanpool.restore,
+    norm.Norm.family: norm.restore,
     regroup.Regroup.family: regroup.restore,
+    rope.Rope.family: rope.restore,
+    slicing.Slice.family: slicing.restore,
     softmax.Softmax.family: softmax.restore,
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, FenceTask, KernelTask, Region, TransferTask
 from runtime.dtypes import Array
-from runtime.errors import KernelFault, PlanFault
+from runtime.errors import KernelFault, PlanFault, RuntimeFault
 from runtime.executors import pool
 from runtime.executors.arena import Arenas, aligned_bytes
 from runtime.executors.base import Record, task_kind
@@ -159,4 +159,6 @@ def _plain(array: Array) -> Array:
 
 
 def _told(error: BaseException) -> str:
+    if isinstance(error, RuntimeFault):
+        return error.message
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -102,3 +102,13 @@ def single(arrays: Sequence[Array]) -> Array:
     if len(arrays) != 1:
         raise PlanFault(f"a kernel with one input or output is given {len(arrays)}")
     return arrays[0]
+
+
+def integers(attributes: Mapping[str, Attribute], allowed: Sequence[str], name: str) -> list[int]:
+    """One required attribute: a list of positive integers, not empty."""
+    values = attribute(attributes, allowed, name, list)
+    assert isinstance(values, list)
+    found = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    if not found or len(found) < len(values) or sum(found) >= 1 << 62:
+        raise PlanFault(f"the kernel attribute '{name}' should be a list of positive integers")
+    return found

@@ -18,6 +18,13 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "reduce": ("runtime.kernels.numpy_map", "build_reduce"),
         "softmax": ("runtime.kernels.numpy_rows", "build_softmax"),
         "regroup": ("runtime.kernels.numpy_rows", "build_regroup"),
+        "rmsnorm": ("runtime.kernels.numpy_norm", "build_rmsnorm"),
+        "layernorm": ("runtime.kernels.numpy_norm", "build_layernorm"),
+        "rope": ("runtime.kernels.numpy_rope", "build_rope"),
+        "embedding": ("runtime.kernels.numpy_gather", "build_embedding"),
+        "append": ("runtime.kernels.numpy_gather", "build_append"),
+        "concat": ("runtime.kernels.numpy_gather", "build_concat"),
+        "meanpool": ("runtime.kernels.numpy_pool", "build_meanpool"),
     },
 }
 """Provider -> kernel name -> module and builder."""

@@ -106,6 +106,9 @@ def floating(dtype: DType) -> dict[str, Operator]:
         "softmax_middle": registry.call("softmax", [y, "s"], {}),
         "softmax_vector": registry.call("softmax", [desc("d", dtype)], {}),
         "mean": registry.call("mean", [y, "s", "d"], {}),
+        "rmsnorm": registry.call("rmsnorm", [y, desc("d", dtype)], {"eps": 0.01}),
+        "layernorm": registry.call("layernorm", [y, desc("d", dtype), desc("d", dtype)], {}),
+        "rmsnorm_vector": registry.call("rmsnorm", [desc("d", dtype), desc("d", dtype)], {}),
     }
 
 

@@ -1,0 +1,144 @@
+"""Writing new rows into a key/value cache at given positions; the result is the cache with those rows replaced.
+
+Heads, columns and the rows of the cache are shardable anywhere. Where its rows are cut, a function specification reads
+the new rows of every sequence that has a part in its block, and keeps those whose position is there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.intervals import Interval, ShardableIndex
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.literals import ends, lengths
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+CALLS = ("append",)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewRows(DimMap):
+    """The new rows of all sequences that have rows of the cache within the interval."""
+
+    cache_ends: tuple[int, ...] = ()
+    new_ends: tuple[int, ...] = ()
+
+    def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
+        lo, up = DimMap.bounds(self, chosen, extent)
+        first, last = bisect_right(self.cache_ends, lo), bisect_left(self.cache_ends, up)
+        return ((0, *self.new_ends)[first], self.new_ends[last])
+
+
+@dataclass(frozen=True, slots=True)
+class Append(MappedOperator):
+    """`cache` [heads, rows, d] with `new` [heads, tokens, d] written into it.
+
+    Rows and tokens are those of the packed sequences, of lengths `cache_lens` and `new_lens`; `positions` [tokens]
+    counts within its sequence's rows. Of two tokens with one position, the later one counts.
+    """
+
+    family: ClassVar[str] = "append"
+
+    cache: TensorDesc
+    new: TensorDesc
+    positions: TensorDesc
+    cache_lens: tuple[int, ...]
+    new_lens: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        return "append"
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return (self.cache, self.new, self.positions)
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        return (self.cache,)
+
+    @property
+    def attributes(self) -> Attributes:
+        return {"cache_lens": self.cache_lens, "new_lens": self.new_lens}
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        return tuple(map(ShardableIndex, unique(self.cache.dims), self.cache.shape))
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        ((heads, rows, columns),) = self.output_maps
+        tokens = _NewRows(rows.index, cache_ends=ends(self.cache_lens), new_ends=ends(self.new_lens))
+        return ((heads, rows, columns), (heads, tokens, columns), (tokens,))
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        return (tuple(map(DimMap, unique(self.cache.dims))),)
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def kernel(self) -> KernelCall:
+        return KernelCall("append", (("cache_lens", self.cache_lens), ("new_lens", self.new_lens)))
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        cache, new, positions = arrays
+        result = cache.copy()
+        first_row = first_token = 0
+        for rows, tokens in zip(self.cache_lens, self.new_lens, strict=True):
+            for token in range(first_token, first_token + tokens):
+                result[:, first_row + positions[token]] = new[:, token]
+            first_row, first_token = first_row + rows, first_token + tokens
+        return (result,)
+
+    def flops(self, function: FunctionSpec) -> int:
+        return 0
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`append(cache, new, positions, cache_lens=[64, 64], new_lens=[1, 1])`."""
+    no_others(name, attributes, "cache_lens", "new_lens")
+    return restore(tensors(name, arguments, 3), attributes)
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The operator with these attributes; raises OperatorError where they make none."""
+    if len(inputs) != 3:
+        raise OperatorError("append has three inputs: a cache, new rows, and their positions")
+    cache, new, positions = inputs
+    if cache.rank != 3:
+        raise OperatorError(f"append: the cache is {cache}, expected heads, rows and columns", argument=0)
+    if new.dtype is not cache.dtype or new.rank != 3 or new.shape[::2] != cache.shape[::2]:
+        raise OperatorError(
+            f"append: the new rows are {new}, expected {cache.dtype} with the heads and columns of {cache}", argument=1
+        )
+    tokens = new.shape[1]
+    if not positions.dtype.is_integer or positions.shape != (tokens,):
+        raise OperatorError(
+            f"append: the positions are {positions}, expected i64[{new.dims[1]}={tokens}], one for each new row",
+            argument=2,
+        )
+    cache_lens = lengths("append", attributes, "cache_lens", cache.shape[1], cache.dims[1])
+    new_lens = lengths("append", attributes, "new_lens", tokens, new.dims[1])
+    if len(cache_lens) != len(new_lens):
+        raise OperatorError(
+            f"append: {len(new_lens)} sequences of new rows for {len(cache_lens)} sequences of the cache",
+            argument="new_lens" if "new_lens" in attributes else "cache_lens",
+        )
+    for number, (rows, more) in enumerate(zip(cache_lens, new_lens, strict=True)):
+        if more > rows:
+            raise OperatorError(
+                f"append: sequence {number} gets {more} new rows, and its cache has {rows}", argument="new_lens"
+            )
+    return Append(cache, new, positions, cache_lens, new_lens)

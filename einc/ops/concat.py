@@ -1,0 +1,145 @@
+"""Concatenation of tensors along one dimension.
+
+Every dimension is shardable anywhere. An interval of the concatenated one meets some of the parts. Of every other part
+a function specification reads the one position nearest to the interval, and its kernel ignores that: it takes a block
+of every input, never nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.intervals import Interval, ShardableIndex
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.arguments import Argument, no_others, positions, tensors, unique
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+CALLS = ("concat",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest(DimMap):
+    """What an interval and a part have in common, or the position of the part that is nearest to the interval."""
+
+    def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
+        lo, up = DimMap.bounds(self, chosen, extent)
+        return (min(max(lo, 0), extent - 1), max(min(up, extent), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Concat(MappedOperator):
+    """The parts one after the other along dimension `axis`, which is called `into` in the result."""
+
+    family: ClassVar[str] = "concat"
+
+    parts: tuple[TensorDesc, ...]
+    axis: int
+    into: str
+
+    @property
+    def title(self) -> str:
+        return "concat"
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return self.parts
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        first = self.parts[0]
+        dims = (*first.dims[: self.axis], self.into, *first.dims[self.axis + 1 :])
+        shape = (*first.shape[: self.axis], sum(self._extents), *first.shape[self.axis + 1 :])
+        return (TensorDesc(dims, shape, first.dtype),)
+
+    @property
+    def attributes(self) -> Attributes:
+        return {"axis": self.axis, "into": self.into}
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        (result,) = self.outputs
+        return tuple(map(ShardableIndex, unique(result.dims), result.shape))
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        (maps,) = self.output_maps
+        index, axis = maps[self.axis].index, self.axis
+        offsets = accumulate(self._extents[:-1], initial=0)
+        return tuple((*maps[:axis], _Nearest(index, offset=-offset), *maps[axis + 1 :]) for offset in offsets)
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        return (tuple(map(DimMap, unique(self.outputs[0].dims))),)
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def kernel(self) -> KernelCall:
+        return KernelCall("concat", (("axis", self.axis), ("extents", self._extents)))
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        return (np.concatenate(arrays, axis=self.axis),)
+
+    def flops(self, function: FunctionSpec) -> int:
+        return 0
+
+    @property
+    def _extents(self) -> tuple[int, ...]:
+        return tuple(part.shape[self.axis] for part in self.parts)
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`concat(a, b, over="past", into="tokens")`: `over` is a dimension of the first, `into` its name in the result."""
+    no_others(name, attributes, "over", "into")
+    parts = tensors(name, arguments, max(1, len(arguments)))
+    over = attributes.get("over")
+    if not isinstance(over, str):
+        raise OperatorError(f"{name} needs the dimension to go over", argument="over", hint='over="name"')
+    (axis,) = positions(name, "over", attributes, parts[0], [over])
+    return _concat(parts, axis, attributes.get("into", over))
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The concatenation with these attributes; raises OperatorError where they make none."""
+    axis = attributes.get("axis")
+    if not inputs or not isinstance(axis, int) or isinstance(axis, bool) or not 0 <= axis < inputs[0].rank:
+        raise OperatorError("concat has one or more inputs and the attributes axis and into")
+    return _concat(inputs, axis, attributes.get("into"))
+
+
+def _concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Operator:
+    first = parts[0]
+    if not isinstance(into, str) or not into:
+        raise OperatorError(f"concat: 'into' must be a name in quotes, not {into!r}", argument="into")
+    if into in first.dims[:axis] + first.dims[axis + 1 :]:
+        raise OperatorError(f"concat: {first} has another dimension '{into}'", argument="into")
+    for position, part in enumerate(parts):
+        if part.dtype is not first.dtype:
+            raise OperatorError(
+                f"concat: operand {position + 1} is {part.dtype}, expected {first.dtype} as the first",
+                argument=position,
+                hint=f'convert it: cast(x, "{first.dtype}")',
+            )
+        if part.rank != first.rank or _without(part.shape, axis) != _without(first.shape, axis):
+            raise OperatorError(
+                f"concat: operand {position + 1} is {part}, expected the extents of {first} in all dimensions but "
+                f"'{first.dims[axis]}'",
+                argument=position,
+            )
+    return Concat(parts, axis, into)
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]

@@ -1,0 +1,105 @@
+"""Looking up rows of a table: the vector of every token's id.
+
+Ids, columns and the vocabulary are shardable anywhere. Where the vocabulary is cut, a function specification has some
+of the rows and contributes zeros for all others, and the partial results are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.dtypes import DType
+from einc.core.intervals import ShardableIndex
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+CALLS = ("embedding",)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding(MappedOperator):
+    """table[ids]: the dimensions of `ids`, then the columns of `table`."""
+
+    family: ClassVar[str] = "embedding"
+
+    ids: TensorDesc
+    table: TensorDesc
+
+    @property
+    def title(self) -> str:
+        return "embedding"
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return (self.ids, self.table)
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        dims = unique([*self.ids.dims, self.table.dims[1]])
+        return (TensorDesc(dims, (*self.ids.shape, self.table.shape[1]), self.table.dtype),)
+
+    @property
+    def attributes(self) -> Attributes:
+        return {}
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        """The dimensions of the ids, the vocabulary, the columns."""
+        return tuple(map(ShardableIndex, self._names, (*self.ids.shape, *self.table.shape)))
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        *ids, vocabulary, columns = map(DimMap, self._names)
+        return (tuple(ids), (vocabulary, columns))
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        *ids, _, columns = map(DimMap, self._names)
+        return ((*ids, columns),)
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def kernel(self) -> KernelCall:
+        return KernelCall("embedding", (("vocabulary", self.table.shape[0]),))
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        ids, table = arrays
+        return (table[ids],)
+
+    def flops(self, function: FunctionSpec) -> int:
+        return 0
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return unique([*self.ids.dims, *self.table.dims])
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`embedding(ids, table)`."""
+    no_others(name, attributes)
+    return restore(tensors(name, arguments, 2), attributes)
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The lookup in these tensors; raises OperatorError where they are none."""
+    if len(inputs) != 2:
+        raise OperatorError("embedding has two inputs, ids and a table")
+    ids, table = inputs
+    if not ids.dtype.is_integer:
+        raise OperatorError(f"embedding: ids are integers, not {ids.dtype}", argument=0, hint="embedding(ids, table)")
+    if table.rank != 2 or table.dtype is DType.BOOL:
+        raise OperatorError(
+            f"embedding: the table is {table}, expected numbers in two dimensions: vocabulary, columns", argument=1
+        )
+    return Embedding(ids, table)

@@ -1,0 +1,67 @@
+"""What the keyword arguments of calls have in common: numbers within bounds, words out of a list, packed lengths."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from einc.errors import OperatorError
+from einc.ops.base import Attributes
+
+
+def real(name: str, attributes: Attributes, key: str, default: float | None = None, *, above: float) -> float:
+    """The finite number given for `key`, greater than `above`; required where there is no default."""
+    value = _given(name, attributes, key, default)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf and value > above:
+        return float(value) if abs(value) < 1e308 else 1e308
+    raise OperatorError(f"{name}: '{key}' must be a number above {above:g}, not {shown(value)}", argument=key)
+
+
+def word(name: str, attributes: Attributes, key: str, choices: Sequence[str]) -> str:
+    """One of the choices, the first where none is given."""
+    value = attributes.get(key, choices[0])
+    if isinstance(value, str) and value in choices:
+        return value
+    raise OperatorError(
+        f"{name}: '{key}' must be one of {', '.join(map(repr, choices))}, not {shown(value)}", argument=key
+    )
+
+
+def lengths(name: str, attributes: Attributes, key: str, total: int, dim: str) -> tuple[int, ...]:
+    """The lengths of the sequences packed along a dimension of extent `total`; one sequence where none are given."""
+    value = attributes.get(key, (total,))
+    if not isinstance(value, tuple) or not value:
+        raise OperatorError(f"{name}: '{key}' must be a list of lengths, not {shown(value)}", argument=key)
+    found = tuple(item for item in value if isinstance(item, int) and not isinstance(item, bool) and item > 0)
+    if len(found) < len(value):
+        wrong = next(item for item in value if item not in found or isinstance(item, bool))
+        raise OperatorError(f"{name}: '{key}' must hold positive integers, not {shown(wrong)}", argument=key)
+    if sum(found) != total:
+        raise OperatorError(
+            f"{name}: '{key}' adds up to {sum(found)}, expected {total}, the extent of dimension '{dim}'", argument=key
+        )
+    return found
+
+
+def ends(lens: Sequence[int]) -> tuple[int, ...]:
+    """Where each packed sequence ends."""
+    return tuple(itertools.accumulate(lens))
+
+
+def shown(value: object) -> str:
+    """A value for a message, however long it is."""
+    text = repr(list(value) if isinstance(value, tuple) else value) if _is_short(value) else "a value of many digits"
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def _is_short(value: object) -> bool:
+    items = value if isinstance(value, tuple) else (value,)
+    return all(not isinstance(item, int) or item.bit_length() < 1000 for item in items)
+
+
+def _given(name: str, attributes: Attributes, key: str, default: float | None) -> object:
+    value = attributes.get(key, default)
+    if value is None:
+        raise OperatorError(f"{name} needs the argument '{key}'", hint=f"{key}=...")
+    return value

@@ -1,0 +1,131 @@
+"""The mean over the tokens of every packed sequence that a mask lets through.
+
+Columns are shardable anywhere, tokens between sequences: each mean is computed in one place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.dtypes import DType
+from einc.core.intervals import Interval, ShardableIndex
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.literals import ends, lengths
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+CALLS = ("meanpool",)
+SEQUENCES = "sequences"
+"""What the dimension of the result that counts sequences is called where the call does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequences(DimMap):
+    """The sequences that an interval of tokens consists of."""
+
+    ends: tuple[int, ...] = ()
+
+    def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
+        lo, up = DimMap.bounds(self, chosen, extent)
+        return (bisect_right(self.ends, lo), bisect_right(self.ends, up))
+
+
+@dataclass(frozen=True, slots=True)
+class MeanPool(MappedOperator):
+    """`tensor` [tokens, columns] and `mask` [tokens] to [sequences, columns]; no token let through gives zeros."""
+
+    family: ClassVar[str] = "meanpool"
+
+    tensor: TensorDesc
+    mask: TensorDesc
+    seq_lens: tuple[int, ...]
+    into: str
+
+    @property
+    def title(self) -> str:
+        return "meanpool"
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return (self.tensor, self.mask)
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        shape = (len(self.seq_lens), self.tensor.shape[1])
+        return (TensorDesc((self.into, self.tensor.dims[1]), shape, self.tensor.dtype),)
+
+    @property
+    def attributes(self) -> Attributes:
+        return {"seq_lens": self.seq_lens, "into": self.into}
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        tokens, columns = unique(self.tensor.dims)
+        extents = self.tensor.shape
+        return (ShardableIndex(tokens, extents[0], ends(self.seq_lens)[:-1]), ShardableIndex(columns, extents[1]))
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        tokens, columns = map(DimMap, unique(self.tensor.dims))
+        return ((tokens, columns), (tokens,))
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        tokens, columns = unique(self.tensor.dims)
+        return ((_Sequences(tokens, ends=ends(self.seq_lens)), DimMap(columns)),)
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def kernel(self) -> KernelCall:
+        return KernelCall("meanpool", (("seq_lens", self.seq_lens),))
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        from einc.ops.evaluate import accumulating
+
+        x, mask = arrays
+        result = np.zeros(self.outputs[0].shape, accumulating(self.tensor.dtype))
+        for number, (end, length) in enumerate(zip(ends(self.seq_lens), self.seq_lens, strict=True)):
+            chosen = x[end - length : end][mask[end - length : end]]
+            if len(chosen):
+                result[number] = chosen.astype(result.dtype).mean(axis=0)
+        return (result.astype(x.dtype),)
+
+    def flops(self, function: FunctionSpec) -> int:
+        return function.inputs[0].size
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`meanpool(x, mask, seq_lens=[5, 3], into="sentences")`."""
+    no_others(name, attributes, "seq_lens", "into")
+    return restore(tensors(name, arguments, 2), attributes)
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The operator with these attributes; raises OperatorError where they make none."""
+    if len(inputs) != 2:
+        raise OperatorError("meanpool has two inputs, a tensor and a mask")
+    tensor, mask = inputs
+    if tensor.rank != 2 or not tensor.dtype.is_float:
+        raise OperatorError(f"meanpool: expected floats [tokens, columns], found {tensor}", argument=0)
+    tokens, columns = tensor.dims
+    if mask.dtype is not DType.BOOL or mask.shape != tensor.shape[:1]:
+        raise OperatorError(
+            f"meanpool: the mask is {mask}, expected bool[{tokens}={tensor.shape[0]}], true for what counts", argument=1
+        )
+    into = attributes.get("into", SEQUENCES)
+    if not isinstance(into, str) or not into or into == columns:
+        raise OperatorError(f"meanpool: 'into' must be a name other than '{columns}', not {into!r}", argument="into")
+    return MeanPool(tensor, mask, lengths("meanpool", attributes, "seq_lens", tensor.shape[0], tokens), into)

@@ -1,0 +1,126 @@
+"""Normalization of the last dimension, which stays whole; every other dimension is shardable anywhere.
+
+`rmsnorm` divides by the root of the mean square; `layernorm` subtracts the mean first, and adds a bias last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.intervals import ShardableIndex
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.literals import real
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+CALLS = ("rmsnorm", "layernorm")
+_OPERANDS = {"rmsnorm": ("x", "gain"), "layernorm": ("x", "gain", "bias")}
+EPS = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Norm(MappedOperator):
+    """The first operand normalized along its last dimension, times the gain and plus the bias, if there is one."""
+
+    family: ClassVar[str] = "norm"
+
+    kind: str
+    operands: tuple[TensorDesc, ...]
+    eps: float
+
+    @property
+    def title(self) -> str:
+        return self.kind
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return self.operands
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        return self.operands[:1]
+
+    @property
+    def attributes(self) -> Attributes:
+        return {"kind": self.kind, "eps": self.eps}
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        tensor = self.operands[0]
+        return tuple(map(ShardableIndex, unique(tensor.dims)[:-1], tensor.shape[:-1]))
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        return (*self.output_maps, *((DimMap(),) for _ in self.operands[1:]))
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        return ((*map(DimMap, unique(self.operands[0].dims)[:-1]), DimMap()),)
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def kernel(self) -> KernelCall:
+        return KernelCall(self.kind, (("eps", self.eps),))
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        from einc.ops.evaluate import accumulating
+
+        x, gain, *bias = (array.astype(accumulating(self.operands[0].dtype)) for array in arrays)
+        if self.kind == "layernorm":
+            x = x - x.mean(axis=-1, keepdims=True)
+        result = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps) * gain
+        for summand in bias:
+            result = result + summand
+        return (result.astype(arrays[0].dtype),)
+
+    def flops(self, function: FunctionSpec) -> int:
+        """Square, sum, quotient and gain; centering and the bias take three more."""
+        return (4 if self.kind == "rmsnorm" else 7) * function.inputs[0].size
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`rmsnorm(x, gain, eps=1e-5)`, `layernorm(x, gain, bias, eps=1e-5)`."""
+    no_others(name, attributes, "eps")
+    return _norm(name, tensors(name, arguments, len(_OPERANDS[name])), attributes)
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The normalization with these attributes; raises OperatorError where they make none."""
+    kind = attributes.get("kind")
+    if not isinstance(kind, str) or len(_OPERANDS.get(kind, ())) != len(inputs):
+        raise OperatorError("a norm has the attribute kind, rmsnorm with two inputs or layernorm with three")
+    return _norm(kind, inputs, attributes)
+
+
+def _norm(kind: str, operands: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    tensor = operands[0]
+    if not tensor.dtype.is_float:
+        raise OperatorError(f"{kind} does not take {tensor.dtype}", argument=0, hint='convert it: cast(x, "f32")')
+    if tensor.rank == 0:
+        raise OperatorError(f"{kind}: {tensor} has no dimension to normalize", argument=0)
+    for position, (label, operand) in enumerate(zip(_OPERANDS[kind], operands, strict=True)):
+        if operand.dtype is not tensor.dtype:
+            raise OperatorError(
+                f"{kind}: the {label} is {operand.dtype}, expected {tensor.dtype} as the tensor",
+                argument=position,
+                hint=f'convert it: cast(g, "{tensor.dtype}")',
+            )
+        if position and operand.shape != tensor.shape[-1:]:
+            raise OperatorError(
+                f"{kind}: the {label} is {operand}, expected one dimension of {tensor.shape[-1]} as "
+                f"'{tensor.dims[-1]}', the last of the tensor",
+                argument=position,
+            )
+    return Norm(kind, operands, real(kind, attributes, "eps", EPS, above=0))

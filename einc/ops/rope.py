@@ -1,0 +1,179 @@
+"""Rotary position embedding in the half-rotation convention: element i turns with element i + d_head / 2.
+
+The pair i of the token at position n turns by the angle n * f_i, where f_i = theta ** (-2i / d_head), scaled if asked
+for. Positions come with an input, or follow from where a token stands in its packed sequence. Everything but the
+last dimension is shardable anywhere: a kernel knows the bounds of its block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.intervals import ShardableIndex
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.literals import lengths, real, word
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+CALLS = ("rope",)
+EXTRAS = ("positions",)
+THETA = 10000.0
+SCALINGS = ("none", "linear", "llama3")
+_PARAMETERS = {
+    "none": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Frequencies:
+    """How fast every pair turns: `parameters` are those of the scaling, in the order of `_PARAMETERS`."""
+
+    theta: float
+    scaling: str
+    parameters: tuple[float, ...]
+
+    @property
+    def attributes(self) -> Attributes:
+        scaled = zip(_PARAMETERS[self.scaling], self.parameters, strict=True)
+        return {"theta": self.theta, "scaling": self.scaling, **dict(scaled)}
+
+    def of(self, d_head: int) -> Array:
+        """Radians per position of each of the d_head / 2 pairs, in f64."""
+        import numpy as np
+
+        plain: Array = self.theta ** (-np.arange(0, d_head, 2) / d_head)
+        if self.scaling == "none":
+            return plain
+        if self.scaling == "linear":
+            return plain / self.parameters[0]
+        factor, low, high, original = self.parameters
+        # Pairs that turn less than `low` times over the original length slow down by the factor, those that turn more
+        # than `high` times keep their pace, and those between are blended.
+        turns = original * plain / (2 * math.pi)
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+        return plain * (kept + (1 - kept) / factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Rope(MappedOperator):
+    """A tensor [..., tokens, d_head] with its tokens turned by their positions: an input, or else those that follow
+    from `seq_lens`, the lengths of the packed sequences."""
+
+    family: ClassVar[str] = "rope"
+
+    tensor: TensorDesc
+    positions: TensorDesc | None
+    frequencies: Frequencies
+    seq_lens: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        return "rope"
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return (self.tensor,) if self.positions is None else (self.tensor, self.positions)
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        return (self.tensor,)
+
+    @property
+    def attributes(self) -> Attributes:
+        places: Attributes = {"seq_lens": self.seq_lens} if self.positions is None else {"extras": EXTRAS}
+        return {**self.frequencies.attributes, **places}
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        return tuple(map(ShardableIndex, unique(self.tensor.dims)[:-1], self.tensor.shape[:-1]))
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        ((*leading, tokens, d_head),) = self.output_maps
+        return ((*leading, tokens, d_head), *(((tokens,),) if self.positions is not None else ()))
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        return ((*map(DimMap, unique(self.tensor.dims)[:-1]), DimMap()),)
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def kernel(self) -> KernelCall:
+        return KernelCall("rope", tuple((k, v) for k, v in self.attributes.items() if k != "extras"))
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        import numpy as np
+
+        from einc.ops.evaluate import accumulating
+
+        positions = arrays[1] if self.positions is not None else np.concatenate(list(map(np.arange, self.seq_lens)))
+        angles = positions[:, None] * self.frequencies.of(self.tensor.shape[-1])
+        first, second = np.split(arrays[0].astype(accumulating(self.tensor.dtype)), 2, axis=-1)
+        cosine, sine = np.cos(angles), np.sin(angles)
+        turned = np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+        return (turned.astype(arrays[0].dtype),)
+
+    def flops(self, function: FunctionSpec) -> int:
+        """Two products and a sum per element."""
+        return 3 * function.inputs[0].size
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`rope(q, theta=500000.0, seq_lens=[8, 8])`, `rope(q, positions=p, scaling="linear", factor=4.0)`.
+
+    Given positions prevail over those that would follow from `seq_lens`.
+    """
+    scaling = word(name, attributes, "scaling", SCALINGS)
+    unused = set(_PARAMETERS["llama3"]) - set(_PARAMETERS[scaling])
+    for key in attributes:
+        if key in unused:
+            users = " or ".join(f'scaling="{s}"' for s in SCALINGS if key in _PARAMETERS[s])
+            raise OperatorError(f"{name}: '{key}' goes with {users}, not with {scaling!r}", argument=key)
+    no_others(name, attributes, "theta", "seq_lens", "scaling", *_PARAMETERS[scaling], "extras")
+    return restore(tensors(name, arguments, 2 if attributes.get("extras") else 1), attributes)
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The rotation with these attributes; raises OperatorError where they make none."""
+    extras = attributes.get("extras", ())
+    if extras not in ((), EXTRAS) or len(inputs) != 1 + (extras == EXTRAS):
+        raise OperatorError("rope has one input, and the positions where they are among its extras")
+    tensor, positions = inputs[0], inputs[1] if extras else None
+    if not tensor.dtype.is_float:
+        raise OperatorError(f"rope does not take {tensor.dtype}", argument=0, hint='convert it: cast(x, "f32")')
+    if tensor.rank < 2 or tensor.shape[-1] % 2:
+        raise OperatorError(
+            f"rope: expected tokens and an even d_head as the last two dimensions, found {tensor}", argument=0
+        )
+    tokens, dim = tensor.shape[-2], tensor.dims[-2]
+    if positions is not None and (not positions.dtype.is_integer or positions.shape != (tokens,)):
+        raise OperatorError(
+            f"rope: the positions are {positions}, expected i64[{dim}={tokens}], one for each token",
+            argument="positions",
+        )
+    lens = lengths("rope", attributes, "seq_lens", tokens, dim)
+    return Rope(tensor, positions, _frequencies(attributes), lens if positions is None else ())
+
+
+def _frequencies(attributes: Attributes) -> Frequencies:
+    scaling = word("rope", attributes, "scaling", SCALINGS)
+    parameters = [real("rope", attributes, key, above=0) for key in _PARAMETERS[scaling]]
+    if scaling == "llama3" and parameters[1] >= parameters[2]:
+        raise OperatorError(
+            f"rope: 'low_freq_factor' is {parameters[1]:g}, expected less than 'high_freq_factor', {parameters[2]:g}",
+            argument="low_freq_factor",
+        )
+    return Frequencies(real("rope", attributes, "theta", THETA, above=0), scaling, tuple(parameters))

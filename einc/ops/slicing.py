@@ -1,0 +1,113 @@
+"""A box out of a tensor. Every dimension is shardable anywhere; blocks are read where they lie in the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.intervals import ShardableIndex
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.arguments import Argument, positions, tensors, unique
+from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.literals import shown
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+CALLS = ("slice",)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(MappedOperator):
+    """Positions start up to stop of every dimension."""
+
+    family: ClassVar[str] = "slice"
+
+    tensor: TensorDesc
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        return "slice"
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return (self.tensor,)
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        shape = tuple(stop - start for start, stop in zip(self.starts, self.stops, strict=True))
+        return (TensorDesc(self.tensor.dims, shape, self.tensor.dtype),)
+
+    @property
+    def attributes(self) -> Attributes:
+        return {"starts": self.starts, "stops": self.stops}
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        return tuple(map(ShardableIndex, unique(self.tensor.dims), self.outputs[0].shape))
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        named = zip(unique(self.tensor.dims), self.starts, strict=True)
+        return (tuple(DimMap(name, offset=start) for name, start in named),)
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        return (tuple(map(DimMap, unique(self.tensor.dims))),)
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def kernel(self) -> KernelCall:
+        """Blocks have equal shapes: a copy is all there is to do."""
+        return KernelCall("regroup")
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        return (arrays[0][tuple(map(slice, self.starts, self.stops))],)
+
+    def flops(self, function: FunctionSpec) -> int:
+        return 0
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`slice(x, tokens=[0, 128], heads=[2, 4])`: by dimension the first position, and the one after the last."""
+    (tensor,) = tensors(name, arguments, 1)
+    starts, stops = [0] * tensor.rank, list(tensor.shape)
+    for dim, bounds in attributes.items():
+        (at,) = positions(name, dim, attributes, tensor, [dim])
+        if not _is_range(bounds, tensor.shape[at]):
+            raise OperatorError(
+                f"{name}: '{dim}' must be [start, stop] within 0 and {tensor.shape[at]}, not {shown(bounds)}",
+                argument=dim,
+            )
+        assert isinstance(bounds, tuple)
+        starts[at], stops[at] = int(bounds[0]), int(bounds[1])
+    return Slice(tensor, tuple(starts), tuple(stops))
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The slice with these attributes; raises OperatorError where they make none."""
+    starts, stops = attributes.get("starts"), attributes.get("stops")
+    if len(inputs) == 1 and isinstance(starts, tuple) and isinstance(stops, tuple):
+        (tensor,) = inputs
+        if len(starts) == len(stops) == tensor.rank and all(
+            map(_is_range, zip(starts, stops, strict=True), tensor.shape)
+        ):
+            return Slice(tensor, tuple(map(int, starts)), tuple(map(int, stops)))
+    raise OperatorError("slice has one input, and a range within every dimension")
+
+
+def _is_range(bounds: Attribute, extent: int) -> bool:
+    if not isinstance(bounds, tuple) or len(bounds) != 2:
+        return False
+    start, stop = bounds
+    if not isinstance(start, int) or not isinstance(stop, int) or isinstance(start, bool) or isinstance(stop, bool):
+        return False
+    return 0 <= start < stop <= extent

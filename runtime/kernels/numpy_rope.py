@@ -1,0 +1,134 @@
+"""The kernel `rope` in numpy: rotary position embedding, element i with element i + d_head / 2.
+
+Attributes: `theta`; `scaling` none, linear {factor} or llama3 {factor, low_freq_factor, high_freq_factor,
+original_length}; `seq_lens` where positions are not an input: those of the whole tensor, from which the block's bounds
+tell its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array, compute, storage
+from runtime.errors import KernelFault, PlanFault
+from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, integers, single, text
+from runtime.kernels.pieces import PIECE, Resolved, runner
+
+_SCALINGS = {
+    "none": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
+}
+
+
+def build_rope(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    """Angles are products in f64: those of late positions are too large for f32."""
+    source, target = inputs[0] if inputs else single(inputs), single(outputs)
+    kind = dtype_name(target)
+    if source.shape != target.shape or source.dtype != target.dtype or compute(kind) not in ("f32", "f64"):
+        raise PlanFault("rope has a floating input, and an output of its shape and type")
+    if source.ndim < 2 or source.shape[-1] % 2:
+        raise PlanFault(f"rope of shape {source.shape}: d_head is odd, or there are no tokens")
+    tokens, half = source.shape[-2], source.shape[-1] // 2
+    frequencies, seq_lens = _parameters(attributes, half)
+    given = len(inputs) == 2
+    if given != (seq_lens is None):
+        raise PlanFault("rope has positions either as its second input or by seq_lens")
+    if given and (inputs[1].shape != (tokens,) or inputs[1].dtype.kind != "i"):
+        raise PlanFault(f"rope of {tokens} tokens with positions {inputs[1].dtype}{inputs[1].shape}")
+    positions = inputs[1] if seq_lens is None else _places(seq_lens, source, output_blocks)
+
+    dtype = storage(compute(kind))
+    leading = math.prod(source.shape[:-2])
+    step = max(1, min(tokens, PIECE // max(1, leading * half)))
+    scratch = ScratchPlan()
+    angles = scratch.take((step, half), np.dtype(np.float64))
+    waves = [scratch.take((step, half), dtype) for _ in range(2)]
+    products = [scratch.take((*source.shape[:-2], step, half), dtype) for _ in range(2)]
+
+    def bind(memory: Array) -> Run:
+        calls: list[Resolved] = [(_require_natural, [positions])] if given else []
+        for start in range(0, tokens, step):
+            span = slice(start, min(start + step, tokens))
+            count = span.stop - start
+            angle = angles.of(memory)[:count]
+            cosine, sine = (wave.of(memory)[:count] for wave in waves)
+            one, other = (product.of(memory)[..., :count, :] for product in products)
+            first, second = source[..., span, :half], source[..., span, half:]
+            calls += [
+                (np.multiply, [positions[span, None], frequencies, angle]),
+                (_apply, [np.cos, angle, cosine]),
+                (_apply, [np.sin, angle, sine]),
+                (np.multiply, [first, cosine, one]),
+                (np.multiply, [second, sine, other]),
+                (_apply, [np.subtract, one, other, target[..., span, :half]]),
+                (np.multiply, [second, cosine, one]),
+                (np.multiply, [first, sine, other]),
+                (_apply, [np.add, one, other, target[..., span, half:]]),
+            ]
+        return runner(calls)
+
+    return Kernel(bind, scratch.size, 2.0 * source.size + 40.0 * tokens * half)
+
+
+def _parameters(attributes: Mapping[str, Attribute], half: int) -> tuple[Array, list[int] | None]:
+    """Radians per position of each pair, and the lengths of the packed sequences, if there are any."""
+    scaling = text(attributes, tuple(attributes), "scaling")
+    if scaling not in _SCALINGS:
+        raise PlanFault(f"rope with the unknown scaling '{scaling[:40]}'")
+    allowed = ("theta", "scaling", "seq_lens", *_SCALINGS[scaling])
+    theta, *scales = (_positive(attributes, allowed, name) for name in ("theta", *_SCALINGS[scaling]))
+    frequencies = np.power(theta, np.arange(half) / -half)
+    if scaling == "linear":
+        frequencies /= scales[0]
+    elif scaling == "llama3":
+        factor, low, high, original = scales
+        if low >= high:
+            raise PlanFault(f"rope with low_freq_factor {low} and high_freq_factor {high}")
+        lengths = 2 * math.pi / frequencies
+        blend = (original / lengths - low) / (high - low)
+        slowed = frequencies / factor
+        frequencies = np.where(lengths > original / low, slowed, np.where(
+            lengths < original / high, frequencies, (1 - blend) * slowed + blend * frequencies))  # fmt: skip
+    return frequencies, integers(attributes, allowed, "seq_lens") if "seq_lens" in attributes else None
+
+
+def _positive(attributes: Mapping[str, Attribute], allowed: Sequence[str], name: str) -> float:
+    value = attribute(attributes, allowed, name, float)
+    assert isinstance(value, float)
+    if not 0 < value < math.inf:
+        raise PlanFault(f"rope with {name} {value}")
+    return value
+
+
+def _places(seq_lens: Sequence[int], source: Array, blocks: Sequence[Block]) -> Array:
+    """The position of every token of the block in its own sequence."""
+    (block,) = blocks
+    lower, upper = block.lower[-2], block.upper[-2]
+    ends = np.cumsum(np.array(seq_lens, np.int64))
+    if upper - lower != source.shape[-2] or upper > ends[-1]:
+        raise PlanFault(f"rope of tokens {lower} to {upper} of {ends[-1]}, with a block of shape {source.shape}")
+    places = np.arange(lower, upper)
+    starts = np.concatenate([[0], ends[:-1]])
+    result: Array = places - starts[np.searchsorted(ends, places, side="right")]
+    return result
+
+
+def _require_natural(positions: Array) -> None:
+    if positions.min() < 0:
+        raise KernelFault(f"a position is {int(positions.min())}; positions are 0 or more")
+
+
+def _apply(function: np.ufunc, *arguments: Array) -> None:
+    """The last argument is the output; what is computed wider is rounded into it."""
+    function(*arguments[:-1], out=arguments[-1], casting="unsafe")
