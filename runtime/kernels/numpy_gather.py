@@ -12,7 +12,7 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import KernelFault, PlanFault
 from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, integers, single
-from runtime.kernels.pieces import PIECE, Resolved, runner
+from runtime.kernels.pieces import PIECE, Piece, Resolved, Walk, runner, walk_runner
 
 
 def build_embedding(
@@ -41,7 +41,7 @@ def build_embedding(
     rows, numbers, bits = target.reshape(-1, target.shape[-1]), ids.reshape(-1), _bits(table)
     if not np.may_share_memory(rows, target):
         raise PlanFault("embedding writes dense blocks")
-    step = max(1, PIECE // max(1, target.shape[-1]))
+    walk = Walk((len(numbers),), 0, max(1, PIECE // max(1, target.shape[-1])))
     scratch = ScratchPlan()
     place = scratch.take((len(numbers),), np.dtype(np.int64))
     absent = scratch.take((len(numbers),), np.dtype(np.bool_))
@@ -49,18 +49,21 @@ def build_embedding(
 
     def bind(memory: Array) -> Run:
         local, missing = place.of(memory), absent.of(memory)
-        calls: list[Resolved] = [
+        before: list[Resolved] = [
             (_require_ids, [numbers, vocabulary]),
             (np.subtract, [numbers, np.int64(lower), local]),
         ]
         if not whole:
-            calls += [(_outside, [local, len(table), missing]), (np.copyto, [local, 0, "same_kind", missing])]
-        for start in range(0, len(numbers), step):
-            part = slice(start, start + step)
-            calls.append((_take, [bits, local[part], _bits(rows)[part]]))
+            before += [(_outside, [local, len(table), missing]), (np.copyto, [local, 0, "same_kind", missing])]
+
+        def calls(piece: Piece) -> list[Resolved]:
+            part = slice(piece.start[0], piece.start[0] + piece.count)
+            steps: list[Resolved] = [(_take, [bits, local[part], _bits(rows[part])])]
             if not whole:
-                calls.append((np.copyto, [rows[part], rows.dtype.type(0), "same_kind", missing[part, None]]))
-        return runner(calls)
+                steps.append((np.copyto, [rows[part], rows.dtype.type(0), "same_kind", missing[part, None]]))
+            return steps
+
+        return runner([*before, (walk_runner(walk, calls), [])])
 
     return Kernel(bind, scratch.size, 1.0 * target.size)
 

@@ -11,7 +11,7 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, compute, storage
 from runtime.errors import PlanFault
 from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, single
-from runtime.kernels.pieces import Resolved, runner
+from runtime.kernels.pieces import Piece, Resolved, walk_runner
 from runtime.kernels.rows import as_rows
 
 
@@ -46,9 +46,9 @@ def _norm(
     kind = dtype_name(target)
     if len(inputs) != operands or compute(kind) not in ("f32", "f64") or any(x.dtype != target.dtype for x in inputs):
         raise PlanFault(f"{name} has {operands} floating inputs of one type, and an output of that type")
-    source, *vectors = inputs
-    if source.shape != target.shape or source.ndim == 0 or any(v.shape != source.shape[-1:] for v in vectors):
-        raise PlanFault(f"{name} of {source.shape} into {target.shape}, with {[v.shape for v in vectors]}")
+    source, gain, *bias = inputs
+    if source.shape != target.shape or source.ndim == 0 or any(v.shape != source.shape[-1:] for v in inputs[1:]):
+        raise PlanFault(f"{name} of {source.shape} into {target.shape}, with {[v.shape for v in inputs[1:]]}")
     if not 0 < eps < math.inf:
         raise PlanFault(f"{name} with eps {eps}")
     dtype = storage(compute(kind))
@@ -57,42 +57,50 @@ def _norm(
     scratch = ScratchPlan()
     places = [scratch.take((walk.size * extent,), dtype) for _ in range(operands - 1)]
     edge = scratch.take((walk.size,), dtype)
-    mean, wide_eps = dtype.type(1 / extent), dtype.type(eps)
+    share, summand = dtype.type(1 / extent), dtype.type(eps)
 
     def bind(memory: Array) -> Run:
-        calls: list[Resolved] = []
-        for piece in walk:
+        wides, lines = [place.of(memory) for place in places], edge.of(memory)
+
+        def calls(piece: Piece) -> list[Resolved]:
             x, y = piece.of(read), piece.of(written)
-            squares, *centered = (place.of(memory)[: x.size].reshape(x.shape) for place in places)
-            line = edge.of(memory)[: x.size // extent].reshape((*x.shape[:-1], 1))
-            if x.dtype != dtype:
-                wide = centered[0] if centered else squares
-                calls.append((_store, [x, wide]))
-                x = wide
+            work, *centered = (wide[: x.size].reshape(x.shape) for wide in wides)
+            line = lines[: x.size // extent].reshape((*x.shape[:-1], 1))
+            result = y if y.dtype == dtype else work
+            steps: list[Resolved] = []
             if centered:
-                calls += [
+                (center,) = centered
+                if x.dtype != dtype:
+                    steps.append((_store, [x, center]))
+                    x = center
+                steps += [
                     (np.add.reduce, [x, -1, None, line, True]),
-                    (np.multiply, [line, mean, line]),
-                    (np.subtract, [x, line, centered[0]]),
+                    (np.multiply, [line, share, line]),
+                    (np.subtract, [x, line, center]),
                 ]
-                x = centered[0]
-            result = y if y.dtype == dtype else squares
-            calls += [
-                (np.multiply, [x, x, squares]),
-                (np.add.reduce, [squares, -1, None, line, True]),
-                (np.multiply, [line, mean, line]),
-                (np.add, [line, wide_eps, line]),
+                x = center
+            # A product of two halves would be rounded to one: the first operand is widened before.
+            steps += [(np.multiply, [x, x, work])] if x.dtype == dtype else [(_store, [x, work]), (_square, [work])]
+            steps += [
+                (np.add.reduce, [work, -1, None, line, True]),
+                (np.multiply, [line, share, line]),
+                (np.add, [line, summand, line]),
                 (np.sqrt, [line, line]),
-                (np.divide, [piece.of(read) if x is squares else x, line, result]),
-                (np.multiply, [result, vectors[0], result]),
+                (np.divide, [x, line, result]),
+                (np.multiply, [result, gain, result]),
             ]
-            if centered:
-                calls.append((np.add, [result, vectors[1], result]))
+            steps += [(np.add, [result, vector, result]) for vector in bias]
             if result is not y:
-                calls.append((_store, [result, y]))
-        return runner(calls)
+                steps.append((_store, [result, y]))
+            return steps
+
+        return walk_runner(walk, calls)
 
     return Kernel(bind, scratch.size, (1.0 + operands) * source.size)
+
+
+def _square(values: Array) -> None:
+    np.multiply(values, values, out=values)
 
 
 def _store(source: Array, target: Array) -> None:

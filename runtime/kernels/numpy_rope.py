@@ -16,7 +16,7 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, compute, storage
 from runtime.errors import KernelFault, PlanFault
 from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, integers, single, text
-from runtime.kernels.pieces import PIECE, Resolved, runner
+from runtime.kernels.pieces import PIECE, Piece, Resolved, Walk, runner, walk_runner
 
 _SCALINGS = {
     "none": (),
@@ -51,32 +51,35 @@ def build_rope(
     dtype = storage(compute(kind))
     leading = math.prod(source.shape[:-2])
     step = max(1, min(tokens, PIECE // max(1, leading * half)))
+    walk = Walk((tokens,), 0, step)
     scratch = ScratchPlan()
     angles = scratch.take((step, half), np.dtype(np.float64))
     waves = [scratch.take((step, half), dtype) for _ in range(2)]
     products = [scratch.take((*source.shape[:-2], step, half), dtype) for _ in range(2)]
 
     def bind(memory: Array) -> Run:
-        calls: list[Resolved] = [(_require_natural, [positions])] if given else []
-        for start in range(0, tokens, step):
-            span = slice(start, min(start + step, tokens))
-            count = span.stop - start
-            angle = angles.of(memory)[:count]
-            cosine, sine = (wave.of(memory)[:count] for wave in waves)
-            one, other = (product.of(memory)[..., :count, :] for product in products)
-            first, second = source[..., span, :half], source[..., span, half:]
-            calls += [
-                (np.multiply, [positions[span, None], frequencies, angle]),
-                (_apply, [np.cos, angle, cosine]),
-                (_apply, [np.sin, angle, sine]),
-                (np.multiply, [first, cosine, one]),
-                (np.multiply, [second, sine, other]),
-                (_apply, [np.subtract, one, other, target[..., span, :half]]),
-                (np.multiply, [second, cosine, one]),
-                (np.multiply, [first, sine, other]),
-                (_apply, [np.add, one, other, target[..., span, half:]]),
+        angle, cosine, sine, one, other = (array.of(memory) for array in (angles, *waves, *products))
+
+        def calls(piece: Piece) -> list[Resolved]:
+            part = slice(piece.count)
+            span = slice(piece.start[0], piece.start[0] + piece.count)
+            a, cos, sin = angle[part], cosine[part], sine[part]
+            u, v = one[..., part, :], other[..., part, :]
+            x, y = source[..., span, :half], source[..., span, half:]
+            return [
+                (np.multiply, [positions[span, None], frequencies, a]),
+                (_apply, [np.cos, a, cos]),
+                (_apply, [np.sin, a, sin]),
+                (np.multiply, [x, cos, u]),
+                (np.multiply, [y, sin, v]),
+                (_apply, [np.subtract, u, v, target[..., span, :half]]),
+                (np.multiply, [y, cos, u]),
+                (np.multiply, [x, sin, v]),
+                (_apply, [np.add, u, v, target[..., span, half:]]),
             ]
-        return runner(calls)
+
+        turn = walk_runner(walk, calls)
+        return runner([(_require_natural, [positions]), (turn, [])]) if given else turn
 
     return Kernel(bind, scratch.size, 2.0 * source.size + 40.0 * tokens * half)
 

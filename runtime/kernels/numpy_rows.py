@@ -10,7 +10,8 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, compute, storage
 from runtime.errors import PlanFault
 from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, single
-from runtime.kernels.pieces import PIECE, Resolved, Walk, merged, runner
+from runtime.kernels.pieces import Piece, Resolved, runner, walk_runner
+from runtime.kernels.rows import as_rows
 
 
 def build_softmax(
@@ -31,35 +32,30 @@ def build_softmax(
         raise PlanFault(f"softmax over axis {axis} of a tensor of {source.ndim} dimensions")
     dtype = storage(compute(kind))
     extent = source.shape[axis]
-    rows = [np.moveaxis(view, axis, -1) for view in (source, target)]
-    # The softmax axis is kept apart from the rest; the walk is over rows, each whole.
-    flat, _ = merged([view[..., 0] for view in rows], [False] * (source.ndim - 1)) if source.ndim > 1 else ([], [])
-    if not flat:
-        flat = [view[..., :1] for view in rows]
-    full = [np.lib.stride_tricks.as_strided(v, (*v.shape, extent), (*v.strides, w.strides[-1]))
-            for v, w in zip(flat, rows, strict=True)]  # fmt: skip
-    walk = Walk.over([flat[1]], max(1, PIECE // max(1, extent)))
+    full, walk = as_rows([np.moveaxis(view, axis, -1) for view in (source, target)])
     scratch = ScratchPlan()
     work = scratch.take((walk.size * extent,), dtype)
     edge = scratch.take((walk.size,), dtype)
 
     def bind(memory: Array) -> Run:
-        calls: list[Resolved] = []
-        for piece in walk:
+        exps_of, edges = work.of(memory), edge.of(memory)
+
+        def calls(piece: Piece) -> list[Resolved]:
             x, y = (piece.of(view) for view in full)
-            exps = work.of(memory)[: x.size].reshape(x.shape)
-            line = edge.of(memory)[: x.size // extent].reshape((*x.shape[:-1], 1))
-            calls += [
+            exps = exps_of[: x.size].reshape(x.shape)
+            line = edges[: x.size // extent].reshape((*x.shape[:-1], 1))
+            last = exps if y.dtype != dtype else y
+            return [
                 (_store, [x, exps]),
                 (np.maximum.reduce, [exps, -1, None, line, True]),
                 (np.subtract, [exps, line, exps]),
                 (np.exp, [exps, exps]),
                 (np.add.reduce, [exps, -1, None, line, True]),
-                (np.divide, [exps, line, y if y.dtype == dtype else exps]),
+                (np.divide, [exps, line, last]),
+                *([] if last is y else [(_store, [exps, y])]),
             ]
-            if y.dtype != dtype:
-                calls.append((_store, [exps, y]))
-        return runner(calls)
+
+        return walk_runner(walk, calls)
 
     return Kernel(bind, scratch.size, 4.0 * source.size)
 
