@@ -11,6 +11,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops import (
     append,
+    attention,
     concat,
     elementwise,
     embedding,
@@ -31,13 +32,13 @@ from einc.ops.base import Attributes, Operator
 _CALLS: dict[str, Callable[[str, Sequence[Argument], Attributes], Operator]] = {
     name: module.call
     for module in (
-        append, concat, elementwise, embedding, matmul, meanpool, norm, reduction, regroup, rope, slicing, softmax,
-        transpose,
+        append, attention, concat, elementwise, embedding, matmul, meanpool, norm, reduction, regroup, rope, slicing,
+        softmax, transpose,
     )
     for name in module.CALLS
 }  # fmt: skip
 
-_KEYWORD_TENSORS: dict[str, tuple[str, ...]] = {"rope": rope.EXTRAS}
+_KEYWORD_TENSORS: dict[str, tuple[str, ...]] = {"attention": attention.EXTRAS, "rope": rope.EXTRAS}
 """By call, the keyword arguments that are tensors.
 
 A family gets them after the positional tensors, in the order written, and their names in that order as the attribute
@@ -46,6 +47,7 @@ A family gets them after the positional tensors, in the order written, and their
 
 _FAMILIES: dict[str, Callable[[tuple[TensorDesc, ...], Attributes], Operator]] = {
     append.Append.family: append.restore,
+    attention.Attention.family: attention.restore,
     concat.Concat.family: concat.restore,
     embedding.Embedding.family: embedding.restore,
     equation.Equation.family: equation.restore,

@@ -13,6 +13,7 @@ from runtime.kernels.base import Builder, Kernel
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
+        "attention": ("runtime.kernels.numpy_attention", "build_attention"),
         "contract": ("runtime.kernels.numpy_contract", "build_contract"),
         "map": ("runtime.kernels.numpy_map", "build_map"),
         "reduce": ("runtime.kernels.numpy_map", "build_reduce"),

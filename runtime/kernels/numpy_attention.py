@@ -1,0 +1,217 @@
+"""The kernel `attention` {causal, scale, q_lens, k_lens, window, extras} in numpy; it writes results and their lse.
+
+Scores are made for a tile at a time: some query rows of one sequence, all query heads of a group stacked as further
+rows, against some of the keys that those rows can see. So one matrix product serves a group of heads, and keys that no
+row of a block can see are never read. The tiles of one row block are combined by running maxima and sums. Small
+tiles take several heads at a time, 16-bit floats are widened tile by tile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array
+from runtime.kernels.attention_signature import Rows, Signature, parse
+from runtime.kernels.base import Kernel, Run, ScratchArray, ScratchPlan
+
+STACKED = 256
+"""Query rows in a tile, all heads of a group together: enough for a fast matrix product."""
+ROWS = 64
+"""Queries of one head in a tile where they see different keys: half as many scores per row are made in vain."""
+KEYS = 1024
+"""Keys in a tile."""
+SCORES = STACKED * KEYS
+"""Scores in a tile of several heads: 1 MiB of f32, which stays in a core's cache."""
+
+
+def build_attention(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
+    signature = parse(attributes, inputs, outputs, input_blocks, output_blocks)
+    tiles = Tiles.plan(signature)
+
+    def bind(memory: Array) -> Run:
+        return _Worker(signature, tiles, memory).run
+
+    width = signature.q.shape[2] + signature.v.shape[2]
+    return Kernel(bind, tiles.scratch, signature.q.shape[0] * signature.most_pairs() * (width / 20 + 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How large tiles are, and a worker's memory for one."""
+
+    heads: int
+    keys: int
+    rows: tuple[Rows, ...]
+    scratch: int
+    queries: ScratchArray
+    scores: ScratchArray
+    wide_keys: ScratchArray | None
+    wide_values: ScratchArray | None
+    totals: ScratchArray
+    parts: ScratchArray
+    lines: tuple[ScratchArray, ...]
+    hidden: ScratchArray
+    places: ScratchArray
+
+    @staticmethod
+    def plan(signature: Signature) -> Tiles:
+        q, k, v, dtype = signature.q, signature.k, signature.v, signature.dtype
+        group = q.shape[0] // k.shape[0]
+        most = max(STACKED // group, 1)
+        if signature.visible.limited:
+            most = min(most, ROWS) if group > 1 else ROWS
+        rows = tuple(block for part in signature.sequences() for block in part.split(most))
+        longest = max((block.queries.stop - block.queries.start for block in rows), default=1)
+        keys = max(1, min(KEYS, max((up - lo for lo, up in (block.keys for block in rows)), default=1)))
+        heads = max(1, min(k.shape[0], SCORES // (group * longest * keys)))
+        stacked = group * longest
+        plan = ScratchPlan()
+        flags = np.dtype(np.bool_)
+
+        def take(*shape: int) -> ScratchArray:
+            return plan.take((math.prod((heads, *shape)),), dtype)
+
+        return Tiles(
+            heads,
+            keys,
+            rows,
+            queries=take(stacked, q.shape[2]),
+            scores=take(stacked, keys),
+            wide_keys=take(keys, k.shape[2]) if k.dtype != dtype else None,
+            wide_values=take(keys, v.shape[2]) if v.dtype != dtype or signature.mask is not None else None,
+            totals=take(stacked, v.shape[2]),
+            parts=take(stacked, v.shape[2]),
+            lines=tuple(take(stacked, 1) for _ in range(4)),
+            hidden=plan.take((longest * keys,), flags),
+            places=plan.take((longest,), np.dtype(np.int64)),
+            scratch=plan.size,
+        )
+
+
+class _Worker:
+    """The views of one invocation with one worker's memory."""
+
+    def __init__(self, signature: Signature, tiles: Tiles, memory: Array) -> None:
+        self.s, self.tiles = signature, tiles
+        self.group = signature.q.shape[0] // signature.k.shape[0]
+        self.hidden, self.places = tiles.hidden.of(memory), tiles.places.of(memory)
+        self.queries, self.scores = tiles.queries.of(memory), tiles.scores.of(memory)
+        self.wide_keys = tiles.wide_keys.of(memory) if tiles.wide_keys else None
+        self.wide_values = tiles.wide_values.of(memory) if tiles.wide_values else None
+        self.totals, self.parts = tiles.totals.of(memory), tiles.parts.of(memory)
+        self.lines = [line.of(memory) for line in tiles.lines]
+        tokens = max(signature.q.shape[1], signature.k.shape[1])
+        self.tokens = np.arange(tokens, dtype=np.int64)
+        self.least = np.finfo(signature.dtype).min
+
+    def run(self) -> None:
+        for head in range(0, self.s.k.shape[0], self.tiles.heads):
+            heads = slice(head, min(head + self.tiles.heads, self.s.k.shape[0]))
+            for rows in self.tiles.rows:
+                self._rows(heads, rows)
+
+    def _rows(self, heads: slice, rows: Rows) -> None:
+        """All tiles of a row block."""
+        s, group = self.s, self.group
+        count, queries = heads.stop - heads.start, rows.queries.stop - rows.queries.start
+        stacked = group * queries
+        own = slice(heads.start * group, heads.stop * group)
+        places = self.places[:queries]
+        own_places = self.tokens if s.positions is None else s.positions
+        np.add(own_places[rows.queries], rows.ahead, out=places, dtype=np.int64)
+        lowest, highest = int(places.min()), int(places.max())
+        lo, up = s.visible.span(lowest, highest, rows.keys)
+        q = _carved(self.queries, own.stop - own.start, queries, s.q.shape[2])
+        np.copyto(q, s.q[own, rows.queries], casting="unsafe")
+        np.multiply(q, s.scale, out=q)
+        q = q.reshape(count, stacked, -1)
+        totals = _carved(self.totals, count, stacked, s.v.shape[2])
+        largest, sums, new, part = (_carved(line, count, stacked, 1) for line in self.lines)
+        largest.fill(self.least)
+        sums.fill(0)
+        tiles = -(-(up - lo) // self.tiles.keys)
+        for tile in range(tiles):
+            keys = (lo + tile * (up - lo) // tiles, lo + (tile + 1) * (up - lo) // tiles)
+            scores = _carved(self.scores, count, stacked, keys[1] - keys[0])
+            np.matmul(q, self._keys(heads, keys).swapaxes(1, 2), out=scores)
+            self._hide(scores.reshape(count, group, queries, -1), places, (lowest, highest), keys)
+            np.maximum.reduce(scores, axis=-1, out=new, keepdims=True)
+            np.maximum(largest, new, out=new)
+            np.subtract(scores, new, out=scores)
+            np.exp(scores, out=scores)
+            np.add.reduce(scores, axis=-1, out=part, keepdims=True)
+            values = self._values(heads, keys)
+            if tile == 0:
+                np.matmul(scores, values, out=totals)
+                np.copyto(sums, part)
+            else:
+                products = _carved(self.parts, *totals.shape)
+                np.matmul(scores, values, out=products)
+                np.exp(np.subtract(largest, new, out=largest), out=largest)  # what the sums so far are now worth
+                np.add(np.multiply(sums, largest, out=sums), part, out=sums)
+                np.add(np.multiply(totals, largest, out=totals), products, out=totals)
+            np.copyto(largest, new)
+        if not tiles:
+            totals.fill(0)
+        np.log(sums, out=part)
+        lse = s.lse[own, rows.queries]
+        np.add(part.reshape(lse.shape), largest.reshape(lse.shape), out=lse)
+        np.divide(totals, np.maximum(sums, 1, out=sums), out=totals)  # below 1 only where nothing is seen
+        o = s.o[own, rows.queries]
+        np.copyto(o, totals.reshape(o.shape), casting="unsafe")
+
+    def _keys(self, heads: slice, keys: tuple[int, int]) -> Array:
+        view = self.s.k[heads, keys[0] : keys[1]]
+        if self.wide_keys is None:
+            return view
+        wide = _carved(self.wide_keys, *view.shape)
+        np.copyto(wide, view, casting="unsafe")
+        return wide
+
+    def _values(self, heads: slice, keys: tuple[int, int]) -> Array:
+        """Those that the mask hides are 0: they may be anything, and 0 times that need not be 0."""
+        view = self.s.v[heads, keys[0] : keys[1]]
+        if self.wide_values is None:
+            return view
+        wide = _carved(self.wide_values, *view.shape)
+        np.copyto(wide, view, casting="unsafe")
+        if self.s.mask is not None:
+            np.copyto(wide, 0, where=self._masked(keys)[:, np.newaxis])
+        return wide
+
+    def _masked(self, keys: tuple[int, int]) -> Array:
+        assert self.s.mask is not None
+        masked: Array = np.logical_not(self.s.mask[keys[0] : keys[1]], out=self.hidden[: keys[1] - keys[0]])
+        return masked
+
+    def _hide(self, scores: Array, places: Array, extremes: tuple[int, int], keys: tuple[int, int]) -> None:
+        """Sets scores [..., queries, keys] to -inf where a query does not see a key; touches no more than it must."""
+        (lowest, highest), (lo, up), visible = extremes, keys, self.s.visible
+        first, last = max(lo, lowest + 1), min(up, highest - visible.window + 1)
+        if visible.causal and first < up:
+            hidden = _carved(self.hidden, len(places), up - first)
+            np.greater(self.tokens[first:up], places[:, np.newaxis], out=hidden)
+            np.copyto(scores[..., first - lo :], -np.inf, where=hidden)
+        if visible.window and lo < last:
+            hidden = _carved(self.hidden, len(places), last - lo)
+            np.less_equal(self.tokens[lo:last], places[:, np.newaxis] - visible.window, out=hidden)
+            np.copyto(scores[..., : last - lo], -np.inf, where=hidden)
+        if self.s.mask is not None:
+            np.copyto(scores, -np.inf, where=self._masked(keys))
+
+
+def _carved(memory: Array, *shape: int) -> Array:
+    """The start of a flat array in another shape."""
+    return memory[: math.prod(shape)].reshape(shape)
