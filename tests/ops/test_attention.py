@@ -1,0 +1,253 @@
+"""Attention: its specs by definition, its cuts, its work, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from attention_oracle import ALIKE, HEADS, MORE_KEYS, attention, data, pairs, seen, variants, whole
+from definition_oracle import corruptions, difference, fault, requests
+
+from einc.core.dtypes import DType
+from einc.core.intervals import ShardableIndex, reachable_sites
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.logical.enumerate import candidates
+from einc.ops import registry
+from einc.ops.base import Operator
+from einc.ops.packing import Packing
+
+CASES = {f"{q}/{kv}-{name}": case for q, kv in HEADS for name, case in variants((q, kv)).items()}
+DTYPES = {
+    f"{dtype}-{name}": case
+    for dtype in (DType.F16, DType.BF16, DType.F64)
+    for name, case in variants((4, 2), dtype).items()
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, *DTYPES])
+def test_reference_is_attention(name: str) -> None:
+    operator = {**CASES, **DTYPES}[name]
+    arrays = data(operator, 1)
+    found, wanted = operator.reference(*arrays), whole(operator, arrays)
+    for got, want, desc in zip(found, wanted, operator.outputs, strict=True):
+        assert difference(got, want.astype(desc.dtype.numpy()), desc.dtype) is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_factorization_implements_it(name: str) -> None:
+    operator = CASES[name]
+    arrays = data(operator, 2)
+    expected = operator.reference(*arrays)
+    for sites in range(1, 9):
+        reachable = reachable_sites(sites, [index.most for index in operator.indices])
+        for intervals in requests(operator, sites):
+            spec = operator.build_spec(intervals)
+            assert len(spec.functions) == reachable
+            assert all(block.size for function in spec.functions for block in (*function.inputs, *function.outputs))
+            assert fault(operator, spec, arrays, expected) is None, intervals
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_other_types_too(name: str) -> None:
+    operator = DTYPES[name]
+    arrays = data(operator, 3)
+    expected = operator.reference(*arrays)
+    for intervals in [*requests(operator, 4), *requests(operator, 6)]:
+        assert fault(operator, operator.build_spec(intervals), arrays, expected) is None, intervals
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("6/3")])
+def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
+    operator = CASES[name]
+    arrays = data(operator, 4)
+    expected = operator.reference(*arrays)
+    intervals = max(requests(operator, 6), key=lambda chosen: sum(len(parts) > 1 for parts in chosen))
+    spec = operator.build_spec(intervals)
+    for at in {0, len(spec.functions) - 1}:
+        for wrong, _, _ in corruptions(operator, spec, at):
+            assert fault(operator, wrong, arrays, expected) is not None, wrong.functions[at]
+
+
+def test_shares_of_keys_that_overlap_or_leave_a_gap_are_noticed() -> None:
+    operator = attention((4, 2), (6,), (10,))
+    arrays = data(operator, 5)
+    expected = operator.reference(*arrays)
+    whole_heads, whole_tokens = ((0, 2),), ((0, 6),)
+    for keys, sound in ((((0, 4), (4, 10)), True), (((0, 5), (4, 10)), False), (((0, 4), (5, 10)), False)):
+        parts = [operator.build_spec((whole_heads, whole_tokens, ((0, 10),))).functions[0]] * 2
+        blocks = []
+        for part, (lo, up) in zip(parts, keys, strict=True):
+            moved = [type(b)((b.lower[0], lo, 0), (b.upper[0], up, b.upper[2])) for b in part.inputs[1:]]
+            blocks.append(FunctionSpec((part.inputs[0], *moved), part.outputs))
+        spec = type(operator.build_spec((whole_heads, whole_tokens, ((0, 10),))))(tuple(blocks))
+        assert (fault(operator, spec, arrays, expected) is None) == sound
+
+
+def test_query_heads_follow_their_heads_of_keys() -> None:
+    operator = attention((32, 8), (4096,), width=(128, 128), causal=True)
+    spec = operator.build_spec((tuple(itertools.pairwise(range(9))), ((0, 4096),), ((0, 4096),)))
+    for m, function in enumerate(spec.functions):
+        assert [(b.lower[0], b.upper[0]) for b in function.inputs] == [(4 * m, 4 * m + 4), (m, m + 1), (m, m + 1)]
+        assert [(b.lower[0], b.upper[0]) for b in function.outputs] == [(4 * m, 4 * m + 4)] * 2
+
+
+def test_one_sequence_on_as_many_sites_as_heads_is_cut_by_heads() -> None:
+    operator = attention((32, 8), (1024,), width=(128, 128), causal=True)
+    best = min(candidates(operator, 8), key=lambda candidate: candidate.join + candidate.aggregation)
+    assert [len(cut) for cut in best.intervals] == [8, 1, 1]
+    assert best.aggregation == 0
+
+
+def test_sequences_are_cut_at_their_ends_and_by_work() -> None:
+    operator = attention((4, 4), (1024, 1536, 1536), causal=True)
+    sequence = operator.indices[1]
+    assert (sequence.name, sequence.extent, sequence.cuts) == ("sequence", 4096, (1024, 2560))
+    assert attention((1, 1), (6, 2, 2, 2, 2, 2, 2)).indices[1].intervals(2) == ((0, 6), (6, 18))
+    assert ShardableIndex("sequence", 18, (6, 8, 10, 12, 14, 16)).intervals(2) == ((0, 8), (8, 18))
+
+
+def test_keys_are_cut_by_work() -> None:
+    causal = attention((1, 1), (1000,), causal=True)
+    for count in (2, 3, 5):
+        intervals = (((0, 1),), ((0, 1000),), causal.indices[2].intervals(count))
+        flops = [causal.flops(function) for function in causal.build_spec(intervals).functions]
+        assert max(flops) < 1.01 * min(flops)
+    plain = attention((1, 1), (5,), (1000,))
+    spec = plain.build_spec((((0, 1),), ((0, 5),), ((0, 17), (17, 1000))))
+    assert [(f.inputs[1].lower[1], f.inputs[1].upper[1]) for f in spec.functions] == [(0, 17), (17, 1000)]
+
+
+def test_the_shortest_sequence_limits_the_parts_of_keys() -> None:
+    operator = attention((2, 1), ALIKE, MORE_KEYS, causal=True)
+    assert operator.indices[2].most == 3
+    for count in (1, 2, 3):
+        for cut in (1, 2, 3):
+            intervals = (((0, 1),), operator.indices[1].intervals(cut), operator.indices[2].intervals(count))
+            for function in operator.build_spec(intervals).functions:
+                assert all(block.size for block in function.inputs)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("8/1")])
+def test_flops_count_the_pairs_that_see_each_other(name: str) -> None:
+    operator = CASES[name]
+    a = operator.attributes
+    counted = pairs(operator) if "positions" not in a["extras"] else int(np.dot(a["q_lens"], a["k_lens"]))
+    for intervals in requests(operator, 6):
+        functions = operator.build_spec(intervals).functions
+        assert sum(map(operator.flops, functions)) == 8 * counted * (2 * 5 + 2 * 3 + 5)
+
+
+def test_pairs_of_any_blocks() -> None:
+    rng = np.random.default_rng(0)
+    for causal, window in itertools.product((False, True), (0, 1, 3, 50)):
+        operator = attention((1, 1), (4, 1, 6), (9, 3, 2), causal=causal, window=window)
+        packing = Packing((4, 1, 6), (9, 3, 2), causal, window)
+        matrix = seen(operator, None, None)
+        for _ in range(40):
+            a, b = sorted(rng.integers(0, 12, 2).tolist())
+            c, d = sorted(rng.integers(0, 15, 2).tolist())
+            assert packing.pairs((a, b), (c, d)) == matrix[a:b, c:d].sum()
+
+
+@pytest.mark.parametrize("name", [*CASES, *DTYPES])
+def test_restored_from_its_attributes(name: str) -> None:
+    operator = {**CASES, **DTYPES}[name]
+    assert registry.restore("attention", operator.inputs, dict(operator.attributes)) == operator
+
+
+def test_outputs_and_defaults() -> None:
+    operator = attention((6, 3), (4, 2), (5, 3), width=(7, 2), dtype=DType.BF16)
+    o, lse = operator.outputs
+    assert (o.dims, o.shape, o.dtype) == (("heads_q", "tokens", "d_value"), (6, 6, 2), DType.BF16)
+    assert (lse.dims, lse.shape, lse.dtype) == (("heads_q", "tokens"), (6, 6), DType.F32)
+    assert operator.attributes["scale"] == 1 / math.sqrt(7)
+    (merge,) = operator.merges
+    assert (merge.operation, merge.outputs) == ("logsumexp", (0, 1))
+
+
+def test_the_same_lengths_either_way() -> None:
+    q, k = desc(4, 6, 2), desc(2, 6, 2)
+    both = registry.call("attention", (q, k, k), {"seq_lens": (2, 4)})
+    assert both == registry.call("attention", (q, k, k), {"q_lens": (2, 4), "k_lens": (2, 4)})
+    assert registry.call("attention", (q, k, k), {}).attributes["q_lens"] == (6,)
+
+
+def test_what_nobody_sees_may_be_anything() -> None:
+    operator = attention((2, 1), (2, 1), (5, 6), causal=True, extras=("positions", "mask"))
+    q, k, v, _, _ = data(operator, 6)
+    positions, mask = np.array([2, 1, 3]), np.array([1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1], bool)
+    expected = operator.reference(q, k, v, positions, mask)
+    k[:, [3, 4, 6, 9, 10]] = np.nan
+    v[:, [3, 4, 6, 9, 10]] = np.nan
+    for found, wanted in zip(operator.reference(q, k, v, positions, mask), expected, strict=True):
+        assert np.array_equal(found, wanted)
+
+
+def desc(*shape: int, dtype: DType = DType.F32) -> TensorDesc:
+    return TensorDesc(("heads", "tokens", "d")[: len(shape)], shape, dtype)
+
+
+Q, K = desc(4, 6, 2), desc(2, 6, 2)
+REFUSED = {
+    "rank": ([Q, desc(6, 2), K], {}, 1, "three dimensions"),
+    "integers": ([desc(4, 6, 2, dtype=DType.I32), K, K], {}, 0, "does not take i32"),
+    "types": ([Q, K, desc(2, 6, 2, dtype=DType.F16)], {}, 2, "f16 where the queries are f32"),
+    "width": ([Q, desc(2, 6, 3), desc(2, 6, 3)], {}, 1, "'d' (width) of the keys has 3 positions, expected 2"),
+    "heads": ([Q, K, desc(1, 6, 2)], {}, 2, "'heads' (heads) of the values has 1 positions, expected 2"),
+    "tokens": ([Q, K, desc(2, 5, 2)], {}, 2, "'tokens' (tokens) of the values has 5 positions, expected 6"),
+    "groups": ([desc(5, 6, 2), K, K], {}, 0, "multiple of 2 query heads"),
+    "two": ([Q, K], {}, None, "3 tensors, not 2"),
+    "four": ([Q, K, K, K], {}, 3, "3 tensors, not 4"),
+    "literal": ([Q, K, 1.0], {}, 2, "must be a tensor"),
+    "unknown": ([Q, K, K], {"casual": True}, "casual", "no argument 'casual'"),
+    "causal": ([Q, K, K], {"causal": 1}, "causal", "true or false, not 1"),
+    "window": ([Q, K, K], {"window": -1}, "window", "not -1"),
+    "scale": ([Q, K, K], {"scale": math.inf}, "scale", "not inf"),
+    "sum": ([Q, K, K], {"seq_lens": (2, 3)}, "seq_lens", "adds up to 5, expected 6"),
+    "zero": ([Q, K, K], {"seq_lens": (0, 6)}, "seq_lens", "positive integers, not 0"),
+    "alone": ([Q, K, K], {"q_lens": (6,)}, "q_lens", "without 'k_lens'"),
+    "twice": ([Q, K, K], {"q_lens": (6,), "seq_lens": (6,)}, "q_lens", "both given"),
+    "counts": ([Q, K, K], {"q_lens": (6,), "k_lens": (3, 3)}, "k_lens", "2 sequences, expected 1"),
+    "mask_type": ([Q, K, K], {"mask": desc(6)}, "mask", "must be bool, found f32"),
+    "mask_extent": ([Q, K, K], {"mask": desc(5, dtype=DType.BOOL)}, "mask", "one dimension of 6 positions"),
+    "mask_literal": ([Q, K, K], {"mask": True}, "mask", "must be a tensor"),
+    "positions_type": ([Q, K, K], {"positions": desc(6), "causal": True}, "positions", "i64 or i32"),
+    "positions_extent": (
+        [Q, K, K],
+        {"positions": desc(2, 6, dtype=DType.I64), "causal": True},
+        "positions",
+        "one dimension",
+    ),
+    "positions": ([Q, K, K], {"positions": desc(6, dtype=DType.I64)}, "positions", "mean nothing"),
+    "tensor": ([Q, K, K], {"scale": desc()}, "scale", "cannot be a tensor"),
+    "extras": ([Q, K, K], {"extras": ("mask",)}, "extras", "no argument 'extras'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_name_the_argument(name: str) -> None:
+    arguments, keywords, argument, words = REFUSED[name]
+    with pytest.raises(OperatorError) as error:
+        registry.call("attention", arguments, keywords)
+    assert words in error.value.message
+    assert error.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"extras": ("mask", "mask")}, {"extras": ("other",)}, {"extras": ()}, {"extras": 3}, {"causal": 0},
+        {"scale": "1"},
+        {"q_lens": (11, 0)}, {"q_lens": 11}, {"k_lens": ()}, {"window": 1.5}, {"scale": math.nan}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_hostile_attributes_are_refused(change: dict) -> None:
+    operator: Operator = attention((2, 2), (11,), extras=("mask",))
+    with pytest.raises(OperatorError):
+        registry.restore("attention", operator.inputs, {**operator.attributes, **change})
+    with pytest.raises(OperatorError):
+        registry.restore("attention", operator.inputs[:2], operator.attributes)
