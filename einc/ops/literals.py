@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
+import sys
 from collections.abc import Sequence
 
 from einc.errors import OperatorError
@@ -13,8 +13,8 @@ from einc.ops.base import Attributes
 def real(name: str, attributes: Attributes, key: str, default: float | None = None, *, above: float) -> float:
     """The finite number given for `key`, greater than `above`; required where there is no default."""
     value = _given(name, attributes, key, default)
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf and value > above:
-        return float(value) if abs(value) < 1e308 else 1e308
+    if isinstance(value, int | float) and not isinstance(value, bool) and above < value <= sys.float_info.max:
+        return float(value)
     raise OperatorError(f"{name}: '{key}' must be a number above {above:g}, not {shown(value)}", argument=key)
 
 

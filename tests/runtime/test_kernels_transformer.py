@@ -1,0 +1,221 @@
+"""Kernels of transformers: many pieces, strided views, data that has no result, plans that lie."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from runtime.bundle import Block
+from runtime.errors import KernelFault, PlanFault
+from runtime.kernels.registry import prepare
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+TOLERANCE = {"float64": 1e-13, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+def whole(array, lower=0):
+    """The block of an array whose second-last (or only) dimension starts at `lower`."""
+    origin = [0] * array.ndim
+    origin[max(0, array.ndim - 2)] = lower
+    return Block(tuple(origin), tuple(o + n for o, n in zip(origin, array.shape, strict=True)))
+
+
+def run(name, attributes, inputs, output, input_blocks=None, output_block=None):
+    inputs = [np.asarray(x) for x in inputs]
+    kernel = prepare(
+        name,
+        attributes,
+        inputs,
+        [output],
+        input_blocks or [whole(x) for x in inputs],
+        [output_block or whole(output)],
+    )
+    memory = np.full(kernel.scratch + 64, 0xFF, np.uint8)
+    bound = kernel.bind(memory)
+    bound()
+    bound()
+    assert (memory[kernel.scratch :] == 0xFF).all()
+    return output
+
+
+def close(found, expected):
+    scale = np.abs(expected).max()
+    assert np.abs(found.astype("f8") - expected).max() <= TOLERANCE[found.dtype.name] * scale
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("f8"), np.dtype("f4"), np.dtype("f2"), BF16], ids=str)
+@pytest.mark.parametrize("shape", [(40000, 3), (3, 5, 1000), (2, 40000), (7,), (300, 4, 257)])
+def test_norms_in_pieces_and_from_strided_views(dtype, shape):
+    rng = np.random.default_rng(1)
+    wide = rng.normal(1.0, 2.0, (*shape[:-1], shape[-1] + 3)).astype(dtype)
+    x = wide[..., 2:-1]
+    g, b = rng.normal(size=(2, shape[-1])).astype(dtype)
+    exact = x.astype("f8")
+    y = run("rmsnorm", {"eps": 1e-3}, [x, g], np.empty(shape, dtype))
+    close(y, exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-3) * g.astype("f8"))
+    y = run("layernorm", {"eps": 1e-3}, [x, g, b], np.empty(shape, dtype))
+    exact -= exact.mean(-1, keepdims=True)
+    close(y, exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-3) * g.astype("f8") + b.astype("f8"))
+
+
+def test_layernorm_of_large_means_in_f32():
+    x = np.random.default_rng(2).normal(1000.0, 1.0, (50, 333)).astype("f4")
+    y = run("layernorm", {"eps": 1e-5}, [x, np.ones(333, "f4"), np.zeros(333, "f4")], np.empty_like(x))
+    exact = x - x.astype("f8").mean(-1, keepdims=True)
+    np.testing.assert_allclose(y, exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5), atol=5e-4)
+
+
+def test_half_squares_do_not_overflow():
+    x = np.full((2, 8), 3e4, "f2")
+    assert (run("rmsnorm", {"eps": 1e-5}, [x, np.ones(8, "f2")], np.empty_like(x)) == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("f8"), np.dtype("f4"), np.dtype("f2"), BF16], ids=str)
+def test_rope_in_many_pieces(dtype):
+    rng = np.random.default_rng(3)
+    heads, tokens, d = 5, 3001, 32
+    x = rng.normal(size=(tokens, heads, d)).astype(dtype).transpose(1, 0, 2)
+    lens = [1000, 1, 2500, 600]
+    lower = 700
+    output = np.empty((heads, tokens, d), dtype)
+    run("rope", {"theta": 1e4, "scaling": "none", "seq_lens": lens}, [x], output, output_block=whole(output, lower))
+    places = np.concatenate([np.arange(n) for n in lens])[lower : lower + tokens]
+    turned = np.exp(1j * places[:, None] * 1e4 ** (-np.arange(0, d, 2) / d))
+    z = (x[..., : d // 2].astype("f8") + 1j * x[..., d // 2 :].astype("f8")) * turned
+    close(output, np.concatenate([z.real, z.imag], -1))
+
+
+def test_rope_keeps_late_positions_exact():
+    """The fastest pair of a late token turns by an angle that f32 cannot hold to a hundredth."""
+    x = np.array([[1.0, 0.0]], "f4")
+    position = np.array([131071], "i4")
+    y = run("rope", {"theta": 1e4, "scaling": "none"}, [x, position], np.empty_like(x))
+    np.testing.assert_allclose(y[0], [math.cos(131071), math.sin(131071)], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2", BF16, "i8"])
+@pytest.mark.parametrize("ids_type", ["i4", "i8"])
+def test_embedding_of_many_ids_in_a_part_of_the_vocabulary(dtype, ids_type):
+    rng = np.random.default_rng(4)
+    table = rng.integers(-100, 100, (501, 40)).astype(dtype)
+    ids = rng.integers(0, 501, (50, 90)).astype(ids_type)
+    for lower, upper in ((0, 501), (0, 100), (77, 402), (500, 501)):
+        for columns in (slice(0, 40), slice(3, 20)):
+            part = table[lower:upper, columns]
+            output = np.full((50, 90, part.shape[1]), 55).astype(dtype)
+            blocks = [whole(ids), Block((lower, columns.start), (upper, columns.stop))]
+            run("embedding", {"vocabulary": 501}, [ids, part], output, blocks)
+            inside = (ids >= lower) & (ids < upper)
+            expected = np.where(inside[..., None], table[ids][..., columns], np.zeros((), dtype))
+            assert (output == expected).all()
+
+
+@pytest.mark.parametrize("wrong", [-1, 7, 2**31 - 1, -(2**31)])
+def test_ids_outside_of_the_vocabulary(wrong):
+    table, ids = np.ones((7, 3), "f4"), np.array([0, 6, wrong, 3], "i4")
+    with pytest.raises(KernelFault, match=f"an id is {wrong}; ids of this vocabulary are 0 to 6"):
+        run("embedding", {"vocabulary": 7}, [ids, table], np.empty((4, 3), "f4"))
+    part = table[2:5]
+    with pytest.raises(KernelFault, match=f"an id is {wrong};"):
+        run("embedding", {"vocabulary": 7}, [ids, part], np.empty((4, 3), "f4"), [whole(ids), Block((2, 0), (5, 3))])
+
+
+@pytest.mark.parametrize(("at", "wrong", "rows"), [(0, -1, 3), (0, 4, 3), (1, 5, 4), (2, 2**62, 4)])
+def test_positions_outside_of_their_sequence(at, wrong, rows):
+    positions = np.array([0, 0, 1])
+    positions[at] = wrong
+    arrays = [np.zeros((2, 9, 4), "f4"), np.ones((2, 3, 4), "f4"), positions]
+    with pytest.raises(KernelFault, match=f"a position is {wrong}; .* are 0 to {rows}"):
+        run("append", {"cache_lens": [4, 5], "new_lens": [1, 2]}, arrays, np.empty((2, 9, 4), "f4"))
+
+
+def test_negative_positions_of_rope():
+    x = np.ones((2, 4), "f4")
+    with pytest.raises(KernelFault, match="a position is -3"):
+        run("rope", {"theta": 1e4, "scaling": "none"}, [x, np.array([1, -3])], np.empty_like(x))
+
+
+def test_the_later_of_equal_positions_counts():
+    new = np.arange(400.0).reshape(1, 400, 1)
+    positions = np.random.default_rng(5).integers(0, 50, 400)
+    expected = np.full(60, -1.0)
+    for token, position in enumerate(positions):
+        expected[position] = token
+    arrays = [np.full((1, 60, 1), -1.0), new, positions]
+    attributes = {"cache_lens": [60], "new_lens": [400]}
+    assert (run("append", attributes, arrays, np.empty((1, 60, 1))).ravel() == expected).all()
+
+
+def test_a_mean_does_not_look_at_what_the_mask_stops():
+    x = np.array([[1, 2], [np.nan, np.inf], [3, 5]], BF16)
+    y = run("meanpool", {"seq_lens": [3]}, [x, np.array([True, False, True])], np.empty((1, 2), BF16))
+    assert y.astype("f8").tolist() == [[2, 3.5]]
+
+
+F = np.zeros((4, 6), "f4")
+V = np.zeros(6, "f4")
+I = np.zeros(4, "i8")  # noqa: E741
+CACHE = np.zeros((2, 4, 6), "f4")
+PLAIN = {"theta": 1e4, "scaling": "none", "seq_lens": [4]}
+LIES = [
+    ("rmsnorm", {}, [F, V], F),
+    ("rmsnorm", {"eps": 1e-5, "more": 1}, [F, V], F),
+    ("rmsnorm", {"eps": 0.0}, [F, V], F),
+    ("rmsnorm", {"eps": math.inf}, [F, V], F),
+    ("rmsnorm", {"eps": 1}, [F, V], F),
+    ("rmsnorm", {"eps": 1e-5}, [F], F),
+    ("rmsnorm", {"eps": 1e-5}, [F, V.astype("f2")], F),
+    ("rmsnorm", {"eps": 1e-5}, [F, I.astype("f4")], F),
+    ("rmsnorm", {"eps": 1e-5}, [F, V], F.T.copy()),
+    ("rmsnorm", {"eps": 1e-5}, [F.astype("i8"), V.astype("i8")], F.astype("i8")),
+    ("layernorm", {"eps": 1e-5}, [F, V], F),
+    ("rope", {}, [F], F),
+    ("rope", PLAIN | {"scaling": "yarn"}, [F], F),
+    ("rope", PLAIN | {"scaling": "linear"}, [F], F),
+    ("rope", PLAIN | {"factor": 2.0}, [F], F),
+    ("rope", PLAIN | {"theta": -1.0}, [F], F),
+    ("rope", PLAIN | {"theta": 10000}, [F], F),
+    ("rope", PLAIN | {"seq_lens": [3]}, [F], F),
+    ("rope", PLAIN | {"seq_lens": []}, [F], F),
+    ("rope", PLAIN | {"seq_lens": [4, 0]}, [F], F),
+    ("rope", PLAIN | {"seq_lens": [1 << 62, 1 << 62]}, [F], F),
+    ("rope", PLAIN, [F, I], F),
+    ("rope", PLAIN, [F[:, :5]], F[:, :5]),
+    ("rope", PLAIN, [V], V),
+    ("rope", PLAIN, [], F),
+    ("rope", {"theta": 1e4, "scaling": "none"}, [F], F),
+    ("rope", {"theta": 1e4, "scaling": "none"}, [F, V], F),
+    ("embedding", {"vocabulary": 4}, [V, F], F),
+    ("embedding", {"vocabulary": 3}, [I, F], F),
+    ("embedding", {"vocabulary": 4}, [I[:3], F], F),
+    ("embedding", {"vocabulary": "4"}, [I, F], F),
+    ("embedding", {"vocabulary": 4}, [I], F),
+    ("append", {"cache_lens": [4], "new_lens": [4]}, [CACHE, CACHE], CACHE),
+    ("append", {"cache_lens": [3], "new_lens": [4]}, [CACHE, CACHE, I], CACHE),
+    ("append", {"cache_lens": [4], "new_lens": [3]}, [CACHE, CACHE, I], CACHE),
+    ("append", {"cache_lens": [4], "new_lens": [5]}, [CACHE, CACHE, I], CACHE),
+    ("append", {"cache_lens": [2, 2], "new_lens": [4]}, [CACHE, CACHE, I], CACHE),
+    ("append", {"cache_lens": [4], "new_lens": [4]}, [CACHE, CACHE, V[:4]], CACHE),
+    ("append", {"cache_lens": [4], "new_lens": [4]}, [CACHE, CACHE[:1], I], CACHE),
+    ("concat", {"axis": 0, "extents": [4]}, [F[:3]], F),
+    ("concat", {"axis": 0, "extents": [2, 2]}, [F[:2], F[:1]], F),
+    ("concat", {"axis": 0, "extents": [2, 2]}, [F[:2], F[:2, :5]], F),
+    ("concat", {"axis": 0, "extents": [2, 2]}, [F[:2], F[:2].astype("f2")], F),
+    ("concat", {"axis": 2, "extents": [4]}, [F], F),
+    ("concat", {"axis": -1, "extents": [4]}, [F], F),
+    ("concat", {"axis": 0, "extents": [2, 2]}, [F], F),
+    ("meanpool", {"seq_lens": [4]}, [F, I], F[:1]),
+    ("meanpool", {"seq_lens": [4]}, [F, I > 0], F[:2]),
+    ("meanpool", {"seq_lens": [3]}, [F, I > 0], F[:1]),
+    ("meanpool", {"seq_lens": [4]}, [F], F[:1]),
+    ("meanpool", {"seq_lens": [4]}, [F.astype("i4"), I > 0], F[:1].astype("i4")),
+]
+
+
+@pytest.mark.parametrize(("name", "attributes", "inputs", "output"), LIES)
+def test_plans_that_lie_are_refused(name, attributes, inputs, output):
+    with pytest.raises(PlanFault):
+        prepare(name, attributes, inputs, [output], [whole(x) for x in inputs], [whole(output)])
