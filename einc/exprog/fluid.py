@@ -1,0 +1,180 @@
+"""Jobs that share resources, advanced from event to event: the inner loop of the fast simulator.
+
+The same fluid model as `simulator.py` and `fairness.py`, on integers and flat lists. Rates are worked out anew only
+for the lanes that share a resource, directly or through others, with a lane whose jobs have changed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+Job = tuple[int, int]
+"""What the caller knows a job by."""
+
+
+class Fluid:
+    """Lanes of jobs; the jobs of a lane cross the same resources and always have the same rate.
+
+    Capacities are in bytes per ms; times in ms never decrease from call to call. `balance` must follow the joining and
+    ending of jobs before `upcoming` is asked again.
+    """
+
+    __slots__ = (
+        "_active",
+        "_alone",
+        "_capacity",
+        "_changed",
+        "_marks",
+        "_next",
+        "_rate",
+        "_routes",
+        "_served",
+        "_since",
+        "_users",
+    )
+
+    def __init__(self, capacity: Sequence[float], routes: Sequence[tuple[int, ...]], alone: Sequence[float]) -> None:
+        lanes = len(routes)
+        self._capacity = capacity
+        self._routes = routes  # by lane: the resources that it crosses
+        self._alone = alone  # by lane: its capacity where no other lane crosses its resources, else 0; see `alone`
+        self._marks: list[list[tuple[float, Job]]] = [[] for _ in range(lanes)]  # by lane: when jobs end, in `served`
+        self._rate = [0.0] * lanes
+        self._served = [0.0] * lanes  # bytes that each job of the lane has been given up to `since`
+        self._since = [0.0] * lanes
+        self._next = [0.0] * lanes  # when the first job of the lane ends, if the rate stays
+        self._active: dict[int, None] = {}  # lanes that have jobs
+        self._users: list[dict[int, None]] = [{} for _ in capacity]  # by resource that lanes share: active lanes
+        self._changed: dict[int, None] = {}  # lanes whose jobs came or went since `balance`
+
+    def join(self, lane: int, size: float, job: Job, now: float) -> None:
+        """A job of `size` bytes joins."""
+        marks = self._marks[lane]
+        if marks:
+            served = self._served[lane] = self._served[lane] + self._rate[lane] * (now - self._since[lane])
+        else:  # counting begins anew, as a long past would cost precision
+            served = self._served[lane] = self._rate[lane] = 0.0
+            self._active[lane] = None
+            if not self._alone[lane]:
+                for resource in self._routes[lane]:
+                    self._users[resource][lane] = None
+        self._since[lane] = now
+        heapq.heappush(marks, (served + size, job))
+        self._changed[lane] = None
+
+    def upcoming(self) -> float | None:
+        """When the next job ends; None where there is none."""
+        return min(map(self._next.__getitem__, self._active)) if self._active else None
+
+    def leave(self, now: float, slack: float) -> list[tuple[int, Job]]:
+        """The jobs that end by `now` + `slack` leave, each with its lane."""
+        done = []
+        due = now + slack
+        following = self._next
+        for lane in [lane for lane in self._active if following[lane] <= due]:
+            marks = self._marks[lane]
+            rate = self._rate[lane]
+            served = self._served[lane] = self._served[lane] + rate * (now - self._since[lane])
+            self._since[lane] = now
+            done.append((lane, heapq.heappop(marks)[1]))
+            reach = served + rate * slack
+            while marks and marks[0][0] <= reach:
+                done.append((lane, heapq.heappop(marks)[1]))
+            self._changed[lane] = None
+            if not marks:
+                del self._active[lane]
+                if not self._alone[lane]:
+                    for resource in self._routes[lane]:
+                        del self._users[resource][lane]
+        return done
+
+    def balance(self, now: float) -> None:
+        """Give every lane whose rate may have changed its max-min fair rate."""
+        changed = self._changed
+        if not changed:
+            return
+        seen: set[int] = set()  # resources of the components done
+        for lane in changed:
+            if self._alone[lane]:
+                if jobs := len(self._marks[lane]):
+                    self._set(lane, self._alone[lane] / jobs, now)
+                continue
+            for resource in self._routes[lane]:
+                if resource not in seen and self._users[resource]:
+                    component, lanes = self._component(resource, seen)
+                    self._fill(component, lanes, now)
+        changed.clear()
+
+    def _component(self, resource: int, seen: set[int]) -> tuple[list[int], dict[int, None]]:
+        """The resources and active lanes that a resource is connected with."""
+        seen.add(resource)
+        component = [resource]
+        lanes: dict[int, None] = {}
+        for reached in component:
+            for lane in self._users[reached]:
+                if lane not in lanes:
+                    lanes[lane] = None
+                    for other in self._routes[lane]:
+                        if other not in seen:
+                            seen.add(other)
+                            component.append(other)
+        return component, lanes
+
+    def _fill(self, component: Sequence[int], lanes: dict[int, None], now: float) -> None:
+        """Progressive filling: all rates rise together; those that cross a full resource stop."""
+        marks, capacity = self._marks, self._capacity
+        if len(lanes) == 1:
+            (lane,) = lanes
+            self._set(lane, min(capacity[resource] for resource in component) / len(marks[lane]), now)
+            return
+        load, left = {}, {}
+        queue = []
+        for resource in component:
+            jobs = load[resource] = sum([len(marks[lane]) for lane in self._users[resource]])
+            left[resource] = capacity[resource]
+            queue.append((capacity[resource] / jobs, resource))
+        heapq.heapify(queue)
+        level = 0.0
+        rising = set(lanes)
+        while rising:
+            share, resource = queue[0]
+            jobs = load[resource]
+            if not jobs:
+                heapq.heappop(queue)
+            elif (fills := left[resource] / jobs) > share:
+                heapq.heapreplace(queue, (fills, resource))  # jobs have stopped elsewhere since: it fills later
+            else:
+                heapq.heappop(queue)
+                level = max(level, fills)
+                for lane in self._users[resource]:
+                    if lane in rising:
+                        rising.discard(lane)
+                        count = len(marks[lane])
+                        taken = level * count
+                        for crossed in self._routes[lane]:
+                            load[crossed] -= count
+                            left[crossed] -= taken
+                        self._set(lane, level, now)
+
+    def _set(self, lane: int, rate: float, now: float) -> None:
+        before = self._rate[lane]
+        if rate == before and lane not in self._changed:
+            return
+        served = self._served[lane] = self._served[lane] + before * (now - self._since[lane])
+        self._since[lane] = now
+        self._rate[lane] = rate
+        self._next[lane] = now + max(0.0, self._marks[lane][0][0] - served) / rate
+
+
+def alone(capacity: Sequence[float], routes: Iterable[tuple[int, ...]]) -> list[float]:
+    """For every lane its capacity, where no other lane crosses its resources; 0 where one does."""
+    crossing = [0] * len(capacity)
+    kept = list(routes)
+    for route in kept:
+        for resource in route:
+            crossing[resource] += 1
+    return [
+        min(capacity[resource] for resource in route) if all(crossing[resource] == 1 for resource in route) else 0.0
+        for route in kept
+    ]

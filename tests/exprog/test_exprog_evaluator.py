@@ -1,0 +1,169 @@
+"""The fast simulator against the plain one, which is the definition."""
+
+import dataclasses
+import math
+import random
+import time
+
+import pytest
+from exprog_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einc.errors import ProgramError
+from einc.exprog.checker import check
+from einc.exprog.evaluator import Evaluator
+from einc.exprog.naive import naive_body
+from einc.exprog.program import Action, Holding, Program, Requirement
+from einc.exprog.resolve import read_program
+from einc.exprog.simulator import simulate
+from einc.machines.load import load_machine
+
+PRESETS = ["dgx-a100", "dgx-h100", "dgx-v100", "dgx-v100-paper", "host", "gb200-nvl72"]
+
+
+def assert_equal(program, machine):
+    slow, fast = simulate(program, machine), Evaluator(program, machine).timeline(program.actions)
+    assert fast.completion_ms == pytest.approx(slow.completion_ms, rel=1e-9)
+    assert fast.copies == slow.copies
+    assert len(fast.events) == len(slow.events)
+    for mine, theirs in zip(fast.events, slow.events, strict=True):
+        assert (mine.action, len(mine.parts)) == (theirs.action, len(theirs.parts))
+        assert (mine.start, mine.formed, mine.end) == pytest.approx((theirs.start, theirs.formed, theirs.end), rel=1e-9)
+        assert [site for site, _ in mine.arrivals] == [site for site, _ in theirs.arrivals]
+        assert [at for _, at in mine.arrivals] == pytest.approx([at for _, at in theirs.arrivals], rel=1e-9)
+
+
+def random_body(seed, machine, groups=6, copies=4, pieces=3):
+    """All-reduces among random sites along random trees, in pieces, some of which wait for others."""
+    draw = random.Random(seed)
+    routes = machine.routes()
+    count = len(machine.sites)
+    holdings, requirements, actions = [], [], []
+    for group in range(groups):
+        members = draw.sample(range(count), copies)
+        size = draw.choice([10**6, 3 * 10**6 + 1, 10**7])
+        for piece in range(pieces):
+            atoms = {site: f"A{group}.{site}.{piece}" for site in members}
+            holdings += [Holding((atom,), (site,), size) for site, atom in atoms.items()]
+            order = draw.sample(members, len(members))
+            gathered = {site: {atoms[site]} for site in members}
+            for place, site in enumerate(order[1:], 1):
+                above = draw.choice(order[:place])
+                gathered[above] = gathered[above] | {atoms[site]}  # what passes through is another's to combine
+            flat = order[0]
+            for site in order[1:]:
+                if (site, flat) in routes:
+                    actions.append(Action((atoms[site],), site, (flat,)))
+            whole = tuple(sorted(atoms.values()))
+            targets = tuple(site for site in range(count) if (flat, site) in routes)
+            targets = tuple(sorted(draw.sample(targets, min(len(targets), draw.randint(1, 4)))))
+            after = (draw.choice(actions),) if actions and draw.random() < 0.5 else ()
+            actions.append(Action(whole, flat, targets, tuple(Action(*dataclasses.astuple(a)[:3]) for a in after)))
+            requirements.append(Requirement(whole, targets))
+            relay = draw.choice(targets)
+            others = tuple(s for s in range(count) if (relay, s) in routes and s not in (flat, *targets))
+            if others and len(gathered) > 1:
+                actions.append(Action(whole, relay, others[: draw.randint(1, 2)]))
+    draw.shuffle(actions)
+    return Program(None, (), tuple(holdings), tuple(requirements), tuple(dict.fromkeys(actions)))
+
+
+@settings(max_examples=250, deadline=None)
+@given(machines_and_programs())
+def test_equals_the_definition(case):
+    machine, program = case
+    assert_equal(program, machine)
+
+
+@pytest.mark.parametrize("ideal", [True, False])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_equals_the_definition_on_every_preset(preset, ideal):
+    machine = load_machine(preset, 8 if preset == "host" else None)
+    machine = machine.ideal() if ideal else machine
+    for seed in range(4):
+        program = random_body(seed, machine)
+        assert check(program, machine).valid
+        assert_equal(program, machine)
+        assert_equal(naive_body(program, machine), machine)
+
+
+@pytest.mark.parametrize(("text", "preset"), [(SWAP, "dgx-h100"), (DOUBLING, "dgx-h100"), (CUBE_MESH, "dgx-v100")])
+def test_equals_the_definition_on_the_papers_programs(text, preset):
+    machine = load_machine(preset)
+    assert_equal(read_program(text, machine=machine), machine)
+
+
+def test_overlapping_aggregates_are_partitioned_alike():
+    machine = load_machine("dgx-h100")
+    text = "IN: A @ 0; B @ 0; C @ 0; A+B @ 1; B+C @ 1; A+C @ 2; B @ 3\nOUT: A+B+C @ 0\n"
+    text += "A+B @ 1 -> 0; B+C @ 1 -> 0; A+C @ 2 -> 0\nA+B+C @ 0 after (A+B @ 1 -> 0); A+B+C @ 0 -> 4"
+    assert_equal(read_program(text, machine=machine), machine)
+
+
+@settings(max_examples=60, deadline=None)
+@given(machines_and_programs(), st.data())
+def test_one_evaluator_times_many_bodies(case, data):
+    machine, program = case
+    evaluator = Evaluator(program, machine)
+    for _ in range(3):
+        kept = tuple(data.draw(st.lists(st.sampled_from(program.actions), unique=True))) if program.actions else ()
+        body = dataclasses.replace(program, actions=kept)
+        if check(body, machine).valid:
+            expected = simulate(body, machine).completion_ms
+            assert evaluator.completion(kept) == pytest.approx(expected, rel=1e-9)
+            assert evaluator.completion(kept, limit=expected * 1.001) == pytest.approx(expected, rel=1e-9)
+            if expected:
+                assert evaluator.completion(kept, limit=expected * 0.999) == math.inf
+        else:
+            assert evaluator.completion(kept) == math.inf
+            with pytest.raises(ProgramError):
+                evaluator.timeline(kept)
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        (),
+        (Action(("A",), 0, (1,)),),  # the requirement is not met
+        (Action(("A", "B"), 0, (1,)),),  # B is not at 0
+        (Action(("A",), 0, (9,)), Action(("A",), 0, (2,))),  # no site 9
+        (Action(("A",), 0, (3,)), Action(("A",), 0, (2,))),  # site 3 is not among GPUS
+        (Action(("Z",), 0, (2,)), Action(("A",), 0, (2,))),  # unknown atom
+        (Action(("A", "C"), 0, (2,)), Action(("A",), 0, (2,))),  # sizes differ
+        (Action(("A",), 0, (2,), (Action(("A",), 0, (1,)),)),),  # waits for what is not there
+        (Action(("A",), 0, (2,), (Action(("A",), 0, (2,)),)),),  # waits for itself
+    ],
+)
+def test_invalid_bodies_take_for_ever(actions):
+    machine = load_machine("dgx-a100")
+    preamble = read_program("GPUS: 0, 1, 2\nIN: A @ 0; B @ 1; C @ 0 (size: 2 GB)\nOUT: A @ 2\nA @ 0 -> 2")
+    evaluator = Evaluator(preamble, machine)
+    assert evaluator.completion(actions) == math.inf
+    with pytest.raises(ProgramError):
+        evaluator.timeline(actions)
+    assert evaluator.completion(preamble.actions) < math.inf
+
+
+def test_bad_preambles_are_refused():
+    machine = load_machine("dgx-a100")
+    with pytest.raises(ProgramError, match="elsewhere"):
+        Evaluator(read_program("IN: A @ 0; A @ 1 (size: 1 B)\nOUT: A @ 2\n"), machine)
+    with pytest.raises(ProgramError, match="no site 8"):
+        Evaluator(Program(None, (), (Holding(("A",), (8,)),), (), ()), machine)
+    impossible = Evaluator(read_program("IN: A @ 0\nOUT: Z @ 2\n"), machine)
+    assert impossible.completion(()) == math.inf
+
+
+def test_a_program_of_500_actions_is_timed_in_20_ms():
+    for preset in ("dgx-v100", "dgx-h100"):
+        machine = load_machine(preset)
+        program = random_body(1, machine, groups=28)
+        assert len(program.actions) >= 400
+        evaluator = Evaluator(program, machine)
+        times = []
+        for _ in range(5):
+            before = time.process_time()
+            evaluator.completion(program.actions)
+            times.append(time.process_time() - before)
+        assert min(times) < 0.2
