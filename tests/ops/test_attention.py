@@ -1,4 +1,4 @@
-"""Attention: its specs by definition, its cuts, its work, and what it refuses."""
+"""Attention: its specs and its kernel by definition, its cuts, its work, and what it refuses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from attention_oracle import ALIKE, HEADS, MORE_KEYS, attention, data, pairs, seen, variants, whole
 from definition_oracle import corruptions, difference, fault, requests
+from test_kernels_by_definition import on_runtime
 
 from einc.core.dtypes import DType
 from einc.core.intervals import ShardableIndex, reachable_sites
@@ -58,6 +59,29 @@ def test_other_types_too(name: str) -> None:
     expected = operator.reference(*arrays)
     for intervals in [*requests(operator, 4), *requests(operator, 6)]:
         assert fault(operator, operator.build_spec(intervals), arrays, expected) is None, intervals
+
+
+@pytest.mark.parametrize("name", [*CASES, *DTYPES])
+def test_the_kernel_implements_it(name: str) -> None:
+    operator = {**CASES, **DTYPES}[name]
+    arrays = data(operator, 7)
+    expected = operator.reference(*arrays)
+    with np.errstate(all="ignore"):
+        for sites in range(1, 9) if name in CASES else (1, 4, 6):
+            for intervals in requests(operator, sites):
+                assert fault(operator, operator.build_spec(intervals), arrays, expected, on_runtime) is None, intervals
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("6/3")])
+def test_the_kernel_refuses_one_bound_moved_by_one(name: str) -> None:
+    operator = CASES[name]
+    arrays = data(operator, 8)
+    expected = operator.reference(*arrays)
+    intervals = max(requests(operator, 6), key=lambda chosen: sum(len(parts) > 1 for parts in chosen))
+    spec = operator.build_spec(intervals)
+    with np.errstate(all="ignore"):
+        for wrong, _, _ in corruptions(operator, spec, 0):
+            assert fault(operator, wrong, arrays, expected, on_runtime) is not None, wrong.functions[0]
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("6/3")])
