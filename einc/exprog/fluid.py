@@ -25,6 +25,7 @@ class Fluid:
         "_alone",
         "_capacity",
         "_changed",
+        "_load",
         "_marks",
         "_next",
         "_rate",
@@ -34,7 +35,7 @@ class Fluid:
         "_users",
     )
 
-    def __init__(self, capacity: Sequence[float], routes: Sequence[tuple[int, ...]], alone: Sequence[float]) -> None:
+    def __init__(self, capacity: list[float], routes: Sequence[tuple[int, ...]], alone: Sequence[float]) -> None:
         lanes = len(routes)
         self._capacity = capacity
         self._routes = routes  # by lane: the resources that it crosses
@@ -45,7 +46,8 @@ class Fluid:
         self._since = [0.0] * lanes
         self._next = [0.0] * lanes  # when the first job of the lane ends, if the rate stays
         self._active: dict[int, None] = {}  # lanes that have jobs
-        self._users: list[dict[int, None]] = [{} for _ in capacity]  # by resource that lanes share: active lanes
+        self._users: list[set[int]] = [set() for _ in capacity]  # by resource that lanes share: active lanes
+        self._load = [0] * len(capacity)  # by resource that lanes share: jobs
         self._changed: dict[int, None] = {}  # lanes whose jobs came or went since `balance`
 
     def join(self, lane: int, size: float, job: Job, now: float) -> None:
@@ -58,7 +60,10 @@ class Fluid:
             self._active[lane] = None
             if not self._alone[lane]:
                 for resource in self._routes[lane]:
-                    self._users[resource][lane] = None
+                    self._users[resource].add(lane)
+        if not self._alone[lane]:
+            for resource in self._routes[lane]:
+                self._load[resource] += 1
         self._since[lane] = now
         heapq.heappush(marks, (served + size, job))
         self._changed[lane] = None
@@ -78,15 +83,19 @@ class Fluid:
             served = self._served[lane] = self._served[lane] + rate * (now - self._since[lane])
             self._since[lane] = now
             done.append((lane, heapq.heappop(marks)[1]))
+            gone = 1
             reach = served + rate * slack
             while marks and marks[0][0] <= reach:
                 done.append((lane, heapq.heappop(marks)[1]))
+                gone += 1
             self._changed[lane] = None
             if not marks:
                 del self._active[lane]
-                if not self._alone[lane]:
-                    for resource in self._routes[lane]:
-                        del self._users[resource][lane]
+            if not self._alone[lane]:
+                for resource in self._routes[lane]:
+                    self._load[resource] -= gone
+                    if not marks:
+                        self._users[resource].remove(lane)
         return done
 
     def balance(self, now: float) -> None:
@@ -102,66 +111,57 @@ class Fluid:
                 continue
             for resource in self._routes[lane]:
                 if resource not in seen and self._users[resource]:
-                    component, lanes = self._component(resource, seen)
+                    component, lanes = self._component(resource)
+                    seen.update(component)
                     self._fill(component, lanes, now)
         changed.clear()
 
-    def _component(self, resource: int, seen: set[int]) -> tuple[list[int], dict[int, None]]:
+    def _component(self, resource: int) -> tuple[set[int], set[int]]:
         """The resources and active lanes that a resource is connected with."""
-        seen.add(resource)
-        component = [resource]
-        lanes: dict[int, None] = {}
-        for reached in component:
-            for lane in self._users[reached]:
-                if lane not in lanes:
-                    lanes[lane] = None
-                    for other in self._routes[lane]:
-                        if other not in seen:
-                            seen.add(other)
-                            component.append(other)
+        component = {resource}
+        lanes: set[int] = set()
+        reached = [resource]
+        for one in reached:
+            new = self._users[one] - lanes
+            lanes |= new
+            for lane in new:
+                for other in self._routes[lane]:
+                    if other not in component:
+                        component.add(other)
+                        reached.append(other)
         return component, lanes
 
-    def _fill(self, component: Sequence[int], lanes: dict[int, None], now: float) -> None:
+    def _fill(self, component: set[int], rising: set[int], now: float) -> None:
         """Progressive filling: all rates rise together; those that cross a full resource stop."""
-        marks, capacity = self._marks, self._capacity
-        if len(lanes) == 1:
-            (lane,) = lanes
-            self._set(lane, min(capacity[resource] for resource in component) / len(marks[lane]), now)
-            return
-        load, left = {}, {}
-        queue = []
-        for resource in component:
-            jobs = load[resource] = sum([len(marks[lane]) for lane in self._users[resource]])
-            left[resource] = capacity[resource]
-            queue.append((capacity[resource] / jobs, resource))
+        marks, routes, rates, changed = self._marks, self._routes, self._rate, self._changed
+        load, left = self._load.copy(), self._capacity.copy()
+        queue = [(left[resource] / load[resource], resource) for resource in component]
         heapq.heapify(queue)
         level = 0.0
-        rising = set(lanes)
         while rising:
             share, resource = queue[0]
             jobs = load[resource]
             if not jobs:
                 heapq.heappop(queue)
-            elif (fills := left[resource] / jobs) > share:
+                continue
+            fills = left[resource] / jobs
+            if fills > share:
                 heapq.heapreplace(queue, (fills, resource))  # jobs have stopped elsewhere since: it fills later
-            else:
-                heapq.heappop(queue)
-                level = max(level, fills)
-                for lane in self._users[resource]:
-                    if lane in rising:
-                        rising.discard(lane)
-                        count = len(marks[lane])
-                        taken = level * count
-                        for crossed in self._routes[lane]:
-                            load[crossed] -= count
-                            left[crossed] -= taken
-                        self._set(lane, level, now)
+                continue
+            heapq.heappop(queue)
+            level = max(level, fills)
+            for lane in self._users[resource] & rising:
+                count = len(marks[lane])
+                taken = level * count
+                for crossed in routes[lane]:
+                    load[crossed] -= count
+                    left[crossed] -= taken
+                if rates[lane] != level or lane in changed:
+                    self._set(lane, level, now)
+            rising -= self._users[resource]
 
     def _set(self, lane: int, rate: float, now: float) -> None:
-        before = self._rate[lane]
-        if rate == before and lane not in self._changed:
-            return
-        served = self._served[lane] = self._served[lane] + before * (now - self._since[lane])
+        served = self._served[lane] = self._served[lane] + self._rate[lane] * (now - self._since[lane])
         self._since[lane] = now
         self._rate[lane] = rate
         self._next[lane] = now + max(0.0, self._marks[lane][0][0] - served) / rate

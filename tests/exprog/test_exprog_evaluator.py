@@ -155,15 +155,34 @@ def test_bad_preambles_are_refused():
     assert impossible.completion(()) == math.inf
 
 
-def test_a_program_of_500_actions_is_timed_in_20_ms():
-    for preset in ("dgx-v100", "dgx-h100"):
-        machine = load_machine(preset)
-        program = random_body(1, machine, groups=28)
-        assert len(program.actions) >= 400
+def pipelined_rings(machine, pieces):
+    """An allgather: every site's pieces go round a ring one after the other."""
+    count = len(machine.sites)
+    holdings, requirements, actions = [], [], []
+    for site in range(count):
+        for piece in range(pieces):
+            atom = (f"A{site}.{piece}",)
+            holdings.append(Holding(atom, (site,), 10**9 // pieces))
+            requirements.append(Requirement(atom, tuple(range(count))))
+            for hop in range(count - 1):
+                here, there = (site + hop) % count, (site + hop + 1) % count
+                after = (Action((f"A{site}.{piece - 1}",), here, (there,)),) if piece else ()
+                actions.append(Action(atom, here, (there,), after))
+    return Program(None, (), tuple(holdings), tuple(requirements), tuple(actions))
+
+
+@pytest.mark.parametrize("preset", ["dgx-v100", "dgx-h100"])
+def test_a_program_of_500_actions_is_timed_in_20_ms(preset):
+    machine = load_machine(preset).ideal()
+    for program in (pipelined_rings(machine, 9), random_body(1, machine, groups=34)):
+        assert len(program.actions) >= 500
         evaluator = Evaluator(program, machine)
+        assert evaluator.completion(program.actions) == pytest.approx(simulate(program, machine).completion_ms)
         times = []
-        for _ in range(5):
+        for _ in range(7):
             before = time.process_time()
             evaluator.completion(program.actions)
             times.append(time.process_time() - before)
-        assert min(times) < 0.2
+        # Measured: 3 to 8 ms; the random body on a switch, where all flows are coupled at all times, 20 to 30 ms.
+        hard = preset == "dgx-h100" and program.actions[0].aggregate[0].count(".") == 2
+        assert min(times) < (0.1 if hard else 0.02)
