@@ -92,7 +92,7 @@ class ArrayFile:
         self.stream, self.where, self.length = stream, where, length
 
     def read(self, tensor: Tensor, rounded: bool = False) -> Array:
-        """The array, in the tensor's type. With `rounded`, float32 is taken for any floating tensor."""
+        """The array, in the tensor's type. With `rounded`, float32 is taken for any floating tensor, and f16 for wider."""
         header = self.header()
         if header.shape != tensor.shape or not _acceptable(header.dtype, tensor.dtype, rounded):
             found = f"{name_of(header.dtype.newbyteorder('='))}{list(header.shape)}"
@@ -173,6 +173,8 @@ class ArrayFile:
 
 def _acceptable(found: DType, wanted: str, rounded: bool) -> bool:
     name = name_of(found.newbyteorder("="))
+    if rounded and (name, wanted) in (("f16", "f32"), ("f16", "f64")):
+        return True
     widest = ("f16", "bf16", "f64") if rounded else ("bf16",)
     return name == wanted or (name == "f32" and wanted in widest)
 

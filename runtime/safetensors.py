@@ -80,7 +80,7 @@ class SafetensorsFile:
 
     def _entries(self, header: bytes, available: int) -> dict[str, Entry]:
         try:
-            fields = json.loads(header.decode("utf-8"), object_pairs_hook=_unique)
+            fields = json.loads(header.decode("utf-8"), object_pairs_hook=unique_object)
         except (ValueError, RecursionError) as error:
             raise self._fault(f"its header is no JSON object with distinct names: {str(error)[:100]}") from None
         if not isinstance(fields, dict):
@@ -113,7 +113,8 @@ class SafetensorsFile:
         return ArrayFault(message, where=self.path)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, which must name everything once."""
     table = dict(pairs)
     if len(table) < len(pairs):
         raise ValueError("a name stands there twice")

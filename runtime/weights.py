@@ -1,7 +1,8 @@
 """Weights by name from a safetensors file or a directory of them, from an .npz file, or drawn (`rand:SEED`).
 
 All problems with a source are reported together, before any data is read. A stored tensor has the declared type, or is
-float32 and rounded to the declared floating type; its shape is the declared one, or regroups it in order.
+float32 and rounded to the declared floating type, or is a narrower floating type that the declared one contains; its
+shape is the declared one, or regroups it in order.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from difflib import get_close_matches
-from pathlib import Path
 
 import msgspec
 
@@ -23,8 +23,12 @@ from runtime.draws import random_input
 from runtime.dtypes import FLOATS, Array, name_of, storage
 from runtime.errors import ArrayFault
 from runtime.safetensors import SafetensorsFile
+from runtime.shards import open_folder
 
 RANDOM = "rand:"
+
+_CONVERTED = {("f32", wanted) for wanted in FLOATS} | {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64")}
+"""Stored and declared types that may differ: float32 is rounded or widened, 16-bit floats are widened."""
 
 Stored = tuple[str, tuple[int, ...], Callable[[Tensor], Array]]
 """A stored array's type, its shape, and how to read it as a tensor of that shape."""
@@ -36,12 +40,14 @@ def weights_of(bundle: Bundle) -> tuple[Tensor, ...]:
 
 def read_weights(tensors: Sequence[Tensor], source: str | os.PathLike[str]) -> dict[str, Array]:
     """All of these weights, by their names in the plan, in their types and shapes; see `each_weight`."""
-    return dict(each_weight(tensors, source))
+    dtypes = {tensor.name: storage(tensor.dtype) for tensor in tensors}
+    return {name: array.astype(dtypes[name], copy=False) for name, array in each_weight(tensors, source)}
 
 
 def each_weight(tensors: Sequence[Tensor], source: str | os.PathLike[str]) -> Iterator[tuple[str, Array]]:
-    """The weights one after another, so that no more than one need be in memory (files are mapped where they can be).
+    """The weights one after another, in their shapes, and in the types in which they are stored.
 
+    Safetensors files are mapped: what is read of an array is read from disk, and nothing else.
     Raises ArrayFault, with a line for each weight that is missing or unfit, before the first; OSError where a file
     cannot be read.
     """
@@ -55,9 +61,8 @@ def each_weight(tensors: Sequence[Tensor], source: str | os.PathLike[str]) -> It
         stored = _open(path, stack, {name for tensor in tensors for name in (tensor.name, tensor.stored)})
         _require_fit(tensors, stored, path)
         for tensor in tensors:
-            dtype, shape, read = stored[_stored_name(tensor, stored)]
-            array = read(msgspec.structs.replace(tensor, shape=shape)).reshape(tensor.shape)
-            yield tensor.name, array if dtype == tensor.dtype else array.astype(storage(tensor.dtype), copy=False)
+            _, shape, read = stored[_stored_name(tensor, stored)]
+            yield tensor.name, read(msgspec.structs.replace(tensor, shape=shape)).reshape(tensor.shape)
 
 
 def parse_seed(source: str) -> int:
@@ -100,25 +105,16 @@ def _npz_entry(archive: NpzFile, name: str) -> Stored:
 
 def _file(path: str) -> dict[str, Stored]:
     file = SafetensorsFile(path)
-
-    def reader(name: str) -> Callable[[Tensor], Array]:
-        return lambda _: file.array(name)
-
-    return {name: (entry.dtype, entry.shape, reader(name)) for name, entry in file.entries.items()}
+    return {name: _safetensors_entry(file, name) for name in file.entries}
 
 
 def _directory(path: str) -> dict[str, Stored]:
-    """All safetensors files in it; their names together must be distinct."""
-    files = sorted(entry for entry in Path(path).iterdir() if entry.suffix == ".safetensors")
-    if not files:
-        raise ArrayFault("there is no .safetensors file in this directory", where=path)
-    stored: dict[str, Stored] = {}
-    for file in files:
-        for name, entry in _file(str(file)).items():
-            if name in stored:
-                raise ArrayFault(f"'{name[:100]}' is in another file of the directory, too", where=str(file))
-            stored[name] = entry
-    return stored
+    return {name: _safetensors_entry(file, name) for name, file in open_folder(path).items()}
+
+
+def _safetensors_entry(file: SafetensorsFile, name: str) -> Stored:
+    entry = file.entries[name]
+    return entry.dtype, entry.shape, lambda _: file.array(name)
 
 
 def _stored_name(tensor: Tensor, stored: Mapping[str, Stored]) -> str:
@@ -140,7 +136,6 @@ def _problem(tensor: Tensor, stored: Mapping[str, Stored]) -> str | None:
         close = get_close_matches(tensor.stored or tensor.name, stored, 1)
         return f"{wanted} is not there" + (f"; did you mean '{close[0][:100]}'?" if close else "")
     dtype, shape, _ = stored[name]
-    fits = dtype == tensor.dtype or (dtype == "f32" and tensor.dtype in FLOATS)
-    if fits and regroups(shape, tensor.shape):
+    if (dtype == tensor.dtype or (dtype, tensor.dtype) in _CONVERTED) and regroups(shape, tensor.shape):
         return None
     return f"{wanted} should be {tensor_text(tensor)}, found {dtype}{list(shape)}"

@@ -78,7 +78,6 @@ def test_wrong_usage_ends_with_2(
     "arguments",
     [
         ("machine", "import", "topology.xml"),
-        ("import", "hf", "folder", "-o", "m.ein"),
         ("exprog", "optimize", "p.exprog", "-m", "dgx-a100"),
         ("explain", "ffn.bin", "--trace", "t.json"),
     ],

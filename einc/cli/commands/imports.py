@@ -2,24 +2,131 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
+from einc.cli import files, output
 from einc.cli.lazy import Command, LazyGroup, examples
-from einc.errors import MissingError
+from einc.cli.options import json_option
+from einc.errors import ModelError, ReadError, UsageError
 
 group = LazyGroup(
     "import",
-    {"hf": (f"{__name__}:hf_command", "Make a model of a Hugging Face folder (comes later).")},
+    {"hf": (f"{__name__}:hf_command", "Make a model of a Hugging Face folder.")},
     help="Make models of other formats.",
     epilog=examples("einc import hf llama-3-8b -o llama.ein"),
 )
 
+CONFIGURATION = "config.json"
 
-@click.command("hf", cls=Command, epilog=examples("einc import hf llama-3-8b -o llama.ein"))
+
+@click.command(
+    "hf",
+    cls=Command,
+    short_help="Make a model of a Hugging Face folder.",
+    epilog=examples(
+        "einc import hf llama-3-8b --tokens 512 --batch 4 -o prefill.ein",
+        "einc import hf llama-3-8b --decode --cache 2048 --batch 4 -o decode.ein",
+        "einc import hf all-MiniLM-L6-v2 --pool mean --normalize --batch 32 -o embed.ein",
+    ),
+)
 @click.argument("folder", metavar="DIR")
-@click.option("-o", "--output", "target", metavar="MODEL.ein", help="The model to write.")
-def hf_command(folder: str, target: str | None) -> None:
-    """Make a model of a Hugging Face folder (comes later)."""
-    raise MissingError(
-        "importing Hugging Face models comes later", hint="`einc models list` shows models to start from"
-    )
+@click.option("-o", "--output", "target", metavar="MODEL.ein", required=True, help="The model to write.")
+@click.option("--batch", type=click.IntRange(1, 2**20), default=1, help="How many sequences.  [default: 1]")
+@click.option(
+    "--tokens",
+    type=click.IntRange(1, 2**31),
+    help="Tokens of each sequence in a run.  [default: 1024, of encoders 128, of a decode step 1]",
+)
+@click.option("--decode", is_flag=True, help="A decode step over key/value caches, in place of a prefill.")
+@click.option("--cache", type=click.IntRange(1, 2**31), help="Places in the cache of each sequence.  [default: 2048]")
+@click.option(
+    "--logits", type=click.Choice(["last", "all"]), help="Of which tokens a prefill gives logits.  [default: last]"
+)
+@click.option("--pool", type=click.Choice(["mean", "cls"]), help="An encoder's hidden states as one vector each.")
+@click.option("--normalize", is_flag=True, help="Pooled vectors of length 1.")
+@click.option("--segments", is_flag=True, help="Token types as an input; without it they are all 0.")
+@click.option("--ignore", "ignored", metavar="FIELD", multiple=True, help="Allow a field that einc does not know.")
+@json_option
+def hf_command(
+    folder: str,
+    target: str,
+    batch: int,
+    tokens: int | None,
+    decode: bool,
+    cache: int | None,
+    logits: str | None,
+    pool: str | None,
+    normalize: bool,
+    segments: bool,
+    ignored: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Make a model of a Hugging Face folder: of its config.json, and of the names in its safetensors files.
+
+    Decoders (Llama, Mistral, Qwen2) become a prefill, or with --decode a step over key/value caches; encoders (BERT)
+    give hidden states, pooled embeddings or the logits of their head. Nothing in the folder is executed. Every default
+    that is taken is told; everything that is not supported is an error.
+    """
+    from einc.importers.hf import import_hf
+    from einc.importers.request import Request
+
+    if decode and logits is not None:
+        raise UsageError("--logits means nothing with --decode, which gives those of all new tokens")
+    if cache is not None and not decode:
+        raise UsageError("--cache means nothing without --decode")
+    if normalize and pool is None:
+        raise UsageError("--normalize needs --pool")
+    if as_json and target == output.STDOUT:
+        raise UsageError("-o - writes the model to standard output, which --json needs for itself")
+    output.require_writable(target)
+    config = _configuration(folder)
+    request = Request(batch, tokens, decode, cache, logits, pool, normalize, segments, ignored)
+    name = os.path.basename(os.path.abspath(folder))
+    where = os.path.join(folder, CONFIGURATION)
+    imported = import_hf(config, where, name, request, _stored(folder))
+    _check(imported.text, where)
+    output.write_text(target, imported.text)
+    for note in imported.notes:
+        output.note(f"einc: {note}")
+    if as_json:
+        output.say_json({"model": target, "notes": list(imported.notes)})
+    elif target != output.STDOUT:
+        output.note(f"{target}: {imported.architecture} of {folder}")
+
+
+def _configuration(folder: str) -> bytes:
+    """The bytes of the folder's config.json, as far as a configuration may be long."""
+    from einc.importers.fields import MOST_BYTES
+
+    files.require_present(folder, or_folder=True)
+    path = os.path.join(folder, CONFIGURATION)
+    if not os.path.isdir(folder):
+        raise UsageError("expected a folder with a config.json", where=folder)
+    files.require_present(path)
+    with files.reading(path):
+        if not os.path.isfile(path):
+            raise ReadError("cannot read: it is no regular file", where=path)
+        with open(path, "rb") as file:
+            return file.read(MOST_BYTES + 1)
+
+
+def _stored(folder: str) -> frozenset[str] | None:
+    """The names of all tensors in the folder's safetensors files, None where it has none."""
+    from runtime.shards import stored_names
+
+    with files.reading(folder):
+        return stored_names(folder)
+
+
+def _check(text: str, where: str) -> None:
+    """The text must be a model; where it is none, the numbers of the configuration fit no model of this kind."""
+    from einc.errors import Diagnostic
+    from einc.frontend import build
+
+    try:
+        build(text, "the model")
+    except ModelError as error:
+        found = [Diagnostic(f"{where}: these numbers make no model: {d.message}") for d in error.diagnostics]
+        raise ModelError(found) from None

@@ -1,0 +1,61 @@
+"""What the configurations of all families have in common."""
+
+from __future__ import annotations
+
+from einc.importers.fields import Fields, shown
+
+EXTENT = 2**24
+"""The largest extent of a dimension that is not a vocabulary or a length; the largest models have 2**17."""
+LONGEST = 2**31
+"""The largest vocabulary, length or number of positions."""
+LAYERS = 1000
+
+ACTIVATIONS = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "relu": "relu", "tanh": "tanh",
+}  # fmt: skip
+"""What a name of an activation in a configuration is called in the operator library."""
+
+_DTYPES = {
+    "float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32", "float64": "f64",
+}  # fmt: skip
+
+HARMLESS = (
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attention_dropout",
+    "attention_probs_dropout_prob", "auto_map", "begin_suppress_tokens", "bos_token_id", "classifier_dropout",
+    "decoder_start_token_id", "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+    "gradient_checkpointing", "hidden_dropout_prob", "id2label", "initializer_range", "label2id", "max_length",
+    "min_length", "model_max_length", "output_attentions", "output_hidden_states", "output_scores", "pad_token_id",
+    "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
+    "prefix", "pretraining_tp", "problem_type", "remove_invalid_values", "return_dict", "return_dict_in_generate",
+    "sep_token_id", "directionality", "suppress_tokens", "task_specific_params", "temperature", "tokenizer_class",
+    "top_k", "top_p", "torchscript", "transformers_version", "unsloth_version", "use_bfloat16", "use_cache",
+)  # fmt: skip
+"""Fields that do not change what a forward pass computes: training, generation, labels and housekeeping.
+
+`auto_map` names code that comes with a model; none is ever run, and the architecture alone decides what is computed.
+"""
+
+
+def element_type(fields: Fields) -> str:
+    """The type of the weights."""
+    found = fields.value("dtype", "torch_dtype")
+    if found is None:
+        fields.note("dtype is not given: float32, the default of transformers")
+        return "f32"
+    if isinstance(found, str):
+        found = found.removeprefix("torch.")
+        if found in _DTYPES:
+            return _DTYPES[found]
+    fields.fail(f"dtype: {shown(found)} is not supported", f"supported are {', '.join(_DTYPES)}")
+    return "f32"
+
+
+def refuse_other_forms(fields: Fields) -> None:
+    """Fields of all families that ask for something which no importer here knows."""
+    fields.must_be("quantization_config", (), "quantized weights cannot be read")
+    fields.must_be("is_encoder_decoder", (False,), "encoder-decoder models are not")
+    fields.must_be("add_cross_attention", (False,), "cross attention is not")
+    fields.must_be("pruned_heads", ({},), "pruned heads are not")
+    fields.must_be("chunk_size_feed_forward", (0,), "chunks of the feed-forward part are not")
+    fields.must_be("tie_encoder_decoder", (False,), "encoder-decoder models are not")

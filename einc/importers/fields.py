@@ -1,0 +1,208 @@
+"""Reading a JSON configuration that nobody vouches for: typed, bounded, every problem and every default noted.
+
+A reader asks for one field after another. Whatever is wrong is noted and a stand-in is returned, so that all that is
+wrong with a configuration is reported together.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from einc.errors import Diagnostic, ModelError
+
+MOST_BYTES = 4 * 2**20
+"""Configurations are a few kilobytes long; larger files are refused."""
+
+_MOST_PROBLEMS = 50
+_REQUIRED = object()
+
+
+def parse(data: bytes, where: str) -> Mapping[str, Any]:
+    """The JSON object in `data`; raises ModelError where there is none, or where a name stands twice in one object."""
+    if len(data) > MOST_BYTES:
+        raise _no_object(where, f"it holds more than {MOST_BYTES // 2**20} MiB")
+    try:
+        document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_distinct, parse_constant=_no_number)
+    except UnicodeDecodeError:
+        raise _no_object(where, "it is no UTF-8 text") from None
+    except RecursionError:
+        raise _no_object(where, "it nests too deeply") from None
+    except ValueError as error:
+        raise _no_object(where, printable(str(error))) from None
+    if not isinstance(document, dict):
+        raise _no_object(where, f"expected an object in braces, found {shown(document)}")
+    return document
+
+
+class Fields:
+    """The fields of one configuration. `where` names it in messages, `notes` are what a user may want to know."""
+
+    def __init__(self, document: Mapping[str, Any], where: str) -> None:
+        self.where = where
+        self.notes: list[str] = []
+        self._problems: list[Diagnostic] = []
+        self._document = document
+        self._asked: set[str] = set()
+
+    def fail(self, message: str, hint: str | None = None) -> None:
+        """Notes a problem."""
+        self._problems.append(Diagnostic(f"{self.where}: {message}", None, hint))
+
+    def note(self, message: str) -> None:
+        self.notes.append(f"{self.where}: {message}")
+
+    def check(self) -> None:
+        """Raises ModelError with all problems, if there are any."""
+        if not self._problems:
+            return
+        found = self._problems[:_MOST_PROBLEMS]
+        if len(found) < len(self._problems):
+            found = [*found, Diagnostic(f"{self.where}: and {len(self._problems) - len(found)} more problems")]
+        raise ModelError(found)
+
+    def value(self, *names: str) -> Any:
+        """What stands under the first of these names that has something other than null, else None."""
+        self._asked.update(names)
+        return next((self._document[name] for name in names if self._document.get(name) is not None), None)
+
+    def is_null(self, name: str) -> bool:
+        """Whether a field is there and null."""
+        self._asked.add(name)
+        return name in self._document and self._document[name] is None
+
+    def integer(self, name: str, most: int, default: object = _REQUIRED, least: int = 1) -> int:
+        """An integer between `least` and `most`; with no default the field must be there."""
+        found = self.value(name)
+        if found is None:
+            return int(self._missing(name, default, least))
+        if isinstance(found, bool) or not isinstance(found, int):
+            self.fail(f"{name}: expected an integer, found {shown(found)}")
+        elif not least <= found <= most:
+            self.fail(f"{name}: expected an integer from {least:,} to {most:,}, found {shown(found)}")
+        else:
+            return found
+        return least
+
+    def real(self, name: str, default: object = _REQUIRED, *, above: float = 0.0, most: float = 1e12) -> float:
+        """A finite number above a bound; integers are as good."""
+        found = self.value(name)
+        if found is None:
+            return float(self._missing(name, default, 1.0))
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            self.fail(f"{name}: expected a number, found {shown(found)}")
+        elif not above < found <= most or not math.isfinite(found):
+            self.fail(f"{name}: expected a number above {above:g}, at most {most:g}, found {shown(found)}")
+        else:
+            return float(found)
+        return 1.0
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        found = self.value(name)
+        if found is None:
+            return bool(self._missing(name, default, default))
+        if not isinstance(found, bool):
+            self.fail(f"{name}: expected true or false, found {shown(found)}")
+            return default
+        return found
+
+    def text(self, name: str, default: object = _REQUIRED) -> str:
+        """A string."""
+        found = self.value(name)
+        if found is None:
+            return str(self._missing(name, default, ""))
+        if not isinstance(found, str):
+            self.fail(f"{name}: expected a string, found {shown(found)}")
+            return ""
+        return found
+
+    def choice(self, name: str, meanings: Mapping[str, str], default: object = _REQUIRED) -> str:
+        """What the string in a field means; all others are not supported."""
+        found = self.text(name, default)
+        if found not in meanings:
+            if found:
+                known = ", ".join(meanings)
+                self.fail(f"{name}: {shown(found)} is not supported", f"supported are {known}")
+            return next(iter(meanings.values()))
+        return meanings[found]
+
+    def inside(self, *names: str) -> Fields | None:
+        """The fields of the object under the first of these names; None where there is none. Notes and problems are
+        the outer ones'."""
+        found = self.value(*names)
+        if found is None:
+            return None
+        name = next(name for name in names if self._document.get(name) is not None)
+        if not isinstance(found, dict):
+            self.fail(f"{name}: expected an object or null, found {shown(found)}")
+            return None
+        inner = Fields(found, f"{self.where}: {name}")
+        inner._problems, inner.notes = self._problems, self.notes
+        return inner
+
+    def must_be(self, name: str, expected: Collection[object], why: str) -> None:
+        """Anything else in this field would be another computation, which is not supported."""
+        found = self.value(name)
+        if found is not None and not any(type(found) is type(e) and found == e for e in expected):
+            self.fail(f"{name}: {shown(found)} is not supported: {why}")
+
+    def check_unknown(self, harmless: Iterable[str], ignored: Iterable[str]) -> None:
+        """Every field that nobody asked for may change what is computed: it is a problem, unless it is null or known
+        to be harmless."""
+        known = self._asked | set(harmless)
+        ignored = set(ignored)
+        for name, found in self._document.items():
+            if name in known or found is None:
+                continue
+            if name in ignored:
+                self.note(f"{printable(name)} is ignored, as asked")
+                continue
+            close = get_close_matches(name[:100], sorted(known), 1, 0.8)
+            hint = f"did you mean '{close[0]}'?" if close else f"--ignore {printable(name)} leaves it out of account"
+            self.fail(f"{printable(name)}: unknown field, {shown(found)}", hint)
+
+    def _missing(self, name: str, default: object, stand_in: object) -> Any:
+        if default is _REQUIRED:
+            self.fail(f"{name} is missing")
+            return stand_in
+        self.note(f"{name} is not given: {shown(default)}, the default of transformers")
+        return default
+
+
+def shown(value: object) -> str:
+    """A value from a configuration, as messages have it: short and printable."""
+    if isinstance(value, dict):
+        return f"an object of {len(value):,} fields"
+    if isinstance(value, list):
+        return f"a list of {len(value):,} items"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**30:
+        return "an integer of more than 30 digits"
+    return printable(json.dumps(value) if isinstance(value, bool | str) or value is None else repr(value))
+
+
+def printable(text: str) -> str:
+    """A text from a file that no terminal stumbles over."""
+    short = text if len(text) <= 80 else f"{text[:77]}..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short)
+
+
+def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = counts.most_common(1)[0][0]
+        raise ValueError(f"the field {printable(twice)} stands twice in one object")
+    return table
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _no_object(where: str, why: str) -> ModelError:
+    return ModelError([Diagnostic(f"{where}: this is no configuration: {why}")])

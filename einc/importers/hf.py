@@ -1,0 +1,89 @@
+"""From the configuration of a Hugging Face model to a text of the model language.
+
+The architecture that the configuration names decides what is computed. Code that comes with a model is never run, and a
+field that this importer does not know is an error: it may change the model.
+"""
+
+from __future__ import annotations
+
+from einc.errors import UsageError
+from einc.importers import decoders, encoders
+from einc.importers.common import HARMLESS
+from einc.importers.fields import Fields, parse, printable, shown
+from einc.importers.request import Imported, Request
+from einc.importers.stored import Stored
+from einc.importers.writing import comment, name_of
+
+_DEFAULTS = {
+    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "bert": "BertModel",
+}  # fmt: skip
+
+
+def import_hf(config: bytes, where: str, name: str, request: Request, stored: frozenset[str] | None) -> Imported:
+    """The model that a config.json describes.
+
+    `where` names the configuration in messages, `name` is what the model should be called; `stored` are the names of
+    the tensors in its weight files, None where it has none. Raises ModelError with everything that is wrong, or that
+    einc does not support.
+    """
+    document = parse(config, where)
+    fields = Fields(document, where)
+    architecture = _architecture(fields)
+    files = Stored(stored, fields)
+    lines = comment(f"{printable(name)}: {architecture or 'a model'}, imported from its config.json.", "")
+    word = name_of(name)
+    if architecture in decoders.ARCHITECTURES:
+        _refuse_options(request, True, architecture)
+        decoder = decoders.read(fields, decoders.ARCHITECTURES[architecture])
+        _check_unknown(fields, request)
+        lines += decoders.text(decoder, request, files, word, fields)
+    elif architecture in encoders.ARCHITECTURES:
+        _refuse_options(request, False, architecture)
+        encoder = encoders.read(fields, encoders.ARCHITECTURES[architecture])
+        _check_unknown(fields, request)
+        lines += encoders.text(encoder, request, files, word, fields)
+    fields.check()
+    return Imported(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes))
+
+
+def _architecture(fields: Fields) -> str | None:
+    """The architecture that is to be imported; None where there is none that einc knows."""
+    kind, listed = fields.value("model_type"), fields.value("architectures")
+    known = {*decoders.ARCHITECTURES, *encoders.ARCHITECTURES}
+    if listed is not None:
+        if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], str):
+            fields.fail(f"architectures: expected a list of one name, found {shown(listed)}")
+            return None
+        (architecture,) = listed
+        if architecture not in known:
+            hint = f"supported are {', '.join(sorted(known))}"
+            fields.fail(f"architectures: {shown(architecture)} is not supported", hint)
+            return None
+        family = decoders.ARCHITECTURES.get(architecture, "bert")
+        if kind is not None and kind != family:
+            fields.fail(f"model_type: expected {family!r} for a {architecture}, found {shown(kind)}")
+        return str(architecture)
+    if kind is None:
+        fields.fail("model_type and architectures are missing", "this may be no configuration of a model")
+        return None
+    if not isinstance(kind, str) or kind not in _DEFAULTS:
+        fields.fail(f"model_type: {shown(kind)} is not supported", f"supported are {', '.join(_DEFAULTS)}")
+        return None
+    fields.note(f"architectures is not given: {_DEFAULTS[kind]}")
+    return _DEFAULTS[kind]
+
+
+def _check_unknown(fields: Fields, request: Request) -> None:
+    fields.check_unknown(HARMLESS, request.ignored)
+
+
+def _refuse_options(request: Request, decoder: bool, architecture: str) -> None:
+    """Options that mean nothing for this kind of model."""
+    given: dict[str, object]
+    if decoder:
+        given = {"--pool": request.pool, "--normalize": request.normalize, "--segments": request.segments}
+    else:
+        given = {"--decode": request.decode, "--cache": request.cache, "--logits": request.logits}
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"{option} means nothing for a {architecture}")

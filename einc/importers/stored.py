@@ -1,0 +1,51 @@
+"""The names that weights have in the files of a folder, where publishers differ in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+
+from einc.importers.fields import Fields, printable
+from einc.importers.writing import Weight
+
+MOST_MISSING = 10
+
+
+class Stored:
+    """The names in the weight files, or None where a folder has no weights (yet)."""
+
+    def __init__(self, names: frozenset[str] | None, fields: Fields) -> None:
+        self._names = names
+        self._fields = fields
+
+    def has(self, name: str) -> bool:
+        return self._names is not None and name in self._names
+
+    def spelling(self, table: Sequence[Weight], *alternatives: Callable[[str], str]) -> Sequence[Weight]:
+        """The table with every name spelled as the files spell it: as it is, or as an alternative has it."""
+        return [self._spelled(weight, alternatives) for weight in table]
+
+    def check(self, tables: Sequence[tuple[Sequence[Weight], int]]) -> None:
+        """Whether the files have all weights of these tables, each of which comes with its number of layers."""
+        if self._names is None:
+            self._fields.note("there are no weights beside it; their names are those that transformers gives")
+            return
+        wanted = [
+            weight.stored.replace("{i}", str(layer)) for table, layers in tables for layer in range(layers)
+            for weight in table
+        ]  # fmt: skip
+        missing = [name for name in wanted if name not in self._names]
+        known = sorted(self._names)
+        for name in missing[:MOST_MISSING]:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean '{printable(close[0])}'?" if close else None
+            self._fields.fail(f"the weight files beside it have no '{name}'", hint)
+        if len(missing) > MOST_MISSING:
+            self._fields.fail(f"the weight files miss {len(missing) - MOST_MISSING} more weights")
+
+    def _spelled(self, weight: Weight, alternatives: Sequence[Callable[[str], str]]) -> Weight:
+        for change in alternatives:
+            other = Weight(weight.name, weight.dims, change(weight.stored))
+            if not self.has(weight.stored.replace("{i}", "0")) and self.has(other.stored.replace("{i}", "0")):
+                return other
+        return weight
