@@ -2,12 +2,14 @@
 
 Scores are made for a tile at a time: some query rows of one sequence, all query heads of a group stacked as further
 rows, against some of the keys that those rows can see. So one matrix product serves a group of heads, and keys that no
-row of a block can see are never read. The tiles of one row block are combined by running maxima and sums. Small
-tiles take several heads at a time, 16-bit floats are widened tile by tile.
+row of a block can see are never multiplied. The tiles of one row block are combined by running maxima and sums. Small
+tiles take several heads at a time. 16-bit floats are widened first: all of a head where many row blocks need them and
+they are not too many, else tile by tile.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +25,14 @@ STACKED = 256
 """Query rows in a tile, all heads of a group together: enough for a fast matrix product."""
 ROWS = 64
 """Queries of one head in a tile where they see different keys: half as many scores per row are made in vain."""
-KEYS = 1024
+KEYS = 512
 """Keys in a tile."""
+THIN, THIN_KEYS = 16, 256
+"""Keys in a tile of no more than `THIN` rows: small matrix products are fastest if nothing is packed for them."""
 SCORES = STACKED * KEYS
-"""Scores in a tile of several heads: 1 MiB of f32, which stays in a core's cache."""
+"""Scores in a tile of several heads: half a MiB of f32, which stays in a core's cache."""
+WIDENED = 1 << 22
+"""Elements of keys and values that are widened at once: 16 MiB of f32."""
 
 
 def build_attention(
@@ -44,7 +50,8 @@ def build_attention(
         return _Worker(signature, tiles, memory).run
 
     width = signature.q.shape[2] + signature.v.shape[2]
-    return Kernel(bind, tiles.scratch, signature.q.shape[0] * signature.most_pairs() * (width / 20 + 2))
+    scoring = signature.q.shape[0] * signature.most_pairs() * (width / 30 + 1.5)
+    return Kernel(bind, tiles.scratch, scoring + 0.1 * (signature.k.size + signature.v.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ class Tiles:
 
     heads: int
     keys: int
+    all_keys: bool  # are widened at once
     rows: tuple[Rows, ...]
     scratch: int
     queries: ScratchArray
@@ -74,9 +82,13 @@ class Tiles:
             most = min(most, ROWS) if group > 1 else ROWS
         rows = tuple(block for part in signature.sequences() for block in part.split(most))
         longest = max((block.queries.stop - block.queries.start for block in rows), default=1)
-        keys = max(1, min(KEYS, max((up - lo for lo, up in (block.keys for block in rows)), default=1)))
-        heads = max(1, min(k.shape[0], SCORES // (group * longest * keys)))
         stacked = group * longest
+        tile = KEYS if stacked > THIN else min(KEYS, THIN_KEYS)
+        keys = max(1, min(tile, max((up - lo for lo, up in (block.keys for block in rows)), default=1)))
+        heads = max(1, min(k.shape[0], SCORES // (stacked * keys)))
+        used_often = any(a.keys == b.keys for a, b in itertools.pairwise(rows))
+        all_keys = used_often and heads * k.shape[1] * (k.shape[2] + v.shape[2]) <= WIDENED
+        span = k.shape[1] if all_keys else keys
         plan = ScratchPlan()
         flags = np.dtype(np.bool_)
 
@@ -86,15 +98,16 @@ class Tiles:
         return Tiles(
             heads,
             keys,
+            all_keys,
             rows,
             queries=take(stacked, q.shape[2]),
             scores=take(stacked, keys),
-            wide_keys=take(keys, k.shape[2]) if k.dtype != dtype else None,
-            wide_values=take(keys, v.shape[2]) if v.dtype != dtype or signature.mask is not None else None,
+            wide_keys=take(span, k.shape[2]) if k.dtype != dtype else None,
+            wide_values=take(span, v.shape[2]) if v.dtype != dtype or signature.mask is not None else None,
             totals=take(stacked, v.shape[2]),
             parts=take(stacked, v.shape[2]),
             lines=tuple(take(stacked, 1) for _ in range(4)),
-            hidden=plan.take((longest * keys,), flags),
+            hidden=plan.take((max(longest * keys, span),), flags),
             places=plan.take((longest,), np.dtype(np.int64)),
             scratch=plan.size,
         )
@@ -114,9 +127,11 @@ class _Worker:
         self.lines = [line.of(memory) for line in tiles.lines]
         tokens = max(signature.q.shape[1], signature.k.shape[1])
         self.tokens = np.arange(tokens, dtype=np.int64)
+        self.widened: tuple[int, int, int] | None = None  # the first head and the keys that are now in wide memory
         self.least = np.finfo(signature.dtype).min
 
     def run(self) -> None:
+        self.widened = None
         for head in range(0, self.s.k.shape[0], self.tiles.heads):
             heads = slice(head, min(head + self.tiles.heads, self.s.k.shape[0]))
             for rows in self.tiles.rows:
@@ -145,14 +160,14 @@ class _Worker:
         for tile in range(tiles):
             keys = (lo + tile * (up - lo) // tiles, lo + (tile + 1) * (up - lo) // tiles)
             scores = _carved(self.scores, count, stacked, keys[1] - keys[0])
-            np.matmul(q, self._keys(heads, keys).swapaxes(1, 2), out=scores)
+            own_keys, values = self._operands(heads, keys)
+            np.matmul(q, own_keys.swapaxes(1, 2), out=scores)
             self._hide(scores.reshape(count, group, queries, -1), places, (lowest, highest), keys)
             np.maximum.reduce(scores, axis=-1, out=new, keepdims=True)
             np.maximum(largest, new, out=new)
             np.subtract(scores, new, out=scores)
             np.exp(scores, out=scores)
             np.add.reduce(scores, axis=-1, out=part, keepdims=True)
-            values = self._values(heads, keys)
             if tile == 0:
                 np.matmul(scores, values, out=totals)
                 np.copyto(sums, part)
@@ -172,24 +187,23 @@ class _Worker:
         o = s.o[own, rows.queries]
         np.copyto(o, totals.reshape(o.shape), casting="unsafe")
 
-    def _keys(self, heads: slice, keys: tuple[int, int]) -> Array:
-        view = self.s.k[heads, keys[0] : keys[1]]
-        if self.wide_keys is None:
-            return view
-        wide = _carved(self.wide_keys, *view.shape)
-        np.copyto(wide, view, casting="unsafe")
-        return wide
-
-    def _values(self, heads: slice, keys: tuple[int, int]) -> Array:
-        """Those that the mask hides are 0: they may be anything, and 0 times that need not be 0."""
-        view = self.s.v[heads, keys[0] : keys[1]]
-        if self.wide_values is None:
-            return view
-        wide = _carved(self.wide_values, *view.shape)
-        np.copyto(wide, view, casting="unsafe")
-        if self.s.mask is not None:
-            np.copyto(wide, 0, where=self._masked(keys)[:, np.newaxis])
-        return wide
+    def _operands(self, heads: slice, keys: tuple[int, int]) -> tuple[Array, Array]:
+        """Keys and values of some heads, wide; what the mask hides of the values, which may be anything, is 0."""
+        s = self.s
+        lo, up = (0, s.k.shape[1]) if self.tiles.all_keys else keys
+        views = [s.k[heads, lo:up], s.v[heads, lo:up]]
+        fresh = self.widened != (heads.start, lo, up)
+        self.widened = (heads.start, lo, up)
+        for n, memory in enumerate((self.wide_keys, self.wide_values)):
+            if memory is not None:
+                wide = _carved(memory, *views[n].shape)
+                if fresh:
+                    np.copyto(wide, views[n], casting="unsafe")
+                views[n] = wide
+        if s.mask is not None and fresh:
+            np.copyto(views[1], 0, where=self._masked((lo, up))[:, np.newaxis])
+        inside = slice(keys[0] - lo, keys[1] - lo)
+        return views[0][:, inside], views[1][:, inside]
 
     def _masked(self, keys: tuple[int, int]) -> Array:
         assert self.s.mask is not None
