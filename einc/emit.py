@@ -114,6 +114,7 @@ def _operation(
         inputs=tuple(tensors[name] for name in node.inputs),
         outputs=tuple(tensors[name] for name in node.outputs),
         aggregations=tuple(operator.aggregations),  # type: ignore[arg-type]  # a name that no reader knows is refused
+        merges=tuple(b.Merge(merge.outputs, merge.dims, merge.whole) for merge in operator.merges),
         kernel=operator.kernel.name,
         kernel_attributes=_attributes(dict(operator.kernel.attributes)),
         indices=tuple(
@@ -165,8 +166,8 @@ def _task(task: Task, operations: Mapping[str, int], blocks: _Blocks) -> b.AnyTa
         case TaskKind.TRANSFER:
             return b.TransferTask(site, node, after, blocks.region(task.reads[0]), blocks.region(task.writes[0]))
         case TaskKind.AGGREGATE:
-            reads, write = blocks.regions(task.reads), blocks.region(task.writes[0])
-            return b.AggregateTask(site, node, after, task.aggregation, reads, write)  # type: ignore[arg-type]
+            reads, writes = blocks.regions(task.reads), blocks.regions(task.writes)
+            return b.AggregateTask(site, node, after, task.aggregation, reads, writes)  # type: ignore[arg-type]
         case TaskKind.COPY:
             return b.CopyTask(site, node, after, blocks.regions(task.reads), blocks.regions(task.writes))
         case TaskKind.FENCE:

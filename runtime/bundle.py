@@ -35,6 +35,7 @@ from runtime.schema import (
     Function,
     Index,
     KernelTask,
+    Merge,
     Operation,
     Output,
     Record,
@@ -49,8 +50,8 @@ from runtime.validate import validate
 __all__ = [
     "HEADER", "ITEMSIZE", "MAGIC", "MAX_BYTES", "SCHEMA_VERSION", "AggregateTask", "AggregationName", "AnyTask",
     "Attribute", "Block", "Buffer", "Bundle", "CopyTask", "Cost", "DTypeName", "Exchange", "FenceTask", "Function",
-    "Index", "KernelTask", "Operation", "Output", "Record", "Region", "Scalar", "Task", "Tensor", "TransferTask",
-    "decode", "encode", "read_bundle", "seal",
+    "Index", "KernelTask", "Merge", "Operation", "Output", "Record", "Region", "Scalar", "Task", "Tensor",
+    "TransferTask", "decode", "encode", "read_bundle", "seal",
 ]  # fmt: skip
 
 MAGIC = b"\x89EINC\r\n\x1a"

@@ -11,11 +11,11 @@ from typing import Literal
 
 import msgspec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised by every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
-AggregationName = Literal["sum", "max", "min", "prod"]
+AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk"]
 Scalar = bool | int | float | str
 Attribute = Scalar | list[Scalar]
 
@@ -78,8 +78,22 @@ class Index(Record, frozen=True):
     intervals: tuple[tuple[int, int], ...]
 
 
+class Merge(Record, frozen=True):
+    """Outputs of an operation (positions among them, the primary first) whose partial blocks aggregate together.
+
+    `dims` says for every dimension of every member which one of the primary it is. The dimensions of the primary that
+    a member lacks, and those in `whole`, are not cut by the operation; those in `whole` not by an aggregation either.
+    """
+
+    outputs: tuple[int, ...]
+    dims: tuple[tuple[int, ...], ...]
+    whole: tuple[int, ...]
+
+
 class Operation(Record, frozen=True):
     """An abstract operator as it was planned. `inputs` and `outputs` are positions in `Bundle.tensors`.
+
+    Members of a merge have its operation's name in `aggregations`, and no other output has such a name.
 
     `family` and `attributes` let a reader that knows the operators restore it; `kernel` and `kernel_attributes` are
     what the runtime needs.
@@ -93,6 +107,7 @@ class Operation(Record, frozen=True):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     aggregations: tuple[AggregationName, ...]
+    merges: tuple[Merge, ...]
     kernel: str
     kernel_attributes: dict[str, Attribute]
     indices: tuple[Index, ...]
@@ -146,11 +161,14 @@ class TransferTask(Task, frozen=True, tag="transfer"):
 
 
 class AggregateTask(Task, frozen=True, tag="aggregate"):
-    """Combines two or more regions of one block into one, in the order given."""
+    """Combines two or more partial copies of one block, in the order given, into one.
+
+    A copy is one region, or one for every member of a merge: `writes` has as many, and `reads` copy after copy.
+    """
 
     aggregation: AggregationName
     reads: tuple[Region, ...]
-    write: Region
+    writes: tuple[Region, ...]
 
 
 class CopyTask(Task, frozen=True, tag="copy"):

@@ -23,6 +23,7 @@ from runtime.checks import (
     require_unique,
 )
 from runtime.errors import PlanFault
+from runtime.merges import groups, require_aggregation, require_merges
 from runtime.schema import (
     ITEMSIZE,
     AggregateTask,
@@ -117,6 +118,7 @@ def _operations(bundle: Bundle) -> None:
         require(len(operation.aggregations) == outputs, where, f"not one aggregation for each of {outputs} outputs")
         _indices(operation, where)
         _functions(bundle, operation, where, budget)
+        require_merges(bundle, operation, where)
     for position, computed in enumerate(known):
         require(computed, f"tensors[{position}]", "no operation computes this value")
     total = sum(o.cost.repartition + o.cost.join + o.cost.aggregation for o in bundle.operations)
@@ -257,11 +259,7 @@ def _overlaps(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int, int]]) 
 def _tasks(bundle: Bundle) -> None:
     names = {operation.name for operation in bundle.operations}
     names.update(bundle.tensors[o.tensor].name for o in bundle.outputs if 0 <= o.tensor < len(bundle.tensors))
-    aggregations = {
-        tensor: aggregation
-        for operation in bundle.operations
-        for tensor, aggregation in zip(operation.outputs, operation.aggregations, strict=True)
-    }
+    aggregating = groups(bundle)
     written = [buffer.role in ("input", "weight") for buffer in bundle.buffers]
     missing = [set(range(len(operation.functions))) for operation in bundle.operations]
     for i, task in enumerate(bundle.tasks):
@@ -284,11 +282,9 @@ def _tasks(bundle: Bundle) -> None:
         elif isinstance(task, TransferTask):
             _same(bundle, task.read, task.write, where)
         elif isinstance(task, AggregateTask):
-            require(len(task.reads) >= 2, f"{where}.reads", "an aggregation has at least two")
-            for region in task.reads:
-                _same(bundle, region, task.write, where)
-            expected = aggregations.get(bundle.buffers[task.write.buffer].tensor)
-            require(task.aggregation == expected, where, f"{task.aggregation}, where the tensor's is {expected}")
+            require_aggregation(bundle, task, aggregating, where)
+            for k, region in enumerate(task.reads):
+                _same(bundle, region, task.writes[k % len(task.writes)], where)
         elif isinstance(task, CopyTask):
             require(len(task.reads) == len(task.writes), where, f"{len(task.reads)} reads, {len(task.writes)} writes")
             for read, write in zip(task.reads, task.writes, strict=True):
@@ -304,12 +300,9 @@ def _regions(bundle: Bundle, task: AnyTask, where: str) -> tuple[Located, Locate
     """What a task reads and writes, each with its place; all of it exists, and at the sites where it must be."""
     if isinstance(task, TransferTask):
         reads, writes = [(f"{where}.read", task.read)], [(f"{where}.write", task.write)]
-    elif isinstance(task, KernelTask | CopyTask):
+    elif isinstance(task, KernelTask | CopyTask | AggregateTask):
         reads = [(f"{where}.reads[{k}]", region) for k, region in enumerate(task.reads)]
         writes = [(f"{where}.writes[{k}]", region) for k, region in enumerate(task.writes)]
-    elif isinstance(task, AggregateTask):
-        reads = [(f"{where}.reads[{k}]", region) for k, region in enumerate(task.reads)]
-        writes = [(f"{where}.write", task.write)]
     else:
         return [], []
     for at, region in itertools.chain(reads, writes):

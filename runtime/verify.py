@@ -9,13 +9,14 @@ What the kernels compute is not looked at.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from runtime import boxes
 from runtime.contents import LOADED, Content, Contents
 from runtime.errors import PlanFault
+from runtime.merges import Group, groups, projected
 from runtime.ordering import Ordering
 from runtime.schema import (
     ITEMSIZE,
@@ -55,11 +56,12 @@ def prove(bundle: Bundle) -> Proof:
     budget = boxes.Budget(MAX_STEPS)
     contents = Contents(bundle, ordering, budget)
     complete = _complete(bundle)
+    aggregating = groups(bundle)
     counts: Counter[type[AnyTask]] = Counter()
     moved = 0
     for position, task in enumerate(bundle.tasks):
         ordering.enter(position)
-        _execute(bundle, position, task, contents, complete, budget)
+        _execute(bundle, position, task, contents, complete, aggregating, budget)
         counts[type(task)] += 1
         if isinstance(task, TransferTask):
             tensor = bundle.tensors[bundle.buffers[task.read.buffer].tensor]
@@ -102,6 +104,7 @@ def _execute(
     task: AnyTask,
     contents: Contents,
     complete: Sequence[Complete],
+    aggregating: Mapping[int, Group],
     budget: boxes.Budget,
 ) -> None:
     """All reads of a task come before its writes, so that a task that overlaps with itself is found out."""
@@ -125,13 +128,8 @@ def _execute(
         for k, (region, content) in enumerate(zip(task.writes, found, strict=True)):
             contents.write(region, content, f"{where}.writes[{k}]", position)
     elif isinstance(task, AggregateTask):
-        total = contents.read(task.reads[0], f"{where}.reads[0]", position)
-        for k, region in enumerate(task.reads[1:], start=1):
-            at = f"{where}.reads[{k}]"
-            part = contents.read(region, at, position)
-            budget.spend(len(total) * len(part), at)
-            total = _combine(total, part, at)
-        contents.write(task.write, total, f"{where}.write", position, in_place=task.write == task.reads[0])
+        group = aggregating[bundle.buffers[task.writes[0].buffer].tensor]
+        _aggregate(position, task, group, contents, budget, where)
     else:
         assert_never(task)
 
@@ -144,6 +142,49 @@ def _require(content: Content, complete: Complete, where: str) -> None:
         if lacking:
             message = f"{boxes.show(block)} combines functions {_functions(mask)} of its producer"
             raise PlanFault(f"{message}, and lacks {_functions(lacking)}", where=where)
+
+
+def _aggregate(
+    position: int, task: AggregateTask, group: Group, contents: Contents, budget: boxes.Budget, where: str
+) -> None:
+    """Adds up each member on its own; that they are tuples is that every copy has the same in all members."""
+    members = len(task.writes)
+    found = [contents.read(region, f"{where}.reads[{k}]", position) for k, region in enumerate(task.reads)]
+    totals: list[Content] = found[:members]
+    for first in range(0, len(found), members):
+        _require_tuple(found[first : first + members], group, budget, f"{where}.reads[{first}]")
+        for n in range(members if first else 0):
+            at = f"{where}.reads[{first + n}]"
+            budget.spend(len(totals[n]) * len(found[first + n]), at)
+            totals[n] = _combine(totals[n], found[first + n], at)
+    for n, (region, total) in enumerate(zip(task.writes, totals, strict=True)):
+        contents.write(region, total, f"{where}.writes[{n}]", position, in_place=region == task.reads[n])
+
+
+def _require_tuple(copy: Sequence[Content], group: Group, budget: boxes.Budget, where: str) -> None:
+    """Elements that are combined as one tuple combine the same functions so far.
+
+    Elements belong to one tuple if they agree in the dimensions that both have, those in `whole` apart.
+    """
+    if len(copy) == 1:
+        return
+    for n, (content, dims) in enumerate(zip(copy, group.dims, strict=True)):
+        if n == 0 and not group.whole:
+            continue
+        budget.spend(len(copy[0]) * len(content), where)
+        for block, mask in copy[0]:
+            shadow = projected(block, dims)
+            for other, more in content:
+                if mask != more and _meet(shadow, other, [d in group.whole for d in dims]):
+                    message = f"{boxes.show(other)} of member {n} combines functions {_functions(more)}"
+                    belongs = f"{boxes.show(block)} of the primary, {_functions(mask)}"
+                    raise PlanFault(f"{message}, and what belongs to it, {belongs}", where=where)
+
+
+def _meet(a: Block, b: Block, apart: Sequence[bool]) -> bool:
+    """Whether two blocks have elements that agree in all dimensions but those set apart."""
+    bounds = zip(a.lower, a.upper, b.lower, b.upper, apart, strict=True)
+    return all(free or (lo < end and start < up) for lo, up, start, end, free in bounds)
 
 
 def _combine(left: Content, right: Content, where: str) -> Content:

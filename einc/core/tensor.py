@@ -60,6 +60,10 @@ class TensorType:
             return None
         return TensorType(lower, upper)
 
+    def projected(self, dims: Sequence[int]) -> TensorType:
+        """The type with these dimensions alone, in their order."""
+        return TensorType(tuple(self.lower[d] for d in dims), tuple(self.upper[d] for d in dims))
+
     def slices(self, origin: Sequence[int] | None = None) -> tuple[slice, ...]:
         """numpy slices of this block inside an array whose first element stands at `origin` (default: zero)."""
         base = origin if origin is not None else (0,) * self.rank

@@ -5,11 +5,13 @@ from __future__ import annotations
 from einc.core.tensor import TensorDesc
 from einc.errors import InternalError
 from einc.graph.graph import Graph, TensorKind
+from einc.ops.base import merges_fault
 
 
 def verify(graph: Graph) -> None:
     """Raises InternalError unless names are unique, every node reads what stands before it and is typed as its
-    operator says, every computed tensor has one producer, and the outputs are computed tensors."""
+    operator says, every computed tensor has one producer, the outputs are computed tensors, and what aggregates
+    together fits together."""
     table = graph.tensor_table()
     _require(len(table) == len(graph.tensors), "two tensors have one name")
     _require(len({node.name for node in graph.nodes}) == len(graph.nodes), "two nodes have one name")
@@ -26,6 +28,8 @@ def verify(graph: Graph) -> None:
             _require(name in table and name not in present, f"node {node.name} produces {name}, which it may not")
             _require_type(node.name, name, table[name].desc, desc)
             present.add(name)
+        fault = merges_fault(operator)
+        _require(fault is None, f"node {node.name}: {fault}")
     _require(present == set(table), "a computed tensor has no producer")
     _require(len(set(graph.outputs)) == len(graph.outputs), "a tensor is saved twice")
     for name in graph.outputs:

@@ -17,7 +17,7 @@ from einc.core.tensor import TensorDesc, TensorType
 from einc.core.tiling import Tiling, tiling_fault
 from einc.errors import InternalError
 from einc.logical.plan import Candidate
-from einc.ops.base import Operator
+from einc.ops.base import Operator, tuple_fault
 
 MOST_BOUNDS = 1 << 22
 """Bound on the dimensions of all blocks of all specs of an operator, so that absurd ranks cannot take minutes.
@@ -95,6 +95,10 @@ def _candidate(
         raise _refusal(operator, request, f"{len(spec.functions)} function specifications instead of {expected}")
     if any(len(f.inputs) != len(inputs) or len(f.outputs) != len(outputs) for f in spec.functions):
         raise _refusal(operator, request, _fault(operator, spec))
+    functions = spec.functions if operator.merges else ()
+    torn = next((fault for f in functions if (fault := tuple_fault(operator, f)) is not None), None)
+    if torn is not None:
+        raise _refusal(operator, request, torn)
     reads = [surveyor.survey([f.inputs[k] for f in spec.functions]) for k, surveyor in enumerate(inputs)]
     writes = [surveyor.survey([f.outputs[j] for f in spec.functions]) for j, surveyor in enumerate(outputs)]
     sound_reads, sound_writes = [r for r in reads if r is not None], [w for w in writes if w is not None]

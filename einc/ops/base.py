@@ -139,6 +139,43 @@ class Operator(ABC):
         return None
 
 
+def merges_fault(operator: Operator) -> str | None:
+    """Why what the operator says of its outputs' aggregation cannot be, in words, or None where it can."""
+    outputs, names = operator.outputs, operator.aggregations
+    if len(names) != len(outputs):
+        return f"{len(names)} aggregations for {len(outputs)} outputs"
+    members = [j for merge in operator.merges for j in merge.outputs]
+    if len(set(members)) != len(members) or not all(0 <= j < len(outputs) for j in members):
+        return f"outputs {members} aggregate together"
+    for merge in operator.merges:
+        if len(merge.outputs) < 2 or len(merge.dims) != len(merge.outputs):
+            return f"a merge of {len(merge.outputs)} outputs has dimensions for {len(merge.dims)}"
+        primary = outputs[merge.outputs[0]]
+        if merge.dims[0] != tuple(range(primary.rank)):
+            return f"the primary's own dimensions are {merge.dims[0]}"
+        for j, dims in zip(merge.outputs, merge.dims, strict=True):
+            inside = all(0 <= d < primary.rank for d in (*dims, *merge.whole)) and len(set(dims)) == len(dims)
+            if not inside or tuple(primary.shape[d] for d in dims) != outputs[j].shape:
+                return f"dimensions {dims} of {primary} are not those of {outputs[j]}"
+            if names[j] != merge.operation:
+                return f"output {j} aggregates by {names[j]}, and its merge by {merge.operation}"
+    return None
+
+
+def tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
+    """Why the output blocks of a function specification are not tuples as the operator's merges ask for them."""
+    for merge in operator.merges:
+        whole, primary = operator.outputs[merge.outputs[0]].type, function.outputs[merge.outputs[0]]
+        for j, dims in zip(merge.outputs, merge.dims, strict=True):
+            if function.outputs[j] != primary.projected(dims):
+                return f"output {j}: block {function.outputs[j]} does not belong to block {primary} of the same tuple"
+        lacking = {d for d in range(whole.rank) if any(d not in dims for dims in merge.dims)}
+        uncut = sorted(lacking.union(merge.whole))
+        if primary.projected(uncut) != whole.projected(uncut):
+            return f"output {merge.outputs[0]}: block {primary} cuts a dimension that its tuples need whole"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class DimMap:
     """How one dimension of a tensor follows a shardable index.

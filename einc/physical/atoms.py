@@ -1,29 +1,38 @@
-"""The overlay of what exists and what is required, as numbered cells: the atoms (paper, Section 5.3).
+"""What an operator reads, what of it exists, and the atoms that an exchange may move (paper, Section 5.3).
 
-Blocks that earlier exchanges aggregated belong to what exists, beside the producer's output blocks, so that every
-block that exists or is required is a disjoint union of atoms.
+The overlay of what exists and what is required is a grid whose cells are the atoms. Blocks that earlier exchanges
+aggregated belong to what exists, beside the producer's output blocks, so that every block that exists or is required
+is a disjoint union of atoms.
+
+Tensors that aggregate together share one grid, in the dimensions of the primary. What of them is whole somewhere
+moves tensor by tensor, as needed; what is still in partial copies moves as tuples: an atom carries its part of every
+member until it is aggregated where it was needed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from einc.core.tensor import TensorType
 from einc.core.tiling import Overlay
-from einc.physical.residency import Copy, Residency
+from einc.physical.program import Region
+from einc.physical.residency import Copy, Residency, Whole
+
+Cuts = tuple[tuple[int, ...], ...]
+"""Per dimension, all bounds in ascending order."""
 
 
 class Grid:
-    """The cells of an overlay, numbered in ascending order."""
+    """The cells between cuts, numbered in ascending order."""
 
     __slots__ = ("_blocks", "_positions", "counts", "cuts")
 
-    def __init__(self, whole: TensorType, blocks: Iterable[TensorType]) -> None:
-        self.cuts = Overlay(whole, set(blocks)).cuts
-        self.counts = tuple(len(cuts) - 1 for cuts in self.cuts)
-        self._positions = [{cut: i for i, cut in enumerate(cuts)} for cuts in self.cuts]
+    def __init__(self, cuts: Cuts) -> None:
+        self.cuts = cuts
+        self.counts = tuple(len(own) - 1 for own in cuts)
+        self._positions = [{cut: i for i, cut in enumerate(own)} for own in cuts]
         self._blocks: dict[int, TensorType] = {}
 
     def __len__(self) -> int:
@@ -49,37 +58,177 @@ class Grid:
             known = self._blocks[cell] = TensorType(tuple(reversed(lower)), tuple(reversed(upper)))
         return known
 
-    def volumes(self) -> list[int]:
-        """The number of elements of every cell."""
+    def volumes(self, dims: Sequence[int] | None = None) -> list[int]:
+        """The number of elements of every cell (of its projection to `dims`)."""
         volumes = [1]
-        for cuts in self.cuts:
-            widths = [up - lo for lo, up in itertools.pairwise(cuts)]
+        for d, cuts in enumerate(self.cuts):
+            counted = dims is None or d in dims
+            widths = [up - lo if counted else 1 for lo, up in itertools.pairwise(cuts)]
             volumes = [volume * width for volume in volumes for width in widths]
         return volumes
 
 
-class Inflow:
-    """One tensor that an operator reads: what exists of it, what each function specification needs, and the atoms.
+class Read:
+    """One tensor that an operator reads.
 
-    `blocks[f]` are the distinct blocks of the tensor that function specification f reads, and `needs[f]` their cells;
-    `owners[cell]` are the copies of the producer's block that the cell lies in; `whole[s]` are the cells that site s
-    has already, fully aggregated.
+    `blocks[f]` are the distinct blocks of it that function specification f reads; `whole[s]` are the cells of its
+    grid that site s has already, fully aggregated.
     """
 
-    __slots__ = ("blocks", "grid", "needs", "owners", "residency", "whole")
+    __slots__ = ("blocks", "grid", "residency", "whole")
 
-    def __init__(self, residency: Residency, blocks: Sequence[tuple[TensorType, ...]]) -> None:
+    def __init__(self, residency: Residency, blocks: Sequence[tuple[TensorType, ...]], grid: Grid) -> None:
         self.residency = residency
         self.blocks = tuple(blocks)
-        existing = itertools.chain(residency.copies, (whole.block for whole in residency.wholes))
-        self.grid = Grid(residency.desc.type, itertools.chain(existing, *self.blocks))
-        self.needs = tuple(
-            tuple(sorted({cell for block in own for cell in self.grid.cells(block)})) for own in self.blocks
-        )
-        self.owners: list[tuple[Copy, ...]] = [()] * len(self.grid)
-        for block, copies in residency.copies.items():
-            for cell in self.grid.cells(block):
-                self.owners[cell] = copies
+        self.grid = grid
         self.whole: dict[int, set[int]] = {}
         for whole in residency.wholes:
-            self.whole.setdefault(whole.site, set()).update(self.grid.cells(whole.block))
+            self.whole.setdefault(whole.site, set()).update(grid.cells(whole.block))
+
+    def needs(self) -> list[set[int]]:
+        """The cells that every function specification reads."""
+        return [{cell for block in own for cell in self.grid.cells(block)} for own in self.blocks]
+
+
+class Inflow:
+    """Atoms that may have to move: the cells of a grid, each with a part of every tensor in `carried`.
+
+    `dims` says for every tensor carried which dimension of the grid each of its dimensions is. `needs[f]` are the cells
+    that function specification f reads, ascending. `copies` are the producer's blocks of the first tensor with the
+    copies of each, and `owners[cell]` those of the block that the cell lies in; a cell without any is known by a single
+    name and is whole somewhere. `wholes` are the blocks that sites have already, and `whole[s]` the cells.
+    """
+
+    __slots__ = ("carried", "copies", "dims", "grid", "needs", "owners", "whole", "wholes")
+
+    def __init__(
+        self,
+        carried: Sequence[Residency],
+        dims: Sequence[tuple[int, ...]],
+        grid: Grid,
+        needs: Iterable[Iterable[int]],
+        copies: Mapping[TensorType, tuple[Copy, ...]],
+        wholes: Iterable[Whole] = (),
+        whole: Mapping[int, set[int]] | None = None,
+    ) -> None:
+        self.carried = tuple(carried)
+        self.dims = tuple(dims)
+        self.grid = grid
+        self.needs = tuple(tuple(sorted(own)) for own in needs)
+        self.copies = copies
+        self.wholes = tuple(wholes)
+        self.whole: Mapping[int, set[int]] = whole or {}
+        self.owners: list[tuple[Copy, ...]] = [()] * len(grid)
+        for block, own in copies.items():
+            for cell in grid.cells(block):
+                self.owners[cell] = own
+
+    @property
+    def name(self) -> str:
+        """That of the first tensor."""
+        return self.carried[0].name
+
+    def sizes(self) -> list[int]:
+        """Bytes of every cell, over all that is carried."""
+        sizes = [0] * len(self.grid)
+        for residency, dims in zip(self.carried, self.dims, strict=True):
+            itemsize = residency.desc.dtype.itemsize
+            sizes = [total + volume * itemsize for total, volume in zip(sizes, self.grid.volumes(dims), strict=True)]
+        return sizes
+
+    def parts(self, cell: int) -> list[TensorType]:
+        """What an atom has of every tensor that is carried."""
+        return [self.grid.block(cell).projected(dims) for dims in self.dims]
+
+    def copy(self, cell: int, number: int) -> tuple[Region, ...]:
+        """Where the parts of an atom's copy are."""
+        block = self.owners[cell][number].region.block
+        regions = []
+        for residency, dims, part in zip(self.carried, self.dims, self.parts(cell), strict=True):
+            own = residency.copies[block.projected(dims)][number]
+            regions.append(Region(own.region.buffer, part))
+        return tuple(regions)
+
+
+def inflows_of(
+    reads: Mapping[str, Sequence[tuple[TensorType, ...]]], residencies: Mapping[str, Residency]
+) -> tuple[list[Read], list[Inflow]]:
+    """The tensors that an operator reads (blocks per function specification), and the atoms of all of them."""
+    found: dict[str, Read] = {}
+    inflows: list[Inflow] = []
+    for name, blocks in reads.items():
+        if name in found:
+            continue
+        residency = residencies[name]
+        if len(residency.group.members) == 1:
+            existing = itertools.chain(residency.copies, (whole.block for whole in residency.wholes))
+            grid = Grid(Overlay(residency.desc.type, set(itertools.chain(existing, *blocks))).cuts)
+            found[name] = Read(residency, blocks, grid)
+            inflows.append(_alone(found[name], residency.copies, found[name].needs()))
+        else:
+            own = {member: reads[member] for member in residency.group.members if member in reads}
+            made, flows = _together(own, [residencies[member] for member in residency.group.members])
+            found.update(made)
+            inflows += flows
+    return [found[name] for name in reads], inflows
+
+
+def _alone(read: Read, copies: Mapping[TensorType, tuple[Copy, ...]], needs: Sequence[Iterable[int]]) -> Inflow:
+    residency = read.residency
+    dims = (tuple(range(residency.desc.rank)),)
+    return Inflow((residency,), dims, read.grid, needs, copies, residency.wholes, read.whole)
+
+
+def _together(
+    reads: Mapping[str, Sequence[tuple[TensorType, ...]]], members: Sequence[Residency]
+) -> tuple[dict[str, Read], list[Inflow]]:
+    """Members of one merge: an inflow for each that is read and whole somewhere, and one of tuples for the rest."""
+    primary, group = members[0], members[0].group
+    extent = primary.desc.type
+    blocks = set(primary.copies)
+    for residency, dims in zip(members, group.dims, strict=True):
+        required = itertools.chain(*reads.get(residency.name, ()))
+        for block in itertools.chain(required, (whole.block for whole in residency.wholes)):
+            blocks.add(_lifted(block, dims, extent))
+    cuts = Overlay(extent, blocks).cuts
+    tuples = Grid(tuple((own[0], own[-1]) if d in group.whole else own for d, own in enumerate(cuts)))
+    found: dict[str, Read] = {}
+    inflows: list[Inflow] = []
+    open_needs: list[set[int]] = [set() for _ in next(iter(reads.values()))]
+    for residency, dims in zip(members, group.dims, strict=True):
+        if residency.name not in reads:
+            continue
+        grid = Grid(tuple(cuts[d] for d in dims))
+        read = found[residency.name] = Read(residency, reads[residency.name], grid)
+        settled = set().union(*read.whole.values())
+        needs = read.needs()
+        if any(own & settled for own in needs):
+            inflows.append(_alone(read, {}, [own & settled for own in needs]))
+        for own, needed in zip(needs, open_needs, strict=True):
+            there = {tuples.block(cell).projected(dims) for cell in needed}
+            for cell in sorted(own - settled):
+                if not any(part.contains(grid.block(cell)) for part in there):
+                    needed.add(_first_cell(tuples, grid.block(cell), dims))
+    if any(open_needs):
+        inflows.append(Inflow(members, group.dims, tuples, open_needs, primary.copies))
+    return found, inflows
+
+
+def _first_cell(grid: Grid, block: TensorType, dims: Sequence[int]) -> int:
+    """The first cell whose projection to `dims` contains `block`."""
+    cell = 0
+    for d, (count, cuts) in enumerate(zip(grid.counts, grid.cuts, strict=True)):
+        at = 0
+        if d in dims:
+            lower = block.lower[dims.index(d)]
+            at = next(i for i in range(count) if lower < cuts[i + 1])
+        cell = cell * count + at
+    return cell
+
+
+def _lifted(block: TensorType, dims: Sequence[int], whole: TensorType) -> TensorType:
+    """The block of the primary that projects to `block`, whole in the dimensions that `dims` lacks."""
+    lower, upper = list(whole.lower), list(whole.upper)
+    for d, lo, up in zip(dims, block.lower, block.upper, strict=True):
+        lower[d], upper[d] = lo, up
+    return TensorType(tuple(lower), tuple(upper))

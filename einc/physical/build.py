@@ -18,7 +18,7 @@ from einc.exprog.program import Program, targets_of
 from einc.graph.graph import Node, TensorKind
 from einc.logical.plan import Choice, LogicalPlan
 from einc.machines.model import Machine, Pair
-from einc.physical.atoms import Inflow
+from einc.physical.atoms import inflows_of
 from einc.physical.capacity import check_capacity
 from einc.physical.draft import Draft
 from einc.physical.lowering import Lowering, unreachable
@@ -26,7 +26,7 @@ from einc.physical.memory import plan_memory
 from einc.physical.placement import place
 from einc.physical.preamble import preamble
 from einc.physical.program import BufferRole, DeviceProgram, Exchange, Output, Region, Task, TaskKind
-from einc.physical.residency import Copy, Residency
+from einc.physical.residency import Copy, Residency, groups_of
 
 _ROLES = {TensorKind.INPUT: BufferRole.INPUT, TensorKind.WEIGHT: BufferRole.WEIGHT}
 
@@ -98,14 +98,14 @@ class _Builder:
             for name, ks in positions.items()
         }
         placed = self._place(blocks, len(functions))
-        inflow = {name: i for i, name in enumerate(blocks)}
+        brought = {name: r for r, name in enumerate(blocks)}
         copies: list[list[Copy]] = [[] for _ in node.outputs]
         for f, (function, site) in enumerate(zip(functions, placed.sites, strict=True)):
             reads: list[Region] = []
             after: list[int] = []
             for name, block in zip(node.inputs, function.inputs, strict=True):
-                if name in inflow:
-                    region, ready = placed.lowering.operand(inflow[name], site, block)
+                if name in brought:
+                    region, ready = placed.lowering.operand(brought[name], site, block)
                     after.extend(ready)
                 else:
                     region = self._load(name, site, block)
@@ -119,8 +119,8 @@ class _Builder:
                 own.append(Copy(f, site, region, task))
         self._sites.append(placed.sites)
         self._exchanges.append(placed.exchange)
-        for name, own, aggregation in zip(node.outputs, copies, node.operator.aggregations, strict=True):
-            self._residencies[name] = Residency.of(name, self._tensors[name].desc, aggregation, own)
+        for name, own, group in zip(node.outputs, copies, groups_of(node), strict=True):
+            self._residencies[name] = Residency.of(name, self._tensors[name].desc, group, own)
 
     def output(self, name: str) -> Output:
         """Brings each distinct block of a computed tensor to one site, where it stays."""
@@ -172,9 +172,9 @@ class _Builder:
 
     def _place(self, blocks: dict[str, list[tuple[TensorType, ...]]], functions: int) -> _Placed:
         """Chooses sites for function specifications that read these blocks, and brings the blocks there."""
-        inflows = [Inflow(self._residencies[name], own) for name, own in blocks.items()]
+        reads, inflows = inflows_of(blocks, self._residencies)
         sites = place(inflows, functions, self._plan.sites)
-        lowering = Lowering(self._draft, inflows, sites)
+        lowering = Lowering(self._draft, reads, inflows, sites)
         needed = preamble(inflows, sites, self._plan.sites)
         exchange = None
         if needed is not None:

@@ -9,6 +9,7 @@ even that where one whole block contains all of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,41 +18,56 @@ from einc.errors import InternalError, MachineError
 from einc.exprog.checker import Firing, plain
 from einc.exprog.program import Action, Aggregate
 from einc.machines.model import Machine, Pair
-from einc.physical.atoms import Inflow
+from einc.physical.atoms import Inflow, Read
 from einc.physical.draft import Draft
 from einc.physical.preamble import Atom
 from einc.physical.program import Region, TaskKind
-from einc.physical.residency import Whole
+from einc.physical.residency import Residency, Whole
 
-Located = tuple[Region, tuple[int, ...]]
-"""Where something is, and the tasks after which it is there."""
+Located = tuple[tuple[Region, ...], tuple[int, ...]]
+"""Where the parts of an aggregate are, one per tensor that it carries, and the tasks after which they are there."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """A block that a consumer at a site reads: part of a whole block, or a new buffer with the tasks that fill it."""
+    """A block that a consumer at a site reads: part of a whole block, or a new buffer with the tasks that fill it.
 
-    inflow: int
+    `direct` are the cells of the tensor's grid that land in it straight away, from `awaited` atoms still to come.
+    """
+
+    read: Read
     site: int
     region: Region
     whole: Whole | None
     writers: set[int] = field(default_factory=set)
+    direct: set[int] = field(default_factory=set)
+    awaited: int = 0
+
+
+Landing = tuple[int, int, int, int]
+"""The part of a tensor (inflow, number among those carried) that an atom (cell) brings to a site."""
 
 
 class Lowering:
     """One exchange: the inputs of one operator, or one saved output, for consumers at the sites of `placement`."""
 
-    def __init__(self, draft: Draft, inflows: Sequence[Inflow], placement: Sequence[int]) -> None:
+    def __init__(
+        self, draft: Draft, reads: Sequence[Read], inflows: Sequence[Inflow], placement: Sequence[int]
+    ) -> None:
         self._draft = draft
+        self._reads = reads
         self._inflows = inflows
         self._slots: dict[tuple[int, int], list[Slot]] = {}
-        self._landings: dict[tuple[int, int, int], Slot] = {}
-        self._landed: dict[tuple[int, int, int], Located] = {}
+        self._landings: dict[Landing, Slot] = {}
         self._located: dict[tuple[Aggregate, int], Located] = {}
-        self._relayed: list[tuple[int, Whole]] = []
-        for i, inflow in enumerate(inflows):
-            for site, blocks in zip(placement, inflow.blocks, strict=True):
-                self._slots[i, site] = [self._slot(i, site, block) for block in _maximal(blocks)]
+        self._arrivals: dict[tuple[str, int], list[Whole]] = {}
+        self._relayed: list[tuple[Residency, Whole]] = []
+        for r, read in enumerate(reads):
+            for f, (site, blocks) in enumerate(zip(placement, read.blocks, strict=True)):
+                slots = self._slots[r, site] = [self._slot(read, site, block) for block in _maximal(blocks)]
+                filled = [slot for slot in slots if slot.whole is None]
+                if filled:
+                    self._expect(read, f, site, filled)
 
     def run(
         self,
@@ -72,54 +88,73 @@ class Lowering:
             atom = atoms[action.aggregate[0]]
             held = self._find(atom, action.aggregate, action.source)
             if held is None:
-                task = self._aggregate(firing, atoms, waits)
+                tasks.append(self._aggregate(firing, atoms, waits))
                 held = self._located[action.aggregate, action.source]
-                tasks.append(task)
-            region, ready = held
+            regions, ready = held
             for site in action.destinations:
                 if self._find(atom, action.aggregate, site) is not None:
                     continue  # it is there already: sending it again would only overwrite it with itself
                 if (action.source, site) not in routes:
                     raise unreachable(self._draft.node, machine, action.source, site)
-                target = self._location(atom, action.aggregate, site)
-                task = self._draft.task(TaskKind.TRANSFER, action.source, (region,), (target,), (*ready, *waits))
-                self._arrived(atom, action.aggregate, site, target, task)
-                tasks.append(task)
+                targets = self._location(atom, action.aggregate, site)
+                sent = tuple(
+                    self._draft.task(TaskKind.TRANSFER, action.source, (region,), (target,), (*ready, *waits))
+                    for region, target in zip(regions, targets, strict=True)
+                )
+                self._arrived(atom, action.aggregate, site, targets, sent)
+                tasks.extend(sent)
             ends[plain(action)] = (*ends.get(plain(action), ()), *(tasks or ready))
 
     def finish(self) -> None:
         """Copies what sites have already into the blocks that need it, and records what is whole now."""
-        for (i, site), slots in self._slots.items():
+        for slots in self._slots.values():
             for slot in slots:
                 if slot.whole is None:
                     self._copy(slot)
             for slot in slots:
                 if slot.whole is None:
-                    self._inflows[i].residency.add(Whole(site, slot.region, tuple(sorted(slot.writers))))
-        for i, whole in self._relayed:
-            self._inflows[i].residency.add(whole)
+                    slot.read.residency.add(Whole(slot.site, slot.region, tuple(sorted(slot.writers))))
+        for residency, whole in self._relayed:
+            residency.add(whole)
 
-    def operand(self, inflow: int, site: int, block: TensorType) -> Located:
-        """Where a consumer at `site` reads `block`."""
-        for slot in self._slots[inflow, site]:
+    def operand(self, read: int, site: int, block: TensorType) -> tuple[Region, tuple[int, ...]]:
+        """Where a consumer at `site` reads `block` of a tensor, and the tasks that it waits for."""
+        for slot in self._slots[read, site]:
             if slot.region.block.contains(block):
                 if slot.whole is not None:
                     return Region(slot.region.buffer, block), self._ready(slot.whole)
                 return Region(slot.region.buffer, block), tuple(sorted(slot.writers))
         raise InternalError(f"{self._draft.node}: block {block} was not brought to site {site}")
 
-    def _slot(self, i: int, site: int, block: TensorType) -> Slot:
-        inflow = self._inflows[i]
-        residency = inflow.residency
+    def _slot(self, read: Read, site: int, block: TensorType) -> Slot:
+        residency = read.residency
         whole = residency.find(block, site)
         if whole is not None:
-            return Slot(i, site, Region(whole.region.buffer, block), whole)
-        slot = Slot(i, site, self._draft.buffer(site, residency.name, residency.desc, block), None)
-        present = inflow.whole.get(site, set())
-        for cell in inflow.grid.cells(block):
-            if cell not in present:
-                self._landings.setdefault((i, site, cell), slot)
-        return slot
+            return Slot(read, site, Region(whole.region.buffer, block), whole)
+        return Slot(read, site, self._draft.buffer(site, residency.name, residency.desc, block), None)
+
+    def _expect(self, read: Read, f: int, site: int, slots: Sequence[Slot]) -> None:
+        """Decides which atoms land in the slots of function specification `f`; none of it is there already.
+
+        Several tuples may bring one part of a member that lacks a dimension: the first of them lands.
+        """
+        for i, inflow in enumerate(self._inflows):
+            if read.residency not in inflow.carried:
+                continue
+            c = inflow.carried.index(read.residency)
+            present = inflow.whole.get(site, ())
+            for cell in inflow.needs[f]:
+                if cell in present:
+                    continue
+                cells = [cell] if inflow.grid is read.grid else read.grid.cells(inflow.parts(cell)[c])
+                first, last = read.grid.block(cells[0]), read.grid.block(cells[-1])
+                slot = next(
+                    (s for s in slots if s.region.block.contains(first) and s.region.block.contains(last)), None
+                )
+                if slot is not None and cells[0] not in slot.direct:
+                    self._landings[i, c, site, cell] = slot
+                    slot.direct.update(cells)
+                    slot.awaited += 1
 
     def _ready(self, whole: Whole) -> tuple[int, ...]:
         """The tasks that a reader of an earlier whole block waits for: one fence, however many filled the block."""
@@ -135,92 +170,95 @@ class Lowering:
         inflow = self._inflows[atom.inflow]
         if aggregate == atom.aggregate:
             if atom.cell in inflow.whole.get(site, ()):
-                whole = inflow.residency.find(atom.block, site)
+                block = inflow.grid.block(atom.cell)
+                whole = inflow.carried[0].find(block, site)
                 assert whole is not None
-                known = (Region(whole.region.buffer, atom.block), self._ready(whole))
+                known = ((Region(whole.region.buffer, block),), self._ready(whole))
         elif len(aggregate) == 1:
-            copy = inflow.owners[atom.cell][atom.copies.index(aggregate[0])]
+            number = atom.copies.index(aggregate[0])
+            copy = inflow.owners[atom.cell][number]
             if copy.site == site:
-                known = (Region(copy.region.buffer, atom.block), (copy.task,))
+                known = (inflow.copy(atom.cell, number), (copy.task,))
         if known is not None:
             self._located[aggregate, site] = known
         return known
 
-    def _location(self, atom: Atom, aggregate: Aggregate, site: int) -> Region:
-        """Where an aggregate that the site does not have yet is to be put."""
-        if aggregate == atom.aggregate:
-            slot = self._landings.get((atom.inflow, site, atom.cell))
+    def _location(self, atom: Atom, aggregate: Aggregate, site: int) -> tuple[Region, ...]:
+        """Where the parts of an aggregate that the site does not have yet are to be put."""
+        inflow = self._inflows[atom.inflow]
+        regions = []
+        for c, (residency, part) in enumerate(zip(inflow.carried, inflow.parts(atom.cell), strict=True)):
+            slot = self._landings.get((atom.inflow, c, site, atom.cell)) if aggregate == atom.aggregate else None
             if slot is not None:
-                return Region(slot.region.buffer, atom.block)
-        residency = self._inflows[atom.inflow].residency
-        return self._draft.buffer(site, residency.name, residency.desc, atom.block)
-
-    def _arrived(self, atom: Atom, aggregate: Aggregate, site: int, region: Region, task: int) -> None:
-        self._located[aggregate, site] = (region, (task,))
-        if aggregate == atom.aggregate:
-            landing = (atom.inflow, site, atom.cell)
-            if landing in self._landings:
-                self._landed[landing] = (region, (task,))
-                self._landings[landing].writers.add(task)
+                regions.append(Region(slot.region.buffer, part))
             else:
-                self._relayed.append((atom.inflow, Whole(site, region, (task,))))
+                regions.append(self._draft.buffer(site, residency.name, residency.desc, part))
+        return tuple(regions)
+
+    def _arrived(
+        self, atom: Atom, aggregate: Aggregate, site: int, regions: tuple[Region, ...], tasks: Sequence[int]
+    ) -> None:
+        """Records where an aggregate is now, and which task brought each of its parts."""
+        self._located[aggregate, site] = (regions, tuple(dict.fromkeys(tasks)))
+        if aggregate != atom.aggregate:
+            return
+        for c, (residency, region, task) in enumerate(
+            zip(self._inflows[atom.inflow].carried, regions, tasks, strict=True)
+        ):
+            whole = Whole(site, region, (task,))
+            self._arrivals.setdefault((residency.name, site), []).append(whole)
+            slot = self._landings.get((atom.inflow, c, site, atom.cell))
+            if slot is None:
+                self._relayed.append((residency, whole))
+            else:
+                slot.writers.add(task)
+                slot.awaited -= 1
 
     def _aggregate(self, firing: Firing, atoms: Mapping[str, Atom], waits: tuple[int, ...]) -> int:
         """Combines the parts of a firing at its source."""
         action = firing.action
         atom = atoms[action.aggregate[0]]
-        reads, after = [], list(waits)
+        reads: list[Region] = []
+        after = list(waits)
         for part in firing.parts:
             if atoms[part[0]] is not atom:
                 raise InternalError(f"{self._draft.node}: {'+'.join(action.aggregate)} combines different atoms")
             held = self._find(atom, part, action.source)
             if held is None:
                 raise InternalError(f"{self._draft.node}: {'+'.join(part)} is not at site {action.source} yet")
-            reads.append(held[0])
+            reads.extend(held[0])
             after.extend(held[1])
-        target = self._location(atom, action.aggregate, action.source)
-        aggregation = self._inflows[atom.inflow].residency.aggregation
-        task = self._draft.task(
-            TaskKind.AGGREGATE, action.source, tuple(reads), (target,), after, aggregation=aggregation
-        )
-        self._arrived(atom, action.aggregate, action.source, target, task)
+        targets = self._location(atom, action.aggregate, action.source)
+        operation = self._inflows[atom.inflow].carried[0].group.operation
+        task = self._draft.task(TaskKind.AGGREGATE, action.source, tuple(reads), targets, after, aggregation=operation)
+        self._arrived(atom, action.aggregate, action.source, targets, (task,) * len(targets))
         return task
-
-    def _check_landed(self, slot: Slot) -> None:
-        for cell in self._inflows[slot.inflow].grid.cells(slot.region.block):
-            landing = (slot.inflow, slot.site, cell)
-            if landing in self._landings and landing not in self._landed:
-                raise InternalError(f"{self._draft.node}: the exchange program leaves out a block for site {slot.site}")
 
     def _copy(self, slot: Slot) -> None:
         """One task for all pieces of a slot that did not land in it."""
-        inflow = self._inflows[slot.inflow]
-        grid, block = inflow.grid, slot.region.block
-        self._check_landed(slot)
-        left = {cell for cell in grid.cells(block) if self._landings.get((slot.inflow, slot.site, cell)) is not slot}
+        if slot.awaited:
+            raise InternalError(f"{self._draft.node}: the exchange program leaves out a block for site {slot.site}")
+        residency, grid, block = slot.read.residency, slot.read.grid, slot.region.block
+        left = set(grid.cells(block)) - slot.direct
         if not left:
             return
         reads: list[Region] = []
         writes: list[Region] = []
         after: list[int] = []
-
-        def piece(part: TensorType, buffer: int, ready: tuple[int, ...]) -> None:
-            reads.append(Region(buffer, part))
-            writes.append(Region(slot.region.buffer, part))
-            after.extend(ready)
-
-        for whole in inflow.residency.there.get(slot.site, ()):
-            common = whole.block.intersect(block)
+        there = residency.there.get(slot.site, ())
+        for whole in itertools.chain(there, self._arrivals.get((residency.name, slot.site), ())):
+            common = whole.block.intersect(block) if left else None
             cells = [] if common is None else grid.cells(common)
             found = left.intersection(cells)
             if common is None or not found:
                 continue
+            after.extend(self._ready(whole))
             for part in [common] if len(found) == len(cells) else [grid.block(cell) for cell in sorted(found)]:
-                piece(part, whole.region.buffer, self._ready(whole))
+                reads.append(Region(whole.region.buffer, part))
+                writes.append(Region(slot.region.buffer, part))
             left -= found
-        for cell in sorted(left):  # they landed in another block that this consumer needs
-            region, ready = self._landed[slot.inflow, slot.site, cell]
-            piece(region.block, region.buffer, ready)
+        if left:
+            raise InternalError(f"{self._draft.node}: the exchange program leaves out a block for site {slot.site}")
         slot.writers.add(self._draft.task(TaskKind.COPY, slot.site, tuple(reads), tuple(writes), after))
 
 

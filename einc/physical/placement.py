@@ -41,10 +41,10 @@ def moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> Matrix
     step = max(1, CHUNK // max(functions, sites))
     for inflow in inflows:
         grid = inflow.grid
-        sizes = np.array(grid.volumes(), dtype=np.float64) * inflow.residency.desc.dtype.itemsize
+        sizes = np.array(inflow.sizes(), dtype=np.float64)
         needs = [np.array(own) for own in inflow.needs]
-        copies = [(np.array(grid.cells(block)), own) for block, own in inflow.residency.copies.items()]
-        wholes = [(np.array(grid.cells(whole.block)), whole.site) for whole in inflow.residency.wholes]
+        copies = [(np.array(grid.cells(block)), own) for block, own in inflow.copies.items()]
+        wholes = [(np.array(grid.cells(whole.block)), whole.site) for whole in inflow.wholes]
         for start in range(0, len(grid), step):
             end = min(start + step, len(grid))
             missing, needed = np.zeros((end - start, sites)), np.zeros((functions, end - start))
@@ -54,8 +54,7 @@ def moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> Matrix
                     row[copy.site] -= 1
                 missing[_inside(cells, start, end)] = row
             for cells, _ in wholes:
-                inside = _inside(cells, start, end)
-                missing[inside] = np.minimum(missing[inside], 1)
+                missing[_inside(cells, start, end)] = 1
             for cells, site in wholes:
                 missing[_inside(cells, start, end), site] = 0
             for function, cells in enumerate(needs):

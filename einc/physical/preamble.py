@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einc.core.tensor import TensorType
 from einc.exprog.program import Aggregate, Holding, Partition, Program, Requirement
 from einc.physical.atoms import Inflow
 
@@ -28,7 +27,6 @@ class Atom:
 
     inflow: int
     cell: int
-    block: TensorType
     copies: tuple[str, ...]
     aggregate: Aggregate
 
@@ -47,10 +45,10 @@ def preamble(inflows: Sequence[Inflow], placement: Sequence[int], sites: int) ->
     requirements: list[Requirement] = []
     atoms: dict[str, Atom] = {}
     moving = [_moving(inflow, placement) for inflow in inflows]
-    stems = _stems([inflow.residency.name for inflow, cells in zip(inflows, moving, strict=True) if cells])
+    stems = iter(_stems([inflow.name for inflow, cells in zip(inflows, moving, strict=True) if cells]))
     for i, (inflow, cells) in enumerate(zip(inflows, moving, strict=True)):
         if cells:
-            _enlist(i, inflow, cells, stems[inflow.residency.name], holdings, requirements, atoms)
+            _enlist(i, inflow, cells, next(stems), holdings, requirements, atoms)
     if not atoms:
         return None
     partitions = tuple(Partition(f"S{f + 1}", 1, (site,)) for f, site in enumerate(placement))
@@ -75,31 +73,30 @@ def _enlist(
     requirements: list[Requirement],
     atoms: dict[str, Atom],
 ) -> None:
-    """Appends one tensor's part of IN and OUT, and its names."""
+    """Appends one inflow's part of IN and OUT, and its names."""
     grid, numbers = inflow.grid, {cell: n for n, cell in enumerate(cells, start=1)}
-    itemsize = inflow.residency.desc.dtype.itemsize
-    sizes = {cell: grid.block(cell).size * itemsize for cell in cells}
+    sizes = inflow.sizes()
     at: dict[int, list[int]] = {cell: [] for cell in cells}
     for site, there in sorted(inflow.whole.items()):
         for cell in there & numbers.keys():
             at[cell].append(site)
     aggregates: dict[int, Aggregate] = {}
     for cell in cells:
-        names = tuple(f"{stem}{_letters(c)}{numbers[cell]}" for c in range(len(inflow.owners[cell])))
-        atom = Atom(position, cell, grid.block(cell), names, tuple(sorted(names)))
+        names = tuple(f"{stem}{_letters(c)}{numbers[cell]}" for c in range(max(1, len(inflow.owners[cell]))))
+        atom = Atom(position, cell, names, tuple(sorted(names)))
         aggregates[cell] = atom.aggregate
         atoms.update((name, atom) for name in names)
     by_function = sorted(
-        (copy.function, c, block) for block, copies in inflow.residency.copies.items() for c, copy in enumerate(copies)
+        (copy.function, c, block) for block, copies in inflow.copies.items() for c, copy in enumerate(copies)
     )
     for _, c, block in by_function:
-        copies = inflow.residency.copies[block]
+        copies = inflow.copies[block]
         for cell in grid.cells(block):
             if cell in numbers:
                 present = tuple(at[cell]) if len(copies) == 1 else (copies[c].site,)
                 holdings.append(Holding((f"{stem}{_letters(c)}{numbers[cell]}",), present, sizes[cell]))
     for cell in cells:
-        if at[cell] and len(inflow.owners[cell]) > 1:
+        if at[cell] and len(inflow.owners[cell]) != 1:
             holdings.append(Holding(aggregates[cell], tuple(at[cell]), sizes[cell]))
     targets: dict[int, list[str]] = {cell: [] for cell in cells}
     for f, needs in enumerate(inflow.needs):
@@ -118,17 +115,16 @@ def _letters(copy: int) -> str:
     return text
 
 
-def _stems(tensors: Sequence[str]) -> dict[str, str]:
-    """What stands in front of the copy's letter: nothing where there is one tensor, else a short name of each."""
+def _stems(tensors: Sequence[str]) -> list[str]:
+    """What stands in front of the copies' letters: nothing where there is one tensor, else a short name of each."""
     if len(tensors) == 1:
-        return {tensors[0]: ""}
-    stems: dict[str, str] = {}
+        return [""]
+    stems: list[str] = []
     for tensor in tensors:
         short = re.sub(r"[^A-Za-z0-9_]", "_", tensor.rsplit(".", 1)[-1]) or "_"
         short = f"_{short}" if short[0].isdigit() else short
-        taken, n = set(stems.values()), 2
-        stem = f"{short}_"
-        while stem in taken:
+        stem, n = f"{short}_", 2
+        while stem in stems:
             stem, n = f"{short}_{n}_", n + 1
-        stems[tensor] = stem
+        stems.append(stem)
     return stems

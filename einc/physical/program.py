@@ -53,8 +53,9 @@ class TaskKind(enum.Enum):
     """What a task does.
 
     KERNEL runs function specification `function` of `node`; TRANSFER moves one region to another site; AGGREGATE
-    combines two or more regions of equal block into one; COPY moves regions within a site (pairwise reads and
-    writes); FENCE does nothing and only orders others.
+    combines two or more copies of one block into one, copy after copy, each a region for every tensor written (one, or
+    the members of a merge, the primary first); COPY moves regions within a site (pairwise reads and writes); FENCE does
+    nothing and only orders others.
     """
 
     KERNEL = "kernel"

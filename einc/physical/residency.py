@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from einc.core.tensor import TensorDesc, TensorType
+from einc.graph.graph import Node
 from einc.physical.program import Region
 
 
@@ -36,6 +37,37 @@ class Whole:
         return self.region.block
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """How a tensor aggregates: by which operation, and together with which tensors (by name, the primary first).
+
+    `dims` and `whole` are those of the operator's merge; a tensor that aggregates alone is its own primary.
+    """
+
+    operation: str
+    members: tuple[str, ...]
+    dims: tuple[tuple[int, ...], ...]
+    whole: tuple[int, ...] = ()
+
+    @staticmethod
+    def alone(operation: str, name: str, rank: int) -> Group:
+        return Group(operation, (name,), (tuple(range(rank)),))
+
+
+def groups_of(node: Node) -> tuple[Group, ...]:
+    """The group of every output of a node."""
+    operator = node.operator
+    groups = [
+        Group.alone(operation, name, desc.rank)
+        for operation, name, desc in zip(operator.aggregations, node.outputs, operator.outputs, strict=True)
+    ]
+    for merge in operator.merges:
+        members = tuple(node.outputs[j] for j in merge.outputs)
+        for j in merge.outputs:
+            groups[j] = Group(merge.operation, members, merge.dims, merge.whole)
+    return tuple(groups)
+
+
 @dataclass(slots=True)
 class Residency:
     """All that exists of one computed tensor.
@@ -46,20 +78,20 @@ class Residency:
 
     name: str
     desc: TensorDesc
-    aggregation: str
+    group: Group
     copies: dict[TensorType, tuple[Copy, ...]]
     there: dict[int, list[Whole]] = field(default_factory=dict)
 
     @staticmethod
-    def of(name: str, desc: TensorDesc, aggregation: str, copies: list[Copy]) -> Residency:
+    def of(name: str, desc: TensorDesc, group: Group, copies: list[Copy]) -> Residency:
         """The state right after the producer ran; a block with a single copy is whole already."""
-        groups: dict[TensorType, list[Copy]] = {}
+        blocks: dict[TensorType, list[Copy]] = {}
         for copy in copies:
-            groups.setdefault(copy.region.block, []).append(copy)
-        made = Residency(name, desc, aggregation, {block: tuple(group) for block, group in groups.items()})
-        for group in groups.values():
-            if len(group) == 1:
-                made.add(Whole(group[0].site, group[0].region, (group[0].task,)))
+            blocks.setdefault(copy.region.block, []).append(copy)
+        made = Residency(name, desc, group, {block: tuple(own) for block, own in blocks.items()})
+        for own in blocks.values():
+            if len(own) == 1:
+                made.add(Whole(own[0].site, own[0].region, (own[0].task,)))
         return made
 
     @property

@@ -6,11 +6,12 @@ for tests. That the tasks compute the right values is proved from the bundle alo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from einc.errors import InternalError
 from einc.physical.arena import ALIGNMENT
 from einc.physical.program import Buffer, BufferRole, DeviceProgram, Region, Task, TaskKind
+from einc.physical.residency import Group, groups_of
 
 _LOADED = (BufferRole.INPUT, BufferRole.WEIGHT)
 
@@ -21,11 +22,18 @@ def verify(program: DeviceProgram) -> None:
     _buffers(program)
     written = [buffer.role in _LOADED for buffer in program.buffers]
     nodes = {node.name: position for position, node in enumerate(program.plan.graph.nodes)}
+    groups = {
+        name: group
+        for node in program.plan.graph.nodes
+        for name, group in zip(node.outputs, groups_of(node), strict=True)
+    }
     ran: set[tuple[str, int]] = set()
     for position, task in enumerate(program.tasks):
         fault = _task_fault(program, position, task, written)
         if fault is None and task.kind is TaskKind.KERNEL:
             fault = _kernel_fault(program, task, nodes.get(task.node))
+        if fault is None and task.kind is TaskKind.AGGREGATE:
+            fault = _aggregation_fault(program, task, groups)
         if fault is None and task.function is not None:
             fault = "runs a function specification again" if (task.node, task.function) in ran else None
             ran.add((task.node, task.function))
@@ -127,9 +135,11 @@ def _moving_fault(program: DeviceProgram, task: Task) -> str | None:
     reads, writes = len(task.reads), len(task.writes)
     if task.kind is TaskKind.COPY:
         fits, pairs = reads == writes > 0, zip(task.reads, task.writes, strict=False)
+    elif task.kind is TaskKind.TRANSFER:
+        fits, pairs = reads == writes == 1, zip(task.reads, task.writes, strict=False)
     else:
-        fits = writes == 1 and (reads >= 2 if task.kind is TaskKind.AGGREGATE else reads == 1)
-        pairs = zip(task.reads, task.writes * reads, strict=False)
+        copies, left = divmod(reads, max(1, writes))
+        fits, pairs = copies >= 2 and not left and writes > 0, zip(task.reads, task.writes * copies, strict=False)
     if not fits:
         return f"has {reads} reads and {writes} writes"
     if (task.aggregation is not None) is not (task.kind is TaskKind.AGGREGATE):
@@ -138,6 +148,20 @@ def _moving_fault(program: DeviceProgram, task: Task) -> str | None:
         if read.block != write.block or program.buffers[read.buffer].tensor != program.buffers[write.buffer].tensor:
             return f"reads {read.block} of buffer {read.buffer}, writes {write.block} of buffer {write.buffer}"
     return None
+
+
+def _aggregation_fault(program: DeviceProgram, task: Task, groups: Mapping[str, Group]) -> str | None:
+    """The regions, pairwise equal in any case, are of what aggregates together by this operation."""
+    tensors = tuple(program.buffers[region.buffer].tensor for region in task.writes)
+    group = groups.get(tensors[0])
+    if group is None or (group.operation, group.members) != (task.aggregation, tensors):
+        return f"aggregates {', '.join(tensors)} by {task.aggregation}"
+    primary, whole = task.writes[0].block, program.plan.graph.tensor_table()[tensors[0]].desc.type
+    for region, dims in zip(task.writes, group.dims, strict=True):
+        if region.block != primary.projected(dims):
+            return f"aggregates {region.block} together with {primary}"
+    uncut = (primary.projected(group.whole), whole.projected(group.whole))
+    return None if uncut[0] == uncut[1] else f"aggregates a part {primary} of what must be whole"
 
 
 def races(program: DeviceProgram) -> Iterator[str]:

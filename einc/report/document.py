@@ -145,11 +145,16 @@ class _Moves:
 
 def _moves(bundle: Bundle) -> _Moves:
     moves = _Moves({}, {})
+    makers = {t: o.name for o in bundle.operations for t in o.outputs}
+    saved = {bundle.tensors[output.tensor].name: makers.get(output.tensor) for output in bundle.outputs}
     for task in bundle.tasks:
         if isinstance(task, TransferTask):
-            tensor = bundle.tensors[bundle.buffers[task.read.buffer].tensor]
-            # An operator bears the name of its first output, and never reads it: that is the output coming home.
-            table = moves.outputs if tensor.name == task.serves else moves.operators
+            position = bundle.buffers[task.read.buffer].tensor
+            tensor = bundle.tensors[position]
+            # An operator bears the name of its first output. It never reads what it makes: that is an output coming
+            # home, with what aggregates together with it.
+            home = task.serves in saved and saved[task.serves] == makers.get(position)
+            table = moves.outputs if home else moves.operators
             row = table.setdefault(task.serves, {"transfers": 0, "bytes": 0})
             shape = (up - lo for lo, up in zip(task.read.block.lower, task.read.block.upper, strict=True))
             row["transfers"] += 1

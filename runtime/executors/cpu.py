@@ -22,7 +22,8 @@ from runtime.executors.host import cores, require_memory, single_threaded_blas
 from runtime.executors.schedule import TaskGraph
 from runtime.kernels.base import Kernel, Run
 from runtime.kernels.pieces import Resolved, runner
-from runtime.kernels.registry import prepare
+from runtime.kernels.registry import prepare, prepare_merge
+from runtime.merges import groups
 
 _STEPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
@@ -49,6 +50,7 @@ class CpuExecutor:
         self.bundle, self._poison = bundle, poison
         self.workers = workers or cores()
         self._arenas = Arenas(bundle)
+        self._groups = groups(bundle)
         self._tasks = bundle.tasks if copies else forward(bundle)
         self._kernels = [self._prepared(number, task) for number, task in enumerate(self._tasks)]
         self._graph = TaskGraph.of(self._tasks, [kernel.nanoseconds for kernel in self._kernels], ranks)
@@ -113,7 +115,10 @@ class CpuExecutor:
                 blocks.outputs,
             )
         if isinstance(task, AggregateTask):
-            return _aggregate(task.aggregation, views(task.reads), self._arenas.view(task.write))
+            if len(task.writes) == 1:
+                return _aggregate(task.aggregation, views(task.reads), self._arenas.view(task.writes[0]))
+            group = self._groups[self.bundle.buffers[task.writes[0].buffer].tensor]
+            return prepare_merge(task.aggregation, views(task.reads), views(task.writes), group.dims)
         if isinstance(task, TransferTask):
             return _moves(views([task.read]), views([task.write]))
         if isinstance(task, CopyTask):

@@ -43,7 +43,7 @@ def reads_of(task: AnyTask) -> tuple[Region, ...]:
 
 
 def writes_of(task: AnyTask) -> tuple[Region, ...]:
-    if isinstance(task, TransferTask | AggregateTask):
+    if isinstance(task, TransferTask):
         return (task.write,)
     return () if isinstance(task, FenceTask) else task.writes
 

@@ -46,6 +46,18 @@ class Builder(Protocol):
     ) -> Kernel: ...
 
 
+class MergeBuilder(Protocol):
+    """Prepares one aggregation of tuples: `copies` and `target` have one view per member.
+
+    `dims` says which dimension of the first member each dimension of each member is. The views of the first copy may
+    be those of the target.
+    """
+
+    def __call__(
+        self, copies: Sequence[Sequence[Array]], target: Sequence[Array], dims: Sequence[Sequence[int]]
+    ) -> Kernel: ...
+
+
 class ScratchPlan:
     """Hands out offsets in a kernel's scratch memory while it is prepared; `size` is what it needs in all."""
 

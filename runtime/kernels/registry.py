@@ -1,4 +1,7 @@
-"""The kernels by name, from one provider each. Providers are imported when a plan first needs them."""
+"""The kernels by name, from one provider each. Providers are imported when a plan first needs them.
+
+Kernels that combine partial copies of tuples are beside those that operations name: aggregations name them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from functools import cache
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import PlanFault
-from runtime.kernels.base import Builder, Kernel
+from runtime.kernels.base import Builder, Kernel, MergeBuilder
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
@@ -29,6 +32,15 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 """Provider -> kernel name -> module and builder."""
+
+MERGES: dict[str, dict[str, tuple[str, str]]] = {
+    "numpy": {
+        "logsumexp": ("runtime.kernels.numpy_merges", "merge_logsumexp"),
+        "argmax": ("runtime.kernels.numpy_merges", "merge_argmax"),
+        "topk": ("runtime.kernels.numpy_merges", "merge_topk"),
+    },
+}
+"""Provider -> aggregation of tuples -> module and builder."""
 
 
 @cache
@@ -53,3 +65,25 @@ def prepare(
 ) -> Kernel:
     """One invocation, ready to be bound and run; everything that could be wrong with it raises PlanFault here."""
     return builder(name, provider)(attributes, inputs, outputs, input_blocks, output_blocks)
+
+
+def prepare_merge(
+    aggregation: str,
+    reads: Sequence[Array],
+    writes: Sequence[Array],
+    dims: Sequence[Sequence[int]],
+    provider: str = "numpy",
+) -> Kernel:
+    """The aggregation of copies of a tuple, as `prepare` prepares kernels.
+
+    `writes` has one array per member, `reads` as many for each copy, copy after copy; `dims` says which dimension of
+    the first member each dimension of each member is. Arrays of the first copy may be those of `writes`.
+    """
+    merges = MERGES[provider]
+    if aggregation not in merges:
+        raise PlanFault(f"tuples cannot be aggregated by '{aggregation[:40]}'", hint=f"there are {', '.join(merges)}")
+    module, function = merges[aggregation]
+    make: MergeBuilder = getattr(importlib.import_module(module), function)
+    members = len(writes)
+    copies = [tuple(reads[first : first + members]) for first in range(0, len(reads), members)]
+    return make(copies, tuple(writes), dims)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import merge_meaning
 import numpy as np
 
 from einc.core.dtypes import DType
@@ -123,49 +124,7 @@ def combine(merge: Merge, left: Sequence[Array], right: Sequence[Array]) -> Sequ
     """Two partial tuples as one: what an operation means, element by element."""
     if merge.operation in COMBINE:
         return [COMBINE[merge.operation](left[0], right[0])]
-    return MERGE[merge.operation](merge, left, right)
-
-
-def _logsumexp(merge: Merge, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
-    """Averages weighted by exp of their logarithmic weights; a weight of -inf is none, and nothing averages to 0."""
-    axes = [merge.dims[1].index(d) for d in merge.dims[0] if d in merge.dims[1]]
-    shape = [extent if d in merge.dims[1] else 1 for d, extent in enumerate(left[0].shape)]
-    with np.errstate(all="ignore"):
-        total = np.logaddexp(left[1], right[1])
-        made = np.zeros(left[0].shape)
-        for average, weight in (left, right):
-            share = np.where(weight == -np.inf, 0, np.exp(weight.astype(np.float64) - total))
-            made += average.astype(np.float64) * share.transpose(axes).reshape(shape)
-    return [made.astype(left[0].dtype), total]
-
-
-def _argmax(merge: Merge, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
-    wins = np.vectorize(lambda i, v, j, w: _rank(v, i) <= _rank(w, j), otypes=[bool])
-    first = wins(*left, *right)
-    return [np.where(first, a, b) for a, b in zip(left, right, strict=True)]
-
-
-def _topk(merge: Merge, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
-    values, indices = (np.concatenate(pair, axis=-1) for pair in zip(left, right, strict=True))
-    made = [np.empty_like(left[0]), np.empty_like(left[1])]
-    for row in np.ndindex(values.shape[:-1]):
-        ranked = sorted(zip(values[row], indices[row], strict=True), key=lambda pair: _rank(*pair))
-        for n, (value, index) in enumerate(ranked[: left[0].shape[-1]]):
-            made[0][row][n], made[1][row][n] = value, index
-    return made
-
-
-def _rank(value: Any, index: Any) -> tuple[bool, Any, int]:
-    """The larger comes first, then the smaller index; not-a-number counts as larger than any number."""
-    nan = bool(value != value)
-    return (not nan, 0 if nan else -float(value) if np.dtype(type(value)).kind not in "iu" else -int(value), int(index))
-
-
-MERGE: dict[str, Callable[[Merge, Sequence[Array], Sequence[Array]], Sequence[Array]]] = {
-    "logsumexp": _logsumexp,
-    "argmax": _argmax,
-    "topk": _topk,
-}
+    return merge_meaning.combine(merge.operation, merge.dims, left, right)
 
 
 def difference(found: Array, expected: Array, dtype: DType) -> str | None:

@@ -20,7 +20,9 @@ from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Candidate, Choice, LogicalPlan
 from einc.machines.model import Machine, Resource, Site
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.physical.atoms import Inflow, inflows_of
 from einc.physical.program import DeviceProgram, Task, TaskKind
+from einc.physical.residency import Residency
 
 UFUNC: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
@@ -137,6 +139,12 @@ class Window(Operator):
         return (arrays[0][:-1] - 3 * arrays[0][1:],)
 
 
+def inflow_of(residency: Residency, blocks: Sequence[tuple[TensorType, ...]]) -> Inflow:
+    """The atoms of a tensor that aggregates alone, for function specifications that read these blocks of it."""
+    (inflow,) = inflows_of({residency.name: blocks}, {residency.name: residency})[1]
+    return inflow
+
+
 def switch(sites: int, memory_bytes: int = 2**40) -> Machine:
     """A machine on which everybody can talk to everybody."""
     pairs = tuple((a, b) for a in range(sites) for b in range(sites) if a != b)
@@ -251,9 +259,15 @@ def interpret(program: DeviceProgram, inputs: Mapping[str, Any], seed: int, roun
         return views[region.buffer][(*slices, ...)]  # a view, of rank 0 too
 
     nodes = {node.name: node for node in program.plan.graph.nodes}
+    producers = program.plan.graph.producers()
+
+    def dims_of(task: Task) -> Sequence[Sequence[int]]:
+        node, j = producers[program.buffers[task.writes[0].buffer].tensor]
+        return next(merge.dims for merge in node.operator.merges if j in merge.outputs)
+
     for _ in range(rounds):
         for task in _some_order(program.tasks, rng):
-            _execute(task, nodes, at)
+            _execute(task, nodes, at, dims_of)
     outputs = {}
     for output in program.outputs:
         desc = program.plan.graph.tensor_table()[output.tensor].desc
@@ -287,17 +301,31 @@ def _some_order(tasks: Sequence[Task], rng: random.Random) -> Iterator[Task]:
     assert done == len(tasks)
 
 
-def _execute(task: Task, nodes: Mapping[str, Node], at: Callable[[Any], Any]) -> None:
+def _execute(
+    task: Task, nodes: Mapping[str, Node], at: Callable[[Any], Any], dims_of: Callable[[Task], Sequence[Sequence[int]]]
+) -> None:
     with np.errstate(over="ignore"):
         if task.kind is TaskKind.KERNEL:
             results = nodes[task.node].operator.reference(*(at(region).copy() for region in task.reads))
             for region, result in zip(task.writes, results, strict=True):
                 at(region)[...] = result
-        elif task.kind is TaskKind.AGGREGATE:
+        elif task.kind is TaskKind.AGGREGATE and len(task.writes) == 1:
             total = at(task.reads[0]).copy()
             for region in task.reads[1:]:
                 total = UFUNC[task.aggregation or ""](total, at(region))
             at(task.writes[0])[...] = total
+        elif task.kind is TaskKind.AGGREGATE:
+            from merge_meaning import combine
+
+            members = len(task.writes)
+            copies = [
+                [at(region) for region in task.reads[n : n + members]] for n in range(0, len(task.reads), members)
+            ]
+            merged: Sequence[Any] = copies[0]
+            for copy in copies[1:]:
+                merged = combine(task.aggregation or "", dims_of(task), merged, copy)
+            for region, value in zip(task.writes, merged, strict=True):
+                at(region)[...] = value
         elif task.kind in (TaskKind.TRANSFER, TaskKind.COPY):
             values = [at(region).copy() for region in task.reads]
             for region, value in zip(task.writes, values, strict=True):

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+from physical_toys import inflow_of
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc, TensorType
@@ -14,7 +15,7 @@ from einc.physical import placement
 from einc.physical.atoms import Inflow
 from einc.physical.placement import assign, moved_bytes, place
 from einc.physical.program import Region
-from einc.physical.residency import Copy, Residency, Whole
+from einc.physical.residency import Copy, Group, Residency, Whole
 
 
 def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
@@ -25,10 +26,11 @@ def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
     blocks = [TensorType((lo, 0), (up, 4)) for lo, up in itertools.pairwise(bounds)]
     where = rng.sample(range(sites), rows * copies)
     made = [Copy(f, site, Region(f, blocks[f // copies]), f) for f, site in enumerate(where)]
-    tensor = Residency.of("h", TensorDesc(("i", "j"), (9, 4), rng.choice((DType.F64, DType.BF16))), "sum", made)
+    desc = TensorDesc(("i", "j"), (9, 4), rng.choice((DType.F64, DType.BF16)))
+    tensor = Residency.of("h", desc, Group.alone("sum", "h", 2), made)
     for _ in range(rng.randint(0, 3)):
         tensor.add(Whole(rng.randrange(sites), Region(99, _block(rng)), (0,)))
-    return Inflow(tensor, [tuple(_block(rng) for _ in range(rng.randint(1, 2))) for _ in range(functions)])
+    return inflow_of(tensor, [tuple(_block(rng) for _ in range(rng.randint(1, 2))) for _ in range(functions)])
 
 
 def _block(rng: random.Random) -> TensorType:
@@ -37,10 +39,10 @@ def _block(rng: random.Random) -> TensorType:
 
 
 def bytes_by_element(inflow: Inflow, function: int, site: int) -> int:
-    tensor, moved = inflow.residency, 0
+    (tensor,), moved = inflow.carried, 0
     for element in itertools.product(range(9), range(4)):
         point = TensorType(element, (element[0] + 1, element[1] + 1))
-        if not any(block.contains(point) for block in inflow.blocks[function]):
+        if not any(inflow.grid.block(cell).contains(point) for cell in inflow.needs[function]):
             continue
         here = any(whole.site == site and whole.block.contains(point) for whole in tensor.wholes)
         exists = any(whole.block.contains(point) for whole in tensor.wholes)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 
 import pytest
-from physical_toys import Formula, Window, graph_of, plan_of, switch
+from physical_toys import Formula, Window, graph_of, inflow_of, plan_of, switch
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc, TensorType
+from einc.core.tiling import Overlay
 from einc.exprog.printer import print_program
 from einc.ops.registry import call
-from einc.physical.atoms import Grid, Inflow
+from einc.physical.atoms import Grid
 from einc.physical.build import build
 from einc.physical.preamble import preamble
 from einc.physical.program import DeviceProgram, Region
-from einc.physical.residency import Copy, Residency, Whole
+from einc.physical.residency import Copy, Group, Residency, Whole
 
 PAPER = """\
 GPUS: 0, 1, 2, 3
@@ -50,7 +51,7 @@ def residency(copies: int, sites: list[int], name: str = "h") -> Residency:
     """A tensor of 8 elements in two halves, with `copies` copies each."""
     halves = [TensorType((0,), (4,)), TensorType((4,), (8,))]
     made = [Copy(f, site, Region(f, halves[f // copies]), f) for f, site in zip(range(2 * copies), sites, strict=True)]
-    return Residency.of(name, TensorDesc(("i",), (8,), DType.F32), "sum", made)
+    return Residency.of(name, TensorDesc(("i",), (8,), DType.F32), Group.alone("sum", name, 1), made)
 
 
 def block(lower: int, upper: int) -> TensorType:
@@ -60,7 +61,7 @@ def block(lower: int, upper: int) -> TensorType:
 def test_later_consumers_start_from_aggregates() -> None:
     tensor = residency(2, [0, 1, 2, 3])
     tensor.add(Whole(3, Region(9, block(2, 6)), (5,)))
-    inflow = Inflow(tensor, [((block(0, 4)),), ((block(4, 8)),)])
+    inflow = inflow_of(tensor, [((block(0, 4)),), ((block(4, 8)),)])
     found = preamble([inflow], (0, 3), 4)
     assert found is not None
     program = found.program
@@ -71,19 +72,19 @@ def test_later_consumers_start_from_aggregates() -> None:
     ]  # fmt: skip
     out = [("+".join(requirement.aggregate), requirement.targets) for requirement in program.requirements]
     assert out == [("X1+Y1", ("S1",)), ("X2+Y2", ("S1",)), ("X3+Y3", ("S2",))]  # [4:6) is whole at site 3: left out
-    assert found.atoms["Y3"].block == block(6, 8)
+    assert inflow.grid.block(found.atoms["Y3"].cell) == block(6, 8)
 
 
 def test_nothing_to_do_is_no_program() -> None:
     tensor = residency(1, [2, 0])
-    assert preamble([Inflow(tensor, [(block(0, 4),), (block(4, 8),)])], (2, 0), 3) is None
+    assert preamble([inflow_of(tensor, [(block(0, 4),), (block(4, 8),)])], (2, 0), 3) is None
     assert preamble([], (0, 1, 2), 3) is None
 
 
 def test_single_copies_are_listed_where_they_are_whole() -> None:
     tensor = residency(1, [0, 1])
     tensor.add(Whole(2, Region(9, block(0, 4)), (5,)))
-    found = preamble([Inflow(tensor, [(block(0, 8),)])], (1,), 3)
+    found = preamble([inflow_of(tensor, [(block(0, 8),)])], (1,), 3)
     assert found is not None
     assert [(h.aggregate, h.sites) for h in found.program.holdings] == [(("X1",), (0, 2))]
     assert [r.targets for r in found.program.requirements] == [("S1",)]
@@ -91,7 +92,7 @@ def test_single_copies_are_listed_where_they_are_whole() -> None:
 
 def test_several_tensors_are_told_apart_by_short_names() -> None:
     tensors = [residency(2, [0, 1, 2, 3], name) for name in ("l.0.act", "l.1.act", "x[2]", "7")]
-    found = preamble([Inflow(tensor, [(block(0, 8),)]) for tensor in tensors], (0,), 4)
+    found = preamble([inflow_of(tensor, [(block(0, 8),)]) for tensor in tensors], (0,), 4)
     assert found is not None
     names = [requirement.aggregate for requirement in found.program.requirements]
     assert names[0] == ("act_X1", "act_Y1")
@@ -102,7 +103,7 @@ def test_several_tensors_are_told_apart_by_short_names() -> None:
 
 def test_many_copies_have_distinct_names_none_of_them_a_partition() -> None:
     tensor = residency(700, [f % 1400 for f in range(1400)])
-    found = preamble([Inflow(tensor, [(block(0, 8),)])], (0,), 1400)
+    found = preamble([inflow_of(tensor, [(block(0, 8),)])], (0,), 1400)
     assert found is not None
     aggregate = found.program.requirements[0].aggregate
     assert len(set(aggregate)) == 700
@@ -114,7 +115,7 @@ def test_many_copies_have_distinct_names_none_of_them_a_partition() -> None:
 def test_cells_of_a_grid_are_its_blocks_in_order(shape: tuple[int, ...], cuts: list[int]) -> None:
     whole = TensorType.whole(shape)
     parts = [TensorType(tuple(cuts), shape)] if cuts else [whole]
-    grid = Grid(whole, parts)
+    grid = Grid(Overlay(whole, parts).cuts)
     cells = [grid.block(cell) for cell in range(len(grid))]
     assert cells == sorted(cells)
     assert [cell.size for cell in cells] == grid.volumes()

@@ -80,10 +80,8 @@ class Planner:
         position = len(self.tasks)
         for region in writes:
             self.writers[region.buffer].append((position, region.block))
-        if kind in (KernelTask, CopyTask):
+        if kind in (KernelTask, CopyTask, AggregateTask):
             fields.update(reads=tuple(reads), writes=tuple(writes))
-        elif kind is AggregateTask:
-            fields.update(reads=tuple(reads), write=writes[0])
         else:
             fields.update(read=reads[0], write=writes[0])
         self.tasks.append(kind(site=site, serves=serves, after=tuple(sorted(after)), **fields))
@@ -129,7 +127,7 @@ class Planner:
             functions.append(Function(site, blocks, (box(*(at[d] for d in result_dims)),)))
         self.operations.append(
             Operation(
-                name, name, kernel, {}, None, tuple(inputs), (result,), ("sum",), kernel, attributes,
+                name, name, kernel, {}, None, tuple(inputs), (result,), ("sum",), (), kernel, attributes,
                 tuple(Index(index, extent, None, spans[index]) for index, extent in indices.items()),
                 Cost(0, 1, 2), tuple(functions), None,
             )

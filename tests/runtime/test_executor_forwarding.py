@@ -151,7 +151,7 @@ def test_cases_one_by_one():
     assert transfers(tasks) == 0
     assert tasks[3].reads == (whole(0),)
 
-    inside = AggregateTask(1, "v", (1,), aggregation="sum", reads=(whole(2), whole(3)), write=whole(2))
+    inside = AggregateTask(1, "v", (1,), aggregation="sum", reads=(whole(2), whole(3)), writes=(whole(2),))
     after = kernel([whole(2)], [whole(3)], [2])
     tasks = forward(plan_of(apart, [make, send, inside, after]))
     assert tasks[2].reads == (whole(0), whole(3))

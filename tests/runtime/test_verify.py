@@ -192,7 +192,7 @@ def run(plan, positions):
             places = ordered_addresses(plan, region)
             if isinstance(task, KernelTask):
                 values = [hash((task.operation, task.function, str(found), n)) for n in range(len(places))]
-            elif isinstance(task, AggregateTask):
+            elif isinstance(task, AggregateTask):  # none of these plans merges tuples
                 values = [sum(v) if "garbage" not in v else "garbage" for v in zip(*found, strict=True)]
             else:
                 values = found[k]
@@ -233,7 +233,7 @@ def test_a_partial_value_is_no_output():
     last = plan.tasks[-1]
     assert isinstance(last, AggregateTask)
     for keep in last.reads:
-        copy = CopyTask(last.site, "y", last.after, (keep,), (last.write,))
+        copy = CopyTask(last.site, "y", last.after, (keep,), last.writes)
         lie = msgspec.structs.replace(plan, tasks=(*plan.tasks[:-1], copy))
         assert fault_of(lie).startswith("outputs[0].regions[0] ('y'): [0:2, 0:2] combines functions")
 
@@ -264,7 +264,7 @@ def test_bytes_that_another_buffer_took_are_lost():
 def test_an_aggregation_may_be_in_place_in_its_first_operand_only():
     place = Region(7, box((0, 2), (0, 2)))
     kernel = {"reads": (place,)}
-    first = with_task(with_task(PLAN, 3, write=place), 4, **kernel)
+    first = with_task(with_task(PLAN, 3, writes=(place,)), 4, **kernel)
     assert first.tasks[3].reads[0] == place
     prove(first)
     second = with_task(first, 3, reads=first.tasks[3].reads[::-1])

@@ -1,0 +1,62 @@
+"""What combining two partial tuples means, element by element; the runtime's kernels are written apart from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Dims = Sequence[Sequence[int]]
+"""For every member, which dimension of the primary each of its dimensions is."""
+
+
+def combine(operation: str, dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+    return MERGES[operation](dims, left, right)
+
+
+def logsumexp(dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+    """Averages weighted by exp of their logarithmic weights; a weight of -inf is none, and nothing averages to 0."""
+    axes = [dims[1].index(d) for d in dims[0] if d in dims[1]]
+    shape = [extent if d in dims[1] else 1 for d, extent in enumerate(left[0].shape)]
+    with np.errstate(all="ignore"):
+        total = np.logaddexp(left[1], right[1])
+        made = np.zeros(left[0].shape)
+        for average, weight in (left, right):
+            share = np.where(weight == -np.inf, 0, np.exp(weight.astype(np.float64) - total))
+            made += average.astype(np.float64) * share.transpose(axes).reshape(shape)
+    return [made.astype(left[0].dtype), total]
+
+
+def argmax(dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+    made = [left[0].copy(), left[1].copy()]
+    for at in np.ndindex(left[0].shape):
+        there = tuple(at[d] for d in dims[1])
+        if _rank(right[1][there], right[0][at]) < _rank(left[1][there], left[0][at]):
+            made[0][at], made[1][there] = right[0][at], right[1][there]
+    return made
+
+
+def topk(dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+    values, indices = (np.concatenate(pair, axis=-1) for pair in zip(left, right, strict=True))
+    made = [np.empty_like(left[0]), np.empty_like(left[1])]
+    for row in np.ndindex(values.shape[:-1]):
+        ranked = sorted(zip(values[row], indices[row], strict=True), key=lambda pair: _rank(*pair))
+        for n, (value, index) in enumerate(ranked[: left[0].shape[-1]]):
+            made[0][row][n], made[1][row][n] = value, index
+    return made
+
+
+def _rank(value: Any, index: Any) -> tuple[bool, float | int, int]:
+    """The larger comes first, then the smaller index; not-a-number counts as larger than any number."""
+    number = int(value) if isinstance(value, np.integer) else float(value)
+    nan = number != number
+    return (not nan, 0 if nan else -number, int(index))
+
+
+MERGES: dict[str, Callable[[Dims, Sequence[Array], Sequence[Array]], Sequence[Array]]] = {
+    "logsumexp": logsumexp,
+    "argmax": argmax,
+    "topk": topk,
+}

@@ -1,0 +1,87 @@
+"""Outputs that aggregate together, from plans to results: whatever is read, cut or saved of a tuple."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
+from physical_toys import interpret, switch, wild_body
+
+from einc.emit import emit
+from einc.exprog.checker import check
+from einc.exprog.program import Program
+from einc.graph.verify import verify as verify_graph
+from einc.logical.optimize import optimize
+from einc.machines.model import Machine
+from einc.physical import build as build_module
+from einc.physical.build import build
+from einc.physical.program import DeviceProgram, TaskKind
+from einc.physical.verify import races, verify
+from runtime.bundle import decode, encode
+from runtime.executors.cpu import CpuExecutor
+from runtime.session import Session
+from runtime.verify import prove
+
+__all__ = ["toy_kernels"]
+
+
+def assert_equal(found: object, expected: object, name: str) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=name)  # type: ignore[arg-type]
+
+
+def case(kind: str, sites: int, seed: int) -> DeviceProgram:
+    rng = random.Random(seed)
+    graph = toy_graph(kind, rng)
+    verify_graph(graph)
+    plan = optimize(graph, sites, selector=rng.choice(("random", "random", "random", "eindecomp")), seed=seed)
+    program = build(plan, switch(sites))
+    verify(program)
+    assert next(races(program), None) is None
+    return program
+
+
+def run_everywhere(program: DeviceProgram, machine: Machine, seed: int) -> None:
+    graph = program.plan.graph
+    arrays = toy_arrays(graph, seed)
+    for order in range(2):
+        found = interpret(program, arrays, order)
+        for name in graph.outputs:
+            assert_equal(found[name], arrays[name], name)
+    bundle = decode(encode(emit(program, machine, tuple(range(program.plan.sites)), "naive")))
+    prove(bundle)
+    session = Session(bundle, executor=CpuExecutor(bundle, 2, poison=True, copies=seed % 2 == 0))
+    session.load_all({name: arrays[name] for name in ("x", "y")})
+    session.execute()
+    for name in graph.outputs:
+        assert_equal(session.offload(name), arrays[name], name)
+
+
+@pytest.mark.usefixtures("toy_kernels")
+@pytest.mark.parametrize("sites", range(1, 9))
+@pytest.mark.parametrize("kind", SIGNATURES)
+def test_tuples_are_aggregated_whatever_is_read_of_them(kind: str, sites: int) -> None:
+    aggregated = 0
+    for seed in range(sites * 100, sites * 100 + 8):
+        program = case(kind, sites, seed)
+        run_everywhere(program, switch(sites), seed)
+        for exchange in (*program.exchanges, *(output.exchange for output in program.outputs)):
+            assert exchange is None or check(exchange.program, switch(sites)).valid
+        aggregated += sum(task.kind is TaskKind.AGGREGATE and len(task.writes) == 2 for task in program.tasks)
+    assert aggregated > 0 or sites == 1
+
+
+@pytest.mark.usefixtures("toy_kernels")
+@pytest.mark.parametrize("kind", SIGNATURES)
+def test_any_valid_exchange_program_moves_tuples(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Relays, partial aggregates in random trees, redundant actions, waits."""
+    for seed in range(12):
+        rng = random.Random(seed)
+        sites = rng.randint(2, 6)
+
+        def body(program: Program, machine: Machine, rng: random.Random = rng, sites: int = sites) -> Program:
+            return wild_body(program, rng, sites)
+
+        monkeypatch.setattr(build_module, "naive_body", body)
+        run_everywhere(case(kind, sites, seed), switch(sites), seed)
