@@ -24,13 +24,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+RARELY = 1_000_000
+"""Objects made between two searches for cyclic garbage. Plans are millions of objects without cycles, and searching
+them again and again, as Python does by default, takes a third of the time of a large compilation."""
+
+
 def _run(arguments: list[str], *, own_process: bool) -> None:
+    import gc
     import warnings
 
     from einc.cli.root import root
 
     if "_EINC_COMPLETE" in os.environ:
         root.main(list(arguments), "einc")  # click answers the shell and exits
+    if own_process:
+        gc.set_threshold(RARELY)
     if own_process and "--debug" not in arguments:
         warnings.simplefilter("ignore")  # a library's advice to programmers is not for users
     with root.make_context("einc", list(arguments)) as context:

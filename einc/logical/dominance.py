@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Link:
-    """A cost of `weight` for variables a < b, unless the classes of their values are equal."""
+    """A cost of `weight` for variables a < b, unless the classes of their values are equal (natural numbers)."""
 
     a: int
     b: int
@@ -48,6 +48,7 @@ def surviving_values(costs: Sequence[Array], links: Sequence[Link]) -> list[Arra
     for link in links:
         views[link.a].append((link.b, link.weight, link.classes_a, link.classes_b))
         views[link.b].append((link.a, link.weight, link.classes_b, link.classes_a))
+    numbers = 1 + max((int(classes.max()) for link in links for classes in (link.classes_a, link.classes_b)), default=0)
     left = [np.arange(len(cost)) for cost in costs]
     waiting = dict.fromkeys(range(len(costs)))  # an ordered set
     while waiting:
@@ -59,7 +60,9 @@ def surviving_values(costs: Sequence[Array], links: Sequence[Link]) -> list[Arra
         gain = costs[v][kept][:, None] - costs[v][kept][None, :]  # of the second value over the first, at the least
         same = gain == 0
         for u, weight, mine, theirs in views[v]:
-            classes = np.where(np.isin(mine[kept], theirs[left[u]]), mine[kept], -1)  # -1: matched by no neighbour
+            offered = np.zeros(numbers, dtype=bool)
+            offered[theirs[left[u]]] = True
+            classes = np.where(offered[mine[kept]], mine[kept], -1)  # -1: matched by no neighbour
             differ = classes[:, None] != classes[None, :]
             gain[differ & (classes != -1)[:, None]] -= weight
             same &= ~differ
