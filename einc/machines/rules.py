@@ -10,7 +10,7 @@ Each rule has a `kind`, a `name` and `gbs`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from einc.machines.model import Pair, Resource
 from einc.machines.reader import Reader, read_pairs, show
@@ -38,7 +38,8 @@ def expand_rules(
         match fields["kind"]:
             case "switch":
                 reader.fields(rule, at, ("kind", "name", "gbs"), ("sites",))
-                made += _switch(name, gbs, _site_list(reader, fields.get("sites"), f"{at}.sites", sites))
+                members = _site_list(reader, fields.get("sites"), f"{at}.sites", sites)
+                made += switch_resources(name, dict.fromkeys(members, gbs))
             case "links":
                 reader.fields(rule, at, ("kind", "name", "gbs", "between"))
                 for a, b in _unordered(reader, fields["between"], f"{at}.between", sites):
@@ -59,13 +60,14 @@ def expand_rules(
     return made
 
 
-def _switch(name: str, gbs: float, members: Sequence[int]) -> list[Resource]:
-    if len(members) < 2:
+def switch_resources(name: str, gbs: Mapping[int, float]) -> list[Resource]:
+    """A switch over the sites that `gbs` gives a rate per direction: an egress each, then an ingress each."""
+    if len(gbs) < 2:
         return []
-    others = {site: tuple(other for other in members if other != site) for site in members}
+    others = {site: tuple(other for other in gbs if other != site) for site in gbs}
     return [
-        *(Resource(f"{name} out {site}", gbs, tuple((site, other) for other in others[site])) for site in members),
-        *(Resource(f"{name} in {site}", gbs, tuple((other, site) for other in others[site])) for site in members),
+        *(Resource(f"{name} out {site}", gbs[site], tuple((site, other) for other in others[site])) for site in gbs),
+        *(Resource(f"{name} in {site}", gbs[site], tuple((other, site) for other in others[site])) for site in gbs),
     ]
 
 

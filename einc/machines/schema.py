@@ -55,7 +55,43 @@ def parse_machine(text: str, where: str = "machine", sites: int | None = None) -
     transfer, kernel = (
         reader.number(latency.get(key, 0.0), f"latency_us.{key}", 0.0, 1e9) for key in ("transfer", "kernel")
     )
-    return Machine(name, site_list, tuple(resources), transfer, kernel)
+    machine = Machine(name, site_list, tuple(resources), transfer, kernel)
+    require_connected(machine, where)
+    return machine
+
+
+def require_connected(machine: Machine, where: str, hint: str | None = None) -> None:
+    """Raise MachineError unless every pair that can talk does so both ways, and data gets from any site to any other.
+
+    The rates of the two directions may differ. Relays count: a line of three sites is connected. `hint` replaces the
+    advice for machine files.
+    """
+    pairs = {pair for resource in machine.resources for pair in resource.pairs}
+    one_way = min(((a, b) for a, b in pairs if (b, a) not in pairs), default=None)
+    if one_way is not None:
+        a, b = one_way
+        raise MachineError(
+            f"resources: site {a} can send to site {b}, but {b} not to {a}",
+            where=where,
+            hint=f"list the pair [{b}, {a}] in a resource too; its rate may be another",
+        )
+    neighbours: dict[int, list[int]] = {}
+    for a, b in pairs:
+        neighbours.setdefault(a, []).append(b)
+    reached, open_sites = {0}, [0]
+    while open_sites:
+        for other in neighbours.get(open_sites.pop(), ()):
+            if other not in reached:
+                reached.add(other)
+                open_sites.append(other)
+    if len(reached) < len(machine.sites):
+        lost = next(site for site in range(len(machine.sites)) if site not in reached)
+        raise MachineError(
+            f"no data can get from site 0 to site {lost}, not even over other sites: "
+            f"site 0 is joined with {len(reached) - 1} of the {len(machine.sites) - 1} others",
+            where=where,
+            hint=hint or "resources must list pairs that join all sites",
+        )
 
 
 def machine_json(machine: Machine) -> str:

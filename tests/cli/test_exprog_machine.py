@@ -111,3 +111,44 @@ def test_unknown_and_broken_machines(einc: Callable[..., Any], swap: Path, tmp_p
             result = einc(*command, "--json")
             assert result.code == 65
             assert result.json()["error"]["code"] == "machine"
+
+
+TABLE = """\
+        GPU0    GPU1    GPU2    GPU3    CPU Affinity
+GPU0     X      NV12    NV12    NV12    0-31
+GPU1    NV12     X      NV12    NV12    0-31
+GPU2    NV12    NV12     X      NV12    32-63
+GPU3    NV12    NV12    NV12     X      32-63
+"""
+
+
+def test_a_topology_is_imported_shown_and_used(einc: Callable[..., Any], swap: Path, tmp_path: Path) -> None:
+    table, file = tmp_path / "topo.txt", tmp_path / "mine.json"
+    table.write_text(TABLE)
+    result = einc("machine", "import", table, "-o", file, "--name", "mine")
+    assert result.code == 0
+    assert result.out == einc("machine", "show", file).out
+    assert result.out.startswith("mine: 4 sites of 40 GiB")
+    assert result.err.count("assumed: ") == 6
+    assert "--gpu" in result.err
+    assert einc("machine", "import", table, "-o", "-", "--name", "mine").out == file.read_text()
+    assert einc("machine", "import", table, "--json", "--name", "mine").out == file.read_text()
+    assert "nothing was written" in einc("machine", "import", table).err
+    assert einc("exprog", "simulate", swap, "-m", file, "--ideal").code == 0
+
+
+def test_broken_topologies(einc: Callable[..., Any], tmp_path: Path) -> None:
+    table, file = tmp_path / "topo.txt", tmp_path / "mine.json"
+    for text in (TABLE.replace("NV12", "NV4", 1), TABLE[:150], "", "<!DOCTYPE a><a/>"):
+        table.write_text(text)
+        result = einc("machine", "import", table, "-o", file, "--json")
+        assert result.code == 65
+        assert result.json()["error"]["code"] == "machine"
+    table.write_bytes(b"\xff\xfeG\0")
+    assert einc("machine", "import", table, "--json").json()["error"]["code"] == "machine"
+    assert not file.exists()
+    table.write_text(TABLE)
+    for option, value in (("--nvlink-gbs", "nan"), ("--pcie-gbs", "inf"), ("--hbm-gbs", "0"), ("--gpu", "tpu")):
+        assert einc("machine", "import", table, option, value).code == 2
+    assert einc("machine", "import", tmp_path / "none").code == 2
+    assert einc("machine", "import", tmp_path).code == 74

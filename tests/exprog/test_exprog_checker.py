@@ -106,8 +106,8 @@ def test_firing_order_takes_the_fewest_parts():
 
 def test_paths_and_sites_of_the_machine():
     lonely = parse_machine(
-        '{"name": "line", "sites": {"count": 3, "hbm_gbs": 1, "memory_bytes": 1}, "resources": '
-        '[{"name": "a", "gbs": 1, "pairs": [[0, 1], [1, 2]]}]}'
+        '{"name": "line", "sites": {"count": 3, "hbm_gbs": 1, "memory_bytes": 1}, "rules": '
+        '[{"kind": "links", "name": "a", "gbs": 1, "between": [[0, 1], [1, 2]]}]}'
     )
     program = read_program("IN: A @ 0\nOUT: A @ 2\nA @ 0 -> 1, 2")
     assert check(program).valid

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from einc.cli import output
+from einc.cli import files, output
 from einc.cli.lazy import Command, LazyGroup, examples
-from einc.cli.options import complete_machines, json_option
-from einc.errors import MissingError
+from einc.cli.options import ParamType, complete_machines, json_option
+from einc.errors import MachineError, ModelError
 
 if TYPE_CHECKING:
-    from einc.machines.model import Machine
+    from einc.machines.model import Machine, Site
 
 group = LazyGroup(
     "machine",
@@ -20,10 +23,14 @@ group = LazyGroup(
         "list": (f"{__name__}:list_command", "List the machines that einc knows."),
         "show": (f"{__name__}:show_command", "Show one machine."),
         "detect": (f"{__name__}:detect_command", "Describe the machine that this runs on."),
-        "import": (f"{__name__}:import_command", "Read a topology file of another tool (comes later)."),
+        "import": (f"{__name__}:import_command", "Make a machine of `nvidia-smi topo -m` or NCCL's XML."),
     },
-    help="List, show and detect machines.",
-    epilog=examples("einc machine list", "einc machine show dgx-v100 --json > mine.json"),
+    help="List, show, detect and import machines.",
+    epilog=examples(
+        "einc machine list",
+        "einc machine show dgx-v100 --json > mine.json",
+        "nvidia-smi topo -m | einc machine import - -o mine.json",
+    ),
 )
 
 
@@ -61,17 +68,87 @@ def detect_command(as_json: bool) -> None:
     _show(detect(), as_json)
 
 
-@click.command("import", cls=Command, epilog=examples("einc machine import topology.xml"))
+class _Gpus(ParamType):
+    """A model of the table, in any case."""
+
+    name = "GPU"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from einc.machines.importers.gpus import GPUS
+
+        if str(value).lower() not in GPUS:
+            self.fail(f"{str(value)[:40]!r} is not one of {', '.join(GPUS)}", param, ctx)
+        return str(value).lower()
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from einc.machines.importers.gpus import GPUS
+
+        return [CompletionItem(key) for key in GPUS if key.startswith(incomplete)]
+
+
+class _Rate(ParamType):
+    """A number above zero; infinity and NaN are none."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 < number <= 1e15:
+            self.fail(f"{str(value)[:40]!r} is not a number above zero", param, ctx)
+        return number
+
+
+@click.command(
+    "import",
+    cls=Command,
+    epilog=examples(
+        "nvidia-smi topo -m | einc machine import - -o mine.json",
+        "einc machine import topo.txt --gpu a100-80gb -o mine.json",
+        "einc machine import nccl-topology.xml --nvlink-gbs 21",
+    ),
+)
 @click.argument("file", metavar="FILE")
-def import_command(file: str) -> None:
-    """Read a topology file of another tool (comes later)."""
-    raise MissingError(
-        "importing topology files comes later", hint="write a machine file: `einc machine show NAME --json`"
-    )
+@click.option("-o", "--output", "target", metavar="FILE.json", help="Write the machine file.")
+@click.option("--name", metavar="NAME", help="What to call the machine.  [default: the GPU and how many]")
+@click.option("--gpu", type=_Gpus(), metavar="GPU", help="Which GPU it has, where the file does not tell.")
+@click.option("--nvlink-gbs", type=_Rate(), metavar="GB/S", help="Rate of one NVLink, per direction.")
+@click.option("--pcie-gbs", type=_Rate(), metavar="GB/S", help="Rate of the path that pairs without NVLink share.")
+@click.option("--hbm-gbs", type=_Rate(), metavar="GB/S", help="Memory bandwidth of a GPU.")
+@click.option("--memory-gib", type=_Rate(), metavar="GIB", help="Memory of a GPU.")
+@json_option
+def import_command(file: str, target: str | None, as_json: bool, **wishes: Any) -> None:
+    """Make a machine of what `nvidia-smi topo -m` or NCCL (NCCL_TOPO_DUMP_FILE=FILE) says about this one.
+
+    FILE may be `-` for standard input. Whatever the file does not say is assumed, and each assumption printed.
+    """
+    from einc.machines.importers.read import Wishes, import_machine
+    from einc.machines.load import machine_json
+
+    if target is not None:
+        output.require_writable(target)
+    try:
+        text = files.read_text(file)
+    except ModelError as error:  # what is not UTF-8
+        raise MachineError(error.message, where=error.where, hint=error.hint) from None
+    imported = import_machine(text, "standard input" if file == files.STDIN else file, Wishes(**wishes))
+    for assumption in imported.assumptions:
+        output.note(f"assumed: {assumption}")
+    for warning in imported.warnings:
+        output.note(f"warning: {warning}")
+    if target is not None:
+        output.write_text(target, machine_json(imported.machine))
+    if target != output.STDOUT:
+        _show(imported.machine, as_json)
+    if target is None and not as_json:
+        output.note("nothing was written: -o FILE.json writes the machine file")
 
 
 def _show(machine: Machine, as_json: bool) -> None:
     from einc.machines.load import machine_json
+    from einc.machines.picture import draw
 
     if as_json:
         output.say(machine_json(machine))
@@ -79,32 +156,18 @@ def _show(machine: Machine, as_json: bool) -> None:
     output.say(f"{machine.name}: {_summary(machine)}")
     latencies = f"transfer {machine.transfer_latency_us:g} us, kernel {machine.kernel_latency_us:g} us"
     output.say(f"latencies: {latencies}")
-    output.say(_links(machine))
+    output.say(draw(machine, colour=output.colours()))
 
 
 def _summary(machine: Machine) -> str:
-    site = machine.sites[0]
+    """The sites in a line, alike ones together."""
+    counts = Counter(machine.sites)
+    kinds = [f"{count} {'site' if count == 1 else 'sites'} of {_site(site)}" for site, count in counts.most_common(3)]
+    rest = sum(counts.values()) - sum(count for _, count in counts.most_common(3))
+    return "; ".join(kinds) + (f"; {rest} more" if rest else "")
+
+
+def _site(site: Site) -> str:
     speed = ", ".join(f"{flops / 1e12:g} {name}" for name, flops in site.flops)
     memory = f"{site.memory_bytes / 2**30:.4g} GiB, {site.hbm_gbs:g} GB/s"
-    return f"{len(machine.sites)} sites of {memory}" + (f", TFLOP/s: {speed}" if speed else "")
-
-
-def _links(machine: Machine) -> str:
-    """The GB/s between every two sites (rows send, columns receive), or one line where they all agree."""
-    routes = machine.routes()
-    sites = range(len(machine.sites))
-    table = {
-        (a, b): min((machine.resources[r].gbs for r in routes[a, b]), default=0.0) if (a, b) in routes else None
-        for a in sites for b in sites if a != b
-    }  # fmt: skip
-    speeds = set(table.values())
-    if len(speeds) == 1 and None not in speeds:
-        return f"links: every two sites {speeds.pop():g} GB/s"
-    if len(machine.sites) > 16:
-        known = sorted(speed for speed in speeds if speed is not None)
-        return f"links: {known[0]:g} to {known[-1]:g} GB/s" if known else "links: none"
-    cells = {pair: "-" if speed is None else f"{speed:g}" for pair, speed in table.items()}
-    width = max((len(cell) for cell in cells.values()), default=1) + 2
-    rows = ["GB/s from row to column:", "    " + "".join(f"{b:>{width}}" for b in sites)]
-    rows += [f"{a:>4}" + "".join(f"{cells.get((a, b), '.'):>{width}}" for b in sites) for a in sites]
-    return "\n".join(rows)
+    return memory + (f", TFLOP/s: {speed}" if speed else "")

@@ -1,0 +1,28 @@
+"""The front door: any topology file to a machine."""
+
+from __future__ import annotations
+
+from einc.errors import MachineError
+from einc.machines.importers.fabric import Imported, Wishes, build_machine
+from einc.machines.importers.nccl import read_nccl
+from einc.machines.importers.smi import read_smi
+
+__all__ = ["MAX_TEXT", "Imported", "Wishes", "import_machine"]
+
+MAX_TEXT = 4 * 2**20
+"""Characters of the largest file; one of 72 GPUs has a hundred thousand."""
+
+
+def import_machine(text: str, where: str = "topology", wishes: Wishes | None = None) -> Imported:
+    """The machine that `nvidia-smi topo -m` or NCCL's topology XML describes; `where` names the text in errors.
+
+    Raises MachineError for anything else, UsageError where the wishes must tell what the text does not.
+    """
+    if len(text) > MAX_TEXT:
+        raise MachineError(f"the topology file is larger than {MAX_TEXT} characters", where=where)
+    text = text.removeprefix("\ufeff")
+    start = text.lstrip()[:1]
+    if start == "{":
+        raise MachineError("this is JSON, as machine files are", where=where, hint="use it as it is: -m FILE")
+    topology = read_nccl(text, where) if start == "<" else read_smi(text, where)
+    return build_machine(topology, wishes or Wishes(), where)

@@ -1,0 +1,195 @@
+"""The table that `nvidia-smi topo -m` prints, of any driver version, with whatever text stands around it.
+
+A header line names columns: GPUs first, then network cards, then affinities. A row names its GPU, then holds one word
+per column: `X`, `NV4` (bonded NVLinks) or how far the PCIe path goes. Rows of network cards, the legend, colours and
+shell prompts are passed over; `nvidia-smi -L` or the table of plain `nvidia-smi` before the matrix names the models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from einc.errors import MachineError, SourceSpan
+from einc.machines.importers.gpus import Gpu, by_name
+from einc.machines.importers.topology import Topology
+from einc.machines.model import Pair
+from einc.machines.schema import MAX_SITES
+
+_PCIE = frozenset(("PIX", "PXB", "PSB", "PHB", "NODE", "SYS", "SOC"))
+"""Ways over PCIe; PSB and SOC are words of older drivers."""
+_NO_PATH = frozenset(("N/A",))
+_NVLINK = re.compile(r"NV([1-9][0-9]?)")
+_GPU = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
+_ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
+_MODEL = re.compile(
+    r"\s*GPU ([0-9]{1,4}): (.{1,80}?) \(UUID|\|\s+([0-9]{1,4})\s{1,3}((?:NVIDIA|Tesla)\s.{1,60}?)\s{2,}"
+)
+_COLUMNS = 4 * MAX_SITES
+_LINES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    text: str
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line without its escape sequences, split at white space; `number` counts from 1."""
+
+    text: str
+    number: int
+    words: tuple[_Word, ...]
+
+    def span(self, where: str, word: int) -> SourceSpan:
+        """The word at a position, or the end of the line."""
+        if word < len(self.words):
+            start, width = self.words[word].column, len(self.words[word].text)
+        else:
+            start, width = len(self.text.rstrip()), 1
+        return SourceSpan(where, self.number, start + 1, start + width + 1, self.text.rstrip())
+
+
+def read_smi(text: str, where: str) -> Topology:
+    """The topology of a matrix. Raises MachineError, pointing at the first word that cannot be."""
+    texts = text.splitlines()
+    if len(texts) > _LINES:
+        raise MachineError(f"more than {_LINES} lines, which is no topology table", where=where)
+    lines = [_line(line, number) for number, line in enumerate(texts, 1)]
+    position = next((k for k, line in enumerate(lines) if _is_header(line)), None)
+    if position is None:
+        raise MachineError(
+            "there is no topology table: a line that names GPU0 GPU1 ... and below it a row for each",
+            where=where,
+            hint="`nvidia-smi topo -m > topo.txt` prints one; NCCL writes NCCL_TOPO_DUMP_FILE=topo.xml",
+        )
+    columns = _columns(lines[position], where)
+    rows = _rows(lines[position + 1 :], columns, where)
+    labels = [name for name in columns if _GPU.fullmatch(name)]
+    place = {name: 1 + position for position, name in enumerate(columns)}
+    cells = {(a, b): rows[a].words[place[b]].text for a in labels for b in labels}
+    number = {label: site for site, label in enumerate(labels)}
+    direct: dict[Pair, int] = {}
+    unreachable: set[Pair] = set()
+    for (a, b), cell in cells.items():
+        if a == b:
+            continue
+        if cell != cells[b, a]:
+            raise MachineError(
+                f"{a} to {b} is {cell}, but {b} to {a} is {cells[b, a]}: a link is the same from both ends",
+                where=rows[a].span(where, place[b]),
+                hint="the table is damaged, or a link is down: `nvidia-smi nvlink -s` shows the state of each",
+            )
+        if links := _NVLINK.fullmatch(cell):
+            direct[number[a], number[b]] = int(links[1])
+        elif cell in _NO_PATH:
+            unreachable.add((number[a], number[b]))
+    return Topology(
+        tuple(labels),
+        _models(lines[:position], labels),
+        direct,
+        (0,) * len(labels),
+        (0,) * len(labels),
+        counts_switches=True,
+        unreachable=frozenset(unreachable),
+    )
+
+
+def _line(text: str, number: int) -> _Line:
+    clean = _ESCAPE.sub("", text).replace("\t", "    ")
+    clean = "".join(char if char.isprintable() else " " for char in clean)
+    return _Line(clean, number, tuple(_Word(found[0], found.start()) for found in re.finditer(r"\S+", clean)))
+
+
+def _is_header(line: _Line) -> bool:
+    """Whether a line names columns: a GPU first, and nothing of a row's after it."""
+    words = [word.text for word in line.words[:2]]
+    return bool(words) and _GPU.fullmatch(words[0]) is not None and not (len(words) > 1 and _is_cell(words[1]))
+
+
+def _is_cell(text: str) -> bool:
+    return text == "X" or text in _PCIE or text in _NO_PATH or _NVLINK.fullmatch(text) is not None
+
+
+def _columns(header: _Line, where: str) -> list[str]:
+    """The devices that have a column each; what follows them (affinities) has a word or none in each row."""
+    names: dict[str, None] = {}
+    for position, word in enumerate(header.words):
+        if word.text in ("CPU", "NUMA", "GPU"):
+            break
+        if word.text in names:
+            raise MachineError(f"the column {word.text[:40]} is there twice", where=header.span(where, position))
+        names[word.text] = None
+        if len(names) > _COLUMNS:
+            raise MachineError(f"the table has more than {_COLUMNS} columns", where=f"{where}:{header.number}")
+    if sum(_GPU.fullmatch(name) is not None for name in names) > MAX_SITES:
+        raise MachineError(f"the table has more than {MAX_SITES} GPUs", where=f"{where}:{header.number}")
+    return list(names)
+
+
+def _rows(lines: Sequence[_Line], columns: Sequence[str], where: str) -> Mapping[str, _Line]:
+    """For every GPU its row, in which each device column holds a word that a table may hold."""
+    rows: dict[str, _Line] = {}
+    known = frozenset(columns)
+    for line in lines:
+        if not line.words:
+            continue
+        first = line.words[0].text
+        if first.rstrip(":") == "Legend":
+            break
+        if _GPU.fullmatch(first) is None:
+            continue
+        if first not in known:
+            raise MachineError(f"the row {first} has no column of its name", where=line.span(where, 0))
+        if first in rows:
+            raise MachineError(
+                f"{first} has a second row", where=line.span(where, 0), hint="give one table at a time, of one computer"
+            )
+        _check_row(line, first, columns, where)
+        rows[first] = line
+    missing = [name for name in columns if _GPU.fullmatch(name) and name not in rows]
+    if missing:
+        end = f"{where}:{lines[-1].number if lines else 1}"
+        more = f" (and those of {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise MachineError(f"the table ends before the row of {missing[0]}{more}", where=end)
+    return rows
+
+
+def _check_row(line: _Line, label: str, columns: Sequence[str], where: str) -> None:
+    cells = [word.text for word in line.words[1:]]
+    for position, column in enumerate(columns):
+        at = line.span(where, 1 + position)
+        counts = f"the row of {label} should have {len(columns)} columns of links"
+        if position >= len(cells):
+            raise MachineError(f"{counts}, and has {len(cells)}: {column} is missing", where=at)
+        cell = cells[position]
+        if not _is_cell(cell):
+            if re.fullmatch(r"[0-9][0-9,-]*", cell) and position:
+                raise MachineError(f"{counts}, and has {position}: {column} is missing", where=at)
+            peers = cell in ("OK", "NS", "CNS", "GNS", "TNS", "DR", "U")
+            raise MachineError(
+                f"{label} to {column} is {cell[:40]!r}, which is no kind of link",
+                where=at,
+                hint="this is of `nvidia-smi topo -p2p`: use `nvidia-smi topo -m`"
+                if peers
+                else "known: X, NV1 to NV99, PIX, PXB, PHB, NODE, SYS, N/A",
+            )
+        if (cell == "X") != (column == label):
+            found = "is X, which stands for itself" if cell == "X" else f"is {cell}, and should be X"
+            raise MachineError(f"{label} to {column} {found}", where=at)
+    if len(cells) > len(columns) and (_is_cell(cells[len(columns)]) and cells[len(columns)] != "N/A"):
+        at = line.span(where, 1 + len(columns))
+        raise MachineError(f"{counts}, and has more", where=at)
+
+
+def _models(before: Sequence[_Line], labels: Sequence[str]) -> tuple[Gpu | None, ...]:
+    """The models that lists of GPUs above the table name."""
+    named: dict[str, Gpu | None] = {}
+    for line in before:
+        found = _MODEL.match(line.text)
+        if found is not None:
+            named[f"GPU{int(found[1] or found[3])}"] = by_name(found[2] or found[4])
+    return tuple(named.get(label) for label in labels)

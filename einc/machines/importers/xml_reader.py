@@ -1,0 +1,94 @@
+"""Elements and attributes of an untrusted XML text, and nothing else of XML.
+
+No document types, so no entities but the five of the language, and nothing external; text between elements is passed
+over. Expat reads the text in one call; depth and number of elements are bounded here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from xml.parsers import expat
+
+from einc.errors import MachineError, SourceSpan
+
+_MOST_ELEMENTS = 100_000
+_MOST_ATTRIBUTES = 100
+_MOST_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A position in the text: `row` counts from 1, `column` from 0."""
+
+    file: str
+    lines: list[str]
+    row: int
+    column: int
+
+    def span(self) -> SourceSpan:
+        """The tag that begins here, or the rest of the line."""
+        line = self.lines[self.row - 1].rstrip() if self.row <= len(self.lines) else ""
+        column = min(self.column, len(line))
+        end = line.find(">", column) + 1 or len(line)
+        return SourceSpan(self.file, self.row, column + 1, max(end, column + 1) + 1, line)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Element:
+    """One element; `path` are those that it stands in, outermost first."""
+
+    name: str
+    attributes: dict[str, str]
+    path: tuple[Element, ...]
+    place: _Place
+
+    @property
+    def span(self) -> SourceSpan:
+        return self.place.span()
+
+    def inside(self, name: str) -> Element | None:
+        """The innermost element of this name that it stands in."""
+        return next((element for element in reversed(self.path) if element.name == name), None)
+
+
+def read_elements(text: str, where: str) -> list[Element]:
+    """All elements in document order. Raises MachineError for what is not plain, small XML."""
+    lines = text.split("\n")
+    open_elements: list[Element] = []
+    found: list[Element] = []
+    parser = expat.ParserCreate()
+
+    def here() -> _Place:
+        return _Place(where, lines, parser.CurrentLineNumber, parser.CurrentColumnNumber)
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        if len(found) == _MOST_ELEMENTS:
+            raise MachineError(f"more than {_MOST_ELEMENTS} elements", where=here().span())
+        if len(open_elements) == _MOST_DEPTH:
+            raise MachineError(f"elements nested deeper than {_MOST_DEPTH} levels", where=here().span())
+        if len(attributes) > _MOST_ATTRIBUTES:
+            raise MachineError(f"an element with more than {_MOST_ATTRIBUTES} attributes", where=here().span())
+        element = Element(name, attributes, tuple(open_elements), here())
+        found.append(element)
+        open_elements.append(element)
+
+    def refuse(*_: object) -> int:
+        raise MachineError(
+            "a document type (<!DOCTYPE), which einc does not read",
+            where=here().span(),
+            hint="delete it: NCCL writes none",
+        )
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda _: open_elements.pop()
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
+    parser.ExternalEntityRefHandler = refuse
+    try:
+        parser.Parse(text.encode("utf-8"), True)
+    except expat.ExpatError as error:
+        reason = expat.errors.messages[error.code]
+        raise MachineError(f"not well-formed XML: {reason}", where=here().span()) from None
+    except UnicodeEncodeError:
+        raise MachineError("the file holds characters that are no text", where=where) from None
+    return found
