@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.dtypes import Array, compute, storage
+from runtime.dtypes import FLOATS, Array, compute, storage
 from runtime.errors import PlanFault
 from runtime.kernels.base import Kernel, Run, ScratchPlan, dtype_name
 from runtime.kernels.pieces import Resolved, Walk, merged, runner
@@ -23,11 +23,12 @@ Copies = Sequence[Sequence[Array]]
 def merge_logsumexp(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
     """Averages, each with the logarithm of its weight: their weighted average, and the logarithm of all weights.
 
-    Computed in f32 (f64 for averages in f64). Where no copy has any weight, the average is 0 and the weight -inf.
+    Computed in f32 (f64 for averages in f64, whose logarithms may be either). Where no copy has any weight, the average
+    is 0 and the weight -inf.
     """
     kind = _same(copies, target)
-    if len(target) != 2 or kind[0] not in ("f16", "bf16", "f32", "f64") or kind[1] != "f32":
-        raise PlanFault("logsumexp merges floats and the f32 logarithms of their weights")
+    if len(target) != 2 or kind[0] not in FLOATS or kind[1] not in ("f32", compute(kind[0])):
+        raise PlanFault("logsumexp merges floats and the logarithms of their weights in f32, or f64 beside f64")
     rank = target[0].ndim
     weights = [_spread(copy[1], dims[1], rank) for copy in (*copies, target)]
     views, _ = merged([copy[0] for copy in (*copies, target)] + weights, [False] * rank)
