@@ -23,10 +23,11 @@ MAX_SITES = 1024
 MAX_RESOURCES = 100_000
 
 
-def parse_machine(text: str, where: str = "machine", sites: int | None = None) -> Machine:
+def parse_machine(text: str, where: str = "machine", sites: int | None = None, *, connected: bool = True) -> Machine:
     """The machine that a JSON text describes; `where` names the text in errors.
 
-    `sites` is the count for a text that leaves it open. Raises MachineError for everything that is not a machine.
+    `sites` is the count for a text that leaves it open. Not `connected`: a part of a machine, whose sites need not reach
+    each other. Raises MachineError for everything that is not a machine.
     """
     if len(text) > MAX_TEXT:
         raise MachineError(f"the machine file is larger than {MAX_TEXT} characters", where=where)
@@ -56,7 +57,8 @@ def parse_machine(text: str, where: str = "machine", sites: int | None = None) -
         reader.number(latency.get(key, 0.0), f"latency_us.{key}", 0.0, 1e9) for key in ("transfer", "kernel")
     )
     machine = Machine(name, site_list, tuple(resources), transfer, kernel)
-    require_connected(machine, where)
+    if connected:
+        require_connected(machine, where)
     return machine
 
 

@@ -202,6 +202,6 @@ class _Clock:
         if self._machine is None:
             from einc.machines.load import parse_machine
 
-            machine = parse_machine(self._bundle.machine_file)
+            machine = parse_machine(self._bundle.machine_file, connected=False)
             self._machine = machine.ideal() if self._ideal else machine
         return self._machine

@@ -174,3 +174,10 @@ def test_damaged_files_are_refused_or_read_but_never_crash():
             continue
         assert all(site.hbm_gbs > 0 for site in machine.sites)
         assert all(a != b and max(a, b) < len(machine.sites) for r in machine.resources for a, b in r.pairs)
+
+
+def test_a_part_of_a_machine_may_be_apart():
+    text = json.dumps({**GOOD, "resources": []})
+    assert len(parse_machine(text, connected=False).sites) == 2
+    with pytest.raises(MachineError):
+        parse_machine(text)

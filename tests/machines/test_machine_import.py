@@ -57,6 +57,7 @@ def test_seventy_two_sites_from_nccl():
 def test_the_file_may_name_the_gpus():
     listing = "".join(f"GPU {k}: NVIDIA A100-SXM4-80GB (UUID: GPU-{k})\n" for k in range(4))
     machine = machine_of(new_style(switched(4, 4), listing))
+    assert machine == machine_of(new_style(switched(4, 4)) + listing)
     assert {site.memory_bytes for site in machine.sites} == {80 * 2**30}
     assert links(machine) == {(a, b): (100, 1) for a in range(4) for b in range(4) if a != b}  # four boards in a mesh
     table = "|   0  NVIDIA H200                    On  |   00000000:19:00.0 Off |\n"

@@ -2,7 +2,7 @@
 
 A header line names columns: GPUs first, then network cards, then affinities. A row names its GPU, then holds one word
 per column: `X`, `NV4` (bonded NVLinks) or how far the PCIe path goes. Rows of network cards, the legend, colours and
-shell prompts are passed over; `nvidia-smi -L` or the table of plain `nvidia-smi` before the matrix names the models.
+shell prompts are passed over; `nvidia-smi -L` or the table of plain `nvidia-smi` above or below the matrix names the models.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def read_smi(text: str, where: str) -> Topology:
             unreachable.add((number[a], number[b]))
     return Topology(
         tuple(labels),
-        _models(lines[:position], labels),
+        _models(lines, labels),
         direct,
         (0,) * len(labels),
         (0,) * len(labels),
@@ -185,10 +185,10 @@ def _check_row(line: _Line, label: str, columns: Sequence[str], where: str) -> N
         raise MachineError(f"{counts}, and has more", where=at)
 
 
-def _models(before: Sequence[_Line], labels: Sequence[str]) -> tuple[Gpu | None, ...]:
-    """The models that lists of GPUs above the table name."""
+def _models(lines: Sequence[_Line], labels: Sequence[str]) -> tuple[Gpu | None, ...]:
+    """The models that lists of GPUs above or below the table name."""
     named: dict[str, Gpu | None] = {}
-    for line in before:
+    for line in lines:
         found = _MODEL.match(line.text)
         if found is not None:
             named[f"GPU{int(found[1] or found[3])}"] = by_name(found[2] or found[4])
