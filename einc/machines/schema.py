@@ -26,8 +26,8 @@ MAX_RESOURCES = 100_000
 def parse_machine(text: str, where: str = "machine", sites: int | None = None, *, connected: bool = True) -> Machine:
     """The machine that a JSON text describes; `where` names the text in errors.
 
-    `sites` is the count for a text that leaves it open. Not `connected`: a part of a machine, whose sites need not reach
-    each other. Raises MachineError for everything that is not a machine.
+    `sites` is the count for a text that leaves it open. Not `connected`: a part of a machine, whose sites need not
+    reach each other. Raises MachineError for everything that is not a machine.
     """
     if len(text) > MAX_TEXT:
         raise MachineError(f"the machine file is larger than {MAX_TEXT} characters", where=where)

@@ -2,7 +2,8 @@
 
 A header line names columns: GPUs first, then network cards, then affinities. A row names its GPU, then holds one word
 per column: `X`, `NV4` (bonded NVLinks) or how far the PCIe path goes. Rows of network cards, the legend, colours and
-shell prompts are passed over; `nvidia-smi -L` or the table of plain `nvidia-smi` above or below the matrix names the models.
+shell prompts are passed over; `nvidia-smi -L` or the table of plain `nvidia-smi`, above or below the matrix, names the
+models.
 """
 
 from __future__ import annotations
