@@ -1,8 +1,11 @@
 """Rotary position embedding in the half-rotation convention: element i turns with element i + d_head / 2.
 
 The pair i of the token at position n turns by the angle n * f_i, where f_i = theta ** (-2i / d_head), scaled if asked
-for. Positions come with an input, or follow from where a token stands in its packed sequence. Everything but the
-last dimension is shardable anywhere: a kernel knows the bounds of its block.
+for. Frequencies and angles are rounded to f32, as published implementations do it: the angle of a late position is off
+by more than what else is rounded, and models are used with just these angles.
+
+Positions come with an input, or follow from where a token stands in its packed sequence. Everything but the last
+dimension is shardable anywhere: a kernel knows the bounds of its block.
 """
 
 from __future__ import annotations
@@ -48,10 +51,11 @@ class Frequencies:
         return {"theta": self.theta, "scaling": self.scaling, **dict(scaled)}
 
     def of(self, d_head: int) -> Array:
-        """Radians per position of each of the d_head / 2 pairs, in f64."""
+        """Radians per position of each of the d_head / 2 pairs, in f32."""
         import numpy as np
 
-        plain: Array = self.theta ** (-np.arange(0, d_head, 2) / d_head)
+        exponents = np.arange(0, d_head, 2, dtype=np.float32) / np.float32(d_head)
+        plain: Array = 1 / (self.theta ** exponents.astype(np.float64)).astype(np.float32)
         if self.scaling == "none":
             return plain
         if self.scaling == "linear":
@@ -59,9 +63,9 @@ class Frequencies:
         factor, low, high, original = self.parameters
         # Pairs that turn less than `low` times over the original length slow down by the factor, those that turn more
         # than `high` times keep their pace, and those between are blended.
-        turns = original * plain / (2 * math.pi)
+        turns = original / (2 * math.pi / plain)
         kept = np.clip((turns - low) / (high - low), 0, 1)
-        return plain * (kept + (1 - kept) / factor)
+        return (1 - kept) * plain / factor + kept * plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +124,9 @@ class Rope(MappedOperator):
         from einc.ops.evaluate import accumulating
 
         positions = arrays[1] if self.positions is not None else np.concatenate(list(map(np.arange, self.seq_lens)))
-        angles = positions[:, None] * self.frequencies.of(self.tensor.shape[-1])
-        first, second = np.split(arrays[0].astype(accumulating(self.tensor.dtype)), 2, axis=-1)
+        wide = accumulating(self.tensor.dtype)
+        angles = (positions[:, None] * self.frequencies.of(self.tensor.shape[-1])).astype(np.float32).astype(wide)
+        first, second = np.split(arrays[0].astype(wide), 2, axis=-1)
         cosine, sine = np.cos(angles), np.sin(angles)
         turned = np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
         return (turned.astype(arrays[0].dtype),)

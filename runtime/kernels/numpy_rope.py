@@ -32,7 +32,7 @@ def build_rope(
     input_blocks: Sequence[Block],
     output_blocks: Sequence[Block],
 ) -> Kernel:
-    """Angles are products in f64: those of late positions are too large for f32."""
+    """Angles are rounded to f32, as the models that use this were trained and are run elsewhere."""
     source, target = inputs[0] if inputs else single(inputs), single(outputs)
     kind = dtype_name(target)
     if source.shape != target.shape or source.dtype != target.dtype or compute(kind) not in ("f32", "f64"):
@@ -40,7 +40,8 @@ def build_rope(
     if source.ndim < 2 or source.shape[-1] % 2:
         raise PlanFault(f"rope of shape {source.shape}: d_head is odd, or there are no tokens")
     tokens, half = source.shape[-2], source.shape[-1] // 2
-    frequencies, seq_lens = _parameters(attributes, half)
+    with np.errstate(all="ignore"):  # absurd parameters give infinities, and those not-a-numbers
+        frequencies, seq_lens = _parameters(attributes, half)
     given = len(inputs) == 2
     if given != (seq_lens is None):
         raise PlanFault("rope has positions either as its second input or by seq_lens")
@@ -53,7 +54,7 @@ def build_rope(
     step = max(1, min(tokens, PIECE // max(1, leading * half)))
     walk = Walk((tokens,), 0, step)
     scratch = ScratchPlan()
-    angles = scratch.take((step, half), np.dtype(np.float64))
+    angles = scratch.take((step, half), np.dtype(np.float32))
     waves = [scratch.take((step, half), dtype) for _ in range(2)]
     products = [scratch.take((*source.shape[:-2], step, half), dtype) for _ in range(2)]
 
@@ -67,9 +68,9 @@ def build_rope(
             u, v = one[..., part, :], other[..., part, :]
             x, y = source[..., span, :half], source[..., span, half:]
             return [
-                (np.multiply, [positions[span, None], frequencies, a]),
-                (_apply, [np.cos, a, cos]),
-                (_apply, [np.sin, a, sin]),
+                (_apply, [np.multiply, positions[span, None], frequencies, a]),
+                (_wave, [np.cos, a, cos]),
+                (_wave, [np.sin, a, sin]),
                 (np.multiply, [x, cos, u]),
                 (np.multiply, [y, sin, v]),
                 (_apply, [np.subtract, u, v, target[..., span, :half]]),
@@ -85,13 +86,14 @@ def build_rope(
 
 
 def _parameters(attributes: Mapping[str, Attribute], half: int) -> tuple[Array, list[int] | None]:
-    """Radians per position of each pair, and the lengths of the packed sequences, if there are any."""
+    """Radians per position of each pair in f32, and the lengths of the packed sequences, if there are any."""
     scaling = text(attributes, tuple(attributes), "scaling")
     if scaling not in _SCALINGS:
         raise PlanFault(f"rope with the unknown scaling '{scaling[:40]}'")
     allowed = ("theta", "scaling", "seq_lens", *_SCALINGS[scaling])
     theta, *scales = (_positive(attributes, allowed, name) for name in ("theta", *_SCALINGS[scaling]))
-    frequencies = np.power(theta, np.arange(half) / -half)
+    exponents = np.arange(half, dtype=np.float32) / np.float32(half)
+    frequencies = 1 / np.power(theta, exponents, dtype=np.float64).astype(np.float32)
     if scaling == "linear":
         frequencies /= scales[0]
     elif scaling == "llama3":
@@ -100,9 +102,9 @@ def _parameters(attributes: Mapping[str, Attribute], half: int) -> tuple[Array, 
             raise PlanFault(f"rope with low_freq_factor {low} and high_freq_factor {high}")
         lengths = 2 * math.pi / frequencies
         blend = (original / lengths - low) / (high - low)
-        slowed = frequencies / factor
-        frequencies = np.where(lengths > original / low, slowed, np.where(
-            lengths < original / high, frequencies, (1 - blend) * slowed + blend * frequencies))  # fmt: skip
+        blended = (1 - blend) * frequencies / factor + blend * frequencies
+        frequencies = np.where(lengths > original / low, frequencies / factor, np.where(
+            lengths < original / high, frequencies, blended))  # fmt: skip
     return frequencies, integers(attributes, allowed, "seq_lens") if "seq_lens" in attributes else None
 
 
@@ -130,6 +132,10 @@ def _places(seq_lens: Sequence[int], source: Array, blocks: Sequence[Block]) -> 
 def _require_natural(positions: Array) -> None:
     if positions.min() < 0:
         raise KernelFault(f"a position is {int(positions.min())}; positions are 0 or more")
+
+
+def _wave(function: np.ufunc, angles: Array, target: Array) -> None:
+    function(angles, out=target, dtype=target.dtype)
 
 
 def _apply(function: np.ufunc, *arguments: Array) -> None:

@@ -83,17 +83,20 @@ def test_rope_in_many_pieces(dtype):
     output = np.empty((heads, tokens, d), dtype)
     run("rope", {"theta": 1e4, "scaling": "none", "seq_lens": lens}, [x], output, output_block=whole(output, lower))
     places = np.concatenate([np.arange(n) for n in lens])[lower : lower + tokens]
-    turned = np.exp(1j * places[:, None] * 1e4 ** (-np.arange(0, d, 2) / d))
+    frequencies = 1 / np.float32(1e4 ** (np.arange(0, d, 2) / d))
+    turned = np.exp(1j * (places[:, None] * frequencies).astype("f4").astype("f8"))
     z = (x[..., : d // 2].astype("f8") + 1j * x[..., d // 2 :].astype("f8")) * turned
     close(output, np.concatenate([z.real, z.imag], -1))
 
 
-def test_rope_keeps_late_positions_exact():
-    """The fastest pair of a late token turns by an angle that f32 cannot hold to a hundredth."""
-    x = np.array([[1.0, 0.0]], "f4")
-    position = np.array([131071], "i4")
-    y = run("rope", {"theta": 1e4, "scaling": "none"}, [x, position], np.empty_like(x))
-    np.testing.assert_allclose(y[0], [math.cos(131071), math.sin(131071)], atol=1e-6)
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+def test_rope_at_late_positions(dtype):
+    """Angles are those of f32, and what is made of them is as exact as the type is."""
+    x = np.array([[1.0, 1.0, 0.0, 0.0]], dtype)
+    y = run("rope", {"theta": 3.0, "scaling": "none"}, [x, np.array([131071], "i4")], np.empty_like(x))
+    slow = float(np.float32(131071) * (1 / np.float32(math.sqrt(3))))
+    expected = [math.cos(131071), math.cos(slow), math.sin(131071), math.sin(slow)]
+    np.testing.assert_allclose(y[0], expected, atol=1e-6 if dtype == "f4" else 1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f2", BF16, "i8"])
