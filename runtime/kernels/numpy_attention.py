@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -125,8 +126,7 @@ class _Worker:
         self.wide_values = tiles.wide_values.of(memory) if tiles.wide_values else None
         self.totals, self.parts = tiles.totals.of(memory), tiles.parts.of(memory)
         self.lines = [line.of(memory) for line in tiles.lines]
-        tokens = max(signature.q.shape[1], signature.k.shape[1])
-        self.tokens = np.arange(tokens, dtype=np.int64)
+        self.tokens = _numbers(max(signature.q.shape[1], signature.k.shape[1]))
         self.widened: tuple[int, int, int] | None = None  # the first head and the keys that are now in wide memory
         self.least = np.finfo(signature.dtype).min
 
@@ -224,6 +224,14 @@ class _Worker:
             np.copyto(scores[..., : last - lo], -np.inf, where=hidden)
         if self.s.mask is not None:
             np.copyto(scores, -np.inf, where=self._masked(keys))
+
+
+@lru_cache(maxsize=16)
+def _numbers(count: int) -> Array:
+    """0, 1, 2, ...: shared by all kernels of one extent, and never written."""
+    numbers = np.arange(count, dtype=np.int64)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def _carved(memory: Array, *shape: int) -> Array:
