@@ -11,7 +11,7 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, compute, storage
 from runtime.errors import PlanFault
 from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, single
-from runtime.kernels.pieces import Piece, Resolved, walk_runner
+from runtime.kernels.pieces import Piece, Resolved, runner, walk_runner
 from runtime.kernels.rows import as_rows
 
 
@@ -46,7 +46,7 @@ def _norm(
     kind = dtype_name(target)
     if len(inputs) != operands or compute(kind) not in ("f32", "f64") or any(x.dtype != target.dtype for x in inputs):
         raise PlanFault(f"{name} has {operands} floating inputs of one type, and an output of that type")
-    source, gain, *bias = inputs
+    source, _, *bias = inputs
     if source.shape != target.shape or source.ndim == 0 or any(v.shape != source.shape[-1:] for v in inputs[1:]):
         raise PlanFault(f"{name} of {source.shape} into {target.shape}, with {[v.shape for v in inputs[1:]]}")
     if not 0 < eps < math.inf:
@@ -54,53 +54,49 @@ def _norm(
     dtype = storage(compute(kind))
     extent = source.shape[-1]
     (read, written), walk = as_rows([source, target])
+    native = target.dtype == dtype
     scratch = ScratchPlan()
-    places = [scratch.take((walk.size * extent,), dtype) for _ in range(operands - 1)]
+    squares, wide = (scratch.take((walk.size * extent,), dtype) for _ in range(2))  # wide: x converted, or centered
     edge = scratch.take((walk.size,), dtype)
+    vectors = [] if native else [(vector, scratch.take(vector.shape, dtype)) for vector in inputs[1:]]
     share, summand = dtype.type(1 / extent), dtype.type(eps)
 
     def bind(memory: Array) -> Run:
-        wides, lines = [place.of(memory) for place in places], edge.of(memory)
+        works, wides, lines = (place.of(memory) for place in (squares, wide, edge))
+        before: list[Resolved] = [(_store, [vector, place.of(memory)]) for vector, place in vectors]
+        factor, *summands = [place.of(memory) for _, place in vectors] or inputs[1:]
 
         def calls(piece: Piece) -> list[Resolved]:
             x, y = piece.of(read), piece.of(written)
-            work, *centered = (wide[: x.size].reshape(x.shape) for wide in wides)
+            work, other = (buffer[: x.size].reshape(x.shape) for buffer in (works, wides))
             line = lines[: x.size // extent].reshape((*x.shape[:-1], 1))
-            result = y if y.dtype == dtype else work
+            result = y if native else work
             steps: list[Resolved] = []
-            if centered:
-                (center,) = centered
-                if x.dtype != dtype:
-                    steps.append((_store, [x, center]))
-                    x = center
+            if not native:
+                steps.append((_store, [x, other]))
+                x = other
+            if bias:
                 steps += [
                     (np.add.reduce, [x, -1, None, line, True]),
                     (np.multiply, [line, share, line]),
-                    (np.subtract, [x, line, center]),
+                    (np.subtract, [x, line, other]),
                 ]
-                x = center
-            # A product of two halves would be rounded to one: the first operand is widened before.
-            steps += [(np.multiply, [x, x, work])] if x.dtype == dtype else [(_store, [x, work]), (_square, [work])]
+                x = other
             steps += [
+                (np.multiply, [x, x, work]),
                 (np.add.reduce, [work, -1, None, line, True]),
                 (np.multiply, [line, share, line]),
                 (np.add, [line, summand, line]),
                 (np.sqrt, [line, line]),
                 (np.divide, [x, line, result]),
-                (np.multiply, [result, gain, result]),
+                (np.multiply, [result, factor, result]),
+                *((np.add, [result, vector, result]) for vector in summands),
             ]
-            steps += [(np.add, [result, vector, result]) for vector in bias]
-            if result is not y:
-                steps.append((_store, [result, y]))
-            return steps
+            return steps if native else [*steps, (_store, [work, y])]
 
-        return walk_runner(walk, calls)
+        return runner([*before, (walk_runner(walk, calls), [])])
 
     return Kernel(bind, scratch.size, (1.0 + operands) * source.size)
-
-
-def _square(values: Array) -> None:
-    np.multiply(values, values, out=values)
 
 
 def _store(source: Array, target: Array) -> None:

@@ -57,6 +57,7 @@ def build_rope(
     angles = scratch.take((step, half), np.dtype(np.float32))
     waves = [scratch.take((step, half), dtype) for _ in range(2)]
     products = [scratch.take((*source.shape[:-2], step, half), dtype) for _ in range(2)]
+    converted = None if source.dtype == dtype else scratch.take((*source.shape[:-2], step, 2 * half), dtype)
 
     def bind(memory: Array) -> Run:
         angle, cosine, sine, one, other = (array.of(memory) for array in (angles, *waves, *products))
@@ -66,8 +67,14 @@ def build_rope(
             span = slice(piece.start[0], piece.start[0] + piece.count)
             a, cos, sin = angle[part], cosine[part], sine[part]
             u, v = one[..., part, :], other[..., part, :]
-            x, y = source[..., span, :half], source[..., span, half:]
+            wide = source[..., span, :]
+            before: list[Resolved] = []
+            if converted is not None:
+                wide = converted.of(memory)[..., part, :]
+                before.append((np.copyto, [wide, source[..., span, :]]))
+            x, y = wide[..., :half], wide[..., half:]
             return [
+                *before,
                 (_apply, [np.multiply, positions[span, None], frequencies, a]),
                 (_wave, [np.cos, a, cos]),
                 (_wave, [np.sin, a, sin]),
