@@ -1,0 +1,59 @@
+"""Lower bounds on the completion time of exchange programs, with witnesses that can be checked (paper, Section 5.4).
+
+A bound depends on the preamble alone and holds for every valid body, atoms split or not: `cut.py`, `counting.py`,
+`flow.py` and `combining.py` each prove one, `radius.py` one for bodies that split nothing, and `placement.py` searches
+open memberships.
+"""
+
+from __future__ import annotations
+
+from einc.exprog.bounds.certificate import Certificate, Nothing, Witness
+from einc.exprog.bounds.combining import best_combining
+from einc.exprog.bounds.counting import Counting
+from einc.exprog.bounds.cut import best_cut
+from einc.exprog.bounds.demand import demands_of
+from einc.exprog.bounds.fabric import fabric_of
+from einc.exprog.bounds.flow import flow
+from einc.exprog.bounds.placement import least
+from einc.exprog.bounds.radius import Radius
+from einc.exprog.program import Partition, Program
+from einc.machines.model import Machine
+
+__all__ = ["Certificate", "bound", "verify"]
+
+
+def bound(program: Program, machine: Machine, whole_atoms: bool = False, thorough: bool = True) -> Certificate:
+    """The best lower bound that is known for the program's preamble; its actions do not matter.
+
+    Partitions without members are open: the bound is the least over all memberships. With `whole_atoms` it holds only
+    for bodies that split no atom. Without `thorough` the linear program is left out. Raises ProgramError where a
+    requirement cannot be met.
+    """
+    if any(partition.members is None for partition in program.partitions):
+        return least(program, machine, lambda chosen, pains: _closed(chosen, machine, whole_atoms, thorough and pains))
+    return _closed(program, machine, whole_atoms, thorough)
+
+
+def verify(certificate: Certificate, program: Program, machine: Machine) -> bool:
+    """Whether the witness proves the bound, by plain sums; for open partitions, under the memberships that it names."""
+    chosen = dict(certificate.memberships)
+    partitions = tuple(Partition(one.name, one.size, chosen.get(one.name, one.members)) for one in program.partitions)
+    program = Program(program.gpus, partitions, program.holdings, program.requirements, ())
+    proved = certificate.witness.worth(demands_of(program), fabric_of(machine, program.gpus))
+    return proved >= certificate.bound_ms * (1 - 1e-9)
+
+
+def _closed(program: Program, machine: Machine, whole_atoms: bool, thorough: bool) -> Certificate:
+    demands, fabric = demands_of(program), fabric_of(machine, program.gpus)
+    witnesses: list[Witness | None] = [best_cut(demands, fabric), Counting(), best_combining(demands, fabric)]
+    if thorough:
+        witnesses.append(flow(demands, fabric))
+    if whole_atoms:
+        witnesses.append(Radius())
+    best: Witness = Nothing()
+    worth = 0.0
+    for witness in witnesses:  # the simplest argument first: a later one has to prove more
+        proved = 0.0 if witness is None else witness.worth(demands, fabric)
+        if witness is not None and proved > worth * (1 + 1e-9):
+            best, worth = witness, proved
+    return Certificate(worth, best.words(demands, fabric), best, isinstance(best, Radius))

@@ -1,0 +1,123 @@
+"""The cut bound: what a set of sites lacks has to enter it.
+
+A message is a sum of atoms. What is held in a set S at the end is a sum of what was held there and of what entered; so
+as many copies enter as the required aggregates add to the rank of what S holds. For aggregates that share no atoms that
+is one each, where some atom of it is not in S.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from einc.exprog.bounds.certificate import bytes_text, rate_text
+from einc.exprog.bounds.demand import Demands, Tangle
+from einc.exprog.bounds.fabric import Fabric, mask_of, members
+
+MOST_SITES = 8
+"""Up to so many sites, all sets of sites are tried."""
+
+_PRIME = 2**31 - 1  # a rank modulo a prime is never above the rank
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A set of sites, and the bytes that have to enter it."""
+
+    sites: int
+
+    def worth(self, demands: Demands, fabric: Fabric) -> float:
+        needed = needed_in(demands, self.sites)
+        capacity, _ = fabric.entering(self.sites)
+        return needed / capacity if needed and capacity else float("inf") if needed else 0.0
+
+    def words(self, demands: Demands, fabric: Fabric) -> str:
+        needed = bytes_text(needed_in(demands, self.sites))
+        capacity = rate_text(fabric.entering(self.sites)[0])
+        names = ", ".join(map(str, members(self.sites)))
+        if self.sites.bit_count() > len(fabric.sites) // 2 + 1:
+            names = f"all but {', '.join(map(str, members(fabric.everything & ~self.sites)))}"
+        return f"cut {{{names}}}: {needed} must enter through {capacity}"
+
+
+def best_cut(demands: Demands, fabric: Fabric) -> Cut | None:
+    """The cut that proves most, of all or, on more than MOST_SITES sites, of a family of sensible ones."""
+    best, found = 0.0, None
+    for sites in cuts(demands, fabric):
+        needed = needed_in(demands, sites)
+        if needed and needed > best * fabric.entering(sites)[0]:
+            cut = Cut(sites)
+            best, found = cut.worth(demands, fabric), cut
+    return found
+
+
+def cuts(demands: Demands, fabric: Fabric) -> Sequence[int]:
+    """The sets of sites to try."""
+    if len(fabric.sites) <= MOST_SITES:
+        chosen = (
+            mask_of(sites)
+            for count in range(1, len(fabric.sites))
+            for sites in itertools.combinations(fabric.sites, count)
+        )
+        return list(chosen)
+    singles = [1 << site for site in fabric.sites]
+    runs = []
+    length = 2
+    while length < len(fabric.sites):
+        runs += [mask_of(fabric.sites[at : at + length]) for at in range(0, len(fabric.sites), length)]
+        length *= 2
+    own = [mask for demand in demands.family for mask in (demand.targets, *demand.holders)][:64]
+    both: Iterable[int] = (mask for part in (singles, own, runs) for mask in part)
+    return [
+        side
+        for mask in dict.fromkeys(both)
+        for side in (mask, fabric.everything & ~mask)
+        if side and side != fabric.everything
+    ]
+
+
+def needed_in(demands: Demands, sites: int) -> int:
+    """The bytes that have to enter a set of sites."""
+    tangled = {name for tangle in demands.tangles for name, _ in tangle.wanted}
+    needed = 0
+    for demand in demands.family:
+        if demand.must_enter(sites) and (not tangled or tangled.isdisjoint(demand.aggregates)):
+            needed += demand.size
+    for tangle in demands.tangles:
+        needed += tangle.size * max(_added_rank(tangle, sites), _entering(demands, tangle, sites))
+    return needed
+
+
+def _entering(demands: Demands, tangle: Tangle, sites: int) -> int:
+    """How many disjoint aggregates of a tangle have to enter."""
+    names = {name for name, _ in tangle.wanted}
+    return sum(len(names.intersection(demand.aggregates)) for demand in demands.family if demand.must_enter(sites))
+
+
+def _added_rank(tangle: Tangle, sites: int) -> int:
+    """By how much the aggregates required in a set of sites raise the rank of the copies that are there."""
+    number: dict[str, int] = {}
+    pivots: dict[int, dict[int, int]] = {}  # first column -> row with 1 there
+
+    def adds(name: Sequence[str]) -> bool:
+        row = dict.fromkeys((number.setdefault(atom, len(number)) for atom in name), 1)
+        while row:
+            lead = min(row)
+            if lead not in pivots:
+                inverse = pow(row[lead], -1, _PRIME)
+                pivots[lead] = {column: value * inverse % _PRIME for column, value in row.items()}
+                return True
+            factor = row[lead]
+            for column, value in pivots[lead].items():
+                left = (row.get(column, 0) - factor * value) % _PRIME
+                if left:
+                    row[column] = left
+                else:
+                    row.pop(column, None)
+        return False
+
+    for copy, where in tangle.copies:
+        if where & sites:
+            adds(copy)
+    return sum([adds(name) for name, targets in tangle.wanted if targets & sites])

@@ -1,0 +1,56 @@
+"""Open partitions: the least bound over all memberships, by best-first search.
+
+A partition without members asks for so many targets somewhere, which is never more than what any choice of them asks
+for. So the bound of a partial choice holds for all its completions, and the least one that is still open at any moment
+is a sound bound of the whole; the search may end early.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Callable
+
+from einc.exprog.bounds.certificate import Certificate
+from einc.exprog.bounds.cut import MOST_SITES
+from einc.exprog.program import Program
+from einc.machines.model import Machine
+
+MOST_CHOICES = 1500
+"""Partial choices that are bounded before the search ends with what it has."""
+
+Bounded = Callable[[Program, bool], Certificate]
+"""The bound of a program, and whether to take pains."""
+
+
+def least(program: Program, machine: Machine, bounded: Bounded) -> Certificate:
+    """The certificate of the membership with the least bound; its `memberships` may be incomplete where time ended."""
+    sites = range(len(machine.sites)) if program.gpus is None else sorted(set(program.gpus))
+    order = itertools.count()
+    first = bounded(program, False)
+    if len(sites) > MOST_SITES:
+        return first
+    queue = [(first.bound_ms, 0, next(order), program, first, False)]
+    choices = 0
+    while True:
+        value, depth, _, chosen, certificate, final = heapq.heappop(queue)
+        position = next((k for k, one in enumerate(chosen.partitions) if one.members is None), None)
+        if final or choices >= MOST_CHOICES:
+            names = {partition.name for partition in program.partitions if partition.members is None}
+            memberships = tuple((p.name, p.members) for p in chosen.partitions if p.name in names and p.members)
+            return dataclasses.replace(certificate, memberships=memberships)
+        if position is None:
+            choices += 10
+            certificate = bounded(chosen, True)
+            heapq.heappush(queue, (max(value, certificate.bound_ms), depth, next(order), chosen, certificate, True))
+            continue
+        partition = chosen.partitions[position]
+        taken = {site for other in chosen.partitions for site in other.members or ()}
+        for members in itertools.combinations([site for site in sites if site not in taken], partition.size):
+            filled = dataclasses.replace(partition, members=members)
+            partitions = (*chosen.partitions[:position], filled, *chosen.partitions[position + 1 :])
+            child = dataclasses.replace(chosen, partitions=partitions)
+            certificate = bounded(child, False)
+            choices += 1
+            heapq.heappush(queue, (max(value, certificate.bound_ms), depth - 1, next(order), child, certificate, False))
