@@ -86,6 +86,16 @@ def test_names_of_drivers(name, key):
     assert (None if gpu is None else gpu.key) == key
 
 
+def test_what_stands_around_the_table_does_not_matter():
+    around = "GPU0 <-> CPU:\n  * Atomic Supported: no\nGPU1 is fine\n\n```\n"
+    plain = machine_of(new_style(CUBE))
+    assert machine_of(around + new_style(CUBE) + "GPU0 again\n") == plain
+    assert machine_of(new_style(CUBE).replace("\n", "\r\n")) == plain
+    assert machine_of(old_style(CUBE).replace("\n", "\n\n").replace("GPU", "  GPU")) == plain
+    assert machine_of("\ufeff" + nccl(CUBE).replace("\n", "\r\n")) == plain
+    assert machine_of('<?xml version="1.0" encoding="utf-16"?><!-- a dump -->' + nccl(CUBE)) == plain
+
+
 def test_a_part_of_a_switch_is_a_switch_and_a_pair_is_a_link():
     for sites in (3, 4, 5):
         machine = machine_of(old_style(switched(sites, 12)), gpu="a100")

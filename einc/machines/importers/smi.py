@@ -8,6 +8,7 @@ models.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def read_smi(text: str, where: str) -> Topology:
     if len(texts) > _LINES:
         raise MachineError(f"more than {_LINES} lines, which is no topology table", where=where)
     lines = [_line(line, number) for number, line in enumerate(texts, 1)]
-    position = next((k for k, line in enumerate(lines) if _is_header(line)), None)
+    position = _header(lines)
     if position is None:
         raise MachineError(
             "there is no topology table: a line that names GPU0 GPU1 ... and below it a row for each",
@@ -105,10 +106,23 @@ def _line(text: str, number: int) -> _Line:
     return _Line(clean, number, tuple(_Word(found[0], found.start()) for found in re.finditer(r"\S+", clean)))
 
 
-def _is_header(line: _Line) -> bool:
-    """Whether a line names columns: a GPU first, and nothing of a row's after it."""
-    words = [word.text for word in line.words[:2]]
-    return bool(words) and _GPU.fullmatch(words[0]) is not None and not (len(words) > 1 and _is_cell(words[1]))
+def _header(lines: Sequence[_Line]) -> int | None:
+    """Where the line stands that names columns: a GPU first, no link second, and a row of a GPU below it.
+
+    Without any row, what might be a header counts as one, so that an error can say what is missing.
+    """
+    filled = [
+        (k, line.words[0].text, line.words[1].text if line.words[1:] else "")
+        for k, line in enumerate(lines)
+        if line.words
+    ]
+    maybe = None
+    for (k, first, second), below in itertools.zip_longest(filled, filled[1:], fillvalue=(0, "", "")):
+        if _GPU.fullmatch(first) and not _is_cell(second):
+            if _GPU.fullmatch(below[1]) and _is_cell(below[2]):
+                return k
+            maybe = k if maybe is None else maybe
+    return maybe
 
 
 def _is_cell(text: str) -> bool:

@@ -56,7 +56,7 @@ def read_elements(text: str, where: str) -> list[Element]:
     lines = text.split("\n")
     open_elements: list[Element] = []
     found: list[Element] = []
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate("utf-8")  # whatever the text declares: it has been decoded already
 
     def here() -> _Place:
         return _Place(where, lines, parser.CurrentLineNumber, parser.CurrentColumnNumber)
