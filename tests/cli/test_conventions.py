@@ -77,7 +77,6 @@ def test_wrong_usage_ends_with_2(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("exprog", "optimize", "p.exprog", "-m", "dgx-a100"),
         ("explain", "ffn.bin", "--trace", "t.json"),
     ],
 )

@@ -10,7 +10,8 @@ from einc.cli import files, output
 from einc.cli.failures import ComparisonFailed
 from einc.cli.lazy import Command, LazyGroup, examples
 from einc.cli.options import json_option, machine_option
-from einc.errors import MissingError, ProgramError
+from einc.cli.progress import phases
+from einc.errors import ProgramError
 
 if TYPE_CHECKING:
     from einc.exprog.program import Program
@@ -21,11 +22,13 @@ group = LazyGroup(
     {
         "check": (f"{__name__}:check_command", "Prove that a program delivers what it promises."),
         "simulate": (f"{__name__}:simulate_command", "Run a program on a model of a machine and time it."),
-        "optimize": (f"{__name__}:optimize_command", "Search for a faster body (comes later)."),
+        "optimize": (f"{__name__}:optimize_command", "Search for a fast body."),
     },
-    help="Check and simulate exchange programs.",
+    help="Check, simulate and optimize exchange programs.",
     epilog=examples(
-        "einc exprog check swap.exprog -m dgx-h100", "einc exprog simulate swap.exprog -m dgx-h100 --ideal"
+        "einc exprog check swap.exprog -m dgx-h100",
+        "einc exprog simulate swap.exprog -m dgx-h100 --ideal",
+        "einc exprog optimize swap.exprog -m dgx-h100 --ideal -o fast.exprog",
     ),
 )
 
@@ -47,6 +50,9 @@ def check_command(file: str, machine: str | None, naive: bool, as_json: bool) ->
     program, errors = _examined(file, model, naive)
     faults = [{"message": error.message, "where": str(error.where)} for error in errors]
     document: dict[str, Any] = {"valid": not errors, "faults": faults, "program": _print(program)}
+    document |= {"bound_ms": None, "bound_by": None}
+    if not errors and model is not None and as_json:
+        document |= _bounds(file, model)
     if errors:
         details = "\n".join(error.render() for error in errors)
         raise ComparisonFailed(f"{file} is not valid", document, details=details)
@@ -87,25 +93,77 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
     if target is not None:
         output.write_text(target, text)
     if as_json:
-        bounds = {"bound_ms": None, "bound_by": None}
-        output.say_json({"valid": True, "completion_ms": completion, **bounds, "splits": {}, "program": text})
+        times = {"completion_ms": completion, **_bounds(file, model)}
+        output.say_json({"valid": True, **times, "splits": {}, "program": text})
     elif target != output.STDOUT:
         output.say(f"{completion:.3f} ms")
 
 
 @click.command("optimize", cls=Command, epilog=examples("einc exprog optimize swap.exprog -m dgx-h100 -o fast.exprog"))
 @click.argument("file", metavar="FILE")
-@machine_option()
+@machine_option(required=True)
 @_ideal
-@_naive
-@click.option("--time-limit", type=float, metavar="SECONDS", help="End the search after this time.")
-@click.option("-o", "--output", "target", metavar="FILE", help="Write the program found.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End the search after this time.",
+)
+@click.option(
+    "--iterations", type=click.IntRange(min=0), default=200, show_default=True, help="Random changes of the best order."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seeds the random changes.")
+@click.option("-o", "--output", "target", metavar="FILE", help="Write the program found; otherwise it is printed.")
 @json_option
-def optimize_command(**_: Any) -> None:
-    """Search for a faster body of a program (comes later)."""
-    raise MissingError(
-        "searching for program bodies comes later", hint="`einc exprog simulate --naive` times the naive body"
-    )
+def optimize_command(
+    file: str,
+    machine: str,
+    ideal: bool,
+    time_limit: float | None,
+    iterations: int,
+    seed: int,
+    target: str | None,
+    as_json: bool,
+) -> None:
+    """Search for a fast body: how atoms are split, which ways their pieces take, in which order.
+
+    Partitions declared by size get their members too. A body in FILE is a candidate; nothing worse than the naive body
+    is returned. The same FILE, machine, iterations and seed give the same program, unless the time limit or Ctrl-C ends
+    the search: then it is the best found so far.
+    """
+    from einc.exprog.synthesis import read_preamble, synthesize
+
+    if target is not None:
+        output.require_writable(target)
+    model = _machine(machine, ideal)
+    assert model is not None
+    preamble = read_preamble(files.read_text(file), file, model)
+    with phases() as phase:
+        found = synthesize(
+            preamble,
+            model,
+            iterations=iterations,
+            time_limit=time_limit,
+            seed=seed,
+            progress=lambda what, best: phase(f"{what}, best {best:.3f} ms"),
+        )
+    text = _print(found.program)
+    if target is not None:
+        output.write_text(target, text)
+    if as_json:
+        bounds = {"bound_ms": None, "bound_by": None}
+        times = {"completion_ms": found.completion_ms, "naive_ms": found.naive_ms}
+        output.say_json({"valid": True, **times, **bounds, "splits": dict(found.splits), "program": text})
+        return
+    summary = f"{found.completion_ms:.3f} ms (the naive body: {found.naive_ms:.3f} ms)"
+    if found.interrupted:
+        summary += ", interrupted: the best found so far"
+    if target is None:
+        output.say(text)
+    if target in (None, output.STDOUT):
+        output.note(summary)
+    else:
+        output.say(summary)
 
 
 def _machine(name: str | None, ideal: bool) -> Machine | None:
@@ -133,6 +191,15 @@ def _examined(file: str, machine: Machine | None, naive: bool) -> tuple[Program,
         program = naive_body(program, machine)
     faults = check(program, machine).faults
     return program, [located(resolved, fault.message, fault.subject) for fault in faults]
+
+
+def _bounds(file: str, machine: Machine) -> dict[str, Any]:
+    """What no body of a file's preamble can beat, under any membership that the text leaves open."""
+    from einc.exprog.bounds import bound
+    from einc.exprog.synthesis import read_preamble
+
+    certificate = bound(read_preamble(files.read_text(file), file, machine), machine)
+    return {"bound_ms": certificate.bound_ms, "bound_by": certificate.bound_by}
 
 
 def _print(program: Program) -> str:

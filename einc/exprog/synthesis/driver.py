@@ -1,0 +1,203 @@
+"""Synthesis: from a preamble to a valid body, with the splits of its atoms and the members of its open partitions.
+
+Membership and routes come from a packing of the resources (`placement`, `packing`), the pieces and their order from
+list scheduling (`rounding`, `scheduling`), and what the machine makes of it from the simulator, which every candidate
+must pass: the naive body is the first of them, so that nothing worse is ever returned (paper, Section 5.4).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from einc.errors import ProgramError
+from einc.exprog.checker import check
+from einc.exprog.evaluator import Evaluator
+from einc.exprog.naive import naive_body
+from einc.exprog.program import Program
+from einc.exprog.simulator import simulate
+from einc.exprog.synthesis.demands import Demand
+from einc.exprog.synthesis.fabric import Fabric, fabric_of
+from einc.exprog.synthesis.packing import Packing
+from einc.exprog.synthesis.placement import is_open, memberships, place, with_members
+from einc.exprog.synthesis.rounding import choose_routes, pieces_for
+from einc.exprog.synthesis.scheduling import Schedule, first_schedule, improved_schedules
+from einc.exprog.synthesis.splitting import can_split, families, split
+from einc.exprog.synthesis.tasks import Tasks, tasks_of
+from einc.exprog.synthesis.writing import actions_of, plain_actions
+from einc.machines.model import Machine
+
+MOST_ACTIONS = 2000
+MOST_PIECES = 512
+_GRAINS = (30, 125, 250, 500, 1000, 2000)
+"""Numbers of actions that are tried, as far as they are allowed."""
+
+_ENOUGH = 1.004
+"""How near to the fullest resource's time a body has to come for the search to end."""
+
+_WORTHWHILE = 1.005
+"""By how much finer pieces have to be faster for still finer ones to be tried."""
+
+_PATIENCE = 2
+"""How often in a row finer pieces may not be worthwhile."""
+
+_TASKS = 200
+"""Tasks of a body that an iteration is meant for: a larger one is changed less often."""
+
+Progress = Callable[[str, float], None]
+"""Is told what is being done, and the best time so far in ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesis:
+    """A valid program with explicit memberships and what it takes; `splits` has the atoms that are cut.
+
+    `naive_ms` is what the naive body takes, with the first membership where that is open. `interrupted` says that the
+    search was, by KeyboardInterrupt.
+    """
+
+    program: Program
+    splits: Mapping[str, int]
+    completion_ms: float
+    naive_ms: float
+    interrupted: bool = False
+
+
+def synthesize(
+    preamble: Program,
+    machine: Machine,
+    *,
+    iterations: int = 200,
+    most_actions: int = MOST_ACTIONS,
+    time_limit: float | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Synthesis:
+    """The best program found for a preamble, whose partitions may be open; a body that it has is a candidate too.
+
+    `iterations` are random changes tried on the best order found, fewer on large bodies; the same preamble, machine,
+    seed and iterations give the same program unless `time_limit` (in seconds) ends the search. An interrupt
+    (KeyboardInterrupt) ends it too once there is a first program. Raises ProgramError for a preamble that cannot be
+    met.
+    """
+    search_ = _Search(preamble, machine, time_limit, progress)
+    try:
+        search_.run(iterations, most_actions, seed)
+    except KeyboardInterrupt:
+        if search_.best is None:
+            raise
+        return dataclasses.replace(search_.result(), interrupted=True)
+    return search_.result()
+
+
+class _Search:
+    """The best candidate so far, and the stages that add candidates."""
+
+    def __init__(
+        self, preamble: Program, machine: Machine, time_limit: float | None, progress: Progress | None
+    ) -> None:
+        self.preamble, self.machine = preamble, machine
+        self.deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+        self.progress = progress
+        self.best: Program | None = None
+        self.splits: dict[str, int] = {}
+        self.best_ms = self.naive_ms = math.inf
+
+    def stop(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+    def run(self, iterations: int, most_actions: int, seed: int) -> None:
+        fabric = fabric_of(self.preamble, self.machine)
+        first = self.preamble
+        if is_open(first):
+            first = with_members(first, next(memberships(first, fabric.sites)))
+        naive = naive_body(first, self.machine)
+        self.offer(naive, {}, "naive body")
+        self.naive_ms = self.best_ms
+        if self.best is None:
+            raise ProgramError(check(naive, self.machine).faults[0].message)
+        if self.preamble.actions and not is_open(self.preamble):
+            self.offer(self.preamble, {}, "given body")
+        self.say("placing")
+        placed, demands, packing = place(self.preamble, fabric, 0.02, self.stop)
+        self.offer(naive_body(placed, self.machine), {}, "naive body")
+        if demands:
+            self.construct(placed, demands, packing, fabric, iterations, most_actions, seed)
+
+    def construct(
+        self,
+        placed: Program,
+        demands: tuple[Demand, ...],
+        packing: Packing,
+        fabric: Fabric,
+        iterations: int,
+        most_actions: int,
+        seed: int,
+    ) -> None:
+        """Bodies from the packing with ever finer pieces while they pay, then better orders of the best of them."""
+        family = families(placed)
+        splittable = can_split(placed)
+        goal = packing.fullest_ms * _ENOUGH
+        seen: set[tuple[int, ...]] = set()
+        best: tuple[float, Tasks, Schedule, dict[str, int]] | None = None
+        patience = _PATIENCE
+        for actions in _grains(most_actions) if splittable else _GRAINS[:1]:
+            if self.stop() or self.best_ms <= goal:
+                break
+            counts = pieces_for(demands, family, packing, actions, MOST_PIECES if splittable else 1)
+            pieces = tuple(counts[family[demand.aggregate[0]]] for demand in demands)
+            if pieces in seen:
+                continue
+            seen.add(pieces)
+            splits = {atom: counts[name] for atom, name in family.items() if counts.get(name, 1) > 1}
+            tasks = tasks_of(demands, choose_routes(demands, pieces, packing, fabric), fabric)
+            self.say(f"{len(tasks.actions)} actions")
+            schedule = first_schedule(tasks, seed)
+            cut = split(placed, splits)
+            self.offer(dataclasses.replace(cut, actions=plain_actions(tasks)), splits, "without waits")
+            self.offer_schedule(cut, tasks, schedule, splits)
+            gain = math.inf if best is None else best[0] / schedule.makespan
+            if gain > 1:
+                best = schedule.makespan, tasks, schedule, splits
+            patience = patience - 1 if gain < _WORTHWHILE else _PATIENCE
+            if not patience:
+                break
+        if best is not None and self.best_ms > goal:
+            _, tasks, schedule, splits = best
+            cut = split(placed, splits)
+            rounds = iterations * _TASKS // max(_TASKS, len(tasks.actions))
+            for better in improved_schedules(tasks, schedule, seed, rounds, self.stop, goal):
+                self.offer_schedule(cut, tasks, better, splits)
+
+    def offer_schedule(self, cut: Program, tasks: Tasks, schedule: Schedule, splits: dict[str, int]) -> None:
+        """The schedule is exact where its resources are taken by one task at a time: only a better one is timed."""
+        if schedule.makespan < self.best_ms:
+            self.offer(dataclasses.replace(cut, actions=actions_of(tasks, schedule)), splits, "schedule")
+
+    def offer(self, program: Program, splits: dict[str, int], what: str) -> None:
+        """Time a candidate; it becomes the best one if it is valid and faster."""
+        try:
+            evaluator = Evaluator(dataclasses.replace(program, actions=()), self.machine)
+            taken = evaluator.completion(program.actions, self.best_ms)
+        except ProgramError:
+            return
+        if taken < self.best_ms * (1 - 1e-9) and check(program, self.machine).valid:
+            self.best, self.splits, self.best_ms = program, splits, taken
+            self.say(what)
+
+    def say(self, what: str) -> None:
+        if self.progress is not None:
+            self.progress(what, self.best_ms)
+
+    def result(self) -> Synthesis:
+        assert self.best is not None, "the naive body is a candidate"
+        completion = simulate(self.best, self.machine).completion_ms
+        return Synthesis(self.best, self.splits, completion, self.naive_ms)
+
+
+def _grains(most_actions: int) -> list[int]:
+    """Numbers of actions to try, the greatest last."""
+    return [*(count for count in _GRAINS if count < most_actions), most_actions]
