@@ -151,6 +151,14 @@ def test_every_assumption_is_said_and_every_option_replaces_one():
     assert machine.sites[0] == dataclasses.replace(GPUS["h100"].site, hbm_gbs=800, memory_bytes=int(30.5 * 2**30))
 
 
+@pytest.mark.parametrize(
+    "wishes", [{"name": "a\nb"}, {"name": "x" * 101}, {"memory_gib": 1e-12}, {"memory_gib": 1e15}, {"nvlink_gbs": 1e15}]
+)
+def test_wishes_that_no_machine_file_may_hold(wishes):
+    with pytest.raises(UsageError, match="no machine can be like this"):
+        machine_of(old_style(CUBE), **wishes)
+
+
 def test_unknown_gpus_need_an_option():
     rows = [["X", "SYS"], ["SYS", "X"]]
     with pytest.raises(UsageError, match="does not tell which GPU") as caught:

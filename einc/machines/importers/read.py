@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from einc.errors import MachineError
+from einc.errors import MachineError, UsageError
 from einc.machines.importers.fabric import Imported, Wishes, build_machine
 from einc.machines.importers.nccl import read_nccl
 from einc.machines.importers.smi import read_smi
+from einc.machines.schema import machine_json, parse_machine
 
 __all__ = ["MAX_TEXT", "Imported", "Wishes", "import_machine"]
 
@@ -16,7 +17,8 @@ MAX_TEXT = 4 * 2**20
 def import_machine(text: str, where: str = "topology", wishes: Wishes | None = None) -> Imported:
     """The machine that `nvidia-smi topo -m` or NCCL's topology XML describes; `where` names the text in errors.
 
-    Raises MachineError for anything else, UsageError where the wishes must tell what the text does not.
+    Raises MachineError for anything else, UsageError where the wishes must tell what the text does not, or ask
+    for what no machine file may hold.
     """
     if len(text) > MAX_TEXT:
         raise MachineError(f"the topology file is larger than {MAX_TEXT} characters", where=where)
@@ -25,4 +27,9 @@ def import_machine(text: str, where: str = "topology", wishes: Wishes | None = N
     if start == "{":
         raise MachineError("this is JSON, as machine files are", where=where, hint="use it as it is: -m FILE")
     topology = read_nccl(text, where) if start == "<" else read_smi(text, where)
-    return build_machine(topology, wishes or Wishes(), where)
+    imported = build_machine(topology, wishes or Wishes(), where)
+    try:  # what is written must be readable: names and numbers come from the user unchecked
+        parse_machine(machine_json(imported.machine), connected=False)
+    except MachineError as error:
+        raise UsageError(f"no machine can be like this: {error.message}") from None
+    return imported
