@@ -33,7 +33,12 @@ def test_simulate_prints_the_papers_time(swap: Path, einc: Callable[..., Any]) -
     assert list(document) == ["valid", "completion_ms", "bound_ms", "bound_by", "splits", "program"]
     assert document["valid"] is True
     assert document["completion_ms"] == pytest.approx(3.118, abs=5e-4)
-    assert (document["bound_ms"], document["bound_by"], document["splits"]) == (None, None, {})
+    assert document["bound_ms"] == pytest.approx(1000 / 450)
+    assert document["bound_by"] == "cut {0}: 1 GB must enter through 450 GB/s"
+    assert document["splits"] == {}
+    checked = einc("exprog", "check", swap, "-m", "dgx-h100", "--json").json()
+    assert (checked["bound_ms"], checked["bound_by"]) == (document["bound_ms"], document["bound_by"])
+    assert einc("exprog", "check", swap, "--json").json()["bound_ms"] is None
     assert "G1 {0} G2 {1}" in document["program"]
     slower = einc("exprog", "simulate", swap, "-m", "dgx-h100", "--json").json()
     assert slower["completion_ms"] > document["completion_ms"]

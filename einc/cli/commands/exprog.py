@@ -15,6 +15,7 @@ from einc.errors import ProgramError
 
 if TYPE_CHECKING:
     from einc.exprog.program import Program
+    from einc.exprog.syntax import ProgramText
     from einc.machines.model import Machine
 
 group = LazyGroup(
@@ -47,12 +48,12 @@ def check_command(file: str, machine: str | None, naive: bool, as_json: bool) ->
     Without a machine, every pair of sites can talk.
     """
     model = _machine(machine, ideal=True)
-    program, errors = _examined(file, model, naive)
+    tree, program, errors = _examined(file, model, naive)
     faults = [{"message": error.message, "where": str(error.where)} for error in errors]
     document: dict[str, Any] = {"valid": not errors, "faults": faults, "program": _print(program)}
     document |= {"bound_ms": None, "bound_by": None}
     if not errors and model is not None and as_json:
-        document |= _bounds(file, model)
+        document |= _bounds(tree, model)
     if errors:
         details = "\n".join(error.render() for error in errors)
         raise ComparisonFailed(f"{file} is not valid", document, details=details)
@@ -84,7 +85,7 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
         output.require_writable(target)
     model = _machine(machine, ideal)
     assert model is not None
-    program, errors = _examined(file, model, naive)
+    tree, program, errors = _examined(file, model, naive)
     if errors:
         more = f"{len(errors) - 1} more faults: `einc exprog check` lists them" if len(errors) > 1 else None
         raise ProgramError(errors[0].message, where=errors[0].where, hint=more or errors[0].hint)
@@ -93,7 +94,7 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
     if target is not None:
         output.write_text(target, text)
     if as_json:
-        times = {"completion_ms": completion, **_bounds(file, model)}
+        times = {"completion_ms": completion, **_bounds(tree, model)}
         output.say_json({"valid": True, **times, "splits": {}, "program": text})
     elif target != output.STDOUT:
         output.say(f"{completion:.3f} ms")
@@ -175,30 +176,31 @@ def _machine(name: str | None, ideal: bool) -> Machine | None:
     return machine.ideal() if ideal else machine
 
 
-def _examined(file: str, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
-    """The ground program of a file, and everything that keeps it from being valid, each with its place in the file."""
+def _examined(file: str, machine: Machine | None, naive: bool) -> tuple[ProgramText, Program, list[ProgramError]]:
+    """A file's text, its ground program, and all that keeps it from being valid, each with its place in the file."""
     from einc.exprog.checker import check
     from einc.exprog.parser import parse
     from einc.exprog.resolve import located, resolve_located
 
     if naive and machine is None:
         raise click.UsageError("--naive needs a machine: give -m")
-    resolved = resolve_located(parse(files.read_text(file), file), machine)
+    tree = parse(files.read_text(file), file)
+    resolved = resolve_located(tree, machine)
     program = resolved.program
     if naive and machine is not None:
         from einc.exprog.naive import naive_body
 
         program = naive_body(program, machine)
     faults = check(program, machine).faults
-    return program, [located(resolved, fault.message, fault.subject) for fault in faults]
+    return tree, program, [located(resolved, fault.message, fault.subject) for fault in faults]
 
 
-def _bounds(file: str, machine: Machine) -> dict[str, Any]:
-    """What no body of a file's preamble can beat, under any membership that the text leaves open."""
+def _bounds(tree: ProgramText, machine: Machine) -> dict[str, Any]:
+    """What no body can beat, under any membership that the text leaves open."""
     from einc.exprog.bounds import bound
-    from einc.exprog.synthesis import read_preamble
+    from einc.exprog.synthesis import open_program
 
-    certificate = bound(read_preamble(files.read_text(file), file, machine), machine)
+    certificate = bound(open_program(tree, machine), machine)
     return {"bound_ms": certificate.bound_ms, "bound_by": certificate.bound_by}
 
 
