@@ -4,11 +4,15 @@ BIN    := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 JOBS   ?= auto
 
-.PHONY: help demo test test-slow check lint types imports bench golden clean
+# The CPU build of torch, and no other: where an index does not have it under this name, as for macOS,
+# say which one: make test-reference TORCH=torch==2.13.0
+TORCH  ?= torch==2.13.0+cpu
+
+.PHONY: help demo test test-slow test-reference references check lint types imports bench golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/base: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("einc needs Python 3.11 or later, this is " + sys.version) if sys.version_info < (3, 11) else None'
@@ -20,6 +24,11 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+.venv/reference: .venv/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,reference]'
+	touch $@
+
 demo: .venv/base  ## compile a trained network for eight sites, run the plan, check and explain it
 	$(BIN)/python models/digits/demo.py
 
@@ -28,6 +37,12 @@ test: .venv/dev  ## the test suite (a few minutes on two cores)
 
 test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
 	$(PYTEST) -n $(JOBS) -m slow
+
+test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU
+	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py
+
+references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
+	$(BIN)/python tests/reference/make_references.py
 
 lint: .venv/dev  ## style
 	$(BIN)/ruff check .

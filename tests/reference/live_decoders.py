@@ -1,0 +1,32 @@
+"""Decoders against transformers: the same logits, and the same greedy tokens by prefill and decode steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference_models
+import reference_plans
+
+PROMPTS = [[5, 3, 88, 12, 40, 7, 7, 61, 2], [9, 31, 4, 17, 23]]
+COUNT = 32
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.mark.parametrize("name", reference_models.DECODERS)
+def test_logits_and_greedy_tokens_are_those_of_transformers(name: str, folder: Path, tmp_path: Path) -> None:
+    model = reference_models.make(name, folder / name)
+    ids = np.random.default_rng(3).integers(0, 97, (3, 11))
+    expected = reference_models.logits(model, input_ids=ids)
+    tokens = [reference_models.greedy(model, prompt, COUNT) for prompt in PROMPTS]
+    assert len({tuple(t) for t in tokens}) == len(tokens)
+    for sites in range(1, 9):
+        found = reference_plans.all_logits(folder / name, tmp_path, sites, ids)
+        assert np.abs(found - expected).max() < 1e-4, sites
+    for sites in (1, 3, 8):
+        assert reference_plans.greedy(folder / name, tmp_path, sites, PROMPTS, COUNT) == tokens, sites
