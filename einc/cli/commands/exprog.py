@@ -132,13 +132,15 @@ def optimize_command(
     is returned. The same FILE, machine, iterations and seed give the same program, unless the time limit or Ctrl-C ends
     the search: then it is the best found so far.
     """
-    from einc.exprog.synthesis import read_preamble, synthesize
+    from einc.exprog.parser import parse
+    from einc.exprog.synthesis import open_program, synthesize
 
     if target is not None:
         output.require_writable(target)
     model = _machine(machine, ideal)
     assert model is not None
-    preamble = read_preamble(files.read_text(file), file, model)
+    tree = parse(files.read_text(file), file)
+    preamble = open_program(tree, model)
     with phases() as phase:
         found = synthesize(
             preamble,
@@ -152,13 +154,19 @@ def optimize_command(
     if target is not None:
         output.write_text(target, text)
     if as_json:
-        bounds = {"bound_ms": None, "bound_by": None}
         times = {"completion_ms": found.completion_ms, "naive_ms": found.naive_ms}
-        output.say_json({"valid": True, **times, **bounds, "splits": dict(found.splits), "program": text})
+        bounds = {"bound_ms": found.bound.bound_ms, "bound_by": found.bound.bound_by}
+        free = {"bound_free_ms": _bounds(tree, model)["bound_ms"]}
+        document = {"valid": True, **times, **bounds, **free, "splits": dict(found.splits), "program": text}
+        output.say_json(document)
         return
-    summary = f"{found.completion_ms:.3f} ms (the naive body: {found.naive_ms:.3f} ms)"
+    summary = f"{found.completion_ms:.3f} ms (the naive body: {found.naive_ms:.3f} ms)\n"
+    summary += f"no program takes less than {found.bound.bound_ms:.3f} ms"
+    if any(partition.members is None for partition in preamble.partitions):
+        summary += " with these memberships"
+    summary += f": {found.bound.bound_by}"
     if found.interrupted:
-        summary += ", interrupted: the best found so far"
+        summary += "\ninterrupted: the best found so far"
     if target is None:
         output.say(text)
     if target in (None, output.STDOUT):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from einc.errors import ProgramError
+from einc.exprog.bounds import Certificate, bound
 from einc.exprog.checker import check
 from einc.exprog.evaluator import Evaluator
 from einc.exprog.naive import naive_body
@@ -21,6 +22,8 @@ from einc.exprog.program import Program
 from einc.exprog.simulator import simulate
 from einc.exprog.synthesis.demands import Demand
 from einc.exprog.synthesis.fabric import Fabric, fabric_of
+from einc.exprog.synthesis.local import MOST_ACTIONS as MOST_REWRITTEN
+from einc.exprog.synthesis.local import improve
 from einc.exprog.synthesis.packing import Packing
 from einc.exprog.synthesis.placement import is_open, memberships, place, with_members
 from einc.exprog.synthesis.rounding import choose_routes, pieces_for
@@ -55,14 +58,15 @@ Progress = Callable[[str, float], None]
 class Synthesis:
     """A valid program with explicit memberships and what it takes; `splits` has the atoms that are cut.
 
-    `naive_ms` is what the naive body takes, with the first membership where that is open. `interrupted` says that the
-    search was, by KeyboardInterrupt.
+    `naive_ms` is what the naive body takes, with the first membership where that is open. No program with these
+    memberships takes less than its `bound`. `interrupted` says that the search was, by KeyboardInterrupt.
     """
 
     program: Program
     splits: Mapping[str, int]
     completion_ms: float
     naive_ms: float
+    bound: Certificate
     interrupted: bool = False
 
 
@@ -126,6 +130,7 @@ class _Search:
         self.offer(naive_body(placed, self.machine), {}, "naive body")
         if demands:
             self.construct(placed, demands, packing, fabric, iterations, most_actions, seed)
+        self.refine(packing.fullest_ms * _ENOUGH, iterations, seed)
 
     def construct(
         self,
@@ -172,6 +177,15 @@ class _Search:
             for better in improved_schedules(tasks, schedule, seed, rounds, self.stop, goal):
                 self.offer_schedule(cut, tasks, better, splits)
 
+    def refine(self, goal: float, iterations: int, seed: int) -> None:
+        """Rewrites of the best body, where it is small enough."""
+        assert self.best is not None, "the naive body is a candidate"
+        if self.best_ms <= goal or len(self.best.actions) > MOST_REWRITTEN:
+            return
+        self.say("rewriting")
+        for better in improve(self.best, self.machine, seed, iterations, self.stop):
+            self.offer(better, self.splits, "rewritten body")
+
     def offer_schedule(self, cut: Program, tasks: Tasks, schedule: Schedule, splits: dict[str, int]) -> None:
         """The schedule is exact where its resources are taken by one task at a time: only a better one is timed."""
         if schedule.makespan < self.best_ms:
@@ -195,7 +209,9 @@ class _Search:
     def result(self) -> Synthesis:
         assert self.best is not None, "the naive body is a candidate"
         completion = simulate(self.best, self.machine).completion_ms
-        return Synthesis(self.best, self.splits, completion, self.naive_ms)
+        members = {partition.name: partition.members or () for partition in self.best.partitions}
+        whole = dataclasses.replace(with_members(self.preamble, members), actions=())
+        return Synthesis(self.best, self.splits, completion, self.naive_ms, bound(whole, self.machine))
 
 
 def _grains(most_actions: int) -> list[int]:

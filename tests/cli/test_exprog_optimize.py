@@ -1,0 +1,58 @@
+"""`einc exprog optimize` from the outside."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PREAMBLE = "PARTITIONS: G1 {size 2}\nIN: A @ 0 (size: 10 MB); B @ 3 (size: 10 MB)\nOUT: A+B @ G1\n"
+
+
+@pytest.fixture
+def preamble(tmp_path: Path) -> Path:
+    path = tmp_path / "p.exprog"
+    path.write_text(PREAMBLE)
+    return path
+
+
+def test_optimize_writes_a_program_that_simulates_to_its_time(
+    preamble: Path, tmp_path: Path, einc: Callable[..., Any]
+) -> None:
+    target = tmp_path / "fast.exprog"
+    arguments = ("exprog", "optimize", preamble, "-m", "dgx-v100", "--ideal", "--iterations", "5")
+    document = einc(*arguments, "-o", target, "--json").json()
+    assert document["valid"] is True
+    assert document["program"] == target.read_text()
+    assert document["bound_free_ms"] <= document["bound_ms"] * (1 + 1e-9)
+    assert document["bound_ms"] <= document["completion_ms"] <= document["naive_ms"]
+    assert isinstance(document["bound_by"], str)
+    assert set(document["splits"]) <= {"A", "B"}
+    simulated = einc("exprog", "simulate", target, "-m", "dgx-v100", "--ideal", "--json").json()
+    assert simulated["completion_ms"] == document["completion_ms"]
+    assert einc("exprog", "check", target, "-m", "dgx-v100").code == 0
+
+
+def test_optimize_prints_the_program_and_notes_the_times(preamble: Path, einc: Callable[..., Any]) -> None:
+    arguments = ("exprog", "optimize", preamble, "-m", "dgx-h100", "--iterations", "5", "--seed", "3")
+    first, second = einc(*arguments), einc(*arguments)
+    assert first.code == 0
+    assert first.out.startswith("PARTITIONS: G1 {")
+    assert "size 2" not in first.out
+    assert "naive body" in first.err
+    assert "no program takes less than" in first.err
+    assert first.out == second.out
+
+
+def test_optimize_with_a_time_limit(preamble: Path, einc: Callable[..., Any]) -> None:
+    result = einc("exprog", "optimize", preamble, "-m", "dgx-v100", "--time-limit", "0.001", "--json")
+    assert result.code == 0
+    assert result.json()["valid"] is True
+
+
+def test_a_preamble_that_cannot_be_met_ends_with_65(tmp_path: Path, einc: Callable[..., Any]) -> None:
+    path = tmp_path / "p.exprog"
+    path.write_text("IN: A+B @ 0\nOUT: A @ 1\n")
+    result = einc("exprog", "optimize", path, "-m", "dgx-v100")
+    assert result.code == 65
+    assert "A cannot be gathered at site 1" in result.err

@@ -1,0 +1,144 @@
+"""Rewrites keep validity, do what they say, and reach every valid program (Theorem 1)."""
+
+import dataclasses
+
+import pytest
+from exprog_oracle import CUBE_MESH, SWAP, machines_and_programs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einc.errors import ProgramError
+from einc.exprog.checker import check, closure
+from einc.exprog.naive import naive_body
+from einc.exprog.program import Action
+from einc.exprog.resolve import read_program
+from einc.exprog.simulator import simulate
+from einc.exprog.synthesis.local import improve
+from einc.exprog.synthesis.rewrites import REWRITES, delete, guarded, insert, path_between
+from einc.machines.load import load_machine
+
+MESH = load_machine("dgx-v100").ideal()
+SWITCH = load_machine("dgx-h100").ideal()
+BOTH = "IN: A @ 0; B @ 0\nOUT: A+B @ 1"
+ALWAYS = ("multicast fission", "multicast fusion", "relay introduction")
+
+
+def read(text, machine=SWITCH):
+    return read_program(text, "p", machine)
+
+
+def bodies(name, text, machine=SWITCH):
+    program = read(text, machine)
+    found = [guarded(candidate, machine) for candidate in REWRITES[name](program, machine)]
+    return [set(candidate.actions) for candidate in found if candidate is not None]
+
+
+def body(text, preamble, machine=SWITCH):
+    return set(read(preamble + "\n" + text, machine).actions)
+
+
+@pytest.mark.parametrize(
+    ("name", "preamble", "before", "after"),
+    [
+        ("multicast fission", "IN: A @ 0\nOUT: A @ 1, 2", "A @ 0 -> 1, 2", "A @ 0 -> 1; A @ 0 -> 2"),
+        ("multicast fusion", "IN: A @ 0\nOUT: A @ 1, 2", "A @ 0 -> 1; A @ 0 -> 2", "A @ 0 -> 1, 2"),
+        ("relay introduction", "IN: A @ 0\nOUT: A @ 1", "A @ 0 -> 1", "A @ 0 -> 2 -> 1"),
+        ("relay elimination", "IN: A @ 0\nOUT: A @ 1", "A @ 0 -> 2 -> 1", "A @ 0 -> 1"),
+        ("aggregation pushdown", BOTH, "A @ 0 -> 1; B @ 0 -> 1; A+B @ 1", "A+B @ 0 -> 1; A+B @ 1"),
+        ("aggregation pullup", BOTH, "A+B @ 0 -> 1", "A @ 0 -> 1; B @ 0 -> 1; A+B @ 1"),
+        ("source substitution", "IN: A @ 0, 3\nOUT: A @ 1", "A @ 0 -> 1", "A @ 3 -> 1"),
+        ("delete", "IN: A @ 0\nOUT: A @ 1", "A @ 0 -> 1; A @ 0 -> 2", "A @ 0 -> 1"),
+    ],
+)
+def test_each_rewrite_by_example(name, preamble, before, after):
+    assert body(after, preamble) in bodies(name, preamble + "\n" + before)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("relay elimination", "IN: A @ 0\nOUT: A @ 1, 2\nA @ 0 -> 2 -> 1"),  # A is required at the relay itself
+        ("aggregation pushdown", "IN: A @ 0; B @ 0\nOUT: A+B @ 1; A @ 1\nA @ 0 -> 1; B @ 0 -> 1; A+B @ 1"),
+        ("source substitution", "IN: A @ 0\nOUT: A @ 1, 2\nA @ 0 -> 1; A @ 1 -> 2"),
+        ("delete", "IN: A @ 0\nOUT: A @ 1\nA @ 0 -> 1"),
+    ],
+)
+def test_guards_refuse_what_somebody_needs(name, text):
+    program = read(text)
+    refused = [c for c in REWRITES[name](program, SWITCH) if guarded(c, SWITCH) is None]
+    assert refused
+
+
+@settings(max_examples=120, deadline=None)
+@given(machines_and_programs(waits=False), st.data())
+def test_rewrites_keep_validity(case, data):
+    machine, program = case
+    name = data.draw(st.sampled_from(sorted(REWRITES)))
+    for candidate in REWRITES[name](program, machine):
+        assert candidate.holdings == program.holdings
+        assert candidate.requirements == program.requirements
+        kept = guarded(candidate, machine)
+        if name in ALWAYS:
+            assert kept is not None
+        if name in ("multicast fission", "multicast fusion"):
+            assert closure(candidate) == closure(program)
+        if name == "relay introduction":
+            assert closure(candidate) >= closure(program)
+        if kept is not None:
+            simulate(kept, machine)
+
+
+@settings(max_examples=60, deadline=None)
+@given(machines_and_programs(), st.data())
+def test_what_passes_the_guard_runs_with_its_waits_too(case, data):
+    machine, program = case
+    name = data.draw(st.sampled_from(sorted(REWRITES)))
+    for candidate in list(REWRITES[name](program, machine))[:20]:
+        if guarded(candidate, machine) is not None:
+            simulate(candidate, machine)
+
+
+@settings(max_examples=60, deadline=None)
+@given(machines_and_programs(waits=False))
+def test_insertions_and_deletions_reach_every_program(case):
+    machine, program = case
+    try:
+        naive = naive_body(program, machine)
+    except ProgramError:
+        return
+    for one, other in ((naive, program), (program, naive)):
+        steps = list(path_between(one, other))
+        assert len(steps) == len(set(one.actions) ^ set(other.actions))
+        assert all(check(step, machine).valid for step in steps)
+        assert set((steps[-1] if steps else one).actions) == set(other.actions)
+
+
+def test_from_naive_to_the_papers_cube_mesh_program_and_back():
+    program = read(CUBE_MESH, MESH)
+    naive = naive_body(program, MESH)
+    *_, last = path_between(naive, program)
+    assert set(last.actions) == set(program.actions)
+    *_, back = path_between(program, naive)
+    assert set(back.actions) == set(naive.actions)
+
+
+def test_insert_and_delete_are_guarded():
+    program = read(SWAP)
+    assert insert(program, Action(("A",), 5, (1,))) is None
+    assert insert(program, Action(("A", "B"), 1, (5,))) is not None
+    assert delete(program, program.actions[0], SWITCH) is None
+    longer = insert(program, Action(("A", "B"), 1, (5,)))
+    assert longer is not None
+    assert delete(longer, Action(("A", "B"), 1, (5,)), SWITCH) == program
+
+
+def test_local_search_leaves_the_bridge():
+    naive = naive_body(read("IN: A @ 0\nOUT: A @ 4, 5, 6, 7", MESH), MESH)
+    before = simulate(naive, MESH).completion_ms
+    found = list(improve(naive, MESH, 0, 300, lambda: False))
+    times = [simulate(candidate, MESH).completion_ms for candidate in found]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] < before / 3
+    assert all(check(candidate, MESH).valid for candidate in found)
+    assert found == list(improve(naive, MESH, 0, 300, lambda: False))
+    assert dataclasses.replace(found[-1], actions=()) == dataclasses.replace(naive, actions=())
