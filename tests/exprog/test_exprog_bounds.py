@@ -270,7 +270,7 @@ def test_counting_is_never_above_the_fewest_calls(sites, data):
     for holder in holders:
         complete &= holder
     targets = data.draw(some) & ~complete
-    demand = Demand((("A",),), 1, holders, targets, 0, complete)
+    demand = Demand((("A",),), 1, holders, targets, complete=complete)
     fewest = fewest_calls(sites, holders, targets)
     assert transfers(demand) <= fewest
     single = len(holders) > 1 and all(holder.bit_count() == 1 for holder in holders)
@@ -391,6 +391,46 @@ def test_open_partitions_take_the_least_of_all_memberships(preset):
     assert certificate.bound_ms == pytest.approx(min(each.values()))
     assert each[tuple(members for _, members in certificate.memberships)] == pytest.approx(certificate.bound_ms)
     assert verify(certificate, program, machine)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_the_search_for_memberships_equals_trying_them_all(data):
+    machine = load_machine("dgx-v100").restrict((0, 1, 4, 6))
+    some = st.sets(st.integers(0, 3), min_size=1, max_size=2).map(sorted).map(tuple)
+    atoms = [f"A{k}" for k in range(data.draw(st.integers(1, 4)))]
+    holdings = tuple(Holding((atom,), data.draw(some), GB) for atom in atoms)
+    sizes = data.draw(st.sampled_from([(1,), (1, 1), (2, 1), (1, 1, 1), (1, 1, 1, 1), (2, 2)]))
+    names = [f"G{k}" for k in range(len(sizes))]
+    target = st.sampled_from([*names, 0, 3])
+    wanted = st.tuples(st.sets(st.sampled_from(atoms), min_size=1), st.sets(target, min_size=1, max_size=3))
+    requirements = tuple(
+        Requirement(tuple(sorted(name)), tuple(sorted(targets, key=str)))
+        for name, targets in data.draw(st.lists(wanted, min_size=1, max_size=3))
+    )
+    program = Program(None, tuple(map(Partition, names, sizes)), holdings, requirements, ())
+    each = []
+    for sites in itertools.permutations(range(4), sum(sizes)):
+        members = [sites[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(len(sizes))]
+        if all(list(chosen) == sorted(chosen) for chosen in members):
+            partitions = tuple(map(Partition, names, sizes, members))
+            each.append(bound(dataclasses.replace(program, partitions=partitions), machine, thorough=False).bound_ms)
+    certificate = bound(program, machine, thorough=False)
+    assert certificate.bound_ms == pytest.approx(min(each))
+    assert verify(certificate, program, machine)
+
+
+def test_open_partitions_may_take_sites_that_are_targets_already():
+    machine = load_machine("dgx-a100")
+    requirements = (Requirement(("A",), ("G", 3)), Requirement(("A",), (4,)))
+    program = Program(None, (Partition("G", 2),), (Holding(("A",), (0,)),), requirements, ())
+    assert bound(program, machine).bound_ms == pytest.approx(1000 / 300)
+    alone = Program(None, (Partition("G", 3),), (Holding(("A",), (0,)),), (Requirement(("A",), ("G",)),), ())
+    links = Machine(
+        "links", machine.sites[:4], tuple(r for r in load_machine("dgx-v100").restrict((0, 1, 2, 3)).resources)
+    )
+    assert bound(alone, links).bound_ms == pytest.approx(1000 / 100)  # two of the targets have to be reached
+    assert verify(bound(alone, links), alone, links)
 
 
 def test_a_large_switch_is_bounded_quickly():

@@ -22,7 +22,7 @@ class Counting:
 
     def worth(self, demands: Demands, fabric: Fabric) -> float:
         sent = _bytes(demands)
-        return sent / fabric.total[0] if sent else 0.0
+        return sent / fabric.total[0] if fabric.total[0] else float("inf") if sent else 0.0
 
     def words(self, demands: Demands, fabric: Fabric) -> str:
         sent, capacity = bytes_text(_bytes(demands)), rate_text(fabric.total[0])

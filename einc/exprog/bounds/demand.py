@@ -6,6 +6,7 @@ disjoint aggregates are different transfers. All bounds count bytes, so they hol
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from einc.errors import ProgramError
@@ -22,8 +23,8 @@ class Demand:
 
     `size` is in bytes, of all together. `holders` are the distinct sets of sites (bit masks) that hold an atom; copies
     of aggregates count for each atom inside. `targets` need the aggregate and do not hold all atoms. `awaited` is the
-    number of further targets that are not known yet. `complete` are the sites that hold all atoms. `largest` is the
-    size of the largest copy.
+    number of further targets that are not known yet, which open partitions will be. `complete` are the sites that hold
+    all atoms. `largest` is the size of the largest copy.
     """
 
     aggregates: tuple[Aggregate, ...]
@@ -31,6 +32,7 @@ class Demand:
     holders: tuple[int, ...]
     targets: int
     awaited: int = 0
+    partitions: tuple[str, ...] = ()
     complete: int = 0
     largest: int = 0
 
@@ -56,7 +58,7 @@ class Forming:
     """An aggregate of several atoms in the family, `size` bytes a copy.
 
     `targets` need it and do not hold it whole, `whole` are the sites that do; `holders` as in Demand. IN has it in
-    `parts` copies at least.
+    `parts` copies at least. `partitions` are the open ones that will need it.
     """
 
     aggregate: Aggregate
@@ -65,6 +67,7 @@ class Forming:
     targets: int
     whole: int
     parts: int
+    partitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,12 @@ class Demands:
     tangles: tuple[Tangle, ...]
     forming: tuple[Forming, ...]
 
+    def signature(self) -> object:
+        """What bounds see of it, now and when open partitions are chosen: names do not matter."""
+        family = tuple(dataclasses.replace(demand, aggregates=()) for demand in self.family)
+        forming = sorted(dataclasses.astuple(dataclasses.replace(entry, aggregate=())) for entry in self.forming)
+        return family, self.tangles, tuple(forming)
+
 
 def demands_of(program: Program) -> Demands:
     """The demands of a program's preamble. Raises ProgramError where a requirement can never be met.
@@ -84,32 +93,38 @@ def demands_of(program: Program) -> Demands:
     sizes = atom_sizes(program)
     known = {partition.name: partition.members for partition in program.partitions}
     counts = {partition.name: partition.size for partition in program.partitions}
+    placed = mask_of(site for sites in known.values() for site in sites or ())
     targets: dict[Aggregate, int] = {}
-    awaited: dict[Aggregate, int] = {}
+    unknown: dict[Aggregate, set[str]] = {}
     for requirement in program.requirements:
         name = requirement.aggregate
         for target in requirement.targets:
             sites = known[target] if isinstance(target, str) else (target,)
             targets[name] = targets.get(name, 0) | mask_of(sites or ())
             if isinstance(target, str) and sites is None:
-                awaited[name] = awaited.get(name, 0) + counts[target]
+                unknown.setdefault(name, set()).add(target)
+    # Partitions are disjoint, but open ones may take sites that are targets already.
+    awaited = {
+        name: max(0, sum(counts[one] for one in names) - (targets[name] & ~placed).bit_count())
+        for name, names in unknown.items()
+    }
     by_atom: dict[str, list[tuple[Aggregate, int]]] = {}
     for holding in program.holdings:
         for atom in holding.aggregate:
             by_atom.setdefault(atom, []).append((holding.aggregate, mask_of(holding.sites)))
-    family: dict[tuple[tuple[int, ...], int, int, int], list[Aggregate]] = {}
+    family: dict[tuple[tuple[int, ...], int, int, tuple[str, ...], int], list[Aggregate]] = {}
     forming = []
     groups = _tangled(targets)
     for name in _disjoint(groups):
         holders, complete, whole = _holders(name, by_atom)
         open_targets = 0 if not awaited.get(name) else max(0, awaited[name] - complete.bit_count())
-        key = (holders, targets[name] & ~complete, open_targets, complete)
+        partitions = tuple(sorted(unknown.get(name, ())))
+        key = (holders, targets[name] & ~complete, open_targets, partitions, complete)
         if key[1] or open_targets:
             family.setdefault(key, []).append(name)
         if len(name) > 1:
-            forming.append(
-                Forming(name, sizes[name[0]], holders, targets[name] & ~whole, whole, _fewest(name, by_atom))
-            )
+            lacking, parts = targets[name] & ~whole, _fewest(name, by_atom)
+            forming.append(Forming(name, sizes[name[0]], holders, lacking, whole, parts, partitions))
     return Demands(
         tuple(
             Demand(tuple(names), sum(sizes[name[0]] for name in names), *key, max(sizes[name[0]] for name in names))

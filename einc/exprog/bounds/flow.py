@@ -26,7 +26,12 @@ _PER_ROUND = 4  # rows added per demand and round
 def flow(demands: Demands, fabric: Fabric) -> Priced | None:
     """The bound of the linear program; None where it is too large, or nothing has to be sent."""
     width = 2 * len(fabric.routes) + len(fabric.sites)
-    if not demands.family or len(fabric.sites) > MOST_SITES or len(demands.family) * width > MOST_COLUMNS:
+    if (
+        not demands.family
+        or not fabric.routes
+        or len(fabric.sites) > MOST_SITES
+        or len(demands.family) * width > MOST_COLUMNS
+    ):
         return None
     program = _Program(demands, fabric)
     for _ in range(MOST_ROUNDS):

@@ -2,7 +2,8 @@
 
 A partition without members asks for so many targets somewhere, which is never more than what any choice of them asks
 for. So the bound of a partial choice holds for all its completions, and the least one that is still open at any moment
-is a sound bound of the whole; the search may end early.
+is a sound bound of the whole; the search may end early. Choices that differ in names alone, as equal blocks that trade
+places, are bounded once.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Callable
 
 from einc.exprog.bounds.certificate import Certificate
 from einc.exprog.bounds.cut import MOST_SITES
+from einc.exprog.bounds.demand import demands_of
 from einc.exprog.program import Program
 from einc.machines.model import Machine
 
-MOST_CHOICES = 1500
+MOST_CHOICES = 1000
 """Partial choices that are bounded before the search ends with what it has."""
 
 Bounded = Callable[[Program, bool], Certificate]
@@ -32,6 +34,7 @@ def least(program: Program, machine: Machine, bounded: Bounded) -> Certificate:
     if len(sites) > MOST_SITES:
         return first
     queue = [(first.bound_ms, 0, next(order), program, first, False)]
+    seen: set[tuple[frozenset[int], object]] = set()
     choices = 0
     while True:
         value, depth, _, chosen, certificate, final = heapq.heappop(queue)
@@ -46,11 +49,15 @@ def least(program: Program, machine: Machine, bounded: Bounded) -> Certificate:
             heapq.heappush(queue, (max(value, certificate.bound_ms), depth, next(order), chosen, certificate, True))
             continue
         partition = chosen.partitions[position]
-        taken = {site for other in chosen.partitions for site in other.members or ()}
+        taken = frozenset(site for other in chosen.partitions for site in other.members or ())
         for members in itertools.combinations([site for site in sites if site not in taken], partition.size):
             filled = dataclasses.replace(partition, members=members)
             partitions = (*chosen.partitions[:position], filled, *chosen.partitions[position + 1 :])
             child = dataclasses.replace(chosen, partitions=partitions)
+            key = (taken.union(members), demands_of(child).signature())
+            if key in seen:
+                continue
+            seen.add(key)
             certificate = bounded(child, False)
             choices += 1
             heapq.heappush(queue, (max(value, certificate.bound_ms), depth - 1, next(order), child, certificate, False))
