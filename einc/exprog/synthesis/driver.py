@@ -34,6 +34,8 @@ from einc.exprog.synthesis.writing import actions_of, plain_actions
 from einc.machines.model import Machine
 
 MOST_ACTIONS = 2000
+"""By default, on machines of up to a dozen sites; more on larger ones, in proportion."""
+
 MOST_PIECES = 512
 _GRAINS = (30, 125, 250, 500, 1000, 2000)
 """Numbers of actions that are tried, as far as they are allowed."""
@@ -46,6 +48,9 @@ _WORTHWHILE = 1.005
 
 _PATIENCE = 2
 """How often in a row finer pieces may not be worthwhile."""
+
+_WORTH_LENGTH = 0.002
+"""The part by which a much longer program has to be faster."""
 
 _TASKS = 200
 """Tasks of a body that an iteration is meant for: a larger one is changed less often."""
@@ -75,7 +80,7 @@ def synthesize(
     machine: Machine,
     *,
     iterations: int = 200,
-    most_actions: int = MOST_ACTIONS,
+    most_actions: int | None = None,
     time_limit: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -89,7 +94,7 @@ def synthesize(
     """
     search_ = _Search(preamble, machine, time_limit, progress)
     try:
-        search_.run(iterations, most_actions, seed)
+        search_.run(iterations, most_actions or max(MOST_ACTIONS, 150 * len(machine.sites)), seed)
     except KeyboardInterrupt:
         if search_.best is None:
             raise
@@ -107,6 +112,7 @@ class _Search:
         self.deadline = math.inf if time_limit is None else time.monotonic() + time_limit
         self.progress = progress
         self.best: Program | None = None
+        self.certificate: Certificate | None = None
         self.splits: dict[str, int] = {}
         self.best_ms = self.naive_ms = math.inf
 
@@ -125,6 +131,10 @@ class _Search:
             raise ProgramError(check(naive, self.machine).faults[0].message)
         if self.preamble.actions and not is_open(self.preamble):
             self.offer(self.preamble, {}, "given body")
+        if not is_open(self.preamble):
+            self.certificate = bound(dataclasses.replace(self.preamble, actions=()), self.machine)
+            if self.best_ms <= self.certificate.bound_ms * _ENOUGH:
+                return
         self.say("placing")
         placed, demands, packing = place(self.preamble, fabric, 0.02, self.stop)
         self.offer(naive_body(placed, self.machine), {}, "naive body")
@@ -192,13 +202,15 @@ class _Search:
             self.offer(dataclasses.replace(cut, actions=actions_of(tasks, schedule)), splits, "schedule")
 
     def offer(self, program: Program, splits: dict[str, int], what: str) -> None:
-        """Time a candidate; it becomes the best one if it is valid and faster."""
+        """Time a candidate; it becomes the best one if it is valid and faster, and much so if it is much longer."""
+        longer = self.best is not None and len(program.actions) > 1.5 * len(self.best.actions)
+        limit = self.best_ms * (1 - (_WORTH_LENGTH if longer else 1e-9))
         try:
             evaluator = Evaluator(dataclasses.replace(program, actions=()), self.machine)
-            taken = evaluator.completion(program.actions, self.best_ms)
+            taken = evaluator.completion(program.actions, limit)
         except ProgramError:
             return
-        if taken < self.best_ms * (1 - 1e-9) and check(program, self.machine).valid:
+        if taken < limit and check(program, self.machine).valid:
             self.best, self.splits, self.best_ms = program, splits, taken
             self.say(what)
 
@@ -209,9 +221,11 @@ class _Search:
     def result(self) -> Synthesis:
         assert self.best is not None, "the naive body is a candidate"
         completion = simulate(self.best, self.machine).completion_ms
-        members = {partition.name: partition.members or () for partition in self.best.partitions}
-        whole = dataclasses.replace(with_members(self.preamble, members), actions=())
-        return Synthesis(self.best, self.splits, completion, self.naive_ms, bound(whole, self.machine))
+        if self.certificate is None:
+            members = {partition.name: partition.members or () for partition in self.best.partitions}
+            whole = dataclasses.replace(with_members(self.preamble, members), actions=())
+            self.certificate = bound(whole, self.machine)
+        return Synthesis(self.best, self.splits, completion, self.naive_ms, self.certificate)
 
 
 def _grains(most_actions: int) -> list[int]:

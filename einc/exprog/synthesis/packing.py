@@ -22,6 +22,9 @@ from einc.exprog.synthesis.trees import MOST_TERMINALS, Floats, Prices, cheapest
 MOST_ROUNDS = 60
 _SPREADS = (0.03, 0.1, 0.3, 1.0)
 """How much a hop costs beside its price, of the mean price of a path: the more, the shorter the routes."""
+MOST_SIMPLE = 4000
+"""Routes through simple roots, of all shapes together, on machines so large that not all sites are roots."""
+
 _CLOSE = 1e-3
 """The part by which the packing may lie above the best one."""
 
@@ -51,8 +54,9 @@ def pack(
     can be passed on early. The search is given up once no packing can take less than `cutoff` ms.
     """
     master = _Master(volumes, fabric)
+    most_roots = max(16, MOST_SIMPLE // len(volumes))
     for shape in volumes:
-        for route in simple_routes(shape, fabric):
+        for route in simple_routes(shape, fabric, most_roots):
             master.add(shape, route)
     priced = [shape for shape in volumes if max(len(shape.holders), len(shape.targets)) <= MOST_TERMINALS]
     least = 0.0

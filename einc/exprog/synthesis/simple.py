@@ -11,14 +11,14 @@ from einc.exprog.synthesis.demands import Shape
 from einc.exprog.synthesis.fabric import Fabric
 from einc.exprog.synthesis.routes import Route, Step, tidy
 
-MOST_ROOTS = 16
-"""On larger machines only the sites that hold a part or want the result are roots, at most so many."""
+MOST_SITES = 16
+"""On larger machines only the sites that hold a part or want the result are roots."""
 
 
-def simple_routes(shape: Shape, fabric: Fabric) -> list[Route]:
+def simple_routes(shape: Shape, fabric: Fabric, most_roots: int) -> list[Route]:
     """One route per root that has paths to all, and the one on which every target combines for itself."""
     named = sorted({*shape.targets, *(site for sites in shape.holders for site in sites)})
-    roots = fabric.sites if len(fabric.sites) <= MOST_ROOTS else tuple(named[:MOST_ROOTS])
+    roots = fabric.sites if len(fabric.sites) <= MOST_SITES else tuple(named[:most_roots])
     found = [_rooted(shape, root, shape.targets, fabric) for root in roots]
     found.append(_gathered(shape, fabric))
     return list(dict.fromkeys(route for route in found if route is not None))

@@ -161,7 +161,7 @@ def cheapest_sets(reduction: Reduction, multicast: Multicast) -> tuple[Floats, I
 
 
 def cheapest_routes(shape: Shape, prices: Prices) -> tuple[float, list[Route]]:
-    """The least price per byte of meeting a shape, and routes: the cheapest one, then the cheapest for every root."""
+    """The least price per byte of meeting a shape, and routes: the cheapest one, then those of other roots."""
     reduction = Reduction(prices, shape.holders)
     multicast = Multicast(prices, shape.targets)
     best, first = cheapest_sets(reduction, multicast)
@@ -175,10 +175,15 @@ def cheapest_routes(shape: Shape, prices: Prices) -> tuple[float, list[Route]]:
         steps += reduction.steps(full, root) + multicast.steps(full, root, one)
         ends ^= one
     found = [tidy(shape, steps)]
-    for root in np.argsort(by_root[every], kind="stable"):
+    for root in np.argsort(by_root[every], kind="stable")[: _roots(len(prices.fabric.sites))]:
         if np.isfinite(by_root[every, root]):
             found.append(tidy(shape, reduction.steps(full, int(root)) + multicast.steps(full, int(root), every)))
     return float(best[every]), list(dict.fromkeys(route for route in found if route is not None))
+
+
+def _roots(sites: int) -> int:
+    """Of how many roots the routes are kept: on large machines the best one's will do."""
+    return sites if sites <= 2 * MOST_TERMINALS else 1
 
 
 @functools.cache
