@@ -126,6 +126,8 @@ def test_the_papers_examples():
         ("IN: A @ 1; B @ 2; C @ 3\nOUT: A+B @ 0; C @ 0; A+B+C @ 0", 2000 / 300),
         # only an aggregation: in HBM, all sites helping
         ("IN: A @ 0; B @ 0\nOUT: A+B @ 0", 1000 / (1555 / 3 + 300)),
+        # what shares no atoms is counted beside what does
+        ("IN: A @ 1; B @ 1; C @ 1 (size: 2 GB)\nOUT: A @ 1; A+B @ 0; C @ 0", 3000 / 300),
         # sizes count each for its own
         ("IN: A @ 1 (size: 3 GB); B @ 2 (size: 1 KB)\nOUT: A @ 0; B @ 0", 3000.001 / 300),
     ],

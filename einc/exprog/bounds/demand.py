@@ -19,7 +19,8 @@ from einc.exprog.words import aggregate_text
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Disjoint aggregates that are alike: the same sites have their atoms and the same sites need them.
+    """Disjoint aggregates that are alike: the same sites have their atoms and the same sites need them. Either all of
+    them are in tangles, or none.
 
     `size` is in bytes, of all together. `holders` are the distinct sets of sites (bit masks) that hold an atom; copies
     of aggregates count for each atom inside. `targets` need the aggregate and do not hold all atoms. `awaited` is the
@@ -112,23 +113,24 @@ def demands_of(program: Program) -> Demands:
     for holding in program.holdings:
         for atom in holding.aggregate:
             by_atom.setdefault(atom, []).append((holding.aggregate, mask_of(holding.sites)))
-    family: dict[tuple[tuple[int, ...], int, int, tuple[str, ...], int], list[Aggregate]] = {}
-    forming = []
     groups = _tangled(targets)
+    tangled = {name for group in groups if len(group) > 1 for name in group}
+    family: dict[tuple[bool, tuple[tuple[int, ...], int, int, tuple[str, ...], int]], list[Aggregate]] = {}
+    forming = []
     for name in _disjoint(groups):
         holders, complete, whole = _holders(name, by_atom)
         open_targets = 0 if not awaited.get(name) else max(0, awaited[name] - complete.bit_count())
         partitions = tuple(sorted(unknown.get(name, ())))
         key = (holders, targets[name] & ~complete, open_targets, partitions, complete)
         if key[1] or open_targets:
-            family.setdefault(key, []).append(name)
+            family.setdefault((name in tangled, key), []).append(name)
         if len(name) > 1:
             lacking, parts = targets[name] & ~whole, _fewest(name, by_atom)
             forming.append(Forming(name, sizes[name[0]], holders, lacking, whole, parts, partitions))
     return Demands(
         tuple(
             Demand(tuple(names), sum(sizes[name[0]] for name in names), *key, max(sizes[name[0]] for name in names))
-            for key, names in sorted(family.items())
+            for (_, key), names in sorted(family.items())
         ),
         tuple(_tangle(group, targets, by_atom, sizes) for group in groups if len(group) > 1),
         tuple(forming),
