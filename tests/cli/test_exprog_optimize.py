@@ -56,3 +56,13 @@ def test_a_preamble_that_cannot_be_met_ends_with_65(tmp_path: Path, einc: Callab
     result = einc("exprog", "optimize", path, "-m", "dgx-v100")
     assert result.code == 65
     assert "A cannot be gathered at site 1" in result.err
+
+
+def test_proposals_from_files_and_commands(tmp_path: Path, einc: Callable[..., Any]) -> None:
+    path = tmp_path / "p.exprog"
+    path.write_text("IN: A @ 0\nOUT: A @ 1\n")
+    proposals = tmp_path / "proposals"
+    proposals.write_text("no program\n---\nIN: A @ 0\nOUT: A @ 1\nA @ 0 -> 1\n")
+    arguments = ("exprog", "optimize", path, "-m", "dgx-v100", "--propose", proposals)
+    assert einc(*arguments, "--propose-command", "cat").code == 0
+    assert einc(*arguments, "--propose-command", "'").code == 2

@@ -16,6 +16,7 @@ from einc.errors import ProgramError
 if TYPE_CHECKING:
     from einc.exprog.program import Program
     from einc.exprog.syntax import ProgramText
+    from einc.exprog.synthesis import Proposer
     from einc.machines.model import Machine
 
 group = LazyGroup(
@@ -114,6 +115,16 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
     "--iterations", type=click.IntRange(min=0), default=200, show_default=True, help="Random changes of the best order."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seeds the random changes.")
+@click.option(
+    "--propose", "proposed", multiple=True, metavar="FILE", help="A file of candidate programs, lines --- between them."
+)
+@click.option(
+    "--propose-command",
+    "commands",
+    multiple=True,
+    metavar="COMMAND",
+    help="A command that reads the preamble and writes candidates.",
+)
 @click.option("-o", "--output", "target", metavar="FILE", help="Write the program found; otherwise it is printed.")
 @json_option
 def optimize_command(
@@ -123,6 +134,8 @@ def optimize_command(
     time_limit: float | None,
     iterations: int,
     seed: int,
+    proposed: tuple[str, ...],
+    commands: tuple[str, ...],
     target: str | None,
     as_json: bool,
 ) -> None:
@@ -133,7 +146,7 @@ def optimize_command(
     the search: then it is the best found so far.
     """
     from einc.exprog.parser import parse
-    from einc.exprog.synthesis import open_program, synthesize
+    from einc.exprog.synthesis import Text, open_program, synthesize
 
     if target is not None:
         output.require_writable(target)
@@ -141,6 +154,8 @@ def optimize_command(
     assert model is not None
     tree = parse(files.read_text(file), file)
     preamble = open_program(tree, model)
+    proposers: list[Proposer] = [Text(files.read_text(path)) for path in proposed]
+    proposers += [_command(command) for command in commands]
     with phases() as phase:
         found = synthesize(
             preamble,
@@ -148,6 +163,7 @@ def optimize_command(
             iterations=iterations,
             time_limit=time_limit,
             seed=seed,
+            proposers=proposers,
             progress=lambda what, best: phase(f"{what}, best {best:.3f} ms"),
         )
     text = _print(found.program)
@@ -173,6 +189,20 @@ def optimize_command(
         output.note(summary)
     else:
         output.say(summary)
+
+
+def _command(text: str) -> Proposer:
+    import shlex
+
+    from einc.exprog.synthesis import Command as Asked
+
+    try:
+        arguments = shlex.split(text)
+    except ValueError as error:
+        raise click.UsageError(f"--propose-command {text!r}: {error}") from None
+    if not arguments:
+        raise click.UsageError("--propose-command is empty")
+    return Asked(tuple(arguments))
 
 
 def _machine(name: str | None, ideal: bool) -> Machine | None:

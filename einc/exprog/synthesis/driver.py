@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from einc.errors import ProgramError
@@ -18,6 +18,7 @@ from einc.exprog.bounds import Certificate, bound
 from einc.exprog.checker import check
 from einc.exprog.evaluator import Evaluator
 from einc.exprog.naive import naive_body
+from einc.exprog.printer import print_program
 from einc.exprog.program import Program
 from einc.exprog.simulator import simulate
 from einc.exprog.synthesis.demands import Demand
@@ -26,6 +27,7 @@ from einc.exprog.synthesis.local import MOST_ACTIONS as MOST_REWRITTEN
 from einc.exprog.synthesis.local import improve
 from einc.exprog.synthesis.packing import Packing
 from einc.exprog.synthesis.placement import is_open, memberships, place, with_members
+from einc.exprog.synthesis.proposers import Proposer, candidates, read_candidate
 from einc.exprog.synthesis.rounding import choose_routes, pieces_for
 from einc.exprog.synthesis.scheduling import Schedule, first_schedule, improved_schedules
 from einc.exprog.synthesis.splitting import can_split, families, split
@@ -84,16 +86,18 @@ def synthesize(
     time_limit: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    proposers: Sequence[Proposer] = (),
 ) -> Synthesis:
     """The best program found for a preamble, whose partitions may be open; a body that it has is a candidate too.
 
     `iterations` are random changes tried on the best order found, fewer on large bodies; the same preamble, machine,
     seed and iterations give the same program unless `time_limit` (in seconds) ends the search. An interrupt
-    (KeyboardInterrupt) ends it too once there is a first program. Raises ProgramError for a preamble that cannot be
-    met.
+    (KeyboardInterrupt) ends it too once there is a first program. `proposers` are asked for candidates first. Raises
+    ProgramError for a preamble that cannot be met.
     """
     search_ = _Search(preamble, machine, time_limit, progress)
     try:
+        search_.begin(proposers)
         search_.run(iterations, most_actions or max(MOST_ACTIONS, 150 * len(machine.sites)), seed)
     except KeyboardInterrupt:
         if search_.best is None:
@@ -119,7 +123,8 @@ class _Search:
     def stop(self) -> bool:
         return time.monotonic() >= self.deadline
 
-    def run(self, iterations: int, most_actions: int, seed: int) -> None:
+    def begin(self, proposers: Sequence[Proposer]) -> None:
+        """The candidates that need no search: the naive body, the given one, and proposals."""
         fabric = fabric_of(self.preamble, self.machine)
         first = self.preamble
         if is_open(first):
@@ -131,6 +136,26 @@ class _Search:
             raise ProgramError(check(naive, self.machine).faults[0].message)
         if self.preamble.actions and not is_open(self.preamble):
             self.offer(self.preamble, {}, "given body")
+        text = print_program(dataclasses.replace(self.preamble, actions=()))
+        for number, proposer in enumerate(proposers, 1):
+            self.say(f"asking proposer {number}")
+            try:
+                for candidate in candidates(proposer.propose(text)):
+                    self.consider(candidate)
+            except ProgramError as error:
+                self.say(f"proposer {number} refused: {error.message}")
+
+    def consider(self, text: str) -> None:
+        """A program that somebody proposes: it counts only if it is valid for this preamble."""
+        try:
+            program, splits = read_candidate(text, self.preamble, self.machine)
+        except ProgramError as error:
+            self.say(f"proposal refused: {error.message}")
+            return
+        self.offer(program, splits, "proposal")
+
+    def run(self, iterations: int, most_actions: int, seed: int) -> None:
+        fabric = fabric_of(self.preamble, self.machine)
         if not is_open(self.preamble):
             self.certificate = bound(dataclasses.replace(self.preamble, actions=()), self.machine)
             if self.best_ms <= self.certificate.bound_ms * _ENOUGH:

@@ -1,0 +1,145 @@
+"""Candidate programs from elsewhere: files, or a command that reads the preamble and writes programs.
+
+Whatever comes is only text until it has been parsed, found to be a program for the same preamble (its atoms split or
+not), checked and timed; what fails on the way is left out with a reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from einc.errors import ProgramError
+from einc.exprog.program import Program
+from einc.exprog.resolve import read_program
+from einc.exprog.synthesis.splitting import split
+from einc.machines.model import Machine
+
+SEPARATOR = "---"
+"""A line of its own between the candidates of one text."""
+
+MOST_TEXT = 1 << 22
+MOST_ACTIONS = 20_000
+MOST_CANDIDATES = 64
+
+
+class Proposer(Protocol):
+    """A source of candidates."""
+
+    def propose(self, preamble: str) -> str:
+        """Candidate programs for the text of a preamble, with lines `---` between them. Raises ProgramError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Candidates that are at hand, such as the contents of a file."""
+
+    text: str
+
+    def propose(self, preamble: str) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that gets the preamble on its standard input and writes candidates on its standard output.
+
+    It is run without a shell, and ended after `seconds`.
+    """
+
+    arguments: Sequence[str]
+    seconds: float = 60.0
+
+    def propose(self, preamble: str) -> str:
+        name = self.arguments[0]
+        try:
+            process = subprocess.Popen(
+                self.arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        except (OSError, ValueError) as error:
+            raise ProgramError(f"the proposer {name} cannot be run: {error}") from None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        source, sink = process.stdout, process.stdin
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        def feed() -> None:
+            with contextlib.suppress(OSError), sink:
+                sink.write(preamble.encode())
+
+        timer = threading.Timer(self.seconds, end)
+        timer.start()
+        threading.Thread(target=feed, daemon=True).start()
+        try:
+            reply = source.read(MOST_TEXT + 1)
+            if len(reply) > MOST_TEXT:
+                process.kill()
+            status = process.wait()
+        finally:
+            process.kill()
+            timer.cancel()
+            source.close()
+        if late.is_set():
+            raise ProgramError(f"the proposer {name} took longer than {self.seconds:g} s")
+        if status and len(reply) <= MOST_TEXT:
+            raise ProgramError(f"the proposer {name} failed with status {status}")
+        return reply.decode("utf-8", "replace")
+
+
+def candidates(text: str) -> Iterator[str]:
+    """The programs of a proposer's text. Raises ProgramError where it is too long."""
+    if len(text) > MOST_TEXT:
+        raise ProgramError(f"a proposal has more than {MOST_TEXT} characters")
+    parts: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.strip() == SEPARATOR:
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    for lines in parts[:MOST_CANDIDATES]:
+        if any(line.strip() for line in lines):
+            yield "\n".join(lines) + "\n"
+
+
+def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Program, dict[str, int]]:
+    """A candidate as a program for the preamble, and its splits. Raises ProgramError where it is none."""
+    program = read_program(text, "<proposal>", machine)
+    if len(program.actions) > MOST_ACTIONS:
+        raise ProgramError(f"a proposal has more than {MOST_ACTIONS} actions")
+    for partition in preamble.partitions:
+        same = [one for one in program.partitions if one.name == partition.name and one.size == partition.size]
+        if not same or partition.members not in (None, same[0].members):
+            raise ProgramError(f"the proposal changes the partition {partition.name}")
+    atoms = {atom for holding in program.holdings for atom in holding.aggregate}
+    pieces: dict[str, int] = {}
+    for atom in atoms:
+        whole, dot, number = atom.rpartition(".")
+        if dot and number.isdigit():
+            pieces[whole] = pieces.get(whole, 0) + 1
+    wanted = {atom for holding in preamble.holdings for atom in holding.aggregate}
+    splits = {atom: pieces[atom] for atom in sorted(wanted - atoms) if atom in pieces}
+    if any(
+        splits[atom] > holding.size for holding in preamble.holdings for atom in holding.aggregate if atom in splits
+    ):
+        raise ProgramError("the proposal splits an atom into more pieces than it has bytes")
+    named = [one.aggregate for one in preamble.holdings] + [one.aggregate for one in preamble.requirements]
+    if any(len({splits.get(atom, 1) for atom in aggregate}) > 1 for aggregate in named):
+        raise ProgramError("the proposal splits atoms of one aggregate differently")
+    if _asked(split(preamble, splits)) != _asked(program) or len(program.partitions) != len(preamble.partitions):
+        raise ProgramError("the proposal is for another preamble")
+    return program, splits
+
+
+def _asked(program: Program) -> tuple[object, ...]:
+    """What a preamble says, apart from how it is written down."""
+    held = {(one.aggregate, site, one.size) for one in program.holdings for site in one.sites}
+    wanted = {(one.aggregate, target) for one in program.requirements for target in one.targets}
+    return None if program.gpus is None else tuple(sorted(program.gpus)), held, wanted
