@@ -20,8 +20,10 @@ class GraphBuilder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._tensors: dict[str, GraphTensor] = {}
+        self._tensors: list[GraphTensor] = []
+        self._places: dict[str, int] = {}  # of every tensor among them
         self._nodes: list[Node] = []
+        self._mentions: dict[str, list[int]] = {}  # the nodes that read or make a tensor
         self._outputs: list[str] = []
         self._numbers: dict[str, int] = {}
 
@@ -45,16 +47,18 @@ class GraphBuilder:
         outputs = []
         for wish, desc in zip(wishes, operator.outputs, strict=True):
             name = self.unique(wish)
-            self._tensors[name] = GraphTensor(name, desc, TensorKind.VALUE, None, span)
+            self._add(GraphTensor(name, desc, TensorKind.VALUE, None, span))
             outputs.append(name)
+        for name in (*inputs, *outputs):
+            self._mentions[name].append(len(self._nodes))
         self._nodes.append(Node(outputs[0], operator, tuple(inputs), tuple(outputs), span))
         return tuple(outputs)
 
     def save(self, name: str) -> None:
         """Makes a computed tensor an output; once is as good as twice. Raises OperatorError for any other tensor."""
-        tensor = self._tensors.get(name)
-        if tensor is None:
+        if name not in self._places:
             raise OperatorError(f"there is no tensor '{name}' to save")
+        tensor = self._tensors[self._places[name]]
         if tensor.kind is not TensorKind.VALUE:
             what = "an input" if tensor.kind is TensorKind.INPUT else "a weight"
             raise OperatorError(
@@ -68,39 +72,46 @@ class GraphBuilder:
 
         For results that were given a number because an earlier tensor of the name was in the way.
         """
-        holder = self._tensors.get(new)
-        if old == new or (holder is not None and holder.kind is not TensorKind.VALUE):
-            return old
         names = {old: new}
-        if holder is not None:
+        if new in self._places:
+            if old == new or self._tensors[self._places[new]].kind is not TensorKind.VALUE:
+                return old
             names[new] = old
-        self._tensors = {
-            names.get(name, name): replace(tensor, name=names.get(name, name)) for name, tensor in self._tensors.items()
-        }
-        self._nodes = [_renamed(node, names) for node in self._nodes]
+        places = {name: self._places.pop(name) for name in names}
+        mentions = {name: self._mentions.pop(name) for name in names}
+        for before, now in names.items():
+            self._places[now], self._mentions[now] = places[before], mentions[before]
+            self._tensors[places[before]] = replace(self._tensors[places[before]], name=now)
+        for number in {number for numbers in mentions.values() for number in numbers}:
+            self._nodes[number] = _renamed(self._nodes[number], names)
         self._outputs = [names.get(name, name) for name in self._outputs]
         return new
 
     def desc(self, name: str) -> TensorDesc:
         """The description of a tensor that was declared or computed."""
-        return self._tensors[name].desc
+        return self._tensors[self._places[name]].desc
 
     def unique(self, wish: str) -> str:
         """The wished name if it is free, else the first of `wish.2`, `wish.3`, ... that is."""
         name = wish
-        while name in self._tensors:
+        while name in self._places:
             self._numbers[wish] = self._numbers.get(wish, 1) + 1
             name = f"{wish}.{self._numbers[wish]}"
         return name
 
     def build(self) -> Graph:
-        return Graph(self.name, tuple(self._tensors.values()), tuple(self._nodes), tuple(self._outputs))
+        return Graph(self.name, tuple(self._tensors), tuple(self._nodes), tuple(self._outputs))
 
     def _declare(self, tensor: GraphTensor) -> str:
-        if tensor.name in self._tensors:
+        if tensor.name in self._places:
             raise OperatorError(f"there is a tensor '{tensor.name}' already")
-        self._tensors[tensor.name] = tensor
+        self._add(tensor)
         return tensor.name
+
+    def _add(self, tensor: GraphTensor) -> None:
+        self._places[tensor.name] = len(self._tensors)
+        self._mentions[tensor.name] = []
+        self._tensors.append(tensor)
 
 
 def _renamed(node: Node, names: dict[str, str]) -> Node:

@@ -162,7 +162,8 @@ class Fields:
             if name in ignored:
                 self.note(f"{printable(name)} is ignored, as asked")
                 continue
-            close = get_close_matches(name[:100], sorted(known), 1, 0.8)
+            wanted = len(self._problems) < _MOST_PROBLEMS  # guessing is slow, and the rest is not shown
+            close = get_close_matches(name[:100], sorted(known), 1, 0.8) if wanted else []
             hint = f"did you mean '{close[0]}'?" if close else f"--ignore {printable(name)} leaves it out of account"
             self.fail(f"{printable(name)}: unknown field, {shown(found)}", hint)
 

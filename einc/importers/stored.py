@@ -9,6 +9,7 @@ from einc.importers.fields import Fields, printable
 from einc.importers.writing import Weight
 
 MOST_MISSING = 10
+_COMPARED = 5_000  # names among which a missing one's likeness is looked for
 
 
 class Stored:
@@ -35,7 +36,7 @@ class Stored:
             for weight in table
         ]  # fmt: skip
         missing = [name for name in wanted if name not in self._names]
-        known = sorted(self._names)
+        known = sorted(self._names)[:_COMPARED]
         for name in missing[:MOST_MISSING]:
             close = get_close_matches(name, known, 1)
             hint = f"did you mean '{printable(close[0])}'?" if close else None

@@ -8,6 +8,13 @@ from dataclasses import dataclass
 Rows = Sequence[tuple[str, str, str]]
 
 
+_TAKEN = frozenset(
+    ("model", "param", "dim", "input", "weight", "output", "block", "repeat", "preset", "return", "from", "as",
+     "true", "false", "f16", "bf16", "f32", "f64", "i32", "i64", "bool")
+)  # fmt: skip
+"""Words that cannot be names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weight:
     """A weight's name in the text, its dimensions, and its name in the files, where `{i}` is the layer."""
@@ -55,4 +62,4 @@ def comment(*lines: str) -> list[str]:
 def name_of(text: str) -> str:
     """A name of the language that reads like `text`."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in text)[:60].strip("_").lower()
-    return word if word and not word[0].isdigit() else f"model_{word}".rstrip("_")
+    return f"hf_{word}".rstrip("_") if not word or word[0].isdigit() or word in _TAKEN else word

@@ -1,0 +1,384 @@
+"""`einc import hf`: what configurations come to, what is told, and configurations that nobody should trust."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from einc.cli.main import main
+from einc.errors import ModelError, UsageError
+from einc.frontend import build
+from einc.frontend.parser import parse
+from einc.frontend.printer import print_model
+from einc.importers.hf import import_hf
+from einc.importers.request import Imported, Request
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 97, "hidden_size": 48,
+    "intermediate_size": 60, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+    "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+    "torch_dtype": "float16", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
+}  # fmt: skip
+BERT: dict[str, Any] = {
+    "architectures": ["BertModel"], "model_type": "bert", "vocab_size": 97, "hidden_size": 48, "intermediate_size": 60,
+    "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 64, "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12, "hidden_act": "gelu", "torch_dtype": "float32",
+}  # fmt: skip
+
+
+def imported(
+    config: dict[str, Any] | bytes, request: Request | None = None, stored: frozenset[str] | None = None
+) -> Imported:
+    data = config if isinstance(config, bytes) else json.dumps(config).encode()
+    return import_hf(data, "config.json", "tiny", request or Request(), stored)
+
+
+def faults(config: dict[str, Any] | bytes, stored: frozenset[str] | None = None) -> list[str]:
+    """What is wrong with a configuration, which must be something."""
+    with pytest.raises(ModelError) as caught:
+        imported(config, stored=stored)
+    return [diagnostic.render() for diagnostic in caught.value.diagnostics]
+
+
+def without(config: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in names}
+
+
+REQUESTS = [
+    (LLAMA, Request()),
+    (LLAMA, Request(batch=3, tokens=5, logits="all")),
+    (LLAMA, Request(batch=2, decode=True, cache=20)),
+    (LLAMA, Request(decode=True, cache=20, tokens=4)),
+    (LLAMA | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, Request(decode=True)),
+    (BERT, Request(batch=3, segments=True)),
+    (BERT, Request(pool="mean", normalize=True)),
+    (BERT, Request(pool="cls")),
+    (BERT | {"architectures": ["BertForMaskedLM"], "tie_word_embeddings": False}, Request()),
+    (BERT | {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}}, Request()),
+    (BERT | {"architectures": ["BertForTokenClassification"], "num_labels": 4}, Request()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "request_"), REQUESTS)
+def test_what_is_written_is_a_model_that_reads_well(config: dict[str, Any], request_: Request) -> None:
+    text = imported(config, request_).text
+    graph = build(text, "tiny.ein")
+    assert graph.name == "tiny"
+    assert graph.outputs[-1] in ("logits", "hidden", "embedding")
+    assert max(map(len, text.splitlines())) <= 130
+    model = parse(text, "tiny.ein")
+    assert parse(print_model(model), "tiny.ein") == model
+    stored = [tensor.stored for tensor in graph.tensors if tensor.stored is not None]
+    assert len(set(stored)) == len(stored)
+
+
+@pytest.mark.parametrize(("config", "request_"), REQUESTS)
+def test_files_with_exactly_its_weights_satisfy_an_import(config: dict[str, Any], request_: Request) -> None:
+    text = imported(config, request_).text
+    names = frozenset(t.stored for t in build(text, "m.ein").tensors if t.stored is not None)
+    assert imported(config, request_, names).text == text
+    lost = min(names)
+    with pytest.raises(ModelError, match="the weight files beside it have no") as caught:
+        imported(config, request_, names - {lost})
+    assert [lost in d.message for d in caught.value.diagnostics] == [True]
+
+
+def test_published_llama_names() -> None:
+    stored = {tensor.stored for tensor in build(imported(LLAMA).text, "m.ein").tensors}
+    assert {
+        "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers.2.self_attn.q_proj.weight",
+        "model.layers.0.mlp.down_proj.weight", "model.layers.1.post_attention_layernorm.weight",
+    } <= stored  # fmt: skip
+    tied = {tensor.stored for tensor in build(imported(LLAMA | {"tie_word_embeddings": True}).text, "m.ein").tensors}
+    assert stored - tied == {"lm_head.weight"}
+
+
+def test_names_follow_the_files_where_publishers_differ() -> None:
+    def names(text: str) -> frozenset[str]:
+        return frozenset(t.stored for t in build(text, "m.ein").tensors if t.stored is not None)
+
+    plain = names(imported(BERT).text)
+    for spelled in (
+        {f"bert.{name}" for name in plain},
+        {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta") for n in plain},
+    ):
+        found = names(imported(BERT, stored=frozenset(spelled)).text)
+        assert found == spelled
+
+
+def test_every_default_is_told() -> None:
+    told = ("rms_norm_eps", "hidden_act", "num_key_value_heads", "tie_word_embeddings", "rope_theta", "torch_dtype")
+    notes = "\n".join(imported(without(LLAMA, *told)).notes)
+    for name in ("rms_norm_eps", "hidden_act", "num_key_value_heads", "tie_word_embeddings", "rope_theta", "dtype"):
+        assert f"{name} is not given" in notes
+    assert imported(LLAMA, stored=_names(LLAMA)).notes == ()
+
+
+def _names(config: dict[str, Any]) -> frozenset[str]:
+    graph = build(imported(config).text, "m.ein")
+    return frozenset(tensor.stored for tensor in graph.tensors if tensor.stored is not None)
+
+
+MISTRAL = without(LLAMA, "attention_bias", "mlp_bias") | {
+    "model_type": "mistral",
+    "architectures": ["MistralForCausalLM"],
+}
+QWEN = without(LLAMA, "attention_bias", "mlp_bias") | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        (MISTRAL | {"sliding_window": 7}, [7, 7, 7]),
+        (MISTRAL | {"sliding_window": None}, [0, 0, 0]),
+        (MISTRAL, [4096] * 3),
+        (QWEN | {"use_sliding_window": False, "sliding_window": 7}, [0, 0, 0]),
+        (QWEN | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}, [0, 7, 7]),
+        (QWEN | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 9}, [0, 0, 0]),
+    ],
+)
+def test_sliding_windows(config: dict[str, Any], windows: list[int]) -> None:
+    graph = build(imported(config).text, "m.ein")
+    found = [node.operator.attributes["window"] for node in graph.nodes if node.operator.title == "attention"]
+    assert found == windows
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, {"scaling": "linear", "factor": 2.0}),
+        ({"rope_theta": None, "rope_parameters": {"rope_theta": 77.0}}, {"scaling": "none", "theta": 77.0}),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                              "original_max_position_embeddings": 32}},
+            {"scaling": "llama3", "factor": 8.0, "original_length": 32},
+        ),
+    ],
+)  # fmt: skip
+def test_rotary_scaling(change: dict[str, Any], expected: dict[str, Any]) -> None:
+    graph = build(imported(LLAMA | change).text, "m.ein")
+    attributes = next(node.operator.attributes for node in graph.nodes if node.operator.title == "rope")
+    assert {name: attributes[name] for name in expected} == expected
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "missing": (without(LLAMA, "hidden_size"), "hidden_size is missing"),
+    "null": (LLAMA | {"hidden_size": None}, "hidden_size is missing"),
+    "zero": (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers: expected an integer from 1"),
+    "negative": (LLAMA | {"vocab_size": -5}, "vocab_size: expected an integer"),
+    "absurd": (LLAMA | {"hidden_size": 10**40}, "more than 30 digits"),
+    "many layers": (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers: expected an integer from 1 to 1,000"),
+    "text": (LLAMA | {"hidden_size": "48"}, "hidden_size: expected an integer, found"),
+    "float": (LLAMA | {"hidden_size": 48.0}, "hidden_size: expected an integer, found 48.0"),
+    "truth": (LLAMA | {"num_hidden_layers": True}, "expected an integer, found true"),
+    "list": (LLAMA | {"vocab_size": [97]}, "found a list of 1 items"),
+    "heads": (LLAMA | {"num_key_value_heads": 4}, "expected a multiple of the 4"),
+    "width": (LLAMA | {"hidden_size": 50}, "expected a multiple of the 6 num_attention_heads"),
+    "odd heads": (LLAMA | {"head_dim": 7}, "rotary embedding turns pairs"),
+    "eps": (LLAMA | {"rms_norm_eps": 0}, "rms_norm_eps: expected a number above 0"),
+    "activation": (LLAMA | {"hidden_act": "quick_gelu"}, 'hidden_act: "quick_gelu" is not supported'),
+    "dtype": (LLAMA | {"torch_dtype": "float8_e4m3fn"}, "dtype: "),
+    "rope": (LLAMA | {"rope_scaling": {"type": "yarn", "factor": 4.0}}, 'rope_type "yarn" is not supported'),
+    "rope field": (LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0, "beta": 1}}, "beta: unknown field"),
+    "rope text": (LLAMA | {"rope_scaling": "linear"}, "rope_scaling: expected an object or null"),
+    "two thetas": (LLAMA | {"rope_parameters": {"rope_theta": 77.0}}, "rope_theta stands twice"),
+    "rope order": (
+        LLAMA | {"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1,
+                                  "original_max_position_embeddings": 32}},
+        "low_freq_factor below",
+    ),
+    "partial rope": (LLAMA | {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5 is not supported"),
+    "quantized": (LLAMA | {"quantization_config": {"bits": 4}}, "quantization_config: an object of 1 fields"),
+    "unknown": (LLAMA | {"logit_scale": 0.1}, "logit_scale: unknown field, 0.1"),
+    "misspelt": (without(LLAMA, "hidden_act") | {"hiden_act": "silu"}, "did you mean 'hidden_act'?"),
+    "architecture": (LLAMA | {"architectures": ["GPT2LMHeadModel"]}, '"GPT2LMHeadModel" is not supported'),
+    "architectures": (LLAMA | {"architectures": ["LlamaForCausalLM", "X"]}, "expected a list of one name"),
+    "no architecture": (LLAMA | {"architectures": []}, "expected a list of one name"),
+    "other family": (LLAMA | {"model_type": "mistral"}, "model_type: expected 'llama'"),
+    "no kind": (without(LLAMA, "model_type", "architectures"), "model_type and architectures are missing"),
+    "kind": (without(LLAMA, "architectures") | {"model_type": ["llama"]}, "model_type: a list"),
+    "nothing": ({}, "model_type and architectures are missing"),
+    "decoder": (BERT | {"is_decoder": True}, "is_decoder: true is not supported"),
+    "positions": (BERT | {"position_embedding_type": "relative_key"}, "position_embedding_type: "),
+    "few positions": (BERT | {"max_position_embeddings": 4, "vocab_size": None}, "vocab_size is missing"),
+    "layer types": (
+        QWEN | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1,
+                "layer_types": ["sliding_attention"] * 3},
+        "layer_types: ",
+    ),
+    "terminal": (LLAMA | {"\x1b[2Jfield": "\x1b]0;x\x07"}, "\\x1b[2Jfield: unknown field"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_configurations_that_cannot_be_are_refused(case: str) -> None:
+    config, message = FAULTS[case]
+    found = faults(config)
+    assert any(message in line for line in found), found
+    assert all(line.isprintable() or "\n" in line for line in found)
+    assert all(len(line) < 400 for line in found)
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    config = without(LLAMA, "vocab_size") | {"hidden_act": "x", "logit_scale": 2, "num_attention_heads": "many"}
+    text = "\n".join(faults(config))
+    for name in ("vocab_size", "hidden_act", "logit_scale", "num_attention_heads"):
+        assert name in text
+
+
+NO_OBJECTS = {
+    "empty": b"",
+    "list": b"[1]",
+    "null": b"null",
+    "python": b"{'a': 1}",
+    "cut off": json.dumps(LLAMA).encode()[:-5],
+    "not a number": b'{"hidden_size": NaN}',
+    "infinity": b'{"hidden_size": -Infinity}',
+    "twice": b'{"hidden_size": 1, "hidden_size": 2}',
+    "bytes": b"\xff\xfe\x00",
+    "NUL": b"\0" * 100,
+    "deep lists": b'{"a": ' + b"[" * 200_000,
+    "deep objects": b'{"a":' * 100_000,
+    "deep and whole": b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "digits": b'{"a": ' + b"9" * 100_000 + b"}",
+    "large": b'{"a": "' + b"x" * 5_000_000 + b'"}',
+}
+
+
+@pytest.mark.parametrize("case", NO_OBJECTS)
+def test_what_is_no_configuration_is_one_error(case: str) -> None:
+    (line,) = faults(NO_OBJECTS[case])
+    assert line.startswith("config.json: this is no configuration: ")
+    assert len(line) < 200
+
+
+def test_infinite_numbers_and_many_fields_are_bounded() -> None:
+    assert "rms_norm_eps: expected a number" in faults(json.dumps(LLAMA).replace("1e-05", "1e999").encode())[0]
+    start = time.perf_counter()
+    found = faults(LLAMA | {f"field_{k}": k for k in range(20_000)})
+    assert len(found) == 51
+    assert time.perf_counter() - start < 20
+
+
+def test_random_damage_never_ends_in_anything_but_findings() -> None:
+    source = random.Random(5)
+    values = [None, True, -1, 0, 1, 3, 2**70, 1.5, "x", "", [], {}, [1, "a"], {"type": "linear"}, "\ud800"]
+    for base in (LLAMA, MISTRAL, QWEN, BERT):
+        for _ in range(60):
+            config = dict(base)
+            for name in source.sample(sorted(base), 3):
+                config[name] = source.choice(values)
+            try:
+                text = imported(config).text
+            except ModelError as error:
+                error.render()
+            else:
+                build(text, "m.ein")
+
+
+def test_unknown_fields_may_be_left_out_of_account() -> None:
+    config = LLAMA | {"logit_scale": 2, "other": 1}
+    found = imported(config, Request(ignored=("logit_scale", "other")))
+    assert "config.json: logit_scale is ignored, as asked" in found.notes
+    with pytest.raises(ModelError, match="other: unknown"):
+        imported(config, Request(ignored=("logit_scale",)))
+
+
+def test_options_that_mean_nothing_are_wrong_usage() -> None:
+    for config, request in ((LLAMA, Request(pool="mean")), (BERT, Request(decode=True)), (BERT, Request(logits="all"))):
+        with pytest.raises(UsageError, match="means nothing"):
+            imported(config, request)
+
+
+@pytest.mark.parametrize(
+    ("config", "request_", "message"),
+    [
+        (LLAMA, Request(decode=True, cache=3, tokens=4), "cannot take 4 new tokens"),
+        (BERT, Request(tokens=65), "more than its max_position_embeddings"),
+        (BERT | {"architectures": ["BertForMaskedLM"]}, Request(pool="mean"), "only a BertModel is pooled"),
+    ],
+)
+def test_requests_that_a_model_cannot_meet(config: dict[str, Any], request_: Request, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        imported(config, request_)
+
+
+# -- the command --
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "Model 7B"
+    made.mkdir()
+    (made / "config.json").write_text(json.dumps(LLAMA))
+    return made
+
+
+def test_the_command(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "m.ein"
+    assert main(["import", "hf", str(folder), "-o", str(target), "--tokens", "5"]) == 0
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "there are no weights beside it" in err
+    assert build(target.read_text(), "m.ein").name == "model_7b"
+    assert main(["import", "hf", str(folder), "-o", str(target), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["model"] == str(target)
+    assert main(["import", "hf", str(folder), "-o", "-"]) == 0
+    assert build(capfd.readouterr().out, "m.ein").outputs[-1] == "logits"
+
+
+def test_the_command_fails_as_it_should(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def code(*arguments: object) -> int:
+        result = main(["import", "hf", *map(str, arguments), "-o", str(tmp_path / "m.ein")])
+        error = capfd.readouterr().err
+        assert "Traceback" not in error
+        assert error.startswith("einc: ")
+        return result
+
+    assert code(tmp_path / "nowhere") == 2
+    assert code(tmp_path) == 2
+    assert code(folder / "config.json") == 2
+    assert code(folder, "--logits", "all", "--decode") == 2
+    assert code(folder, "--pool", "mean") == 2
+    assert code(folder, "--tokens", "0") == 2
+    (folder / "model.safetensors").write_bytes(b"\xff" * 100)
+    assert code(folder) == 65
+    (folder / "model.safetensors").unlink()
+    safetensors.numpy.save_file({"x": np.zeros(3)}, folder / "model.safetensors")
+    assert code(folder) == 65
+    (folder / "model.safetensors").unlink()
+    (folder / "config.json").write_text(json.dumps(LLAMA | {"vocab_size": "many"}))
+    assert code(folder) == 65
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()
+    assert code(folder) == 74
+    assert not (tmp_path / "m.ein").exists()
+
+
+def test_numbers_that_are_too_large_together_are_the_configurations_fault(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "config.json").write_text(json.dumps(LLAMA | {"hidden_size": 6 * 2**21, "vocab_size": 2**31}))
+    assert main(["import", "hf", str(folder), "-o", str(tmp_path / "m.ein"), "--batch", "1000000"]) in (0, 65)
+    (folder / "config.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 1000}))
+    start = time.perf_counter()
+    assert main(["import", "hf", str(folder), "-o", str(tmp_path / "m.ein")]) in (0, 65)
+    assert time.perf_counter() - start < 60
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_code_in_a_folder_is_never_run(folder: Path, tmp_path: Path) -> None:
+    (folder / "config.json").write_text(json.dumps(LLAMA | {"auto_map": {"AutoModel": "modeling_x.X"}}))
+    (folder / "modeling_x.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    command = [sys.executable, "-m", "einc.cli.main", "import", "hf", str(folder), "-o", str(tmp_path / "m.ein")]
+    subprocess.run(command, check=False, capture_output=True)
+    assert not (tmp_path / "ran").exists()
