@@ -70,7 +70,8 @@ class Plan:
 
     def __repr__(self) -> str:
         bundle = self.bundle
-        return f"<plan of {bundle.model} for {len(bundle.devices)} sites of {bundle.machine}, cost {bundle.total_cost:,}>"
+        where = f"{len(bundle.devices)} sites of {bundle.machine}"
+        return f"<plan of {bundle.model} for {where}, cost {bundle.total_cost:,}>"
 
     @property
     def cost(self) -> int:

@@ -16,6 +16,7 @@ from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.report.restore import restore_plan
+from einc.report.weights import weights
 from runtime.bundle import ITEMSIZE, Block, Bundle, Exchange, Operation, TransferTask
 
 Document = dict[str, Any]
@@ -59,6 +60,7 @@ def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, onl
             }
             for output in bundle.outputs
         ],
+        "weights": weights(bundle),
         "memory_bytes": list(bundle.memory),
         "predicted_ms": None,
     }

@@ -18,6 +18,9 @@ Emphasis = Callable[[str], str]
 MOST_SECTIONS = 16
 """More kinds of operators than this are listed in the table, and only the costliest have a section of their own."""
 
+MOST_WEIGHTS = 8
+"""How many kinds of weights that are held more than once are listed."""
+
 
 def overview(document: Document, strong: Emphasis = str) -> str:
     """The whole plan: totals, a table of all operators, and a section for each kind of them."""
@@ -31,7 +34,7 @@ def overview(document: Document, strong: Emphasis = str) -> str:
     if len(shown) < len(groups):
         left = len(groups) - len(shown)
         lines += ["", f"{left} cheaper kinds of operators have no section here; --op NAME shows any operator."]
-    lines += ["", *_outputs(document, strong)]
+    lines += ["", *_weights(document["weights"], strong), *_outputs(document, strong)]
     return "\n".join(lines) + "\n"
 
 
@@ -195,6 +198,33 @@ def _outputs(document: Document, strong: Emphasis) -> list[str]:
         )
         lines.append(f"  {output['name']}: {len(output['blocks'])} blocks at sites {places}; {how}")
     return lines
+
+
+def _weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
+    """How many bytes of weights the sites hold, and which weights cost the most bytes by being held more than once."""
+    if not rows:
+        return []
+    here, also = ([sum(row[field][site] for row in rows) for site in range(len(rows[0][field]))]
+                  for field in ("site_bytes", "replicated_bytes"))  # fmt: skip
+    whole = f"  {size(sum(row['bytes'] for row in rows))} in {len(rows)} tensors"
+    lines = [strong("weights"), f"{whole}; {_span(here)} on each site, of which other sites hold {_span(also)} too"]
+    alike: dict[tuple[float, int], list[Document]] = {}
+    for row in rows:
+        if row["copies"] > 1:
+            alike.setdefault((row["copies"], row["bytes"]), []).append(row)
+    extra = sorted(alike.items(), key=lambda item: -(item[0][0] - 1) * item[0][1] * len(item[1]))
+    for (copies, count), group in extra[:MOST_WEIGHTS]:
+        more = f" and {len(group) - 1} of its size" if len(group) > 1 else ""
+        lines.append(f"  {copies:g} copies of {group[0]['name']}{more}, {size(count)} each")
+    if len(extra) > MOST_WEIGHTS:
+        left = sum(len(group) for _, group in extra[MOST_WEIGHTS:])
+        lines.append(f"  and more copies than one of {left} smaller ones")
+    return [*lines, ""]
+
+
+def _span(counts: Sequence[int]) -> str:
+    low, high = size(min(counts)), size(max(counts))
+    return low if low == high else f"{low} to {high}"
 
 
 def _cut(intervals: dict[str, list[list[int]]]) -> str:

@@ -350,3 +350,45 @@ def test_equal_factors_of_a_summed_product_are_operands_of_a_contraction() -> No
         assert_allclose(values["y"], given["d"] ** 2 @ given["b"])
     graph = build(f"{MATRICES}y[i] = max[j](d[i, j] * d[i, j])\noutput y", "m.ein")
     assert graph.nodes[0].inputs == ("d",)
+
+
+ATTENTION = """
+dim heads = 2
+dim tokens = 5
+dim d = 4
+input q : f64[heads, tokens, d]
+input k : f64[heads, tokens, d]
+input v : f64[heads, tokens, d]
+input m : bool[tokens]
+input p : i64[tokens]
+"""
+
+
+def test_tensors_may_be_named_arguments_in_any_order() -> None:
+    texts = ("mask=m, positions=p, causal=true", "positions=p, causal=true, mask=m")
+    for text, inputs in zip(texts, (("m", "p"), ("p", "m")), strict=True):
+        graph = build(f"{ATTENTION}output y = attention(q, k, v, {text}, seq_lens=[2, 3])", "m.ein")
+        assert graph.nodes[0].inputs == ("q", "k", "v", *inputs)
+    with pytest.raises(ModelError, match="'scale' cannot be a tensor"):
+        build(f"{ATTENTION}output y = attention(q, k, v, scale=p)", "m.ein")
+    with pytest.raises(ModelError, match="'over' cannot be a tensor"):
+        build(f"{ATTENTION}output y = softmax(q, over=p)", "m.ein")
+
+
+def test_one_name_takes_the_first_of_several_results() -> None:
+    call = "attention(q, k, v)"
+    block = "block both(q, k, v) { return attention(q, k, v) }\n"
+    for statement, names in {
+        f"y = {call}\noutput y": ("y", "y.1"),
+        f"y, lse = {call}\noutput y, lse": ("y", "lse"),
+        f"output y, lse = {call}": ("y", "lse"),
+        f"y = {call} + 1\noutput y": ("y.1", "y.2"),
+        f"y[h, t] = {call}[h, t, i] * v[h, t, i]\noutput y": ("y.1", "y.2"),
+        f"y = both(q, k, v)\noutput y\n{block}": ("y", "both.return.1"),
+        f"y, z = both(q, k, v)\noutput y\n{block}": ("y", "z"),
+    }.items():
+        graph = build(ATTENTION + statement, "m.ein")
+        assert graph.nodes[0].outputs == names, statement
+        verify(graph)
+    with pytest.raises(ModelError, match="expected 3 values, found 2"):
+        build(f"{ATTENTION}a, b, c = {call}\noutput a", "m.ein")

@@ -41,4 +41,5 @@ def check_command(
     else:
         kinds = [tensor.kind.value for tensor in graph.tensors]
         counts = f"{kinds.count('input')} inputs, {kinds.count('weight')} weights, {len(graph.nodes)} operators"
-        output.say(f"{model}: model {graph.name} is well-typed: {counts}, outputs {', '.join(graph.outputs)}")
+        names = [*graph.outputs[:8], *([f"{len(graph.outputs) - 8} more"] if len(graph.outputs) > 8 else [])]
+        output.say(f"{model}: model {graph.name} is well-typed: {counts}, outputs {', '.join(names)}")

@@ -1,0 +1,61 @@
+"""Where the weights of a plan lie: how often each is held, and how many bytes of every site other sites hold too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from einc.core.tensor import TensorType
+from einc.core.tiling import Overlay
+from runtime.bundle import ITEMSIZE, Bundle
+
+Document = dict[str, Any]
+Held = tuple[frozenset[TensorType], ...]
+"""The blocks of one weight on each site."""
+
+
+def weights(bundle: Bundle) -> list[Document]:
+    """For every weight: its bytes, how many copies of it there are in all, and the bytes that each site holds.
+
+    `copies` is 1 where every element lies on one site, and less where no operator reads all of it. `replicated_bytes`
+    are, for each site, the bytes of elements that another site holds as well.
+    """
+    blocks: dict[int, list[set[TensorType]]] = {}
+    for buffer in bundle.buffers:
+        if buffer.role == "weight":
+            sites = blocks.setdefault(buffer.tensor, [set() for _ in bundle.devices])
+            sites[buffer.site].add(TensorType(tuple(buffer.block.lower), tuple(buffer.block.upper)))
+    known: dict[tuple[tuple[int, ...], Held], tuple[list[int], list[int]]] = {}
+    rows = []
+    for number, tensor in enumerate(bundle.tensors):
+        if tensor.kind != "weight":
+            continue
+        held = tuple(map(frozenset, blocks.get(number, [set() for _ in bundle.devices])))
+        key = (tuple(tensor.shape), held)
+        if key not in known:  # repeated blocks of a model hold their weights alike
+            known[key] = _elements(*key)
+        width = ITEMSIZE[tensor.dtype]
+        whole = TensorType.whole(tensor.shape).size * width
+        all_of, replicated = ([count * width for count in counts] for counts in known[key])
+        rows.append(
+            {
+                "name": tensor.name,
+                "bytes": whole,
+                "copies": sum(all_of) / whole,
+                "site_bytes": all_of,
+                "replicated_bytes": replicated,
+            }
+        )
+    return rows
+
+
+def _elements(shape: tuple[int, ...], held: Sequence[frozenset[TensorType]]) -> tuple[list[int], list[int]]:
+    """The elements on each site, and those of them that lie on other sites too."""
+    overlay = Overlay(TensorType.whole(shape), *held)
+    cells = [{cell for block in blocks for cell in overlay.cells(block)} for blocks in held]
+    sites_of = Counter(cell for on_site in cells for cell in on_site)
+    return (
+        [sum(cell.size for cell in on_site) for on_site in cells],
+        [sum(cell.size for cell in on_site if sites_of[cell] > 1) for on_site in cells],
+    )
