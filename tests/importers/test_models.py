@@ -1,0 +1,95 @@
+"""The transformers among the models: what the paper says of the block, and whole models cut in odd ways."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import pytest
+
+from einc.compiler import Compiled, compile_model
+from einc.frontend import ast
+from einc.frontend.parser import parse
+from einc.importers.hf import import_hf
+from einc.importers.request import Request
+from einc.options import CompileOptions
+from runtime.session import Session
+
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "dtype": "bfloat16",
+}  # fmt: skip
+BERT_BASE = {
+    "architectures": ["BertModel"], "vocab_size": 30522, "hidden_size": 768, "intermediate_size": 3072,
+    "num_hidden_layers": 12, "num_attention_heads": 12,
+}  # fmt: skip
+
+
+def text(name: str) -> str:
+    return (resources.files("models") / f"{name}.ein").read_text("utf-8")
+
+
+def compiled(name: str, machine: str, sites: int, preset: str | None, dtype: str | None = None) -> Compiled:
+    options = CompileOptions(machine=machine, devices=sites, preset=preset, dtype=dtype)
+    return compile_model(text(name), f"{name}.ein", options)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "request_"),
+    [
+        ("llama", LLAMA_8B, Request(batch=8)),
+        ("llama_decode", LLAMA_8B, Request(batch=8, decode=True)),
+        ("bert", BERT_BASE, Request(batch=32, pool="mean", normalize=True)),
+    ],
+)
+def test_whole_models_are_what_an_import_makes_of_them(name: str, config: dict[str, Any], request_: Request) -> None:
+    def statements(model: str) -> list[ast.Statement]:
+        return [s for s in parse(model, name).statements if not isinstance(s, ast.Preset | ast.ModelName)]
+
+    imported = import_hf(json.dumps(config).encode(), "config.json", name, request_, None)
+    assert statements(text(name)) == statements(imported.text)
+
+
+def test_the_longest_sequence_is_planned_as_in_the_paper() -> None:
+    """Paper, Section 6.2: attention by key/value heads, everything else by tokens, with copies of the weights."""
+    bundle = compiled("llama_block", "dgx-a100", 8, "b1x128k").bundle
+    for operation in bundle.operations:
+        cut = {index.name: len(index.intervals) for index in operation.indices if len(index.intervals) > 1}
+        assert cut == ({"heads_kv": 8} if operation.title == "attention" else {"tokens": 8}), operation.name
+
+
+@pytest.mark.parametrize("preset", ["b1x1k", "b1x8k", "b8x1k", "b128x1k"])
+@pytest.mark.parametrize("sites", [4, 8])
+def test_no_plan_of_a_workload_costs_less(preset: str, sites: int) -> None:
+    plan = compiled("llama_block", "dgx-a100", sites, preset).plan
+    assert plan.exact
+    assert plan.total_cost <= plan.cut_cost
+
+
+@pytest.mark.parametrize(("name", "sites"), [("llama_block", 5), ("llama", 3), ("llama_decode", 7), ("bert", 5)])
+def test_cut_models_compute_what_uncut_ones_do(name: str, sites: int) -> None:
+    random = np.random.default_rng(sites)
+    results = []
+    inputs: dict[str, Any] = {}
+    for p in (1, sites):
+        session = Session(compiled(name, "host", p, "tiny", "f32").bundle, "cpu")
+        for tensor in session.inputs:
+            if tensor.name in inputs:
+                continue
+            if tensor.dtype == "i64":
+                inputs[tensor.name] = random.integers(0, 9, tensor.shape)
+            elif tensor.dtype == "bool":
+                inputs[tensor.name] = random.random(tensor.shape) < 0.7
+            else:
+                inputs[tensor.name] = random.standard_normal(tensor.shape).astype("f4")
+        session.load_all(inputs)
+        session.load_weights("rand:1")
+        session.execute()
+        results.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
+    one, many = results
+    for name_, array in one.items():
+        assert np.isfinite(array).all()
+        np.testing.assert_allclose(many[name_], array, rtol=1e-4, atol=1e-5 * np.abs(array).max())
