@@ -92,7 +92,7 @@ class ArrayFile:
         self.stream, self.where, self.length = stream, where, length
 
     def read(self, tensor: Tensor, rounded: bool = False) -> Array:
-        """The array, in the tensor's type. With `rounded`, f32 is taken for any floating tensor, and f16 for wider ones."""
+        """The array, in the tensor's type. With `rounded`, f32 is taken for any floating type, f16 for wider ones."""
         header = self.header()
         if header.shape != tensor.shape or not _acceptable(header.dtype, tensor.dtype, rounded):
             found = f"{name_of(header.dtype.newbyteorder('='))}{list(header.shape)}"
