@@ -22,6 +22,7 @@ from einc.ops import (
     reduction,
     regroup,
     rope,
+    selection,
     slicing,
     softmax,
     transpose,
@@ -32,8 +33,8 @@ from einc.ops.base import Attributes, Operator
 _CALLS: dict[str, Callable[[str, Sequence[Argument], Attributes], Operator]] = {
     name: module.call
     for module in (
-        append, attention, concat, elementwise, embedding, matmul, meanpool, norm, reduction, regroup, rope, slicing,
-        softmax, transpose,
+        append, attention, concat, elementwise, embedding, matmul, meanpool, norm, reduction, regroup, rope, selection,
+        slicing, softmax, transpose,
     )
     for name in module.CALLS
 }  # fmt: skip
@@ -47,6 +48,7 @@ A family gets them after the positional tensors, in the order written, and their
 
 _FAMILIES: dict[str, Callable[[tuple[TensorDesc, ...], Attributes], Operator]] = {
     append.Append.family: append.restore,
+    selection.Argmax.family: selection.restore_argmax,
     attention.Attention.family: attention.restore,
     concat.Concat.family: concat.restore,
     embedding.Embedding.family: embedding.restore,
@@ -57,6 +59,7 @@ _FAMILIES: dict[str, Callable[[tuple[TensorDesc, ...], Attributes], Operator]] =
     rope.Rope.family: rope.restore,
     slicing.Slice.family: slicing.restore,
     softmax.Softmax.family: softmax.restore,
+    selection.TopK.family: selection.restore_topk,
 }
 
 

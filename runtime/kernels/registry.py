@@ -28,6 +28,8 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "embedding": ("runtime.kernels.numpy_gather", "build_embedding"),
         "append": ("runtime.kernels.numpy_gather", "build_append"),
         "concat": ("runtime.kernels.numpy_gather", "build_concat"),
+        "argmax": ("runtime.kernels.numpy_select", "build_argmax"),
+        "topk": ("runtime.kernels.numpy_select", "build_topk"),
         "meanpool": ("runtime.kernels.numpy_pool", "build_meanpool"),
     },
 }

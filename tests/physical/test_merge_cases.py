@@ -1,0 +1,223 @@
+"""What moves of tuples and what does not, what they cost, and operators and programs whose tuples cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from merge_toys import EXTENTS, SIGNATURES, Tuples
+from physical_toys import graph_of, plan_of, switch
+
+from einc.core.intervals import Intervals
+from einc.core.spec import FunctionSpec, JoinAggSpec
+from einc.core.tensor import TensorType
+from einc.errors import InternalError
+from einc.exprog.printer import print_program
+from einc.graph.verify import verify as verify_graph
+from einc.logical.enumerate import candidates
+from einc.ops import registry
+from einc.ops.base import Merge, Operator
+from einc.physical.build import build
+from einc.physical.program import DeviceProgram, Region, Task, TaskKind
+from einc.physical.verify import verify
+
+
+def transpose(kind: str, j: int) -> Operator:
+    tensor = Tuples(kind).outputs[j]
+    return registry.call("transpose", [tensor, *reversed(tensor.dims)], {})
+
+
+def program(
+    kind: str, nodes: Sequence[tuple[str, Operator, Sequence[str]]], saved: Sequence[str], counts: Any, sites: int
+) -> DeviceProgram:
+    graph = graph_of([("p q", Tuples(kind), ("x", "y")), *nodes], saved)
+    return build(plan_of(graph, sites, counts), switch(sites))
+
+
+def moved(program: DeviceProgram, node: str) -> dict[str, int]:
+    """Bytes that transfers move for a node, by tensor."""
+    found: dict[str, int] = {}
+    for task in program.tasks:
+        if task.kind is TaskKind.TRANSFER and task.node == node:
+            buffer = program.buffers[task.reads[0].buffer]
+            found[buffer.tensor] = found.get(buffer.tensor, 0) + task.reads[0].block.size * buffer.dtype.itemsize
+    return found
+
+
+def tuples(program: DeviceProgram, node: str) -> list[Task]:
+    return [task for task in program.tasks if task.kind is TaskKind.AGGREGATE and task.node == node]
+
+
+def test_one_copy_moves_only_what_is_read() -> None:
+    """Cut along i and a alone, nothing is combined: a reader of the companion moves nothing else."""
+    reader = transpose("average", 0)  # p is the companion here: lse [a, i]
+    made = program("average", [("r", reader, ("p",))], ["r"], {"p": (1, 4, 1), "r": (4, 1)}, 4)
+    assert moved(made, "r") == {}
+    made = program("average", [("r", reader, ("p",))], ["r"], {"p": (1, 4, 1), "r": (1, 3)}, 4)
+    assert set(moved(made, "r")) == {"p"}
+    assert not tuples(made, "r")
+
+
+def test_partial_copies_carry_all_members_and_the_rest_does_not() -> None:
+    """Of two readers of different members, the first brings tuples, the second only what it reads."""
+    readers = [("r", transpose("best", 0), ("p",)), ("s", transpose("best", 1), ("q",))]
+    counts = {"p": (2, 1, 1), "r": (1, 1), "s": (1, 1)}
+    made = program("best", readers, ["r", "s"], counts, 2)
+    size = EXTENTS["i"] * EXTENTS["a"] * 8
+    assert moved(made, "r") == {"p": size, "q": size}
+    assert [len(task.reads) for task in tuples(made, "r")] == [4]
+    assert moved(made, "s") == {}
+    exchange = made.exchanges[1]
+    assert exchange is not None
+    assert {holding.size for holding in exchange.program.holdings} == {2 * size}
+    assert made.exchanges[2] is None
+    spread = program("best", readers, ["r", "s"], counts | {"s": (1, 2)}, 2)
+    assert set(moved(spread, "s")) <= {"q"}
+
+
+def test_both_members_come_in_one_exchange() -> None:
+    both = registry.call("add", list(Tuples("top").outputs), {})
+    made = program("top", [("r", both, ("p", "q"))], ["r"], {"p": (1, 4, 1), "r": (1, 1, 1)}, 4)
+    (combined,) = tuples(made, "r")
+    assert (len(combined.reads), len(combined.writes)) == (8, 2)
+    kernel = next(task for task in made.tasks if task.kind is TaskKind.KERNEL and task.node == "r")
+    assert kernel.reads == combined.writes  # both land where the kernel reads them
+    exchange = made.exchanges[1]
+    assert exchange is not None
+    assert "OUT: A1+X1+Y1+Z1 @ S1" in print_program(exchange.program)
+
+
+def test_lists_are_combined_whole_and_copied_out() -> None:
+    """A reader cut along the lists: every site gets whole ones and takes its part."""
+    made = program("top", [("r", transpose("top", 0), ("p",))], ["r"], {"p": (1, 3, 1), "r": (3, 1, 1)}, 3)
+    for task in tuples(made, "r"):
+        assert all(region.block.upper[2] - region.block.lower[2] == 3 for region in task.writes)
+    reads = [task.reads[0].block for task in made.tasks if task.kind is TaskKind.KERNEL and task.node == "r"]
+    assert [(block.lower[2], block.upper[2]) for block in reads] == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_a_reader_may_cut_what_the_companion_lacks() -> None:
+    """Every site combines its part of v with weights of its own; nobody needs all of it."""
+    made = program("average", [("r", transpose("average", 1), ("q",))], ["r"], {"p": (1, 1, 4), "r": (4, 1, 1)}, 4)
+    combined = tuples(made, "r")
+    assert {task.site for task in combined} == {0, 1, 2, 3}
+    for task in combined:
+        average, weight = task.writes
+        assert average.block.shape == (5, 3, 1)
+        assert weight.block.shape == (3, 5)
+
+
+@pytest.mark.parametrize("order", [("p", "q"), ("q", "p")])
+def test_saved_members_come_home_together(order: tuple[str, str]) -> None:
+    made = program("best", [], order, {"p": (4, 1, 1)}, 4)
+    assert len([task for task in made.tasks if task.kind is TaskKind.AGGREGATE]) == 1
+    first, second = made.outputs
+    assert first.exchange is not None
+    assert second.exchange is None
+    sites = {made.buffers[region.buffer].site for output in made.outputs for region in output.regions}
+    assert len(sites) == 1
+
+
+@pytest.mark.parametrize("kind", SIGNATURES)
+def test_every_member_counts_in_the_cost(kind: str) -> None:
+    """What is aggregated is all partial elements beyond the size of the tensors, of all members."""
+    operator = Tuples(kind)
+    searched = [index.name for index in operator.indices].index("j")
+    for candidate in candidates(operator, 4):
+        copies = len(candidate.intervals[searched])
+        assert candidate.aggregation == (copies - 1) * sum(desc.type.size for desc in operator.outputs)
+
+
+@dataclass(frozen=True)
+class Odd(Tuples):
+    """Says something else of how its outputs aggregate."""
+
+    merge: tuple[Merge, ...] = ()
+    names: tuple[str, ...] = ("topk", "topk")
+
+    @property
+    def merges(self) -> tuple[Merge, ...]:
+        return self.merge
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return self.names
+
+
+LISTS = ((0, 1, 2), (0, 1, 2))
+ODD = {
+    "names": Odd("top", (Merge("topk", (0, 1), LISTS, (2,)),), ("topk", "argmax")),
+    "a name too few": Odd("top", (), ("sum",)),
+    "one member": Odd("top", (Merge("topk", (0,), LISTS[:1]),)),
+    "a member twice": Odd("top", (Merge("topk", (0, 0), LISTS),)),
+    "in two merges": Odd("top", (Merge("topk", (0, 1), LISTS),) * 2),
+    "no such member": Odd("top", (Merge("topk", (0, 2), LISTS),)),
+    "dimensions of one": Odd("top", (Merge("topk", (0, 1), LISTS[:1]),)),
+    "primary in another order": Odd("top", (Merge("topk", (0, 1), ((1, 0, 2), (0, 1, 2))),)),
+    "other extents": Odd("top", (Merge("topk", (0, 1), ((0, 1, 2), (1, 0, 2))),)),
+    "no such dimension": Odd("top", (Merge("topk", (0, 1), ((0, 1, 2), (0, 1, 3))),)),
+    "no such whole": Odd("top", (Merge("topk", (0, 1), LISTS, (3,)),)),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_graphs_with_odd_merges_are_broken(what: str) -> None:
+    verify_graph(graph_of([("p q", Tuples("top"), ("x", "y"))], ["p"]))
+    with pytest.raises(InternalError, match="broken graph: node p"):
+        verify_graph(graph_of([("p q", ODD[what], ("x", "y"))], ["p"]))
+
+
+@dataclass(frozen=True)
+class Torn(Tuples):
+    """A spec whose tuples do not hang together: every function has the companion's block of the last one."""
+
+    def build_spec(self, intervals: Intervals) -> JoinAggSpec:
+        functions = Tuples.build_spec(self, intervals).functions
+        turned = (*functions[1:], functions[0])
+        return JoinAggSpec(
+            tuple(FunctionSpec(f.inputs, (f.outputs[0], g.outputs[1])) for f, g in zip(functions, turned, strict=True))
+        )
+
+
+def test_specs_with_torn_tuples_are_refused() -> None:
+    with pytest.raises(InternalError, match="does not belong to block"):
+        candidates(Torn("best"), 3)
+    cut = Odd("best", (Merge("argmax", (0, 1), ((0, 1), (1, 0)), (1,)),), ("argmax",) * 2)
+    with pytest.raises(InternalError, match="cuts a dimension that its tuples need whole"):
+        candidates(cut, 3)
+
+
+PROGRAM = program("top", [("r", transpose("top", 0), ("p",))], ["r"], {"p": (1, 3, 1), "r": (1, 1, 1)}, 3)
+AT = next(i for i, task in enumerate(PROGRAM.tasks) if task.kind is TaskKind.AGGREGATE)
+TASK = PROGRAM.tasks[AT]
+
+
+def narrow(region: Region) -> Region:
+    block = region.block
+    return Region(region.buffer, TensorType(block.lower, (*block.upper[:-1], block.upper[-1] - 1)))
+
+
+MUTATIONS: dict[str, dict[str, Any]] = {
+    "one member": {"reads": TASK.reads[::2], "writes": TASK.writes[:1]},
+    "the other order": {"reads": TASK.reads[::-1], "writes": TASK.writes[::-1]},
+    "half a copy": {"reads": TASK.reads[:-1]},
+    "one copy": {"reads": TASK.reads[:2]},
+    "crosswise": {"reads": (*TASK.reads[1::-1], *TASK.reads[2:])},
+    "another operation": {"aggregation": "argmax"},
+    "no operation": {"aggregation": None},
+    "parts of lists": {"reads": tuple(map(narrow, TASK.reads)), "writes": tuple(map(narrow, TASK.writes))},
+    "less of one": {
+        "reads": tuple(narrow(region) if n % 2 else region for n, region in enumerate(TASK.reads)),
+        "writes": (TASK.writes[0], narrow(TASK.writes[1])),
+    },
+}
+
+
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_aggregations_that_cannot_be_are_refused(what: str) -> None:
+    verify(PROGRAM)
+    tasks = (*PROGRAM.tasks[:AT], replace(TASK, **MUTATIONS[what]), *PROGRAM.tasks[AT + 1 :])
+    with pytest.raises(InternalError, match=f"task {AT} "):
+        verify(replace(PROGRAM, tasks=tasks))
