@@ -138,14 +138,17 @@ class Inflow:
 
     def parts(self, cell: int) -> list[TensorType]:
         """What an atom has of every tensor that is carried."""
-        return [self.grid.block(cell).projected(dims) for dims in self.dims]
+        block = self.grid.block(cell)
+        return [block] if len(self.dims) == 1 else [block.projected(dims) for dims in self.dims]
 
     def copy(self, cell: int, number: int) -> tuple[Region, ...]:
         """Where the parts of an atom's copy are."""
-        block = self.owners[cell][number].region.block
+        first = self.owners[cell][number].region
+        if len(self.carried) == 1:
+            return (Region(first.buffer, self.grid.block(cell)),)
         regions = []
         for residency, dims, part in zip(self.carried, self.dims, self.parts(cell), strict=True):
-            own = residency.copies[block.projected(dims)][number]
+            own = residency.copies[first.block.projected(dims)][number]
             regions.append(Region(own.region.buffer, part))
         return tuple(regions)
 
