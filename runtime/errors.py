@@ -44,3 +44,9 @@ class KernelFault(RuntimeFault):
     """A kernel failed while the plan ran."""
 
     code, exit_code = "kernel", 70
+
+
+class ValueFault(KernelFault):
+    """A kernel met a value that no input may have: a token that the vocabulary lacks, a position outside of a cache."""
+
+    code, exit_code = "value", 65

@@ -13,7 +13,7 @@ import numpy as np
 
 from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, FenceTask, KernelTask, Region, TransferTask
 from runtime.dtypes import Array
-from runtime.errors import KernelFault, PlanFault, RuntimeFault
+from runtime.errors import KernelFault, PlanFault, RuntimeFault, ValueFault
 from runtime.executors import pool
 from runtime.executors.arena import Arenas, aligned_bytes
 from runtime.executors.base import Record, task_kind
@@ -130,7 +130,8 @@ class CpuExecutor:
             return KernelFault(f"a worker could not start: {_told(error.cause)}")
         task = self._tasks[error.task]
         kernel = self.bundle.operations[task.operation].kernel if isinstance(task, KernelTask) else task_kind(task)
-        return KernelFault(
+        fault = ValueFault if isinstance(error.cause, ValueFault) else KernelFault
+        return fault(
             f"the {kernel} at site {task.site} failed: {_told(error.cause)}",
             where=f"task {error.task} ({task_kind(task)} for {task.serves})",
         )

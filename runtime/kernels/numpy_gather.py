@@ -10,7 +10,7 @@ import numpy as np
 
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
-from runtime.errors import KernelFault, PlanFault
+from runtime.errors import PlanFault, ValueFault
 from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, integers, single
 from runtime.kernels.pieces import PIECE, Piece, Resolved, Walk, runner, walk_runner
 
@@ -24,7 +24,7 @@ def build_embedding(
 ) -> Kernel:
     """Rows of the table by id; zeros for the ids of rows that the block of the table lacks.
 
-    An id outside of the whole vocabulary raises KernelFault when the kernel runs.
+    An id outside of the whole vocabulary raises ValueFault when the kernel runs.
     """
     if len(inputs) != 2:
         raise PlanFault(f"embedding has two inputs, found {len(inputs)}")
@@ -77,7 +77,7 @@ def build_append(
 ) -> Kernel:
     """A block of the cache with those new rows written into it whose position is there, in their order.
 
-    A position outside of its sequence raises KernelFault when the kernel runs.
+    A position outside of its sequence raises ValueFault when the kernel runs.
     """
     if len(inputs) != 3:
         raise PlanFault(f"append has three inputs, found {len(inputs)}")
@@ -175,14 +175,14 @@ def _require_ids(ids: Array, vocabulary: int) -> None:
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= vocabulary:
         wrong = low if low < 0 else high
-        raise KernelFault(f"an id is {wrong}; ids of this vocabulary are 0 to {vocabulary - 1}")
+        raise ValueFault(f"an id is {wrong}; ids of this vocabulary are 0 to {vocabulary - 1}")
 
 
 def _require_positions(positions: Array, rows: Array) -> None:
     wrong = (positions < 0) | (positions >= rows)
     if wrong.any():
         at = int(np.argmax(wrong))
-        raise KernelFault(
+        raise ValueFault(
             f"a position is {int(positions[at])}; positions in its sequence of the cache are 0 to {int(rows[at]) - 1}"
         )
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, compute, storage
-from runtime.errors import KernelFault, PlanFault
+from runtime.errors import PlanFault, ValueFault
 from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, integers, single, text
 from runtime.kernels.pieces import PIECE, Piece, Resolved, Walk, runner, walk_runner
 
@@ -138,7 +138,7 @@ def _places(seq_lens: Sequence[int], source: Array, blocks: Sequence[Block]) -> 
 
 def _require_natural(positions: Array) -> None:
     if positions.min() < 0:
-        raise KernelFault(f"a position is {int(positions.min())}; positions are 0 or more")
+        raise ValueFault(f"a position is {int(positions.min())}; positions are 0 or more")
 
 
 def _wave(function: np.ufunc, angles: Array, target: Array) -> None:

@@ -7,7 +7,7 @@ import pytest
 from test_session_compiled import TOLERANCE, compiled
 
 from runtime.draws import random_input
-from runtime.errors import KernelFault
+from runtime.errors import ValueFault
 from runtime.executors.cpu import CpuExecutor
 from runtime.session import Session
 from runtime.verify import prove
@@ -64,14 +64,15 @@ def test_data_without_a_result_is_one_clear_error(sites):
     bundle = compiled(MODEL, sites)
     ids = np.arange(13) % 11
     ids[7] = 11
-    with pytest.raises(KernelFault) as caught:
+    with pytest.raises(ValueFault) as caught:
         run(bundle, ids=ids)
+    assert caught.value.exit_code == 65
     assert "the embedding at site" in caught.value.message
     assert "an id is 11; ids of this vocabulary are 0 to 10" in caught.value.message
     assert "kernel for x" in caught.value.where
     places = PLACES.copy()
     places[2] = 8  # a row of the cache, but of the other sequence
     with pytest.raises(
-        KernelFault, match=r"the append .* a position is 8; positions in its sequence of the cache are 0"
+        ValueFault, match=r"the append .* a position is 8; positions in its sequence of the cache are 0"
     ):
         run(bundle, places=places)
