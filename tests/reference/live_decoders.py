@@ -28,5 +28,4 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(name: str, folder: P
     for sites in range(1, 9):
         found = reference_plans.all_logits(folder / name, tmp_path, sites, ids)
         assert np.abs(found - expected).max() < 1e-4, sites
-    for sites in (1, 3, 8):
         assert reference_plans.greedy(folder / name, tmp_path, sites, PROMPTS, COUNT) == tokens, sites
