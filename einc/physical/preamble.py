@@ -33,27 +33,58 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
-    """A program without a body, and the atom behind each of its names."""
+    """A program without a body, and the atom behind each of its names.
+
+    `groups` has for every partition the function specifications that it stands for.
+    """
 
     program: Program
     atoms: dict[str, Atom]
+    groups: tuple[tuple[int, ...], ...]
 
 
 def preamble(inflows: Sequence[Inflow], placement: Sequence[int], sites: int) -> Preamble | None:
     """The preamble for function specifications at the sites of `placement`; None where nothing has to be done."""
+    partitions = tuple(Partition(f"S{f + 1}", 1, (site,)) for f, site in enumerate(placement))
+    groups = tuple((f,) for f in range(len(placement)))
+    return _written(inflows, [_moving(inflow, placement) for inflow in inflows], partitions, groups, sites)
+
+
+def open_preamble(inflows: Sequence[Inflow], functions: int, sites: int) -> Preamble | None:
+    """The preamble for `functions` function specifications that may run anywhere.
+
+    Those that need the same atoms are one partition declared by its size, named after the first of them; what is whole
+    at all sites is left out.
+    """
+    alike: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    for f in range(functions):
+        alike.setdefault(tuple(inflow.needs[f] for inflow in inflows), []).append(f)
+    groups = tuple(map(tuple, alike.values()))
+    partitions = tuple(Partition(f"S{group[0] + 1}", len(group)) for group in groups)
+    moving = [_movable(inflow, sites) for inflow in inflows]
+    return _written(inflows, moving, partitions, groups, sites)
+
+
+def _written(
+    inflows: Sequence[Inflow],
+    moving: Sequence[Sequence[int]],
+    partitions: tuple[Partition, ...],
+    groups: tuple[tuple[int, ...], ...],
+    sites: int,
+) -> Preamble | None:
+    """The preamble about the cells of every inflow that are in `moving`."""
     holdings: list[Holding] = []
     requirements: list[Requirement] = []
     atoms: dict[str, Atom] = {}
-    moving = [_moving(inflow, placement) for inflow in inflows]
     stems = iter(_stems([inflow.name for inflow, cells in zip(inflows, moving, strict=True) if cells]))
+    targets = [(partition.name, group[0]) for partition, group in zip(partitions, groups, strict=True)]
     for i, (inflow, cells) in enumerate(zip(inflows, moving, strict=True)):
         if cells:
-            _enlist(i, inflow, cells, next(stems), holdings, requirements, atoms)
+            _enlist(i, inflow, cells, next(stems), targets, holdings, requirements, atoms)
     if not atoms:
         return None
-    partitions = tuple(Partition(f"S{f + 1}", 1, (site,)) for f, site in enumerate(placement))
     program = Program(tuple(range(sites)), partitions, tuple(holdings), tuple(requirements), ())
-    return Preamble(program, atoms)
+    return Preamble(program, atoms, groups)
 
 
 def _moving(inflow: Inflow, placement: Sequence[int]) -> list[int]:
@@ -64,16 +95,26 @@ def _moving(inflow: Inflow, placement: Sequence[int]) -> list[int]:
     return sorted(found)
 
 
+def _movable(inflow: Inflow, sites: int) -> list[int]:
+    """The cells that are needed, and not whole at all sites, in ascending order."""
+    everywhere = set.intersection(*(inflow.whole.get(site, set()) for site in range(sites)))
+    return sorted(set().union(*inflow.needs) - everywhere)
+
+
 def _enlist(
     position: int,
     inflow: Inflow,
     cells: Sequence[int],
     stem: str,
+    partitions: Sequence[tuple[str, int]],
     holdings: list[Holding],
     requirements: list[Requirement],
     atoms: dict[str, Atom],
 ) -> None:
-    """Appends one inflow's part of IN and OUT, and its names."""
+    """Appends one inflow's part of IN and OUT, and its names.
+
+    `partitions` are names, each with one of the function specifications that it stands for.
+    """
     grid, numbers = inflow.grid, {cell: n for n, cell in enumerate(cells, start=1)}
     sizes = inflow.sizes()
     at: dict[int, list[int]] = {cell: [] for cell in cells}
@@ -99,10 +140,10 @@ def _enlist(
         if at[cell] and len(inflow.owners[cell]) != 1:
             holdings.append(Holding(aggregates[cell], tuple(at[cell]), sizes[cell]))
     targets: dict[int, list[str]] = {cell: [] for cell in cells}
-    for f, needs in enumerate(inflow.needs):
-        for cell in needs:
+    for name, f in partitions:
+        for cell in inflow.needs[f]:
             if cell in targets:
-                targets[cell].append(f"S{f + 1}")
+                targets[cell].append(name)
     requirements.extend(Requirement(aggregates[cell], tuple(targets[cell])) for cell in cells)
 
 
