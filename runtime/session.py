@@ -122,7 +122,7 @@ class Session:
         if records is not None:
             from runtime.executors.base import trace_of
 
-            self._trace = trace_of(self.bundle, records, milliseconds, self.backend)
+            self._trace = trace_of(records, milliseconds, self.backend)
         return milliseconds
 
     def offload(self, name: str) -> Array:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
+from runtime.bundle import Region
 from runtime.dtypes import Array
-from runtime.trace import Event, Trace
+from runtime.trace import TaskRun, Trace
+from runtime.trace import task_kind as task_kind
 
 Record = tuple[int, int, float, float]
 """Task, worker, start and end in seconds from the start of the execution."""
@@ -33,17 +34,8 @@ class Executor(Protocol):
         """
 
 
-def task_kind(task: AnyTask) -> str:
-    for kind, name in ((KernelTask, "kernel"), (TransferTask, "transfer"), (AggregateTask, "aggregate")):
-        if isinstance(task, kind):
-            return name
-    return "copy" if isinstance(task, CopyTask) else "fence"
-
-
-def trace_of(bundle: Bundle, records: Sequence[Record], milliseconds: float, backend: str) -> Trace:
+def trace_of(records: Sequence[Record], milliseconds: float, backend: str) -> Trace:
     """The records as a trace, by start."""
-    events = []
-    for number, worker, start, end in sorted(records, key=lambda record: (record[2], record[0])):
-        task = bundle.tasks[number]
-        events.append(Event(number, task_kind(task), task.serves, task.site, worker, start * 1e3, end * 1e3))
-    return Trace(tuple(events), milliseconds, backend)
+    ordered = sorted(records, key=lambda record: (record[2], record[0]))
+    runs = tuple(TaskRun(task, start * 1e3, end * 1e3, worker) for task, worker, start, end in ordered)
+    return Trace(runs, milliseconds, backend)

@@ -166,7 +166,7 @@ def test_the_null_executor_walks_the_tasks():
     session = Session(bundle, backend="null")
     session.load_all(inputs_of(bundle))
     assert session.execute(trace=True) >= 0
-    assert [event.task for event in session.trace.events] == list(range(len(bundle.tasks)))
+    assert [run.task for run in session.trace.runs] == list(range(len(bundle.tasks)))
     for tensor in session.outputs:
         assert session.offload(tensor.name).shape == tensor.shape
     assert NullExecutor(bundle).name == session.backend == "null"

@@ -16,7 +16,7 @@ from runtime.draws import random_input
 from runtime.errors import ArrayFault, MissingFault, PlanFault
 from runtime.executors.cpu import CpuExecutor
 from runtime.session import Session
-from runtime.trace import chrome_json
+from runtime.trace import task_events, task_kind, trace_json
 
 
 @pytest.fixture
@@ -150,20 +150,20 @@ def test_traces_name_every_task_that_ran(bundle):
     milliseconds = session.execute(trace=True)
     trace = session.trace
     assert trace.completion_ms == milliseconds
-    assert sorted(event.task for event in trace.events) == list(range(len(bundle.tasks)))
+    assert sorted(run.task for run in trace.runs) == list(range(len(bundle.tasks)))
     spared = Session(bundle)
     spared.load_all({"x": X, "w": W})
     spared.execute(trace=True)
-    assert {event.kind for event in spared.trace.events} >= {"kernel", "aggregate"}
-    for event in trace.events:
-        assert 0 <= event.start_ms <= event.end_ms <= milliseconds
-        assert (event.site, event.serves) == (bundle.tasks[event.task].site, bundle.tasks[event.task].serves)
+    assert {task_kind(bundle.tasks[run.task]) for run in spared.trace.runs} >= {"kernel", "aggregate"}
+    for run in trace.runs:
+        assert 0 <= run.start_ms <= run.end_ms <= milliseconds
     assert set(trace.busy_ms()) <= {0, 1, 2, 3, 4, 5, 6, 7} or len(trace.busy_ms()) > 8
-    document = json.loads(chrome_json(trace))
-    runs = [record for record in document["traceEvents"] if record["ph"] == "X"]
-    assert len(runs) == 2 * len(bundle.tasks)
-    assert {record["cat"] for record in runs} >= {"kernel", "transfer"}
-    assert all(record["dur"] >= 0 for record in runs)
+    document = json.loads(trace_json(task_events(bundle, trace.runs), "measured", "ffn"))
+    drawn = [record for record in document["traceEvents"] if record["ph"] == "X"]
+    assert {record["args"]["task"] for record in drawn} == {
+        number for number, task in enumerate(bundle.tasks) if task_kind(task) != "fence"
+    }
+    assert {record["cat"] for record in drawn} >= {"kernel", "transfer"}
 
 
 def test_importing_the_session_is_cheap():

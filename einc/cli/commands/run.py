@@ -81,7 +81,7 @@ def run_command(
         raise click.UsageError("-o - and --json both need standard output")
     from einc.cli import arrays
     from runtime.session import Session
-    from runtime.trace import chrome_json
+    from runtime.trace import task_events, trace_json
 
     with phases() as phase:
         phase("reading the plan")
@@ -99,7 +99,7 @@ def run_command(
         phase("writing the outputs")
         arrays.write_outputs(targets, results)
         if trace is not None and session.trace is not None:
-            output.write_text(trace, chrome_json(session.trace, bundle.model))
+            output.write_text(trace, trace_json(task_events(bundle, session.trace.runs), "measured", bundle.model))
         comparison = None
         if check or expect:
             phase("comparing with the unpartitioned computation")
