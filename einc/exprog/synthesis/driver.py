@@ -87,15 +87,17 @@ def synthesize(
     seed: int = 0,
     progress: Progress | None = None,
     proposers: Sequence[Proposer] = (),
+    most_pieces: Mapping[str, int] | None = None,
 ) -> Synthesis:
     """The best program found for a preamble, whose partitions may be open; a body that it has is a candidate too.
 
     `iterations` are random changes tried on the best order found, fewer on large bodies; the same preamble, machine,
     seed and iterations give the same program unless `time_limit` (in seconds) ends the search. An interrupt
-    (KeyboardInterrupt) ends it too once there is a first program. `proposers` are asked for candidates first. Raises
+    (KeyboardInterrupt) ends it too once there is a first program. `proposers` are asked for candidates first.
+    `most_pieces` has atoms that cannot be cut at will; those of one aggregate count by the first of them. Raises
     ProgramError for a preamble that cannot be met.
     """
-    search_ = _Search(preamble, machine, time_limit, progress)
+    search_ = _Search(preamble, machine, time_limit, progress, most_pieces or {})
     try:
         search_.begin(proposers)
         search_.run(iterations, most_actions or max(MOST_ACTIONS, 150 * len(machine.sites)), seed)
@@ -110,9 +112,15 @@ class _Search:
     """The best candidate so far, and the stages that add candidates."""
 
     def __init__(
-        self, preamble: Program, machine: Machine, time_limit: float | None, progress: Progress | None
+        self,
+        preamble: Program,
+        machine: Machine,
+        time_limit: float | None,
+        progress: Progress | None,
+        most_pieces: Mapping[str, int],
     ) -> None:
         self.preamble, self.machine = preamble, machine
+        self.most_pieces = most_pieces
         self.deadline = math.inf if time_limit is None else time.monotonic() + time_limit
         self.progress = progress
         self.best: Program | None = None
@@ -187,7 +195,8 @@ class _Search:
         for actions in _grains(most_actions) if splittable else _GRAINS[:1]:
             if self.stop() or self.best_ms <= goal:
                 break
-            counts = pieces_for(demands, family, packing, actions, MOST_PIECES if splittable else 1)
+            most = MOST_PIECES if splittable else 1
+            counts = pieces_for(demands, family, packing, actions, most, self.most_pieces)
             pieces = tuple(counts[family[demand.aggregate[0]]] for demand in demands)
             if pieces in seen:
                 continue

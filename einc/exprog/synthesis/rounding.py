@@ -76,11 +76,16 @@ def _even_out(
 
 
 def pieces_for(
-    demands: Sequence[Demand], family: Mapping[str, str], packing: Packing, actions: int, most: int
+    demands: Sequence[Demand],
+    family: Mapping[str, str],
+    packing: Packing,
+    actions: int,
+    most: int,
+    limits: Mapping[str, int],
 ) -> dict[str, int]:
     """The number of pieces of every family of atoms, equal bytes each as far as can be, for about so many actions.
 
-    No family is cut into more than `most` pieces.
+    No family is cut into more than `most` pieces, and those in `limits` into no more than stands there.
     """
     steps: dict[str, float] = {}
     size: dict[str, int] = {}
@@ -93,7 +98,7 @@ def pieces_for(
         size[name] = demand.size
 
     def count(grain: float) -> dict[str, int]:
-        return {name: max(1, min(most, size[name], round(size[name] / grain))) for name in size}
+        return {name: max(1, min(most, limits.get(name, size[name]), round(size[name] / grain))) for name in size}
 
     fine, coarse = 1.0, float(max(size.values())) * 2
     for _ in range(60):
