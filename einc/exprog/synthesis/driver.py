@@ -97,7 +97,7 @@ def synthesize(
     `most_pieces` has atoms that cannot be cut at will; those of one aggregate count by the first of them. Raises
     ProgramError for a preamble that cannot be met.
     """
-    search_ = _Search(preamble, machine, time_limit, progress, most_pieces or {})
+    search_ = _Search(preamble, machine, time_limit, progress, most_pieces)
     try:
         search_.begin(proposers)
         search_.run(iterations, most_actions or max(MOST_ACTIONS, 150 * len(machine.sites)), seed)
@@ -117,10 +117,10 @@ class _Search:
         machine: Machine,
         time_limit: float | None,
         progress: Progress | None,
-        most_pieces: Mapping[str, int],
+        most_pieces: Mapping[str, int] | None = None,
     ) -> None:
         self.preamble, self.machine = preamble, machine
-        self.most_pieces = most_pieces
+        self.most_pieces = most_pieces or {}
         self.deadline = math.inf if time_limit is None else time.monotonic() + time_limit
         self.progress = progress
         self.best: Program | None = None
