@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,11 @@ class Site:
     hbm_gbs: float
     memory_bytes: int
     flops: tuple[tuple[str, float], ...] = ()
+
+    def peak(self, precision: str) -> float:
+        """FLOP/s at a precision; what the file does not list runs as f32 does, and without f32 nothing limits it."""
+        peaks = dict(self.flops)
+        return peaks.get(precision, peaks.get("f32", math.inf))
 
 
 @dataclass(frozen=True, slots=True)

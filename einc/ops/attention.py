@@ -20,7 +20,7 @@ from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, no_others, tensors, unique
-from einc.ops.base import Attributes, KernelCall, Merge, Operator
+from einc.ops.base import Attributes, KernelCall, Merge, Operator, product_precision
 from einc.ops.literals import lengths, real, shown
 from einc.ops.packing import Packing, ends
 
@@ -164,6 +164,10 @@ class Attention(Operator):
         q, k, v = function.inputs[:3]
         pairs = self._packing().pairs((q.lower[1], q.upper[1]), (k.lower[1], k.upper[1]))
         return q.shape[0] * pairs * (2 * q.shape[2] + 2 * v.shape[2] + 5)
+
+    @property
+    def precision(self) -> str:
+        return product_precision(self.queries, self.keys, self.values)
 
     def _packing(self) -> Packing:
         """Who sees whom as far as it is known without data."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from einc.core.dtypes import DType
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorDesc, TensorType
@@ -120,6 +121,23 @@ class Operator(ABC):
     def flops(self, function: FunctionSpec) -> int:
         """Floating point operations of one function specification."""
 
+    def traffic(self, function: FunctionSpec) -> int:
+        """Bytes of memory that one function specification reads and writes: every block of it once.
+
+        Inputs of one tensor whose blocks are the same are counted for each, as tensors are not known here.
+        """
+        inputs = zip(function.inputs, self.inputs, strict=True)
+        outputs = zip(function.outputs, self.outputs, strict=True)
+        return sum(block.size * desc.dtype.itemsize for block, desc in (*inputs, *outputs))
+
+    @property
+    def precision(self) -> str:
+        """The dtype whose peak limits `flops`, as machine files name it.
+
+        Whatever has no matrix products in it computes in f32 (f64 for f64), 16-bit types included.
+        """
+        return vector_precision(*self.inputs, *self.outputs)
+
     def fan_in(self, k: int) -> int:
         """How many elements of input `k` are contracted into one element of output (for scaling random weights)."""
         return 1
@@ -174,6 +192,18 @@ def tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
         if primary.projected(uncut) != whole.projected(uncut):
             return f"output {merge.outputs[0]}: block {primary} cuts a dimension that its tuples need whole"
     return None
+
+
+def vector_precision(*tensors: TensorDesc) -> str:
+    """The peak of operations on single elements: f64 where a tensor is, else f32."""
+    return "f64" if any(desc.dtype is DType.F64 for desc in tensors) else "f32"
+
+
+def product_precision(*operands: TensorDesc) -> str:
+    """The peak of matrix products: that of the operands' dtype where they share a floating one."""
+    first = operands[0].dtype
+    alike = first.is_float and all(desc.dtype is first for desc in operands)
+    return first.value if alike else vector_precision(*operands)
 
 
 @dataclass(frozen=True, slots=True)

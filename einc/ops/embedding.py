@@ -80,6 +80,11 @@ class Embedding(MappedOperator):
     def flops(self, function: FunctionSpec) -> int:
         return 0
 
+    def traffic(self, function: FunctionSpec) -> int:
+        """Ids, and the rows that they pick: each is read and written, however large the table is."""
+        ids, (rows,) = function.inputs[0], function.outputs
+        return ids.size * self.ids.dtype.itemsize + 2 * rows.size * self.table.dtype.itemsize
+
     @property
     def _names(self) -> tuple[str, ...]:
         return unique([*self.ids.dims, *self.table.dims])

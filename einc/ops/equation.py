@@ -17,7 +17,15 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.base import (
+    Attributes,
+    DimMap,
+    KernelCall,
+    MappedOperator,
+    Operator,
+    product_precision,
+    vector_precision,
+)
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.scalar import ScalarProgram, compose, merge_inputs
 
@@ -126,6 +134,12 @@ class Equation(MappedOperator):
         }
         steps = sum(step.function != "copy" for step in self.program.steps)
         return math.prod(extents.values()) * (steps + (self.aggregation is not None))
+
+    @property
+    def precision(self) -> str:
+        if self.kernel.name == "contract":
+            return product_precision(*self.operands)
+        return vector_precision(*self.operands)
 
     def fan_in(self, k: int) -> int:
         if self.aggregation != "sum":

@@ -1,0 +1,139 @@
+"""When every task of a plan starts and ends on a machine.
+
+The rules are those of exchange programs (`exprog.simulator`), with kernels beside them: fluid and event-driven.
+Kernels, aggregations and copies of a site run one at a time, of those that could the one that comes first in the
+program; transfers overlap with them and share links max-min fairly. The latency of a kernel occupies its site, that of
+a transfer precedes its flow. Between tasks there are the dependencies of the program and nothing else.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einc.errors import MachineError
+from einc.exprog.fluid import Fluid, alone
+from einc.exprog.simulator import TOGETHER
+from einc.machines.model import Machine
+from einc.predict.work import BYTES_PER_MS, MS_PER_US, Kind, Work, occupied_ms
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTimeline:
+    """Milliseconds from the beginning, by position of the task. A transfer starts with its latency."""
+
+    predicted_ms: float
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+
+
+def timeline(works: Sequence[Work], machine: Machine) -> PlanTimeline:
+    """Run the tasks; `machine.ideal()` leaves the latencies out. Raises MachineError for a way that is not there."""
+    run = _Run(works, machine)
+    run.run()
+    return PlanTimeline(max(run.ends, default=0.0), tuple(run.starts), tuple(run.ends))
+
+
+class _Run:
+    """One run: `advance` moves to the next instant and applies its ends, `begin` starts what can then start."""
+
+    def __init__(self, works: Sequence[Work], machine: Machine) -> None:
+        self.works = works
+        self.now = 0.0
+        self.starts = [0.0] * len(works)
+        self.ends = [0.0] * len(works)
+        self.open = [len(work.after) for work in works]
+        self.followers: list[list[int]] = [[] for _ in works]
+        for position, work in enumerate(works):
+            for before in work.after:
+                self.followers[before].append(position)
+        self.lanes = _lanes(works, machine)
+        capacity = [resource.gbs * BYTES_PER_MS for resource in machine.resources]
+        routes = tuple(dict.fromkeys(self.lanes.values()))
+        number = {route: lane for lane, route in enumerate(routes)}
+        self.lane_of = {pair: number[route] for pair, route in self.lanes.items()}
+        self.fluid = Fluid(capacity, routes, alone(capacity, routes))
+        self.transfer_latency = machine.transfer_latency_us * MS_PER_US
+        self.machine = machine
+        self.waiting: list[list[int]] = [[] for _ in machine.sites]  # by site: heap of tasks that could run
+        self.idle = [True] * len(machine.sites)
+        self.free: set[int] = set()  # idle sites that may have something to run
+        self.later: list[tuple[float, int]] = []  # heap of ends of runs, and of latencies of transfers
+        self.ready = [position for position, count in enumerate(self.open) if not count]
+
+    def run(self) -> None:
+        self.begin()
+        while (now := self.next()) is not None:
+            self.now = now
+            slack = TOGETHER * now
+            ended = [position for _, (position, _) in self.fluid.leave(now, slack)]
+            while self.later and self.later[0][0] - now <= slack:
+                position = heapq.heappop(self.later)[1]
+                work = self.works[position]
+                if work.kind is Kind.MOVE:
+                    self.fluid.join(self.lane_of[work.site, work.target], work.size, (position, 0), now)
+                else:
+                    self.idle[work.site] = True
+                    self.free.add(work.site)
+                    ended.append(position)
+            self.end(ended)
+            self.begin()
+
+    def next(self) -> float | None:
+        """The next instant at which something ends."""
+        now = self.fluid.upcoming()
+        if self.later and (now is None or self.later[0][0] < now):
+            return self.later[0][0]
+        return now
+
+    def end(self, ended: list[int]) -> None:
+        """Tasks end at this instant, and with them fences that waited for nothing else."""
+        for position in ended:
+            self.ends[position] = self.now
+            for follower in self.followers[position]:
+                self.open[follower] -= 1
+                if not self.open[follower]:
+                    self.ready.append(follower)
+
+    def begin(self) -> None:
+        """Start what can start at this instant; then settle the rates."""
+        while self.ready:
+            batch, self.ready = self.ready, []
+            for position in batch:
+                work = self.works[position]
+                if work.kind is Kind.FENCE:
+                    self.starts[position] = self.now
+                    self.end([position])
+                elif work.kind is Kind.MOVE:
+                    self.starts[position] = self.now
+                    self.send(position, work)
+                else:
+                    heapq.heappush(self.waiting[work.site], position)
+                    if self.idle[work.site]:
+                        self.free.add(work.site)
+        for site in self.free:
+            if self.waiting[site]:
+                position = heapq.heappop(self.waiting[site])
+                self.starts[position] = self.now
+                self.idle[site] = False
+                length = occupied_ms(self.works[position], self.machine.sites[site], self.machine.kernel_latency_us)
+                heapq.heappush(self.later, (self.now + length, position))
+        self.free.clear()
+        self.fluid.balance(self.now)
+
+    def send(self, position: int, work: Work) -> None:
+        if self.transfer_latency:
+            heapq.heappush(self.later, (self.now + self.transfer_latency, position))
+        else:
+            self.fluid.join(self.lane_of[work.site, work.target], work.size, (position, 0), self.now)
+
+
+def _lanes(works: Sequence[Work], machine: Machine) -> dict[tuple[int, int], tuple[int, ...]]:
+    """The resources that the transfers of each pair of sites cross."""
+    routes = machine.routes()
+    pairs = sorted({(work.site, work.target) for work in works if work.kind is Kind.MOVE})
+    for source, target in pairs:
+        if (source, target) not in routes:
+            raise MachineError(f"no resource of {machine.name} connects site {source} with site {target}")
+    return {pair: routes[pair] for pair in pairs}
