@@ -61,14 +61,6 @@ def test_the_longest_sequence_is_planned_as_in_the_paper() -> None:
         assert cut == ({"heads_kv": 8} if operation.title == "attention" else {"tokens": 8}), operation.name
 
 
-@pytest.mark.parametrize("preset", ["b1x1k", "b1x8k", "b8x1k", "b128x1k"])
-@pytest.mark.parametrize("sites", [4, 8])
-def test_no_plan_of_a_workload_costs_less(preset: str, sites: int) -> None:
-    plan = compiled("llama_block", "dgx-a100", sites, preset).plan
-    assert plan.exact
-    assert plan.total_cost <= plan.cut_cost
-
-
 @pytest.mark.parametrize(("name", "sites"), [("llama_block", 5), ("llama", 3), ("llama_decode", 7), ("bert", 5)])
 def test_cut_models_compute_what_uncut_ones_do(name: str, sites: int) -> None:
     random = np.random.default_rng(sites)
