@@ -30,10 +30,13 @@ MAX_SHARING = 1 << 20
 """Pairs of buffers that share bytes; plans with more run as they are."""
 
 
-def forward(bundle: Bundle) -> tuple[AnyTask, ...]:
-    """The tasks of a validated bundle, with as many transfers as possible replaced by fences."""
+def forward(bundle: Bundle, devices: Sequence[int] | None = None) -> tuple[AnyTask, ...]:
+    """The tasks of a validated bundle, with as many transfers as possible replaced by fences.
+
+    `devices` tells which sites share a memory: those of one device. Without it, all do.
+    """
     sharing = _sharing(bundle)
-    return bundle.tasks if sharing is None else _Forwarding(bundle, sharing).run()
+    return bundle.tasks if sharing is None else _Forwarding(bundle, sharing, devices).run()
 
 
 def reads_of(task: AnyTask) -> tuple[Region, ...]:
@@ -49,7 +52,9 @@ def writes_of(task: AnyTask) -> tuple[Region, ...]:
 
 
 class _Forwarding:
-    def __init__(self, bundle: Bundle, sharing: Sequence[Sequence[int]]) -> None:
+    def __init__(self, bundle: Bundle, sharing: Sequence[Sequence[int]], devices: Sequence[int] | None) -> None:
+        sites = devices or [0] * len(bundle.memory)
+        self.devices = [sites[buffer.site] for buffer in bundle.buffers]
         self.tasks = list(bundle.tasks)
         self.sharing = sharing
         self.fixed = {region.buffer for output in bundle.outputs for region in output.regions}
@@ -66,7 +71,7 @@ class _Forwarding:
         """Later transfers first, so that one that passes on what another brought reads that one's source, too."""
         for number in range(len(self.tasks) - 1, -1, -1):
             task = self.tasks[number]
-            if isinstance(task, TransferTask):
+            if isinstance(task, TransferTask) and self.devices[task.read.buffer] == self.devices[task.write.buffer]:
                 self._try(number, task)
         for number, after in self.after.items():
             self.tasks[number] = msgspec.structs.replace(self.tasks[number], after=tuple(sorted(after)))

@@ -1,0 +1,119 @@
+"""The memory of a plan's sites on their devices: one arena per site, every buffer at its offset, regions as views.
+
+Also how a view is moved by CUDA's copies, which know rows of bytes with a pitch and nothing of further dimensions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime.bundle import Bundle, Region
+from runtime.errors import MissingFault, PlanFault
+from runtime.executors.cuda_driver import Driver
+from runtime.kernels.gpu_base import GpuArray, strides_of
+
+MAX_PITCH = (1 << 31) - 1
+"""Bytes between rows that CUDA's copies can step over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`height` rows of `width` bytes, at byte offsets into two memories and with a pitch in each."""
+
+    target: int
+    target_pitch: int
+    source: int
+    source_pitch: int
+    width: int
+    height: int
+
+
+def rows_of(shape: Sequence[int], itemsize: int, targets: Sequence[int], sources: Sequence[int]) -> list[Rows]:
+    """The copies that move an array of this shape between two layouts, given by their strides in bytes."""
+    extents = [(n, t, s) for n, t, s in zip(shape, targets, sources, strict=True) if n != 1]
+    if any(n == 0 for n, _, _ in extents):
+        return []
+    width = itemsize
+    while extents and extents[-1][1] == extents[-1][2] == width:
+        width *= extents.pop()[0]
+    outer: list[tuple[int, int, int]] = []
+    for n, t, s in extents:
+        if outer and outer[-1][1] == t * n and outer[-1][2] == s * n:
+            outer[-1] = (outer[-1][0] * n, t, s)
+        else:
+            outer.append((n, t, s))
+    height, target_pitch, source_pitch = 1, width, width
+    if outer and width <= min(outer[-1][1:]) and max(outer[-1][1:]) <= MAX_PITCH:
+        height, target_pitch, source_pitch = outer.pop()
+    starts = itertools.product(*([(i * t, i * s) for i in range(n)] for n, t, s in outer))
+    return [
+        Rows(sum(t for t, _ in start), target_pitch, sum(s for _, s in start), source_pitch, width, height)
+        for start in starts
+    ]
+
+
+def count_rows(shape: Sequence[int], itemsize: int, targets: Sequence[int], sources: Sequence[int]) -> int:
+    """How many copies `rows_of` would give, at most, without making them: those of all but the last two dimensions."""
+    flat = list(zip(shape, targets, sources, strict=True))
+    width = itemsize
+    while flat and (flat[-1][0] == 1 or flat[-1][1] == flat[-1][2] == width):
+        width *= flat.pop()[0]
+    return math.prod(n for n, _, _ in flat[:-1])
+
+
+class DeviceMemory:
+    """All arenas of a bundle, taken at once; `devices[site]` is the device of every site.
+
+    Raises MissingFault where a device has too little memory, and PlanFault for a buffer outside its arena.
+    """
+
+    def __init__(self, bundle: Bundle, devices: Sequence[int], arenas: Sequence[int]) -> None:
+        """`arenas` are their addresses."""
+        self.bundle, self.devices = bundle, tuple(devices)
+        self.buffers: list[GpuArray] = []
+        for number, buffer in enumerate(bundle.buffers):
+            shape = tuple(up - lo for lo, up in zip(buffer.block.lower, buffer.block.upper, strict=True))
+            dtype = bundle.tensors[buffer.tensor].dtype
+            array = GpuArray(arenas[buffer.site] + buffer.offset, shape, (), dtype, self.devices[buffer.site])
+            inside = 0 <= buffer.offset <= bundle.memory[buffer.site] - array.nbytes
+            if min(shape, default=0) < 0 or not inside:
+                raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
+            strides = strides_of(shape, array.itemsize)
+            self.buffers.append(GpuArray(array.pointer, shape, strides, dtype, array.device))
+
+    def view(self, region: Region) -> GpuArray:
+        """A region of a buffer."""
+        whole, block, inner = self.buffers[region.buffer], self.bundle.buffers[region.buffer].block, region.block
+        bounds = list(zip(inner.lower, inner.upper, block.lower, block.upper, strict=True))
+        if not all(first <= lo < up <= last for lo, up, first, last in bounds):
+            raise PlanFault("the region is outside its buffer", where=f"buffers[{region.buffer}]")
+        offset = sum((lo - first) * step for (lo, _, first, _), step in zip(bounds, whole.strides, strict=True))
+        shape = tuple(up - lo for lo, up, _, _ in bounds)
+        return GpuArray(whole.pointer + offset, shape, whole.strides, whole.dtype, whole.device)
+
+    def views(self, regions: Sequence[Region]) -> list[GpuArray]:
+        return [self.view(region) for region in regions]
+
+
+def require_device_memory(driver: Driver, bundle: Bundle, devices: Sequence[int]) -> None:
+    """Raises MissingFault for the first device that has too little memory for the arenas of its sites."""
+    for device in sorted(set(devices)):
+        sites = [site for site, own in enumerate(devices) if own == device]
+        needed = sum(bundle.memory[site] for site in sites)
+        free, total = driver.memory(device)
+        if needed > free:
+            few = ", ".join(map(str, sites[:8])) + (", ..." if len(sites) > 8 else "")
+            name = driver.target(device).name
+            raise MissingFault(
+                f"GPU {device} ({name}) has {gigabytes(free)} of {gigabytes(total)} free, and running {bundle.model} "
+                f"takes {gigabytes(needed)} there, for site{'s' if len(sites) > 1 else ''} {few}",
+                hint="end what else uses the GPU, spread the sites over more GPUs (--devices), compile for more sites, "
+                "or make the model's dimensions smaller (-D)",
+            )
+
+
+def gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.2f} GB"
