@@ -42,8 +42,8 @@ MOST_PIECES = 512
 _GRAINS = (30, 125, 250, 500, 1000, 2000)
 """Numbers of actions that are tried, as far as they are allowed."""
 
-_ENOUGH = 1.004
-"""How near to the fullest resource's time a body has to come for the search to end."""
+ENOUGH = 1.004
+"""How near to the fullest resource's time a body has to come for the search to end, by default."""
 
 _WORTHWHILE = 1.005
 """By how much finer pieces have to be faster for still finer ones to be tried."""
@@ -88,16 +88,17 @@ def synthesize(
     progress: Progress | None = None,
     proposers: Sequence[Proposer] = (),
     most_pieces: Mapping[str, int] | None = None,
+    enough: float = ENOUGH,
 ) -> Synthesis:
     """The best program found for a preamble, whose partitions may be open; a body that it has is a candidate too.
 
     `iterations` are random changes tried on the best order found, fewer on large bodies; the same preamble, machine,
     seed and iterations give the same program unless `time_limit` (in seconds) ends the search. An interrupt
     (KeyboardInterrupt) ends it too once there is a first program. `proposers` are asked for candidates first.
-    `most_pieces` has atoms that cannot be cut at will; those of one aggregate count by the first of them. Raises
-    ProgramError for a preamble that cannot be met.
+    `most_pieces` has atoms that cannot be cut at will; those of one aggregate count by the first of them. The search
+    ends with a program that takes `enough` times the bound. Raises ProgramError for a preamble that cannot be met.
     """
-    search_ = _Search(preamble, machine, time_limit, progress, most_pieces)
+    search_ = _Search(preamble, machine, time_limit, progress, most_pieces, enough)
     try:
         search_.begin(proposers)
         search_.run(iterations, most_actions or max(MOST_ACTIONS, 150 * len(machine.sites)), seed)
@@ -118,8 +119,10 @@ class _Search:
         time_limit: float | None,
         progress: Progress | None,
         most_pieces: Mapping[str, int] | None = None,
+        enough: float = ENOUGH,
     ) -> None:
         self.preamble, self.machine = preamble, machine
+        self.enough = enough
         self.most_pieces = most_pieces or {}
         self.deadline = math.inf if time_limit is None else time.monotonic() + time_limit
         self.progress = progress
@@ -166,14 +169,14 @@ class _Search:
         fabric = fabric_of(self.preamble, self.machine)
         if not is_open(self.preamble):
             self.certificate = bound(dataclasses.replace(self.preamble, actions=()), self.machine)
-            if self.best_ms <= self.certificate.bound_ms * _ENOUGH:
+            if self.best_ms <= self.certificate.bound_ms * self.enough:
                 return
         self.say("placing")
         placed, demands, packing = place(self.preamble, fabric, 0.02, self.stop)
         self.offer(naive_body(placed, self.machine), {}, "naive body")
         if demands:
             self.construct(placed, demands, packing, fabric, iterations, most_actions, seed)
-        self.refine(packing.fullest_ms * _ENOUGH, iterations, seed)
+        self.refine(packing.fullest_ms * self.enough, iterations, seed)
 
     def construct(
         self,
@@ -188,7 +191,7 @@ class _Search:
         """Bodies from the packing with ever finer pieces while they pay, then better orders of the best of them."""
         family = families(placed)
         splittable = can_split(placed)
-        goal = packing.fullest_ms * _ENOUGH
+        goal = packing.fullest_ms * self.enough
         seen: set[tuple[int, ...]] = set()
         best: tuple[float, Tasks, Schedule, dict[str, int]] | None = None
         patience = _PATIENCE
