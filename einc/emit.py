@@ -13,6 +13,7 @@ from einc.logical.plan import Choice
 from einc.machines.load import machine_json
 from einc.machines.model import Machine
 from einc.ops.base import Attribute
+from einc.physical.forecast import predicted_ms
 from einc.physical.program import Buffer, DeviceProgram, Exchange, Output, Region, Task, TaskKind
 from einc.version import VERSION
 from runtime import bundle as b
@@ -52,6 +53,7 @@ def emit(program: DeviceProgram, machine: Machine, devices: tuple[int, ...], sch
         tasks=tuple(_task(task, operations, blocks) for task in program.tasks),
         outputs=tuple(_output(output, tensors, blocks) for output in program.outputs),
         memory=program.memory,
+        predicted_ms=predicted_ms(program, machine),
     )
 
 
@@ -123,10 +125,17 @@ def _operation(
         ),
         cost=b.Cost(choice.repartition, candidate.join, candidate.aggregation),
         functions=tuple(
-            b.Function(site, tuple(map(blocks, function.inputs)), tuple(map(blocks, function.outputs)))
+            b.Function(
+                site,
+                tuple(map(blocks, function.inputs)),
+                tuple(map(blocks, function.outputs)),
+                operator.flops(function),
+                operator.traffic(function),
+            )
             for site, function in zip(sites, candidate.spec.functions, strict=True)
         ),
         exchange=_exchange(exchange),
+        precision=operator.precision,  # type: ignore[arg-type]  # as for aggregations
     )
 
 

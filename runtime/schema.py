@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised by every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
@@ -47,11 +47,13 @@ class Tensor(Record, frozen=True):
 
 
 class Function(Record, frozen=True):
-    """One function specification and its site."""
+    """One function specification and its site: its floating point operations, the bytes that it reads and writes."""
 
     site: int
     inputs: tuple[Block, ...]
     outputs: tuple[Block, ...]
+    flops: int = 0
+    traffic: int = 0
 
 
 class Exchange(Record, frozen=True):
@@ -96,7 +98,7 @@ class Operation(Record, frozen=True):
     Members of a merge have its operation's name in `aggregations`, and no other output has such a name.
 
     `family` and `attributes` let a reader that knows the operators restore it; `kernel` and `kernel_attributes` are
-    what the runtime needs.
+    what the runtime needs. `precision` names the peak of the machine file that limits the functions' `flops`.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Operation(Record, frozen=True):
     cost: Cost
     functions: tuple[Function, ...]
     exchange: Exchange | None
+    precision: DTypeName = "f32"
 
 
 class Buffer(Record, frozen=True):
@@ -197,7 +200,7 @@ class Bundle(Record, frozen=True):
     """A whole plan. `devices` are the machine's site numbers behind the plan's sites 0, 1, ...
 
     `machine_file` is the machine's JSON, so that a reader can simulate the exchanges without it at hand; `memory` is
-    the arena size in bytes per site.
+    the arena size in bytes per site. `predicted_ms` is the simulated time of the whole plan on that machine.
     """
 
     producer: str
@@ -216,3 +219,4 @@ class Bundle(Record, frozen=True):
     tasks: tuple[AnyTask, ...]
     outputs: tuple[Output, ...]
     memory: tuple[int, ...]
+    predicted_ms: float | None = None

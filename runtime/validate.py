@@ -77,6 +77,8 @@ def _header(bundle: Bundle) -> None:
     for site, size in enumerate(bundle.memory):
         require_natural(size, MAX_ARENA, f"memory[{site}]")
     require_natural(bundle.cut_cost, MAX_COUNT, "cut_cost")
+    if bundle.predicted_ms is not None:
+        require(0 <= bundle.predicted_ms < math.inf, "predicted_ms", f"{bundle.predicted_ms} is no duration")
     for field in ("tensors", "operations", "buffers", "outputs"):
         require_count(getattr(bundle, field), MAX_PARTS, field)
     require_count(bundle.tasks, MAX_TASKS, "tasks")
@@ -193,6 +195,8 @@ def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.B
     for f, function in enumerate(operation.functions):
         at = f"{where}.functions[{f}]"
         require_position(function.site, len(bundle.devices), "site", f"{at}.site")
+        require_natural(function.flops, MAX_COUNT, f"{at}.flops")
+        require_natural(function.traffic, MAX_COUNT, f"{at}.traffic")
         _projections(function.inputs, outer_inputs, f"{at}.inputs")
         _projections(function.outputs, outer_outputs, f"{at}.outputs")
     require_unique((function.site for function in operation.functions), f"{where}.functions, by site")

@@ -6,6 +6,7 @@ It is written apart from the compiler on purpose, so that the runtime's checks m
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import msgspec
@@ -124,7 +125,8 @@ class Planner:
         for site, chosen in zip(sites, itertools.product(*spans.values()), strict=True):
             at = dict(zip(indices, chosen, strict=True))
             blocks = tuple(box(*(at[d] for d in dims)) for dims in input_dims)
-            functions.append(Function(site, blocks, (box(*(at[d] for d in result_dims)),)))
+            work = 2 * math.prod(upper - lower for lower, upper in chosen), 4 * sum(map(volume, blocks))
+            functions.append(Function(site, blocks, (box(*(at[d] for d in result_dims)),), *work))
         self.operations.append(
             Operation(
                 name, name, kernel, {}, None, tuple(inputs), (result,), ("sum",), (), kernel, attributes,
@@ -186,7 +188,7 @@ class Planner:
             producer="handmade", model="m", machine="host", machine_file="{}", devices=tuple(range(self.sites)),
             selector="eindecomp", schedule="naive", exact=True, total_cost=3 * len(self.operations), cut_cost=0,
             tensors=tuple(self.tensors), operations=tuple(self.operations), buffers=tuple(self.buffers),
-            tasks=tuple(self.tasks), outputs=tuple(self.outputs), memory=memory,
+            tasks=tuple(self.tasks), outputs=tuple(self.outputs), memory=memory, predicted_ms=0.25,
         )  # fmt: skip
 
 
