@@ -1,0 +1,80 @@
+"""What is measured: models, sizes, and who competes. Sizes are those that the paper's figures have at 1/8 scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+EINC = "einc"
+MINILM = "all-MiniLM-L6-v2"
+
+Definitions = tuple[tuple[str, str], ...]
+
+BLOCK: Definitions = (("d_model", "1024"), ("heads_q", "16"), ("heads_kv", "4"), ("d_head", "64"), ("d_ff", "3584"))
+JAX_BLOCK = ("jax8 tokens+ffn", "jax8 tokens+ffn dpa", "jax8 tokens dpa", "jax8 heads+ffn", "jax1", "jax1 dpa")
+JAX_CHAIN = ("jax8 rows", "jax8 columns", "jax8 grid", "jax1")
+TORCH = ("torch eager", "torch compiled")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One model and those who compute it. A competitor's first word says what it is; `sites` and `dtype` are einc's,
+    where its name says nothing else.
+
+    `targets` are the most that einc's time may be, relative to the best of the competitors whose names begin so.
+    """
+
+    name: str
+    title: str
+    model: str
+    definitions: Definitions
+    competitors: tuple[str, ...]
+    targets: dict[str, float] = field(default_factory=dict)
+    sites: int = 8
+    dtype: str = "f32"
+    tolerance: float = 1e-4
+
+
+def _chain(letter: str, targets: dict[str, float]) -> Case:
+    return Case(
+        f"chain_{letter}",
+        f"matrix chain {letter.upper()} at 1/8 scale",
+        f"chain_{letter}",
+        (("scale", "8"),),
+        (EINC, *JAX_CHAIN, *TORCH, "numpy"),
+        targets | {"torch": 1.05},
+    )
+
+
+def _block(tokens: int, competitors: tuple[str, ...], targets: dict[str, float], suffix: str = "", **more) -> Case:
+    definitions = (*BLOCK, ("seq_lens", f"[{tokens}]"))
+    title = f"LLaMA block, {tokens} tokens{', ' + suffix if suffix else ''}"
+    return Case(f"block{tokens}{suffix}", title, "llama_block", definitions, competitors, targets, **more)
+
+
+CASES = (
+    *(_chain(letter, {"a": {"jax8": 0.75}, "c": {"jax8": 0.90}}.get(letter, {})) for letter in "abcde"),
+    _block(512, (EINC, *JAX_BLOCK, *TORCH), {"jax8": 0.90, "torch": 1.02}),
+    _block(2048, (EINC, *JAX_BLOCK, *TORCH), {"jax8": 0.58, "torch": 1.0}),
+    _block(2048, (EINC, "einc f32", *TORCH), {"einc f32": 1.1}, "bf16", dtype="bf16", tolerance=6e-2),
+    _block(2048, (EINC, "einc f32", *TORCH), {"einc f32": 1.3}, "f16", dtype="f16", tolerance=1e-2),
+    Case("minilm", f"{MINILM}, 32 sentences of 128 tokens", MINILM, (), (EINC, *TORCH), {"torch": 1.1}),
+)
+
+SITES = tuple(
+    Case(f"sites-{case.name}", f"{case.title}, on p sites", case.model, case.definitions,
+         ("einc 2", "einc 1", "einc 8", "einc 72"), {})
+    for case in CASES if case.name in ("chain_a", "block512", "block2048")
+)  # fmt: skip
+
+
+def sites_of(case: Case, competitor: str) -> int:
+    """How many sites a competitor's plan has; what is no plan of ours reads its tensors from einc's."""
+    words = competitor.split()
+    return int(words[1]) if words[0] == EINC and len(words) > 1 and words[1].isdigit() else case.sites
+
+
+def dtype_of(case: Case, competitor: str) -> str:
+    words = competitor.split()
+    return words[1] if words[0] == EINC and len(words) > 1 and not words[1].isdigit() else case.dtype

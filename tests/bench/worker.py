@@ -1,0 +1,69 @@
+"""One competitor in a process of its own: makes itself ready, stores its result, and runs once per line it is sent.
+
+    python -m tests.bench.worker COMPETITOR PLAN RESULT THREADS [FOLDER]
+
+It says `ready`, or `absent` and what is not installed, then the milliseconds of every run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+Run = Callable[[], object]
+
+
+def main(competitor: str, plan: str, result: str, threads: str, folder: str = "") -> None:
+    kind = competitor.split()[0]
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(threads)])
+    if kind.startswith("jax"):
+        flags = "--xla_force_host_platform_device_count=8" if kind == "jax8" else ""
+        os.environ |= {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    if kind in ("numpy", "torch"):
+        os.environ |= {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        run, fetch = _competitor(kind, competitor, plan, folder, int(threads))
+    except ImportError as error:
+        print(f"absent {error.name} is not installed", flush=True)
+        return
+    run()
+    import numpy as np
+
+    np.save(result, np.asarray(fetch(), np.float32))
+    for _ in range(2):
+        run()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        run()
+        print((time.perf_counter() - start) * 1e3, flush=True)
+
+
+def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int) -> tuple[Run, Run]:
+    """What runs it once, and what then gives its result."""
+    from runtime.bundle import read_bundle
+
+    bundle = read_bundle(plan)
+    if kind == "einc":
+        from tests.bench import with_einc
+
+        return with_einc.prepared(bundle, folder)
+    if kind == "torch":
+        from tests.bench import with_torch
+
+        return with_torch.prepared(bundle, folder, threads, compiled="compiled" in competitor)
+    if kind == "numpy":
+        from tests.bench import with_numpy
+
+        return with_numpy.prepared(bundle)
+    from tests.bench import with_jax
+
+    return with_jax.prepared(bundle, competitor.split()[1:], devices=8 if kind == "jax8" else 1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
