@@ -57,10 +57,21 @@ class Function(Record, frozen=True):
 
 
 class Exchange(Record, frozen=True):
-    """An exchange program as text, in the numbering of the plan's sites."""
+    """An exchange program as text, in the numbering of the plan's sites.
+
+    Times are simulated; `naive_ms` is what the naive schedule would take here. No program takes less than `bound_ms`
+    with the function specifications where they are, and less than `bound_free_ms` wherever they were; `bound_by` says
+    why. None stands for what was not worked out. `splits` has the number of pieces of every atom that is cut.
+    """
 
     program: str
     naive: bool = True
+    completion_ms: float | None = None
+    naive_ms: float | None = None
+    bound_ms: float | None = None
+    bound_free_ms: float | None = None
+    bound_by: str | None = None
+    splits: dict[str, int] = {}
 
 
 class Cost(Record, frozen=True):

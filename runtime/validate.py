@@ -77,8 +77,7 @@ def _header(bundle: Bundle) -> None:
     for site, size in enumerate(bundle.memory):
         require_natural(size, MAX_ARENA, f"memory[{site}]")
     require_natural(bundle.cut_cost, MAX_COUNT, "cut_cost")
-    if bundle.predicted_ms is not None:
-        require(0 <= bundle.predicted_ms < math.inf, "predicted_ms", f"{bundle.predicted_ms} is no duration")
+    _duration(bundle.predicted_ms, "predicted_ms")
     for field in ("tensors", "operations", "buffers", "outputs"):
         require_count(getattr(bundle, field), MAX_PARTS, field)
     require_count(bundle.tasks, MAX_TASKS, "tasks")
@@ -158,8 +157,22 @@ def _scalar(value: Scalar, where: str) -> None:
 
 
 def _exchange(exchange: Exchange | None, where: str) -> None:
-    if exchange is not None:
-        require_text(exchange.program, MAX_FILE, f"{where}.program")
+    if exchange is None:
+        return
+    require_text(exchange.program, MAX_FILE, f"{where}.program")
+    for field in ("completion_ms", "naive_ms", "bound_ms", "bound_free_ms"):
+        _duration(getattr(exchange, field), f"{where}.{field}")
+    if exchange.bound_by is not None:
+        require_name(exchange.bound_by, f"{where}.bound_by")
+    require_count(list(exchange.splits), MAX_PARTS, f"{where}.splits")
+    for name, pieces in exchange.splits.items():
+        require_name(name, f"{where}.splits")
+        require(1 < pieces <= MAX_COUNT, f"{where}.splits", f"{pieces} pieces of {printable(name, 60)}")
+
+
+def _duration(ms: float | None, where: str) -> None:
+    if ms is not None:
+        require(0 <= ms < math.inf, where, f"{ms} is no duration")
 
 
 def _indices(operation: Operation, where: str) -> None:
