@@ -1,0 +1,153 @@
+"""Where the time of a plan goes: by operator, site and link, and along the chain of tasks that its end waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from einc.machines.model import Machine
+from einc.predict.timeline import PlanTimeline
+from einc.predict.work import BYTES_PER_MS, MS_PER_US, Kind, Work
+
+Label = TypeVar("Label", bound=Hashable)
+
+
+@dataclass(slots=True)
+class Spent:
+    """Milliseconds of the tasks of one label.
+
+    The first three are means over sites: running kernels, combining and copying, and doing nothing right before one of
+    the two. `exchange` is how long data of it was on the way, whatever else went on. `critical` is its part of the
+    chain that decides the end; the parts of all labels sum to the predicted time, as do the first three with the tail.
+    """
+
+    compute: float = 0.0
+    combine: float = 0.0
+    waiting: float = 0.0
+    exchange: float = 0.0
+    critical: float = 0.0
+    start: float = float("inf")
+    end: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """What crossed a resource: bytes, and the milliseconds in which anything did. `full` of those it takes at least."""
+
+    name: str
+    carried: int
+    busy: float
+    full: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spending(Generic[Label]):
+    """`tail` is the mean over sites of what is left when a site has run its last task, `sites` how long each is busy.
+
+    `critical` splits the deciding chain into kernels, combining and copying, and transfers.
+    """
+
+    labels: dict[Label, Spent]
+    tail: float
+    sites: tuple[float, ...]
+    links: tuple[LinkUse, ...]
+    critical: tuple[float, float, float]
+
+
+def spending(works: Sequence[Work], labels: Sequence[Label], times: PlanTimeline, machine: Machine) -> Spending[Label]:
+    """Accounts for every millisecond; `labels[t]` says what task t belongs to. Fences belong to nothing."""
+    spent: dict[Label, Spent] = {}
+    for label, work, start, end in zip(labels, works, times.starts, times.ends, strict=True):
+        if work.kind is not Kind.FENCE:
+            own = spent.setdefault(label, Spent())
+            own.start, own.end = min(own.start, start), max(own.end, end)
+    sites = [0.0] * len(machine.sites)
+    tail = 0.0
+    share = 1 / len(machine.sites)
+    lines = _by_site(works, times, len(machine.sites))
+    for site, line in enumerate(lines):
+        before = 0.0
+        for position in line:
+            own, start, end = spent[labels[position]], times.starts[position], times.ends[position]
+            own.waiting += (start - before) * share
+            if works[position].kind is Kind.RUN:
+                own.compute += (end - start) * share
+            else:
+                own.combine += (end - start) * share
+            sites[site] += end - start
+            before = end
+        tail += (times.predicted_ms - before) * share
+    moving: dict[Label, list[tuple[float, float]]] = {}
+    for label, work, start, end in zip(labels, works, times.starts, times.ends, strict=True):
+        if work.kind is Kind.MOVE:
+            moving.setdefault(label, []).append((start, end))
+    for label, spans in moving.items():
+        spent[label].exchange = _covered(spans)
+    critical = [0.0, 0.0, 0.0]
+    for position in critical_chain(works, times):
+        length = times.ends[position] - times.starts[position]
+        kind = works[position].kind
+        if kind is not Kind.FENCE:
+            spent[labels[position]].critical += length
+            critical[(Kind.RUN, Kind.COMBINE, Kind.MOVE).index(kind)] += length
+    links = _links(works, times, machine)
+    return Spending(spent, tail, tuple(sites), links, (critical[0], critical[1], critical[2]))
+
+
+def critical_chain(works: Sequence[Work], times: PlanTimeline) -> list[int]:
+    """Tasks that ended one as the next started, from the first to the last of the plan: shorten one to shorten all.
+
+    A task starts when the last of its dependencies ends, or when its site has ended another task.
+    """
+    if not works:
+        return []
+    sites = 1 + max(work.site for work in works)
+    previous: dict[int, int] = {}
+    for line in _by_site(works, times, sites):
+        previous.update(zip(line[1:], line, strict=False))
+    position: int | None = max(range(len(works)), key=lambda p: (times.ends[p], -p))
+    chain: list[int] = []
+    while position is not None:
+        chain.append(position)
+        start = times.starts[position]
+        causes = [*works[position].after, *([previous[position]] if position in previous else [])]
+        position = next((cause for cause in causes if times.ends[cause] == start), None)
+    return chain[::-1]
+
+
+def _by_site(works: Sequence[Work], times: PlanTimeline, sites: int) -> list[list[int]]:
+    """The tasks that occupy every site, in the order in which they do."""
+    lines: list[list[int]] = [[] for _ in range(sites)]
+    for position, work in enumerate(works):
+        if work.kind in (Kind.RUN, Kind.COMBINE):
+            lines[work.site].append(position)
+    for line in lines:
+        line.sort(key=lambda position: (times.starts[position], times.ends[position], position))
+    return lines
+
+
+def _links(works: Sequence[Work], times: PlanTimeline, machine: Machine) -> tuple[LinkUse, ...]:
+    routes = machine.routes()
+    latency = machine.transfer_latency_us * MS_PER_US
+    carried = [0] * len(machine.resources)
+    spans: list[list[tuple[float, float]]] = [[] for _ in machine.resources]
+    for work, start, end in zip(works, times.starts, times.ends, strict=True):
+        if work.kind is Kind.MOVE:
+            for resource in routes[work.site, work.target]:
+                carried[resource] += work.size
+                spans[resource].append((start + latency, end))
+    return tuple(
+        LinkUse(resource.name, count, _covered(own), count / (resource.gbs * BYTES_PER_MS))
+        for resource, count, own in zip(machine.resources, carried, spans, strict=True)
+    )
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of intervals."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        if end > reached:
+            total += end - max(start, reached)
+            reached = end
+    return total

@@ -1,0 +1,83 @@
+"""Every millisecond of a predicted timeline is accounted for, once."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from predict_cases import graphs, machines, pair
+
+from einc.predict.spending import critical_chain, spending
+from einc.predict.timeline import timeline
+from einc.predict.work import Kind, Work
+
+GB = 10**9
+
+
+def test_by_hand():
+    works = (
+        Work(Kind.RUN, 0, (), GB),  # 0 to 10
+        Work(Kind.MOVE, 0, (0,), GB // 10, target=1),  # 10 to 20
+        Work(Kind.RUN, 1, (), GB // 2),  # 0 to 5
+        Work(Kind.COMBINE, 1, (1, 2), GB),  # 20 to 30
+        Work(Kind.RUN, 1, (3,), GB),  # 30 to 40
+    )
+    labels = ["a", "b", "a", "b", "b"]
+    machine = pair()
+    found = spending(works, labels, timeline(works, machine), machine)
+    a, b = found.labels["a"], found.labels["b"]
+    assert (a.compute, a.combine, a.waiting, a.exchange, a.critical) == pytest.approx((7.5, 0, 0, 0, 10))
+    assert (b.compute, b.combine, b.waiting, b.exchange, b.critical) == pytest.approx((5, 5, 7.5, 10, 30))
+    assert ((a.start, a.end), (b.start, b.end)) == (pytest.approx((0, 10)), pytest.approx((10, 40)))
+    assert found.tail == pytest.approx(15)
+    assert found.sites == pytest.approx((10, 25))
+    assert found.critical == pytest.approx((20, 10, 10))
+    out, back = found.links
+    assert (out.name, out.carried, out.busy, out.full) == ("0>1", GB // 10, pytest.approx(10), pytest.approx(10))
+    assert (back.carried, back.busy) == (0, 0)
+
+
+def test_a_link_that_is_not_used_in_full_is_busy_for_longer():
+    machine = pair(transfer=5000.0)
+    works = (Work(Kind.MOVE, 0, (), GB, target=1), Work(Kind.MOVE, 0, (), GB, target=1))
+    (link, _) = spending(works, "ab", timeline(works, machine), machine).links
+    assert (link.busy, link.full) == pytest.approx((200, 200))
+    works = (works[0], Work(Kind.MOVE, 0, (0,), GB, target=1))  # 5 ms of latency between the two
+    (link, _) = spending(works, "ab", timeline(works, machine), machine).links
+    assert (link.busy, link.full) == pytest.approx((200, 200))
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_sums(data):
+    machine = data.draw(machines())
+    works = data.draw(graphs(len(machine.sites)))
+    labels = [data.draw(st.sampled_from("xyz")) for _ in works]
+    times = timeline(works, machine)
+    found = spending(works, labels, times, machine)
+    spent = found.labels.values()
+    close = {"rel": 1e-9, "abs": 1e-9}
+    assert sum(s.critical for s in spent) == pytest.approx(times.predicted_ms, **close)
+    assert sum(found.critical) == pytest.approx(times.predicted_ms, **close)
+    assert sum(s.compute + s.combine + s.waiting for s in spent) + found.tail == pytest.approx(
+        times.predicted_ms, **close
+    )
+    assert sum(found.sites) / len(found.sites) == pytest.approx(sum(s.compute + s.combine for s in spent), **close)
+    for link in found.links:
+        assert link.full <= link.busy + 1e-9 <= times.predicted_ms + 2e-9
+    for s in spent:
+        assert 0 <= s.exchange <= s.end - s.start + 1e-9
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_the_chain_leads_from_the_beginning_to_the_end(data):
+    machine = data.draw(machines())
+    works = data.draw(graphs(len(machine.sites)))
+    times = timeline(works, machine)
+    chain = critical_chain(works, times)
+    assert times.starts[chain[0]] == 0
+    assert times.ends[chain[-1]] == times.predicted_ms
+    for before, after in itertools.pairwise(chain):
+        assert times.ends[before] == times.starts[after]
+        assert before in works[after].after or works[before].site == works[after].site
