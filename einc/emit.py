@@ -154,7 +154,18 @@ def _source(span: SourceSpan | None) -> str | None:
 
 
 def _exchange(exchange: Exchange | None) -> b.Exchange | None:
-    return None if exchange is None else b.Exchange(print_program(exchange.program), exchange.naive)
+    if exchange is None:
+        return None
+    return b.Exchange(
+        print_program(exchange.program),
+        exchange.naive,
+        exchange.completion_ms,
+        exchange.naive_ms,
+        exchange.bound_ms,
+        exchange.bound_free_ms,
+        exchange.bound_by,
+        dict(exchange.splits),
+    )
 
 
 def _buffer(buffer: Buffer, offset: int, tensors: Mapping[str, int], blocks: _Blocks) -> b.Buffer:

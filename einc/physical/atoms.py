@@ -136,18 +136,22 @@ class Inflow:
             sizes = [total + volume * itemsize for total, volume in zip(sizes, self.grid.volumes(dims), strict=True)]
         return sizes
 
-    def parts(self, cell: int) -> list[TensorType]:
-        """What an atom has of every tensor that is carried."""
-        block = self.grid.block(cell)
+    def parts(self, block: TensorType) -> list[TensorType]:
+        """What an atom, or a piece of one, has of every tensor that is carried."""
         return [block] if len(self.dims) == 1 else [block.projected(dims) for dims in self.dims]
 
-    def copy(self, cell: int, number: int) -> tuple[Region, ...]:
-        """Where the parts of an atom's copy are."""
+    def bytes_of(self, block: TensorType) -> int:
+        """The size of an atom, or of a piece of one, over all that is carried."""
+        parts = zip(self.carried, self.parts(block), strict=True)
+        return sum(part.size * residency.desc.dtype.itemsize for residency, part in parts)
+
+    def copy(self, cell: int, number: int, block: TensorType) -> tuple[Region, ...]:
+        """Where the parts of a cell's copy are, or of that piece `block` of it."""
         first = self.owners[cell][number].region
         if len(self.carried) == 1:
-            return (Region(first.buffer, self.grid.block(cell)),)
+            return (Region(first.buffer, block),)
         regions = []
-        for residency, dims, part in zip(self.carried, self.dims, self.parts(cell), strict=True):
+        for residency, dims, part in zip(self.carried, self.dims, self.parts(block), strict=True):
             own = residency.copies[first.block.projected(dims)][number]
             regions.append(Region(own.region.buffer, part))
         return tuple(regions)

@@ -1,7 +1,7 @@
 """The physical optimizer: from a logical plan and a machine to a device program (paper, Section 5).
 
-Operators are visited in topological order. Each is placed on sites, its inputs' exchange is written and lowered to
-tasks, and its kernels follow. A saved output is brought home right after the last operator that uses it.
+Operators are visited in topological order. A scheduler places each on sites and plans its inputs' exchange, which is
+lowered to tasks, and its kernels follow. A saved output is brought home right after the last operator that uses it.
 """
 
 from __future__ import annotations
@@ -12,34 +12,30 @@ from functools import cached_property
 
 from einc.core.tensor import TensorType
 from einc.errors import MachineError
-from einc.exprog.checker import Firing, firing_order
-from einc.exprog.naive import naive_body
-from einc.exprog.program import Program, targets_of
 from einc.graph.graph import Node, TensorKind
 from einc.logical.plan import Choice, LogicalPlan
 from einc.machines.model import Machine, Pair
 from einc.physical.atoms import inflows_of
 from einc.physical.capacity import check_capacity
 from einc.physical.draft import Draft
-from einc.physical.lowering import Lowering, unreachable
+from einc.physical.lowering import Lowering
 from einc.physical.memory import plan_memory
-from einc.physical.placement import place
-from einc.physical.preamble import preamble
 from einc.physical.program import BufferRole, DeviceProgram, Exchange, Output, Region, Task, TaskKind
 from einc.physical.residency import Copy, Residency, groups_of
+from einc.physical.schedule import Naive, Scheduler
 
 _ROLES = {TensorKind.INPUT: BufferRole.INPUT, TensorKind.WEIGHT: BufferRole.WEIGHT}
 
 
-def build(plan: LogicalPlan, machine: Machine) -> DeviceProgram:
-    """The device program that runs `plan` on sites 0, 1, ... of `machine`, with naive exchanges.
+def build(plan: LogicalPlan, machine: Machine, scheduler: Scheduler | None = None) -> DeviceProgram:
+    """The device program that runs `plan` on sites 0, 1, ... of `machine`, with naive exchanges unless told otherwise.
 
     Raises MachineError where sites that must exchange data cannot talk, or where there are too few of them, and
     CapacityError where a site's memory is too small.
     """
     if len(machine.sites) < plan.sites:
         raise MachineError(f"the plan is for {plan.sites} sites, and machine {machine.name} has {len(machine.sites)}")
-    builder = _Builder(plan, machine)
+    builder = _Builder(plan, machine, scheduler or Naive(machine, plan.sites))
     last_user = _last_users(plan)
     outputs: dict[str, Output] = {}
     for name in plan.graph.outputs:
@@ -71,13 +67,13 @@ class _Placed:
 class _Builder:
     """The state that grows from operator to operator."""
 
-    def __init__(self, plan: LogicalPlan, machine: Machine) -> None:
+    def __init__(self, plan: LogicalPlan, machine: Machine, scheduler: Scheduler) -> None:
         self._plan = plan
         self._machine = machine
+        self._scheduler = scheduler
         self._draft = Draft()
         self._tensors = plan.graph.tensor_table()
         self._residencies: dict[str, Residency] = {}
-        self._bodies: dict[Program, tuple[Program, tuple[Firing, ...]]] = {}
         self._sites: list[tuple[int, ...]] = []
         self._exchanges: list[Exchange | None] = []
 
@@ -173,35 +169,9 @@ class _Builder:
     def _place(self, blocks: dict[str, list[tuple[TensorType, ...]]], functions: int) -> _Placed:
         """Chooses sites for function specifications that read these blocks, and brings the blocks there."""
         reads, inflows = inflows_of(blocks, self._residencies)
-        sites = place(inflows, functions, self._plan.sites)
-        lowering = Lowering(self._draft, reads, inflows, sites)
-        needed = preamble(inflows, sites, self._plan.sites)
-        exchange = None
-        if needed is not None:
-            program, firings = self._body(needed.program)
-            lowering.run(firings, needed.atoms, self._machine, self._routes)
-            exchange = Exchange(program)
+        scheduled = self._scheduler.schedule(self._draft.node, inflows, functions)
+        lowering = Lowering(self._draft, reads, inflows, scheduled.sites)
+        if scheduled.preamble is not None:
+            lowering.run(scheduled.firings, scheduled.preamble.atoms, self._machine, self._routes)
         lowering.finish()
-        return _Placed(sites, exchange, lowering)
-
-    def _body(self, program: Program) -> tuple[Program, tuple[Firing, ...]]:
-        """The naive body of a preamble, and the order in which its actions fire; models repeat their preambles."""
-        if program not in self._bodies:
-            self._check_paths(program)
-            complete = naive_body(program, self._machine)
-            self._bodies[program] = complete, firing_order(complete)
-        return self._bodies[program]
-
-    def _check_paths(self, program: Program) -> None:
-        """Raises MachineError where a site needs something that no site which has it can send there."""
-        if len(self._routes) == len(self._machine.sites) * (len(self._machine.sites) - 1):
-            return
-        holders: dict[str, list[int]] = {}
-        for holding in program.holdings:
-            for name in holding.aggregate:
-                holders.setdefault(name, []).extend(holding.sites)
-        for requirement in program.requirements:
-            for site in targets_of(program, requirement):
-                for name in requirement.aggregate:
-                    if not any(holder == site or (holder, site) in self._routes for holder in holders[name]):
-                        raise unreachable(self._draft.node, self._machine, holders[name][0], site)
+        return _Placed(scheduled.sites, scheduled.exchange, lowering)

@@ -9,12 +9,12 @@ even that where one whole block contains all of it.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from einc.core.tensor import TensorType
-from einc.errors import InternalError, MachineError
+from einc.errors import InternalError
 from einc.exprog.checker import Firing, plain
 from einc.exprog.program import Action, Aggregate
 from einc.machines.model import Machine, Pair
@@ -23,6 +23,7 @@ from einc.physical.draft import Draft
 from einc.physical.preamble import Atom
 from einc.physical.program import Region, TaskKind
 from einc.physical.residency import Residency, Whole
+from einc.physical.schedule import unreachable
 
 Located = tuple[tuple[Region, ...], tuple[int, ...]]
 """Where the parts of an aggregate are, one per tensor that it carries, and the tasks after which they are there."""
@@ -32,7 +33,8 @@ Located = tuple[tuple[Region, ...], tuple[int, ...]]
 class Slot:
     """A block that a consumer at a site reads: part of a whole block, or a new buffer with the tasks that fill it.
 
-    `direct` are the cells of the tensor's grid that land in it straight away, from `awaited` atoms still to come.
+    `direct` are the cells of the tensor's grid that land in it straight away, of which `awaited` elements are still to
+    come.
     """
 
     read: Read
@@ -45,7 +47,20 @@ class Slot:
 
 
 Landing = tuple[int, int, int, int]
-"""The part of a tensor (inflow, number among those carried) that an atom (cell) brings to a site."""
+"""The part of a tensor (inflow, number among those carried) that a cell brings to a site, in one piece or several."""
+
+
+@dataclass(slots=True)
+class Arrival:
+    """The pieces of a landing that are there: their buffer where all share one, and the task that brought each."""
+
+    block: TensorType
+    buffer: int | None
+    pieces: list[tuple[Region, int]] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return sum(region.block.size for region, _ in self.pieces) == self.block.size
 
 
 class Lowering:
@@ -60,8 +75,9 @@ class Lowering:
         self._slots: dict[tuple[int, int], list[Slot]] = {}
         self._landings: dict[Landing, Slot] = {}
         self._located: dict[tuple[Aggregate, int], Located] = {}
-        self._arrivals: dict[tuple[str, int], list[Whole]] = {}
-        self._relayed: list[tuple[Residency, Whole]] = []
+        self._arrivals: dict[Landing, Arrival] = {}
+        self._brought: dict[tuple[str, int], list[Arrival]] = {}
+        self._gathered: set[tuple[int, int, int]] = set()
         for r, read in enumerate(reads):
             for f, (site, blocks) in enumerate(zip(placement, read.blocks, strict=True)):
                 slots = self._slots[r, site] = [self._slot(read, site, block) for block in _maximal(blocks)]
@@ -80,6 +96,7 @@ class Lowering:
 
         Raises MachineError where it sends something between sites that cannot talk.
         """
+        self._gathered = _gathered(firings, atoms)
         ends: dict[Action, tuple[int, ...]] = {}
         for firing in firings:
             action = firing.action
@@ -114,8 +131,11 @@ class Lowering:
             for slot in slots:
                 if slot.whole is None:
                     slot.read.residency.add(Whole(slot.site, slot.region, tuple(sorted(slot.writers))))
-        for residency, whole in self._relayed:
-            residency.add(whole)
+        for landing, arrival in self._arrivals.items():
+            if landing not in self._landings and arrival.complete and arrival.buffer is not None:
+                ready = tuple(sorted({task for _, task in arrival.pieces}))
+                whole = Whole(landing[2], Region(arrival.buffer, arrival.block), ready)
+                self._inflows[landing[0]].carried[landing[1]].add(whole)
 
     def operand(self, read: int, site: int, block: TensorType) -> tuple[Region, tuple[int, ...]]:
         """Where a consumer at `site` reads `block` of a tensor, and the tasks that it waits for."""
@@ -146,7 +166,8 @@ class Lowering:
             for cell in inflow.needs[f]:
                 if cell in present:
                     continue
-                cells = [cell] if inflow.grid is read.grid else read.grid.cells(inflow.parts(cell)[c])
+                part = inflow.parts(inflow.grid.block(cell))[c]
+                cells = [cell] if inflow.grid is read.grid else read.grid.cells(part)
                 first, last = read.grid.block(cells[0]), read.grid.block(cells[-1])
                 slot = next(
                     (s for s in slots if s.region.block.contains(first) and s.region.block.contains(last)), None
@@ -154,7 +175,7 @@ class Lowering:
                 if slot is not None and cells[0] not in slot.direct:
                     self._landings[i, c, site, cell] = slot
                     slot.direct.update(cells)
-                    slot.awaited += 1
+                    slot.awaited += part.size
 
     def _ready(self, whole: Whole) -> tuple[int, ...]:
         """The tasks that a reader of an earlier whole block waits for: one fence, however many filled the block."""
@@ -170,30 +191,49 @@ class Lowering:
         inflow = self._inflows[atom.inflow]
         if aggregate == atom.aggregate:
             if atom.cell in inflow.whole.get(site, ()):
-                block = inflow.grid.block(atom.cell)
-                whole = inflow.carried[0].find(block, site)
+                whole = inflow.carried[0].find(inflow.grid.block(atom.cell), site)
                 assert whole is not None
-                known = ((Region(whole.region.buffer, block),), self._ready(whole))
+                known = ((Region(whole.region.buffer, atom.block),), self._ready(whole))
         elif len(aggregate) == 1:
             number = atom.copies.index(aggregate[0])
             copy = inflow.owners[atom.cell][number]
             if copy.site == site:
-                known = (inflow.copy(atom.cell, number), (copy.task,))
+                known = (inflow.copy(atom.cell, number, atom.block), (copy.task,))
         if known is not None:
             self._located[aggregate, site] = known
         return known
 
     def _location(self, atom: Atom, aggregate: Aggregate, site: int) -> tuple[Region, ...]:
-        """Where the parts of an aggregate that the site does not have yet are to be put."""
+        """Where the parts of an aggregate that the site does not have yet are to be put.
+
+        What is complete lands in the consumer's block, or beside the other pieces of its cell if all of them come.
+        """
         inflow = self._inflows[atom.inflow]
+        parts = inflow.parts(atom.block)
         regions = []
-        for c, (residency, part) in enumerate(zip(inflow.carried, inflow.parts(atom.cell), strict=True)):
-            slot = self._landings.get((atom.inflow, c, site, atom.cell)) if aggregate == atom.aggregate else None
-            if slot is not None:
-                regions.append(Region(slot.region.buffer, part))
-            else:
+        for c, (residency, part) in enumerate(zip(inflow.carried, parts, strict=True)):
+            buffer = self._arrival(atom, c, site).buffer if aggregate == atom.aggregate else None
+            if buffer is None:
                 regions.append(self._draft.buffer(site, residency.name, residency.desc, part))
+            else:
+                regions.append(Region(buffer, part))
         return tuple(regions)
+
+    def _arrival(self, atom: Atom, c: int, site: int) -> Arrival:
+        """The record of what a site gets of a cell, with the buffer that takes all of it if there is one."""
+        landing = (atom.inflow, c, site, atom.cell)
+        if landing not in self._arrivals:
+            inflow = self._inflows[atom.inflow]
+            part = inflow.parts(inflow.grid.block(atom.cell))[c]
+            buffer = None
+            if landing in self._landings:
+                buffer = self._landings[landing].region.buffer
+            elif (atom.inflow, atom.cell, site) in self._gathered:
+                residency = inflow.carried[c]
+                buffer = self._draft.buffer(site, residency.name, residency.desc, part).buffer
+            self._arrivals[landing] = Arrival(part, buffer)
+            self._brought.setdefault((inflow.carried[c].name, site), []).append(self._arrivals[landing])
+        return self._arrivals[landing]
 
     def _arrived(
         self, atom: Atom, aggregate: Aggregate, site: int, regions: tuple[Region, ...], tasks: Sequence[int]
@@ -202,17 +242,12 @@ class Lowering:
         self._located[aggregate, site] = (regions, tuple(dict.fromkeys(tasks)))
         if aggregate != atom.aggregate:
             return
-        for c, (residency, region, task) in enumerate(
-            zip(self._inflows[atom.inflow].carried, regions, tasks, strict=True)
-        ):
-            whole = Whole(site, region, (task,))
-            self._arrivals.setdefault((residency.name, site), []).append(whole)
+        for c, (region, task) in enumerate(zip(regions, tasks, strict=True)):
+            self._arrival(atom, c, site).pieces.append((region, task))
             slot = self._landings.get((atom.inflow, c, site, atom.cell))
-            if slot is None:
-                self._relayed.append((residency, whole))
-            else:
+            if slot is not None:
                 slot.writers.add(task)
-                slot.awaited -= 1
+                slot.awaited -= region.block.size
 
     def _aggregate(self, firing: Firing, atoms: Mapping[str, Atom], waits: tuple[int, ...]) -> int:
         """Combines the parts of a firing at its source."""
@@ -245,29 +280,49 @@ class Lowering:
         reads: list[Region] = []
         writes: list[Region] = []
         after: list[int] = []
-        there = residency.there.get(slot.site, ())
-        for whole in itertools.chain(there, self._arrivals.get((residency.name, slot.site), ())):
-            common = whole.block.intersect(block) if left else None
+        for held, regions, ready in self._present(residency, slot.site):
+            common = held.intersect(block) if left else None
             cells = [] if common is None else grid.cells(common)
             found = left.intersection(cells)
             if common is None or not found:
                 continue
-            after.extend(self._ready(whole))
+            after.extend(ready())
             for part in [common] if len(found) == len(cells) else [grid.block(cell) for cell in sorted(found)]:
-                reads.append(Region(whole.region.buffer, part))
-                writes.append(Region(slot.region.buffer, part))
+                for region in regions:
+                    shared = region.block.intersect(part)
+                    if shared is not None:
+                        reads.append(Region(region.buffer, shared))
+                        writes.append(Region(slot.region.buffer, shared))
             left -= found
         if left:
             raise InternalError(f"{self._draft.node}: the exchange program leaves out a block for site {slot.site}")
         slot.writers.add(self._draft.task(TaskKind.COPY, slot.site, tuple(reads), tuple(writes), after))
 
+    def _present(
+        self, residency: Residency, site: int
+    ) -> Iterator[tuple[TensorType, Sequence[Region], Callable[[], Iterable[int]]]]:
+        """The whole blocks at a site, earlier ones first: what regions make them up, and what readers wait for."""
+        for whole in residency.there.get(site, ()):
+            yield whole.block, (whole.region,), partial(self._ready, whole)
+        for arrival in self._brought.get((residency.name, site), ()):
+            if arrival.complete:
+                tasks = [task for _, task in arrival.pieces]
+                yield arrival.block, [region for region, _ in arrival.pieces], partial(iter, tasks)
 
-def unreachable(node: str, machine: Machine, source: int, destination: int) -> MachineError:
-    """The error for data that would have to go where no path leads."""
-    return MachineError(
-        f"{node} needs data of site {source} at site {destination}, and no resource of {machine.name} connects the two",
-        hint="add the pair to the machine file, or leave one of the sites out with --devices",
-    )
+
+def _gathered(firings: Sequence[Firing], atoms: Mapping[str, Atom]) -> set[tuple[int, int, int]]:
+    """The cells (of an inflow) of which a program brings all pieces, aggregated, to a site."""
+    brought: dict[tuple[int, int, int], set[Aggregate]] = {}
+    pieces: dict[tuple[int, int], set[Aggregate]] = {}
+    for atom in atoms.values():
+        pieces.setdefault((atom.inflow, atom.cell), set()).add(atom.aggregate)
+    for firing in firings:
+        action = firing.action
+        atom = atoms[action.aggregate[0]]
+        if action.aggregate == atom.aggregate:
+            for site in (action.source, *action.destinations):
+                brought.setdefault((atom.inflow, atom.cell, site), set()).add(action.aggregate)
+    return {key for key, found in brought.items() if len(found) == len(pieces[key[:2]])}
 
 
 def _maximal(blocks: Sequence[TensorType]) -> list[TensorType]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from einc.core.tensor import TensorType
 from einc.exprog.program import Aggregate, Holding, Partition, Program, Requirement
 from einc.physical.atoms import Inflow
 
@@ -20,13 +21,15 @@ LETTERS = "XYZABCDEFGHIJKLMNOPQRTUVW"
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A cell of inflow number `inflow` that takes part in the exchange.
+    """A cell of inflow number `inflow` that takes part in the exchange, or a piece of one.
 
-    `copies` names its copies by ascending function; `aggregate` is all of them together.
+    `block` is the cell's, or that of the piece; `copies` names its copies by ascending function; `aggregate` is all of
+    them together.
     """
 
     inflow: int
     cell: int
+    block: TensorType
     copies: tuple[str, ...]
     aggregate: Aggregate
 
@@ -124,7 +127,7 @@ def _enlist(
     aggregates: dict[int, Aggregate] = {}
     for cell in cells:
         names = tuple(f"{stem}{_letters(c)}{numbers[cell]}" for c in range(max(1, len(inflow.owners[cell]))))
-        atom = Atom(position, cell, names, tuple(sorted(names)))
+        atom = Atom(position, cell, grid.block(cell), names, tuple(sorted(names)))
         aggregates[cell] = atom.aggregate
         atoms.update((name, atom) for name in names)
     by_function = sorted(

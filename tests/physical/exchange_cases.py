@@ -14,7 +14,6 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 from einc.compiler import compile_model
 from einc.exprog.naive import naive_body
@@ -23,8 +22,9 @@ from einc.exprog.program import Program
 from einc.exprog.simulator import simulate
 from einc.machines.model import Machine
 from einc.options import CompileOptions
-from einc.physical import build as build_module
-from einc.physical.preamble import open_preamble, preamble
+from einc.physical.build import build
+from einc.physical.preamble import open_preamble
+from einc.physical.schedule import Naive
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,21 +59,18 @@ def exchange_cases(
     )
     compiled = compile_model(path.read_text(), str(path), options)
     plan, target = compiled.plan, compiled.target.machine
-    seen = []
+    seen: list[tuple[str, Program, Program | None]] = []
 
-    def record(self, blocks, functions):
-        from einc.physical.atoms import inflows_of
+    class Recorder(Naive):
+        def schedule(self, node, inflows, functions):
+            scheduled = super().schedule(node, inflows, functions)
+            opened = open_preamble(inflows, functions, plan.sites)
+            if opened is not None:
+                placed = scheduled.preamble
+                seen.append((node, opened.program, placed and placed.program))
+            return scheduled
 
-        _, inflows = inflows_of(blocks, self._residencies)
-        found = open_preamble(inflows, functions, plan.sites)
-        if found is not None:
-            placed = preamble(inflows, build_module.place(inflows, functions, plan.sites), plan.sites)
-            seen.append((self._draft.node, found.program, placed and placed.program))
-        return place(self, blocks, functions)
-
-    place = build_module._Builder._place
-    with mock.patch.object(build_module._Builder, "_place", record):
-        build_module.build(plan, target)
+    build(plan, target, Recorder(target, plan.sites))
     known = set()
     for name, opened, closed in seen:
         if not distinct or (opened, closed) not in known:
@@ -98,7 +95,7 @@ def main() -> None:
             size = sum(h.size * len(h.sites) for h in open_.holdings) / 1e6
             parts = ",".join(str(p.size) for p in open_.partitions)
             print(
-                f"{model:24}{case.name:10} atoms {len(open_.requirements):5} IN {size:10.4g} MB  groups {parts}: {naive}"
+                f"{model:24}{case.name:10} atoms {len(open_.requirements):5} IN {size:9.4g} MB  groups {parts}: {naive}"
             )
             if options.text:
                 print(print_program(open_))

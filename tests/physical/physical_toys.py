@@ -15,14 +15,18 @@ from einc.core.dtypes import DType
 from einc.core.intervals import Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorDesc, TensorType
+from einc.exprog.checker import check, firing_order
 from einc.exprog.program import Action, Program
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Candidate, Choice, LogicalPlan
 from einc.machines.model import Machine, Resource, Site
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 from einc.physical.atoms import Inflow, inflows_of
-from einc.physical.program import DeviceProgram, Task, TaskKind
+from einc.physical.pieces import in_pieces, most_pieces
+from einc.physical.preamble import preamble
+from einc.physical.program import DeviceProgram, Exchange, Task, TaskKind
 from einc.physical.residency import Residency
+from einc.physical.schedule import Naive, Scheduled
 
 UFUNC: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
@@ -379,3 +383,27 @@ def wild_body(program: Program, rng: random.Random, sites: int) -> Program:
         waiting.append(Action(action.aggregate, action.source, action.destinations, after))
     rng.shuffle(waiting)
     return Program(program.gpus, program.partitions, program.holdings, program.requirements, tuple(waiting))
+
+
+class Wild(Naive):
+    """Wild bodies over atoms cut at random, placed at random."""
+
+    def __init__(self, rng: random.Random, machine: Machine, sites: int) -> None:
+        super().__init__(machine, sites)
+        self.rng, self.sites = rng, sites
+
+    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+        scheduled = super().schedule(node, inflows, functions)
+        placement = tuple(self.rng.sample(range(self.sites), functions)) if inflows else scheduled.sites
+        found = preamble(inflows, placement, self.sites)
+        if found is None:
+            return Scheduled(placement)
+        splits: dict[str, int] = {}
+        for name, most in most_pieces(inflows, found).items():
+            copies = found.atoms[name].copies
+            splits[name] = splits.get(copies[0]) or self.rng.randint(1, min(most, self.rng.choice((1, 3, 9))))
+        cut = in_pieces(inflows, found, {name: count for name, count in splits.items() if count > 1})
+        program = wild_body(cut.program, self.rng, self.sites)
+        verdict = check(program, self._machine)
+        assert verdict.valid, verdict.faults
+        return Scheduled(placement, cut, Exchange(program, False), firing_order(program))

@@ -14,9 +14,9 @@ from einc.errors import MachineError
 from einc.exprog.program import Action, Program
 from einc.graph.graph import Graph
 from einc.machines.model import Machine, Resource
-from einc.physical import build as build_module
 from einc.physical.build import build
 from einc.physical.program import BufferRole, DeviceProgram, TaskKind
+from einc.physical.schedule import Naive
 from einc.physical.verify import races, verify
 
 
@@ -180,7 +180,7 @@ def test_an_exchange_that_is_planned_once_serves_all_layers() -> None:
     assert len({id(p) for p in programs}) == 1
 
 
-def test_an_aggregate_at_a_relay_serves_later_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aggregate_at_a_relay_serves_later_consumers() -> None:
     product, rows = formula("ij jk -> ik:sum", i=7, j=6, k=5), formula("ik -> ik:sum", i=7, k=5)
     graph = graph_of([("c", product, ("a", "b")), ("y", rows, ("c",)), ("z", rows, ("c",))], ["y", "z"])
 
@@ -191,10 +191,9 @@ def test_an_aggregate_at_a_relay_serves_later_consumers(monkeypatch: pytest.Monk
         actions = [Action(h.aggregate, s, (2,)) for h in parts for s in h.sites if s != 2]
         return replace(program, actions=(*actions, Action(wanted, 2, (0,))))
 
-    monkeypatch.setattr(build_module, "naive_body", relayed)
     places = iter([(0, 1, 2), (0,), (0,), (2,), (2,)])  # of c, y, the output y, z, the output z
-    monkeypatch.setattr(build_module, "place", lambda inflows, functions, sites: next(places))
-    program = build(plan_of(graph, 3, {"c": (1, 3, 1), "y": (1, 1), "z": (1, 1)}), switch(3))
+    scheduler = Naive(switch(3), 3, relayed, lambda inflows, functions, sites: next(places))
+    program = build(plan_of(graph, 3, {"c": (1, 3, 1), "y": (1, 1), "z": (1, 1)}), switch(3), scheduler)
     verify(program)
     assert kinds(program) == {"kernel": 5, "transfer": 3, "aggregate": 1}
     assert program.exchanges[2] is None

@@ -6,13 +6,10 @@ import random
 
 import numpy as np
 import pytest
-from physical_toys import interpret, random_graph, switch, whole_arrays, wild_body
+from physical_toys import Wild, interpret, random_graph, switch, whole_arrays
 
 from einc.exprog.checker import check
-from einc.exprog.program import Program
 from einc.logical.optimize import optimize
-from einc.machines.model import Machine
-from einc.physical import build as build_module
 from einc.physical.build import build
 from einc.physical.program import DeviceProgram, TaskKind
 from einc.physical.verify import races, verify
@@ -53,19 +50,13 @@ def test_many_random_graphs_compute_their_reference(block: int) -> None:
         check_case(seed, orders=5)
 
 
-def wild_case(monkeypatch: pytest.MonkeyPatch, seed: int) -> DeviceProgram:
+def wild_case(seed: int) -> DeviceProgram:
     rng = random.Random(seed)
     graph, sites = random_graph(rng), rng.randint(2, 6)
     machine = switch(sites)
 
-    def body(program: Program, machine: Machine) -> Program:
-        wild = wild_body(program, rng, sites)
-        verdict = check(wild, machine)
-        assert verdict.valid, verdict.faults
-        return wild
-
-    monkeypatch.setattr(build_module, "naive_body", body)
-    program = build(optimize(graph, sites, selector="random", seed=seed), machine)
+    plan = optimize(graph, sites, selector="random", seed=seed)
+    program = build(plan, machine, Wild(rng, machine, sites))
     verify(program)
     assert next(races(program), None) is None
     assert_computes(program, orders=2)
@@ -73,13 +64,13 @@ def wild_case(monkeypatch: pytest.MonkeyPatch, seed: int) -> DeviceProgram:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_any_valid_exchange_program_can_be_lowered(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_any_valid_exchange_program_can_be_lowered(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
-        wild_case(monkeypatch, seed)
+        wild_case(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(20))
-def test_many_valid_exchange_programs_can_be_lowered(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_many_valid_exchange_programs_can_be_lowered(block: int) -> None:
     for seed in range(500 + block * 25, 525 + block * 25):
-        wild_case(monkeypatch, seed)
+        wild_case(seed)

@@ -1,0 +1,124 @@
+"""Atoms in pieces: what the splits of an exchange program mean for blocks (beyond the paper, whose atoms are whole).
+
+An atom is a box, and its pieces are boxes as well, of about equal size; larger ones come first. Those of a tuple have a
+part of every member, so that only dimensions are cut that all members have and that no aggregation needs whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from einc.core.tensor import TensorType
+from einc.exprog.program import Aggregate, Holding, Requirement
+from einc.physical.atoms import Inflow
+from einc.physical.preamble import Atom, Preamble
+
+
+def most_pieces(inflows: Sequence[Inflow], preamble: Preamble) -> dict[str, int]:
+    """For every atom into how many pieces it can be cut at most."""
+    most: dict[str, int] = {}
+    for name, atom in preamble.atoms.items():
+        inflow = inflows[atom.inflow]
+        shape = atom.block.shape
+        most[name] = max(1, math.prod(shape[d] for d in _cuttable(inflow)))
+    return most
+
+
+def in_pieces(inflows: Sequence[Inflow], preamble: Preamble, splits: Mapping[str, int]) -> Preamble:
+    """The preamble with atoms split, in the sizes that the boxes have; `splits` has the pieces of each that is cut.
+
+    Piece k of atom `A`, from 1, is `A.k`.
+    """
+    if not splits:
+        return preamble
+    atoms: dict[str, Atom] = {}
+    pieces: dict[tuple[int, int], list[Atom]] = {}  # one object for all copies of a piece
+    for name, atom in preamble.atoms.items():
+        if (atom.inflow, atom.cell) not in pieces:
+            pieces[atom.inflow, atom.cell] = _pieces(atom, splits.get(name, 1), inflows[atom.inflow])
+        own = pieces[atom.inflow, atom.cell]
+        atoms.update({name: atom} if own == [atom] else {f"{name}.{k}": piece for k, piece in enumerate(own, start=1)})
+    holdings = [
+        Holding(_named(holding.aggregate, k, piece, atoms), holding.sites, inflows[piece.inflow].bytes_of(piece.block))
+        for holding in preamble.program.holdings
+        for k, piece in enumerate(_of(holding, preamble, pieces), start=1)
+    ]
+    requirements = [
+        Requirement(piece.aggregate, requirement.targets)
+        for requirement in preamble.program.requirements
+        for piece in _of(requirement, preamble, pieces)
+    ]
+    program = replace(preamble.program, holdings=tuple(holdings), requirements=tuple(requirements))
+    return Preamble(program, atoms, preamble.groups)
+
+
+def _pieces(atom: Atom, count: int, inflow: Inflow) -> list[Atom]:
+    if count == 1:
+        return [atom]
+    boxes = cut(atom.block, count, _cuttable(inflow))
+    found = []
+    for k, box in enumerate(boxes, start=1):
+        names = tuple(f"{copy}.{k}" for copy in atom.copies)
+        found.append(Atom(atom.inflow, atom.cell, box, names, tuple(sorted(names))))
+    return found
+
+
+def _of(
+    entry: Holding | Requirement, preamble: Preamble, pieces: Mapping[tuple[int, int], Sequence[Atom]]
+) -> Sequence[Atom]:
+    """The pieces of the atom that an entry is about."""
+    atom = preamble.atoms[entry.aggregate[0]]
+    return pieces[atom.inflow, atom.cell]
+
+
+def _named(aggregate: Aggregate, k: int, piece: Atom, atoms: Mapping[str, Atom]) -> Aggregate:
+    """The names of the k-th pieces of an aggregate; those of an atom in one piece are its own."""
+    if atoms.get(aggregate[0]) is piece:
+        return aggregate
+    return tuple(sorted(f"{name}.{k}" for name in aggregate))
+
+
+def cut(block: TensorType, pieces: int, dims: Sequence[int]) -> list[TensorType]:
+    """`pieces` boxes of about equal size that make up `block`, cut in `dims` alone; larger first, else ascending.
+
+    There must be as many elements in these dimensions. Halves are cut again, each where it comes out evenest.
+    """
+    found: list[TensorType] = []
+    _halve(block, pieces, dims, found)
+    return sorted(found, key=lambda box: (-box.size, box))
+
+
+def _halve(block: TensorType, pieces: int, dims: Sequence[int], found: list[TensorType]) -> None:
+    if pieces == 1:
+        found.append(block)
+        return
+    share = (pieces + 1) // 2 / pieces
+    shape = block.shape
+    best: tuple[float, int, int] | None = None  # distance from the share, dimension, place
+    for d in dims:
+        if shape[d] > 1:
+            at = min(max(1, round(shape[d] * share)), shape[d] - 1)
+            distance = round(abs(at / shape[d] - share), 9)
+            if best is None or distance < best[0]:
+                best = distance, d, at
+    assert best is not None, "there are at least as many elements as pieces"
+    _, d, at = best
+    others = math.prod(shape[o] for o in dims if o != d)
+    first = (pieces + 1) // 2
+    first = min(max(first, pieces - (shape[d] - at) * others), at * others)
+    middle = block.lower[d] + at
+    _halve(TensorType(block.lower, (*block.upper[:d], middle, *block.upper[d + 1 :])), first, dims, found)
+    _halve(TensorType((*block.lower[:d], middle, *block.lower[d + 1 :]), block.upper), pieces - first, dims, found)
+
+
+def _cuttable(inflow: Inflow) -> list[int]:
+    """The dimensions of an inflow's grid that its atoms may be cut in."""
+    group = inflow.carried[0].group
+    tuples = len(inflow.carried) > 1
+    return [
+        d
+        for d in range(len(inflow.grid.counts))
+        if all(d in dims for dims in inflow.dims) and not (tuples and d in group.whole)
+    ]

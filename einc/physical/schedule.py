@@ -1,0 +1,97 @@
+"""Who runs a function specification where, and which exchange program brings it what it reads: the naive answer.
+
+A scheduler is asked once for every operator and every saved output, in order. The naive one places by the bytes that
+have to move, and sends every atom straight from where it is (paper, Section 5.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from einc.errors import MachineError
+from einc.exprog.checker import Firing, firing_order
+from einc.exprog.naive import naive_body
+from einc.exprog.program import Program, targets_of
+from einc.machines.model import Machine, Pair
+from einc.physical.atoms import Inflow
+from einc.physical.placement import place
+from einc.physical.preamble import Preamble, preamble
+from einc.physical.program import Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """The site of every function specification, and the exchange with its actions in the order in which they fire.
+
+    `preamble` is that of the exchange's program; both are None where nothing moves.
+    """
+
+    sites: tuple[int, ...]
+    preamble: Preamble | None = None
+    exchange: Exchange | None = None
+    firings: tuple[Firing, ...] = ()
+
+
+class Scheduler(Protocol):
+    """Plans exchanges, one after another."""
+
+    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+        """Sites for the function specifications of a node, whose inputs may have to move, and how they do.
+
+        Raises MachineError where sites that must exchange data cannot talk.
+        """
+
+
+Body = Callable[[Program, Machine], Program]
+Placing = Callable[[Sequence[Inflow], int, int], tuple[int, ...]]
+
+
+class Naive:
+    """Sites by the bytes moved, and the naive body; preambles that models repeat are planned once."""
+
+    def __init__(self, machine: Machine, sites: int, body: Body = naive_body, placing: Placing = place) -> None:
+        self._machine = machine
+        self._sites = sites
+        self._body = body
+        self._placing = placing
+        self._known: dict[Program, tuple[Exchange, tuple[Firing, ...]]] = {}
+
+    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+        sites = self._placing(inflows, functions, self._sites)
+        needed = preamble(inflows, sites, self._sites)
+        if needed is None:
+            return Scheduled(sites)
+        if needed.program not in self._known:
+            self._check_paths(node, needed.program)
+            complete = self._body(needed.program, self._machine)
+            self._known[needed.program] = Exchange(complete), firing_order(complete)
+        return Scheduled(sites, needed, *self._known[needed.program])
+
+    @cached_property
+    def _routes(self) -> dict[Pair, tuple[int, ...]]:
+        return self._machine.routes()
+
+    def _check_paths(self, node: str, program: Program) -> None:
+        """Raises MachineError where a site needs something that no site which has it can send there."""
+        if len(self._routes) == len(self._machine.sites) * (len(self._machine.sites) - 1):
+            return
+        holders: dict[str, list[int]] = {}
+        for holding in program.holdings:
+            for name in holding.aggregate:
+                holders.setdefault(name, []).extend(holding.sites)
+        for requirement in program.requirements:
+            for site in targets_of(program, requirement):
+                for name in requirement.aggregate:
+                    if not any(holder == site or (holder, site) in self._routes for holder in holders[name]):
+                        raise unreachable(node, self._machine, holders[name][0], site)
+
+
+def unreachable(node: str, machine: Machine, source: int, destination: int) -> MachineError:
+    """The error for data that would have to go where no path leads."""
+    return MachineError(
+        f"{node} needs data of site {source} at site {destination}, and no resource of {machine.name} connects the two",
+        hint="add the pair to the machine file, or leave one of the sites out with --devices",
+    )
