@@ -5,7 +5,6 @@ The fields are a contract with scripts (`docs/cli.md`); a field whose part does 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,9 @@ from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.report.restore import restore_plan
+from einc.report.timing import homecoming, plan_machine, region_bytes, time_plan
 from einc.report.weights import weights
-from runtime.bundle import ITEMSIZE, Block, Bundle, Exchange, Operation, TransferTask
+from runtime.bundle import Block, Bundle, Exchange, Operation, TransferTask
 
 Document = dict[str, Any]
 
@@ -26,6 +26,7 @@ def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, onl
     """The whole document; `only` leaves out all operators but one, `ideal` the machine's latencies."""
     clock = _Clock(bundle, ideal)
     moves = _moves(bundle)
+    timing = time_plan(bundle, clock.machine)
     try:
         plan = restore_plan(bundle)
     except OperatorError:
@@ -35,6 +36,7 @@ def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, onl
         if only is None or operation.name == only:
             document = _operation(bundle, operation, clock)
             document["moves"] = moves.operators.get(operation.name, _NOTHING)
+            document["time"] = timing.operator(operation.name)
             document["next_best"] = None if plan is None else _next_best(plan, operation.name)
             if all_specs:
                 document["candidates"] = None if plan is None else _candidates(plan, operation.name)
@@ -57,12 +59,14 @@ def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, onl
                 "sites": [bundle.buffers[region.buffer].site for region in output.regions],
                 "moves": moves.outputs.get(bundle.tensors[output.tensor].name, _NOTHING),
                 "exchange": clock.exchange(output.exchange),
+                "time": timing.output(bundle.tensors[output.tensor].name),
             }
             for output in bundle.outputs
         ],
         "weights": weights(bundle),
         "memory_bytes": list(bundle.memory),
-        "predicted_ms": None,
+        "predicted_ms": timing.predicted_ms,
+        "time": timing.document(),
     }
 
 
@@ -147,20 +151,13 @@ class _Moves:
 
 def _moves(bundle: Bundle) -> _Moves:
     moves = _Moves({}, {})
-    makers = {t: o.name for o in bundle.operations for t in o.outputs}
-    saved = {bundle.tensors[output.tensor].name: makers.get(output.tensor) for output in bundle.outputs}
+    home = homecoming(bundle)
     for task in bundle.tasks:
         if isinstance(task, TransferTask):
-            position = bundle.buffers[task.read.buffer].tensor
-            tensor = bundle.tensors[position]
-            # An operator bears the name of its first output. It never reads what it makes: that is an output coming
-            # home, with what aggregates together with it.
-            home = task.serves in saved and saved[task.serves] == makers.get(position)
-            table = moves.outputs if home else moves.operators
+            table = moves.outputs if home(task) else moves.operators
             row = table.setdefault(task.serves, {"transfers": 0, "bytes": 0})
-            shape = (up - lo for lo, up in zip(task.read.block.lower, task.read.block.upper, strict=True))
             row["transfers"] += 1
-            row["bytes"] += math.prod(shape) * ITEMSIZE[tensor.dtype]
+            row["bytes"] += region_bytes(bundle, task.read)
     return moves
 
 
@@ -187,7 +184,7 @@ class _Clock:
         from einc.exprog.resolve import resolve
         from einc.exprog.simulator import simulate
 
-        machine = self._load()
+        machine = self.machine
         program = resolve(parse(exchange.program, "exchange program"), machine)
         completion = simulate(program, machine).completion_ms
         naive = completion if exchange.naive else simulate(naive_body(program, machine), machine).completion_ms
@@ -200,10 +197,9 @@ class _Clock:
             "bound_by": None,
         }
 
-    def _load(self) -> Machine:
+    @property
+    def machine(self) -> Machine:
+        """The machine of the plan's sites; without latencies where they are to be left out."""
         if self._machine is None:
-            from einc.machines.load import parse_machine
-
-            machine = parse_machine(self._bundle.machine_file, connected=False)
-            self._machine = machine.ideal() if self._ideal else machine
+            self._machine = plan_machine(self._bundle, ideal=self._ideal)
         return self._machine

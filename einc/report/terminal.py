@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from einc.report import timetable
 from einc.report.grid import picture
 
 Document = dict[str, Any]
@@ -26,7 +27,7 @@ def overview(document: Document, strong: Emphasis = str) -> str:
     """The whole plan: totals, a table of all operators, and a section for each kind of them."""
     groups = _groups(document["ops"])
     lines = [strong(_heading(document)), *_totals(document), ""]
-    lines += _table(groups, strong)
+    lines += [*_table(groups, strong), "", *_times(document, groups, strong)]
     by_cost = sorted(range(len(groups)), key=lambda g: (-_cost(groups[g][0]) * len(groups[g]), g))
     shown = sorted(by_cost[:MOST_SECTIONS])
     for g in shown:
@@ -74,6 +75,8 @@ def comparison(document: Document, other: Document, names: tuple[str, str], stro
         ("most bytes on a site", max(document["memory_bytes"], default=0), max(other["memory_bytes"], default=0))
     )
     rows += [[name, f"{a:,}", f"{b:,}", f"{b - a:+,}"] for name, a, b in totals]
+    a_ms, b_ms = document["predicted_ms"], other["predicted_ms"]
+    rows.append(["predicted ms", f"{a_ms:,.3f}", f"{b_ms:,.3f}", f"{b_ms - a_ms:+,.3f}"])
     lines += [*_columns(rows), ""]
     here = {operation["name"]: operation for operation in document["ops"]}
     there = {operation["name"]: operation for operation in other["ops"]}
@@ -102,6 +105,7 @@ def _totals(document: Document) -> list[str]:
         f"cost {document['total_cost']:,} elements ({proof}; the cut heuristic finds {document['cut_cost']:,})",
         f"     {parts}",
         f"moved {size(_bytes_moved(document))}; memory per site {size(min(memory))} to {size(max(memory))}",
+        timetable.summary(document),
     ]
 
 
@@ -139,6 +143,12 @@ def _table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
     return [strong(lines[0]), *lines[1:]]
 
 
+def _times(document: Document, groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
+    table = _columns(timetable.time_rows(document, groups), right=(1, 2, 3, 4, 5, 6))
+    links = timetable.link_lines(document, size)
+    return [strong(table[0]), *table[1:], *(["", strong(links[0]), *links[1:]] if links else [])]
+
+
 def _section(group: Sequence[Document], sites: int, strong: Emphasis, whole: bool = False) -> list[str]:
     """What was decided for the first of a group of like operators."""
     operation = group[0]
@@ -160,6 +170,7 @@ def _section(group: Sequence[Document], sites: int, strong: Emphasis, whole: boo
         f" + aggregation {cost['aggregation']:,}{together}"
     )
     lines.append(f"  {_movement(operation)}")
+    lines.append(f"  {timetable.own_time(operation)}")
     lines.append(f"  next best: {_alternative(operation)}")
     return lines
 

@@ -74,19 +74,6 @@ def test_wrong_usage_ends_with_2(
     assert as_json.json()["error"]["code"] == "usage"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("explain", "ffn.bin", "--trace", "t.json"),
-    ],
-)
-def test_what_comes_later_ends_with_69_in_one_line(arguments: tuple[str, ...], einc: Callable[..., Any]) -> None:
-    result = einc(*arguments)
-    assert result.code == 69
-    assert "later" in result.err.splitlines()[0]
-    assert "hint:" in result.err
-
-
 def test_unreadable_files_end_with_74(einc: Callable[..., Any], tmp_path: Path) -> None:
     for command in (["check"], ["verify"], ["explain"], ["run"], ["compile", "-o", "x"]):
         result = einc(*command, tmp_path)

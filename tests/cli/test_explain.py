@@ -39,13 +39,13 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
     bundle = decode(plan.read_bytes())
     assert list(document) == [
         "model", "machine", "devices", "sites", "selector", "schedule", "total_cost", "exact", "cut_cost", "ops",
-        "outputs", "weights", "memory_bytes", "predicted_ms",
+        "outputs", "weights", "memory_bytes", "predicted_ms", "time",
     ]  # fmt: skip
     assert (document["model"], document["machine"], document["devices"]) == ("ffn", "dgx-v100", 8)
     assert (document["selector"], document["schedule"]) == ("random", "naive")
     assert document["exact"] is False
     assert document["memory_bytes"] == list(bundle.memory)
-    assert document["predicted_ms"] is None
+    assert document["predicted_ms"] == bundle.predicted_ms > 0
     assert [op["name"] for op in document["ops"]] == ["act", "hidden", "y"]
     assert document["total_cost"] == sum(sum(op["cost"].values()) for op in document["ops"])
     shapes = {tensor.name: list(tensor.shape) for tensor in bundle.tensors}
@@ -62,7 +62,7 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
 def check_operator(op: dict[str, Any], shapes: dict[str, list[int]]) -> None:
     assert list(op) == [
         "name", "op", "source", "inputs", "outputs", "intervals", "cost", "aggregate", "specs", "idle_sites",
-        "exchange", "moves", "next_best",
+        "exchange", "moves", "time", "next_best",
     ]  # fmt: skip
     assert op["source"].startswith("ffn.ein:")
     assert list(op["cost"]) == ["repartition", "join", "aggregation"]

@@ -10,7 +10,7 @@ from einc.cli import files, output
 from einc.cli.lazy import Command, examples
 from einc.cli.options import compile_options, gather, json_option
 from einc.cli.progress import phases
-from einc.errors import MissingError, UsageError
+from einc.errors import UsageError
 
 if TYPE_CHECKING:
     from runtime.bundle import Bundle
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         "einc explain ffn.bin",
         "einc explain ffn.ein -m dgx-a100 --op hidden",
         "einc explain ffn.bin --against random.bin",
+        "einc explain ffn.bin --trace t.json",
         "einc explain ffn.bin --json",
     ),
 )
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--op", "operator", metavar="NAME", help="Show one operator to the last block.")
 @click.option("--all-specs", is_flag=True, help="Show every cut that was considered.")
 @click.option("--against", metavar="PLAN2", help="Compare with another plan.")
-@click.option("--trace", metavar="FILE", help="Write the predicted timeline (comes later).")
+@click.option("--trace", metavar="FILE", help="Write the predicted timeline, for Perfetto.")
 @json_option
 def explain_command(
     source: str,
@@ -47,13 +48,15 @@ def explain_command(
 
     A plan file is enough; a model is compiled first, with the options of `einc compile`.
     """
-    if trace is not None:
-        raise MissingError("predicted timelines come later", hint="`einc run --trace` writes a measured one")
     if operator is not None and against is not None:
         raise click.UsageError("--op and --against cannot be combined")
+    if trace == output.STDOUT and as_json:
+        raise click.UsageError("--trace - and --json both need standard output")
     from einc.report.document import explain
 
     with phases() as phase:
+        if trace is not None:
+            output.require_writable(trace)
         bundle = _load(source, chosen, phase)
         if operator is not None:
             _require_operator(bundle, operator)
@@ -62,6 +65,10 @@ def explain_command(
         ideal = bool(chosen["ideal"])
         document = explain(bundle, ideal=ideal, all_specs=all_specs, only=operator)
         other = None if second is None else explain(second, ideal=ideal)
+        if trace is not None:
+            output.write_text(trace, _trace(bundle, ideal))
+    if trace == output.STDOUT:
+        return
     if as_json:
         output.say_json(document if other is None else {**document, "against": other})
     else:
@@ -82,6 +89,17 @@ def _load(source: str, chosen: dict[str, Any], phase: Any) -> Bundle:
     if compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
     return compiled.bundle
+
+
+def _trace(bundle: Bundle, ideal: bool) -> str:
+    """The predicted timeline as a trace file."""
+    from einc.report.timing import plan_machine, time_plan
+    from runtime.trace import TaskRun, task_events, trace_json
+
+    times = time_plan(bundle, plan_machine(bundle, ideal=ideal)).times
+    spans = zip(times.starts, times.ends, strict=True)
+    runs = (TaskRun(task, start, end) for task, (start, end) in enumerate(spans))
+    return trace_json(task_events(bundle, runs), "predicted", bundle.model)
 
 
 def _require_operator(bundle: Bundle, name: str) -> None:

@@ -1,0 +1,66 @@
+"""Where the predicted time of a plan goes, for a terminal: a table of operators, and the busiest links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Document = dict[str, Any]
+
+MOST_ROWS = 12
+MOST_LINKS = 6
+"""How many operators and resources are listed, those that cost the most time first."""
+
+_PARTS = ("compute_ms", "combine_ms", "waiting_ms", "exchange_ms", "critical_ms")
+
+
+def summary(document: Document) -> str:
+    """One line: the predicted time, and what the chain of tasks that decides it consists of."""
+    critical = document["time"]["critical"]
+    named = (("kernels", "compute_ms"), ("combining and copying", "combine_ms"), ("transfers", "transfer_ms"))
+    parts = ", ".join(f"{name} {critical[part]:.3f}" for name, part in named)
+    return f"predicted {document['predicted_ms']:.3f} ms; along the critical path: {parts}"
+
+
+def own_time(operation: Document) -> str:
+    """One line on one operator."""
+    time = operation["time"]
+    parts = ", ".join(f"{part.removesuffix('_ms')} {time[part]:.3f}" for part in _PARTS)
+    return f"from {time['start_ms']:.3f} to {time['end_ms']:.3f} ms: {parts}"
+
+
+def time_rows(document: Document, groups: Sequence[Sequence[Document]]) -> list[list[str]]:
+    """Heading and rows of the table; operators of a group are added up."""
+    rows: list[tuple[str, list[float]]] = []
+    for group in groups:
+        name = group[0]["name"] if len(group) == 1 else f"{group[0]['name']} (x{len(group)})"
+        rows.append((name, [sum(operation["time"][part] for operation in group) for part in _PARTS]))
+    for output in document["outputs"]:
+        times = [output["time"][part] for part in _PARTS]
+        if any(times):
+            rows.append((f"output {output['name']}", times))
+    rows.sort(key=lambda row: (-row[1][-1], -sum(row[1][:3])))
+    predicted = document["predicted_ms"] or 1.0
+    table = [["time in ms", "compute", "combine", "waiting", "exchange", "critical", ""]]
+    for name, times in rows[:MOST_ROWS]:
+        table.append([name, *(f"{time:.3f}" if time else "-" for time in times), f"{times[-1] / predicted:.0%}"])
+    if len(rows) > MOST_ROWS:
+        rest = [sum(column) for column in zip(*(times for _, times in rows[MOST_ROWS:]), strict=True)]
+        name = f"{len(rows) - MOST_ROWS} more"
+        table.append([name, *(f"{time:.3f}" if time else "-" for time in rest), f"{rest[-1] / predicted:.0%}"])
+    table.append(["idle at the end", "-", "-", f"{document['time']['tail_ms']:.3f}", "-", "-", ""])
+    return table
+
+
+def link_lines(document: Document, size: Callable[[int], str]) -> list[str]:
+    """The resources that take longest to carry what crosses them."""
+    links = sorted(document["time"]["links"], key=lambda link: (-link["full_ms"], link["name"]))
+    if not links:
+        return []
+    predicted = document["predicted_ms"] or 1.0
+    lines = [
+        f"  {link['name']}: {size(link['bytes'])}, {link['full_ms']:.3f} ms at full rate"
+        f" ({link['full_ms'] / predicted:.0%} of the time), in use for {link['busy_ms']:.3f} ms"
+        for link in links[:MOST_LINKS]
+    ]
+    return ["busiest links", *lines]

@@ -1,0 +1,128 @@
+"""The predicted timeline of a plan file, and where its time goes, as parts of the document of `einc explain`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from einc.errors import MachineError
+from einc.machines.model import Machine
+from einc.predict.spending import Spending, Spent, spending
+from einc.predict.timeline import PlanTimeline, timeline
+from einc.predict.work import Kind, Work
+from runtime.bundle import ITEMSIZE, AnyTask, Bundle, FenceTask, KernelTask, Region, TransferTask
+
+Document = dict[str, Any]
+Label = tuple[str, bool]
+"""What a task serves, and whether it brings home an output rather than inputs of an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When every task of a plan runs, and what that comes to."""
+
+    times: PlanTimeline
+    _spending: Spending[Label]
+
+    @property
+    def predicted_ms(self) -> float:
+        return self.times.predicted_ms
+
+    def operator(self, name: str) -> Document:
+        return _spent(self._spending.labels.get((name, False)))
+
+    def output(self, name: str) -> Document:
+        return _spent(self._spending.labels.get((name, True)))
+
+    def document(self) -> Document:
+        """The plan as a whole; resources that nothing crosses are left out."""
+        kernels, combining, transfers = self._spending.critical
+        return {
+            "critical": {"compute_ms": kernels, "combine_ms": combining, "transfer_ms": transfers},
+            "tail_ms": self._spending.tail,
+            "site_ms": list(self._spending.sites),
+            "links": [
+                {"name": link.name, "bytes": link.carried, "busy_ms": link.busy, "full_ms": link.full}
+                for link in self._spending.links
+                if link.carried
+            ],
+        }
+
+
+def plan_machine(bundle: Bundle, *, ideal: bool = False) -> Machine:
+    """The machine of a plan's sites; `ideal` leaves its latencies out."""
+    from einc.machines.load import parse_machine
+
+    machine = parse_machine(bundle.machine_file, connected=False)
+    return machine.ideal() if ideal else machine
+
+
+def time_plan(bundle: Bundle, machine: Machine) -> Timing:
+    """The timeline of a plan on the machine of its sites. Raises MachineError where they do not fit."""
+    if len(machine.sites) != len(bundle.devices):
+        raise MachineError(
+            f"the plan is for {len(bundle.devices)} sites, and the machine in it has {len(machine.sites)}"
+        )
+    works = tuple(_works(bundle))
+    times = timeline(works, machine)
+    home = homecoming(bundle)
+    labels = [(task.serves, home(task)) for task in bundle.tasks]
+    return Timing(times, spending(works, labels, times, machine))
+
+
+def homecoming(bundle: Bundle) -> Callable[[AnyTask], bool]:
+    """Tells of a task whether it brings an output home.
+
+    An operator bears the name of its first output. It never reads what it makes: a task that serves it and moves or
+    combines that brings an output home, with what aggregates together with it.
+    """
+    makers = {t: operation.name for operation in bundle.operations for t in operation.outputs}
+    saved = {bundle.tensors[output.tensor].name: makers.get(output.tensor) for output in bundle.outputs}
+
+    def home(task: AnyTask) -> bool:
+        if isinstance(task, KernelTask | FenceTask) or task.serves not in saved:
+            return False
+        region = task.read if isinstance(task, TransferTask) else task.writes[0]
+        return saved[task.serves] == makers.get(bundle.buffers[region.buffer].tensor)
+
+    return home
+
+
+def _works(bundle: Bundle) -> Iterator[Work]:
+    def moved(regions: Sequence[Region]) -> int:
+        return sum(region_bytes(bundle, region) for region in regions)
+
+    for task in bundle.tasks:
+        site, after = task.site, task.after
+        if isinstance(task, KernelTask):
+            operation = bundle.operations[task.operation]
+            function = operation.functions[task.function]
+            yield Work(Kind.RUN, site, after, function.traffic, function.flops, operation.precision)
+        elif isinstance(task, TransferTask):
+            target = bundle.buffers[task.write.buffer].site
+            yield Work(Kind.MOVE, site, after, region_bytes(bundle, task.read), target=target)
+        elif isinstance(task, FenceTask):
+            yield Work(Kind.FENCE, site, after)
+        else:
+            yield Work(Kind.COMBINE, site, after, moved(task.reads) + moved(task.writes))
+
+
+def region_bytes(bundle: Bundle, region: Region) -> int:
+    """The bytes of a region."""
+    extents = (up - lo for lo, up in zip(region.block.lower, region.block.upper, strict=True))
+    return math.prod(extents) * ITEMSIZE[bundle.tensors[bundle.buffers[region.buffer].tensor].dtype]
+
+
+def _spent(spent: Spent | None) -> Document:
+    own = Spent(start=0.0) if spent is None else spent
+    return {
+        "start_ms": own.start,
+        "end_ms": own.end,
+        "compute_ms": own.compute,
+        "combine_ms": own.combine,
+        "waiting_ms": own.waiting,
+        "exchange_ms": own.exchange,
+        "critical_ms": own.critical,
+    }
