@@ -1,0 +1,224 @@
+"""Placement and exchange program by synthesis: near the least time that the machine allows (paper, Section 5.4).
+
+Function specifications that need the same atoms are a partition declared by its size. The naive schedule comes first,
+then the best body for its placement, then whatever placement is faster; each only where bounds leave room for it. What
+is found is kept by canonical form, so that the same exchange in many layers is synthesized once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from einc.exprog.bounds import bound
+from einc.exprog.checker import Firing, firing_order
+from einc.exprog.naive import naive_body
+from einc.exprog.program import Action, Program
+from einc.exprog.simulator import simulate
+from einc.exprog.synthesis import Synthesis, synthesize
+from einc.machines.model import Machine
+from einc.physical.atoms import Inflow
+from einc.physical.budget import Budget
+from einc.physical.canonical import Canonical, canonical, renamed_actions
+from einc.physical.pieces import in_pieces, most_pieces
+from einc.physical.preamble import Preamble, open_preamble, preamble
+from einc.physical.program import Exchange
+from einc.physical.schedule import Naive, Scheduled
+
+Report = Callable[[str, float, float], None]
+"""Is told for which operator what is being done, the best time so far and the bound, both in ms."""
+
+ENOUGH = 1.02
+"""How near to the bound a program has to come for the search to end."""
+
+WORTHWHILE = 1.05
+"""By how much another placement must be able to be faster for it to be looked for, and be faster to be taken."""
+
+MOST_OPEN_SITES = 10
+"""On larger machines, the placement is that of the fewest bytes."""
+
+ITERATIONS = 100
+MOST_ACTIONS = 500
+
+
+Members = tuple[tuple[int, ...], ...]
+"""The sites of every partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the search for one canonical preamble came to; `actions` and `splits` None where the naive body is best."""
+
+    members: Members
+    actions: tuple[Action, ...] | None
+    splits: tuple[tuple[str, int], ...]
+    completion_ms: float
+    naive_ms: float
+    bound_ms: float | None
+    bound_free_ms: float | None
+    bound_by: str | None
+
+
+class Synthesizer:
+    """A scheduler. `exchanges` is how often it will be asked at most; without `free` it keeps the naive placement."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        sites: int,
+        exchanges: int,
+        *,
+        budget: Budget | None = None,
+        seed: int = 0,
+        free: bool = True,
+        report: Report = lambda what, best_ms, bound_ms: None,
+    ) -> None:
+        self._machine = machine
+        self._sites = sites
+        self._left = exchanges
+        self._budget = budget or Budget()
+        self._seed = seed
+        self._free = free and sites <= MOST_OPEN_SITES
+        self._report = report
+        self._naive = Naive(machine, sites)
+        self._found: dict[tuple[object, ...], Found] = {}
+        self._written: dict[tuple[Program, tuple[Action, ...]], tuple[Exchange, tuple[Firing, ...]]] = {}
+        self.moved = False
+
+    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+        self._left -= 1
+        naive = self._naive.schedule(node, inflows, functions)
+        opened = open_preamble(inflows, functions, self._sites)
+        if naive.exchange is None or opened is None:
+            return naive
+        form = canonical(opened.program, most_pieces(inflows, opened))
+        members = tuple(tuple(sorted(naive.sites[f] for f in group)) for group in opened.groups)
+        key = form.program, form.most_pieces, members
+        if key not in self._found:
+            self._found[key] = self._search(node, form, members)
+        found = self._found[key]
+        if found.actions is not None:
+            placement = naive.sites if found.members == members else _placement(opened.groups, found.members)
+            scheduled = self._complete(inflows, opened, form, placement, found)
+            if scheduled is not None:
+                self.moved |= placement != naive.sites
+                return scheduled
+        figures = replace(
+            naive.exchange,
+            completion_ms=found.naive_ms,
+            naive_ms=found.naive_ms,
+            bound_ms=found.bound_ms,
+            bound_free_ms=found.bound_free_ms,
+            bound_by=found.bound_by,
+        )
+        return replace(naive, exchange=figures)
+
+    def _complete(
+        self, inflows: Sequence[Inflow], opened: Preamble, form: Canonical, placement: tuple[int, ...], found: Found
+    ) -> Scheduled | None:
+        """The found body under the names of the preamble for that placement; None where true sizes make it slow."""
+        closed = preamble(inflows, placement, self._sites)
+        if closed is None or found.actions is None:
+            return Scheduled(placement)
+        names = _names(opened, closed, form)
+        splits = {names[atom]: pieces for atom, pieces in found.splits if atom in names}
+        cut = in_pieces(inflows, closed, splits)
+        key = cut.program, found.actions
+        if key not in self._written:
+            program = replace(cut.program, actions=renamed_actions(found.actions, names.__getitem__))
+            completion = simulate(program, self._machine).completion_ms
+            exchange = Exchange(
+                program,
+                naive=False,
+                completion_ms=completion,
+                naive_ms=found.naive_ms,
+                bound_ms=found.bound_ms,
+                bound_free_ms=found.bound_free_ms,
+                bound_by=found.bound_by,
+                splits=tuple(sorted(splits.items())),
+            )
+            self._written[key] = exchange, firing_order(program)
+        exchange, firings = self._written[key]
+        assert exchange.completion_ms is not None
+        return Scheduled(placement, cut, exchange, firings) if exchange.completion_ms <= found.naive_ms else None
+
+    def _search(self, node: str, form: Canonical, members: Members) -> Found:
+        """The best of the naive schedule, the best body for its placement, and that for any placement."""
+        closed = with_members(form.program, members)
+        naive_ms = simulate(naive_body(closed, self._machine), self._machine).completion_ms
+        best = Found(members, None, (), naive_ms, naive_ms, None, None, None)
+        seconds = self._budget.share(self._left + 1)
+        if not seconds:
+            return best
+        self._report(f"for {node}", naive_ms, math.nan)
+        with self._budget.searching():
+            certificate = bound(closed, self._machine)
+            best = replace(best, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
+            if naive_ms > ENOUGH * certificate.bound_ms:
+                best = self._better(best, self._synthesized(node, closed, form, seconds))
+            if self._sites > MOST_OPEN_SITES:
+                return best
+            free_ms = bound(form.program, self._machine).bound_ms
+            best = replace(best, bound_free_ms=free_ms)
+            if self._free and best.completion_ms > WORTHWHILE * free_ms:
+                best = self._better(best, self._synthesized(node, form.program, form, seconds), WORTHWHILE)
+        return best
+
+    def _synthesized(self, node: str, program: Program, form: Canonical, seconds: float) -> Synthesis | None:
+        found = synthesize(
+            program,
+            self._machine,
+            iterations=ITERATIONS,
+            most_actions=MOST_ACTIONS,
+            time_limit=None if seconds == math.inf else seconds,
+            seed=self._seed,
+            progress=lambda what, best_ms: self._report(f"for {node}: {what}", best_ms, math.nan),
+            most_pieces=dict(form.most_pieces),
+            enough=ENOUGH,
+        )
+        if found.interrupted:
+            self._budget.interrupted = True
+        return found
+
+    def _better(self, best: Found, found: Synthesis | None, factor: float = 1.0) -> Found:
+        """The one that takes less time, `found` only if it is faster by the factor."""
+        if found is None or not found.completion_ms * factor < best.completion_ms:
+            return best
+        return replace(
+            best,
+            members=tuple(partition.members or () for partition in found.program.partitions),
+            actions=found.program.actions,
+            splits=tuple(sorted(found.splits.items())),
+            completion_ms=found.completion_ms,
+            bound_ms=found.bound.bound_ms,
+            bound_by=found.bound.bound_by,
+        )
+
+
+def with_members(program: Program, members: Members) -> Program:
+    """A preamble with its partitions' members as given."""
+    partitions = zip(program.partitions, members, strict=True)
+    return replace(program, partitions=tuple(replace(one, members=own) for one, own in partitions))
+
+
+def _placement(groups: Sequence[Sequence[int]], members: Members) -> tuple[int, ...]:
+    """A site for every function specification: its own number where it can be, else in ascending order."""
+    sites: dict[int, int] = {}
+    for group, own in zip(groups, members, strict=True):
+        sites.update((f, f) for f in group if f in own)
+        left = sorted(set(own) - set(group))
+        sites.update(zip((f for f in group if f not in own), left, strict=True))
+    return tuple(sites[f] for f in range(len(sites)))
+
+
+def _names(opened: Preamble, closed: Preamble, form: Canonical) -> dict[str, str]:
+    """What the atoms of the canonical form are called in the preamble that names only those that move."""
+    moving = {(atom.inflow, atom.cell): atom for atom in closed.atoms.values()}
+    names = {}
+    for new, old in form.names:
+        atom = opened.atoms[old]
+        same = moving.get((atom.inflow, atom.cell))
+        if same is not None:
+            names[new] = same.copies[atom.copies.index(old)]
+    return names
