@@ -12,6 +12,7 @@ from typing import Any
 
 from einc.report import timetable
 from einc.report.grid import picture
+from einc.report.layout import columns, size
 
 Document = dict[str, Any]
 Emphasis = Callable[[str], str]
@@ -77,7 +78,7 @@ def comparison(document: Document, other: Document, names: tuple[str, str], stro
     rows += [[name, f"{a:,}", f"{b:,}", f"{b - a:+,}"] for name, a, b in totals]
     a_ms, b_ms = document["predicted_ms"], other["predicted_ms"]
     rows.append(["predicted ms", f"{a_ms:,.3f}", f"{b_ms:,.3f}", f"{b_ms - a_ms:+,.3f}"])
-    lines += [*_columns(rows), ""]
+    lines += [*columns(rows), ""]
     here = {operation["name"]: operation for operation in document["ops"]}
     there = {operation["name"]: operation for operation in other["ops"]}
     differing = [["operator", "cut in A", "cut in B", "cost A", "cost B"]]
@@ -86,7 +87,7 @@ def comparison(document: Document, other: Document, names: tuple[str, str], stro
         if a is None or b is None or a["intervals"] != b["intervals"] or _cost(a) != _cost(b):
             differing.append([name, *(_cut(x["intervals"]) if x else "-" for x in (a, b)),
                               *(f"{_cost(x):,}" if x else "-" for x in (a, b))])  # fmt: skip
-    lines += _columns(differing) if len(differing) > 1 else ["every operator is cut alike"]
+    lines += columns(differing) if len(differing) > 1 else ["every operator is cut alike"]
     return "\n".join(lines) + "\n"
 
 
@@ -139,13 +140,13 @@ def _table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
                 size(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
             ]
         )
-    lines = _columns(rows, right=(3, 4, 5, 6))
+    lines = columns(rows, right=(3, 4, 5, 6))
     return [strong(lines[0]), *lines[1:]]
 
 
 def _times(document: Document, groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
-    table = _columns(timetable.time_rows(document, groups), right=(1, 2, 3, 4, 5, 6))
-    links = timetable.link_lines(document, size)
+    table = columns(timetable.time_rows(document, groups), right=(1, 2, 3, 4, 5, 6))
+    links = timetable.link_lines(document)
     return [strong(table[0]), *table[1:], *(["", strong(links[0]), *links[1:]] if links else [])]
 
 
@@ -273,24 +274,3 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
-
-
-def _columns(rows: Sequence[Sequence[str]], right: Sequence[int] = (1, 2, 3)) -> list[str]:
-    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
-    return [
-        "  ".join(
-            f"{cell:>{width}}" if c in right else f"{cell:<{width}}"
-            for c, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def size(count: int) -> str:
-    """Bytes for people: powers of 1024, three digits."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.3g} {unit}" if unit != "B" else f"{count} B"
-        amount /= 1024
-    return f"{amount:.4g} TiB"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from einc.report.layout import size
 
 Document = dict[str, Any]
 
@@ -52,7 +54,7 @@ def time_rows(document: Document, groups: Sequence[Sequence[Document]]) -> list[
     return table
 
 
-def link_lines(document: Document, size: Callable[[int], str]) -> list[str]:
+def link_lines(document: Document) -> list[str]:
     """The resources that take longest to carry what crosses them."""
     links = sorted(document["time"]["links"], key=lambda link: (-link["full_ms"], link["name"]))
     if not links:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli import files, output
+from einc.cli.elsewhere import comparison, elsewhere
 from einc.cli.lazy import Command, examples
-from einc.cli.options import compile_options, gather, json_option
+from einc.cli.options import compile_options, complete_machines, gather, json_option
 from einc.cli.progress import phases
 
 if TYPE_CHECKING:
@@ -25,28 +26,42 @@ STAGES = ("ast", "graph", "logical", "exprog", "device", "bundle")
         "einc compile ffn.ein -m dgx-a100 -o ffn.bin",
         "einc compile ffn.ein --devices 0,1,4,5 -m dgx-v100 -D tokens=1000 -o ffn.bin",
         "einc compile ffn.ein -m dgx-h100 --emit logical",
+        "einc compile ffn.ein -m dgx-a100 --compare dgx-h100 --compare gb200-nvl72",
     ),
 )
 @click.argument("model", metavar="MODEL.ein")
 @click.option("-o", "--output", "target", metavar="PLAN", help="The plan file to write; - is standard output.")
 @compile_options
 @click.option("--emit", type=click.Choice(STAGES), help="Print a stage of the compilation.")
+@click.option(
+    "--compare",
+    "machines",
+    multiple=True,
+    metavar="MACHINE",
+    shell_complete=complete_machines,
+    help="Show what the model would cost on this machine too.",
+)
 @json_option
-def compile_command(model: str, target: str | None, emit: str | None, as_json: bool, **chosen: Any) -> None:
+def compile_command(
+    model: str, target: str | None, emit: str | None, machines: tuple[str, ...], as_json: bool, **chosen: Any
+) -> None:
     """Plan a model for a machine and write the plan.
 
     The plan is all that `einc run` needs: it carries every operator's cut, its placement, the data movement and the
     memory layout. Compiling needs no GPU, whatever the machine.
     """
-    if target is None and emit is None:
-        raise click.UsageError("nothing to do: give -o PLAN, or --emit STAGE")
-    if target == output.STDOUT and (emit is not None or as_json):
-        raise click.UsageError("-o - writes the plan to standard output, which --emit and --json need for themselves")
+    if target is None and emit is None and not machines:
+        raise click.UsageError("nothing to do: give -o PLAN, --emit STAGE, or --compare MACHINE")
+    if target == output.STDOUT and (emit is not None or as_json or machines):
+        raise click.UsageError(
+            "-o - writes the plan to standard output, which --emit, --compare and --json need for themselves"
+        )
     options = gather(chosen)
+    others = elsewhere(options, machines)
     text = files.read_text(model)
     if target is not None:
         output.require_writable(target)
-    if emit == "ast" and target is None:
+    if emit == "ast" and target is None and not machines:
         _print(emit, _syntax(text, model), None, as_json)
         return
 
@@ -62,9 +77,10 @@ def compile_command(model: str, target: str | None, emit: str | None, as_json: b
             data = encode(compiled.bundle)
             output.write_bytes(target, data)
             summary = {**summarize(compiled), "plan": target, "bytes": len(data)}
+        rows = comparison(compiled, others, phase) if machines else None
     if compiled.options.machine is None and emit not in ("ast", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
-    _print(emit, shown, summary, as_json)
+    _print(emit, shown, summary, as_json, rows)
 
 
 def summarize(compiled: Compiled) -> dict[str, Any]:
@@ -81,6 +97,7 @@ def summarize(compiled: Compiled) -> dict[str, Any]:
         "cut_cost": bundle.cut_cost,
         "operators": len(bundle.operations),
         "memory_bytes": list(bundle.memory),
+        "predicted_ms": bundle.predicted_ms,
     }
 
 
@@ -121,18 +138,30 @@ def _syntax(text: str, file: str) -> str:
     return print_model(parse(text, file))
 
 
-def _print(emit: str | None, shown: str | None, summary: dict[str, Any] | None, as_json: bool) -> None:
+def _print(
+    emit: str | None,
+    shown: str | None,
+    summary: dict[str, Any] | None,
+    as_json: bool,
+    rows: list[dict[str, Any]] | None = None,
+) -> None:
     if as_json:
         document = dict(summary or {})
         if emit is not None:
             document["emit"] = {"stage": emit, "text": shown}
+        if rows is not None:
+            document["comparison"] = rows
         output.say_json(document)
         return
     if shown is not None:
         output.say(shown)
+    if rows is not None:
+        from einc.report.across import table
+
+        output.say("\n".join(table(rows)))
     if summary is not None:
         exact = "" if summary["exact"] else ", not proved least"
         output.note(
             f"{summary['plan']}: {summary['model']}, {summary['operators']} operators on {summary['devices']} sites of "
-            f"{summary['machine']}, cost {summary['total_cost']:,}{exact}"
+            f"{summary['machine']}, cost {summary['total_cost']:,}{exact}, predicted {summary['predicted_ms']:.3f} ms"
         )

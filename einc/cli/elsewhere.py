@@ -1,0 +1,48 @@
+"""What the model of a compilation would cost on other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from einc.errors import CapacityError, MachineError
+from einc.options import CompileOptions
+
+if TYPE_CHECKING:
+    from einc.compiler import Compiled
+
+
+def elsewhere(options: CompileOptions, machines: Sequence[str]) -> tuple[CompileOptions, ...]:
+    """The same options for other machines: with as many sites as were asked for or the machine has, else all it has.
+
+    Raises UsageError for a machine that is not there, and MachineError for a broken file.
+    """
+    from einc.machines.load import HOST, load_machine
+
+    wanted = len(options.devices) if isinstance(options.devices, tuple) else options.devices
+    found = []
+    for name in machines:
+        sites = len(load_machine(name).sites)
+        devices = wanted if wanted is None or name == HOST else min(wanted, sites)
+        found.append(replace(options, machine=name, devices=devices))
+    return tuple(found)
+
+
+def comparison(
+    compiled: Compiled, others: Sequence[CompileOptions], phase: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
+    """A row for the compilation and one for each of the others; see `einc.report.across`."""
+    from einc.compiler import Compiled
+    from einc.report.across import compared, costs, failed
+
+    rows = [costs(compiled.bundle)]
+    for options in others:
+        name = str(options.machine)
+        other = Compiled(compiled.source, options, lambda stage, name=name: phase(f"{name}: {stage}"))  # type: ignore[misc]
+        target = other.target
+        try:
+            rows.append(costs(other.bundle))
+        except (CapacityError, MachineError) as error:  # the answer for this machine is that it cannot
+            rows.append(failed(target.machine.name, len(target.devices), error.message))
+    return compared(rows)

@@ -1,0 +1,59 @@
+"""What one model costs on several machines: a row each, the first being what the others are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einc.report.layout import columns, size
+from einc.report.timing import plan_machine, time_plan
+from runtime.bundle import Bundle
+
+Document = dict[str, Any]
+
+
+def costs(bundle: Bundle) -> Document:
+    """The row of a plan. `exchange_ms` is what transfers and combining take of the critical path, `compute_ms` kernels.
+
+    A row is complete once `compared` has put its ratio in.
+    """
+    critical = time_plan(bundle, plan_machine(bundle)).document()["critical"]
+    return {
+        "machine": bundle.machine,
+        "devices": len(bundle.devices),
+        "schedule": bundle.schedule,
+        "predicted_ms": bundle.predicted_ms,
+        "compute_ms": critical["compute_ms"],
+        "exchange_ms": critical["combine_ms"] + critical["transfer_ms"],
+        "total_cost": bundle.total_cost,
+        "memory_bytes": max(bundle.memory),
+        "error": None,
+    }
+
+
+def failed(machine: str, devices: int, message: str) -> Document:
+    """The row of a machine that cannot run the model."""
+    blank = ("schedule", "predicted_ms", "compute_ms", "exchange_ms", "total_cost", "memory_bytes")
+    return {"machine": machine, "devices": devices, **dict.fromkeys(blank), "error": message}
+
+
+def compared(rows: Sequence[Document]) -> list[Document]:
+    """The rows with `ratio`: their predicted time over that of the first, null where one of the two is missing or 0."""
+    base = rows[0]["predicted_ms"]
+    return [{**row, "ratio": row["predicted_ms"] / base if base and row["predicted_ms"] else None} for row in rows]
+
+
+def table(rows: Sequence[Document]) -> list[str]:
+    """The rows as lines of text."""
+    lines = [["machine", "sites", "predicted ms", "kernels", "exchange", "cost", "peak memory", "ratio"]]
+    notes = []
+    for row in rows:
+        name = [row["machine"], str(row["devices"])]
+        if row["error"] is not None:
+            lines.append([*name, "-", "-", "-", "-", "-", "-"])
+            notes.append(f"{row['machine']}: {row['error']}")
+            continue
+        times = [f"{row[part]:.3f}" for part in ("predicted_ms", "compute_ms", "exchange_ms")]
+        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        lines.append([*name, *times, f"{row['total_cost']:,}", size(row["memory_bytes"]), ratio])
+    return [*columns(lines, right=range(1, 8)), *notes]

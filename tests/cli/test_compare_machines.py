@@ -1,0 +1,105 @@
+"""`einc compile --compare`: what a model would cost on other machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.bundle import decode
+
+FFN = (
+    "model ffn\ndim tokens=64\ndim d=24\ndim f=48\ninput x: f16[tokens,d]\nweight w1: f16[d,f]\nweight w2: f16[f,d]\n"
+    "h = relu(matmul(x, w1))\ny = x + matmul(h, w2)\noutput y\n"
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "ffn.ein").write_text(FFN)
+    return tmp_path / "ffn.ein"
+
+
+def small_machine(path: Path, memory: int) -> str:
+    site = {"hbm_gbs": 100, "memory_bytes": memory, "flops": {"f16": 1e12}}
+    rule = {"kind": "switch", "name": "s", "gbs": 10}
+    path.write_text(json.dumps({"name": path.stem, "sites": [site] * 3, "rules": [rule]}))
+    return str(path)
+
+
+def test_rows_are_what_the_plans_for_those_machines_say(model: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
+    three = small_machine(tmp_path / "three.json", 1 << 20)
+    machines = ("dgx-v100", "gb200-nvl72", three)
+    options = [argument for name in machines for argument in ("--compare", name)]
+    target = tmp_path / "p.bin"
+    document = einc("compile", model, "-m", "dgx-a100", "-o", target, *options, "--json").json()
+    rows = document["comparison"]
+    assert [(row["machine"], row["devices"]) for row in rows] == [
+        ("dgx-a100", 8), ("dgx-v100", 8), ("gb200-nvl72", 72), ("three", 3),
+    ]  # fmt: skip
+    assert decode(target.read_bytes()).machine == "dgx-a100"
+    assert document["predicted_ms"] == rows[0]["predicted_ms"] == decode(target.read_bytes()).predicted_ms
+    for row, machine in zip(rows, ("dgx-a100", *machines), strict=True):
+        alone = einc("explain", model, "-m", machine, "--json").json()
+        assert row["predicted_ms"] == alone["predicted_ms"] > 0
+        assert row["total_cost"] == alone["total_cost"]
+        assert row["memory_bytes"] == max(alone["memory_bytes"])
+        assert row["compute_ms"] + row["exchange_ms"] == pytest.approx(row["predicted_ms"])
+        assert row["ratio"] == pytest.approx(row["predicted_ms"] / rows[0]["predicted_ms"])
+
+
+def test_the_number_of_sites_is_kept_as_far_as_there_are_any(
+    model: Path, einc: Callable[..., Any], tmp_path: Path
+) -> None:
+    three = small_machine(tmp_path / "three.json", 1 << 20)
+    for devices, expected in (("5", [5, 5, 5, 3]), ("1,6", [2, 2, 2, 2])):
+        options = ("--compare", "gb200-nvl72", "--compare", "host", "--compare", three)
+        found = einc("compile", model, "-m", "dgx-v100", "--devices", devices, *options, "--json").json()
+        assert [row["devices"] for row in found["comparison"]] == expected
+
+
+def test_the_table(model: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
+    shown = einc("compile", model, "-m", "dgx-a100", "--compare", "dgx-h100")
+    rows = einc("compile", model, "-m", "dgx-a100", "--compare", "dgx-h100", "--json").json()["comparison"]
+    heading, first, second = shown.out.splitlines()
+    assert heading.split()[:2] == ["machine", "sites"]
+    for line, row in ((first, rows[0]), (second, rows[1])):
+        cells = line.split()
+        assert cells[:3] == [row["machine"], str(row["devices"]), f"{row['predicted_ms']:.3f}"]
+        assert cells[-1] == f"{row['ratio']:.2f}"
+
+
+def test_a_machine_that_is_too_small_has_that_for_an_answer(
+    model: Path, einc: Callable[..., Any], tmp_path: Path
+) -> None:
+    tiny = small_machine(tmp_path / "tiny.json", 4096)
+    shown = einc("compile", model, "-m", "dgx-a100", "--compare", tiny)
+    assert shown.code == 0
+    assert "tiny: " in shown.out.splitlines()[-1]
+    row = einc("compile", model, "-m", "dgx-a100", "--compare", tiny, "--json").json()["comparison"][1]
+    assert row["predicted_ms"] is row["ratio"] is None
+    assert "memory" in row["error"] or "bytes" in row["error"]
+    assert einc("compile", model, "-m", tiny, "--compare", "dgx-a100").code == 69
+
+
+def test_machines_that_are_not_there_are_found_before_anything_long(
+    model: Path, einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a compilation was begun")
+
+    monkeypatch.setattr("einc.compiler.compile_model", never)
+    target = tmp_path / "p.bin"
+    for name, code in (("dgx-w100", 2), ("missing.json", 2), (str(model), 65)):
+        shown = einc("compile", model, "-m", "dgx-a100", "-o", target, "--compare", name)
+        assert shown.code == code
+        assert not target.exists()
+    (tmp_path / "broken.json").write_text('{"name": 1}')
+    assert einc("compile", model, "-o", target, "--compare", tmp_path / "broken.json").code == 65
+
+
+def test_a_plan_on_standard_output_leaves_no_room_for_a_table(model: Path, einc: Callable[..., Any]) -> None:
+    assert einc("compile", model, "-m", "dgx-a100", "-o", "-", "--compare", "dgx-h100").code == 2
