@@ -129,7 +129,8 @@ class Kernels(Protocol):
     All of them raise PlanFault for what no variant can do, and MissingFault where a library or a compiler that they
     need is not there, or kernels were compiled ahead for other architectures only and cannot be compiled here.
 
-    Inputs and outputs are on `target.device`, or, for `moves` alone, on a peer whose memory that device can reach.
+    Inputs and outputs are on `target.device`, or, for `moves` alone, on a peer whose memory that device can reach or
+    in pinned host memory.
     """
 
     def kernel(

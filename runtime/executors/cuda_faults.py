@@ -1,0 +1,71 @@
+"""One clear error for whatever goes wrong on a GPU: which task, where it is known, and what CUDA or a library said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime.bundle import AnyTask, Bundle, KernelTask
+from runtime.errors import KernelFault, MissingFault, RuntimeFault
+from runtime.executors.base import task_kind
+from runtime.executors.cuda_driver import OUT_OF_MEMORY, DriverError
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Names the tasks of a bundle (as they are run) in errors."""
+
+    bundle: Bundle
+    tasks: Sequence[AnyTask]
+
+    def kernel(self, number: int) -> str:
+        """The kernel that a task runs, or its kind."""
+        task = self.tasks[number]
+        return self.bundle.operations[task.operation].kernel if isinstance(task, KernelTask) else task_kind(task)
+
+    def place(self, number: int) -> str:
+        task = self.tasks[number]
+        return f"task {number} ({task_kind(task)} for {task.serves})"
+
+    def subject(self, number: int) -> str:
+        return f"the {self.kernel(number)} at site {self.tasks[number].site}"
+
+    def fault(self, error: Exception, number: int) -> RuntimeFault:
+        """What a task's error is to the caller; numbers below 0 are no task's."""
+        if isinstance(error, RuntimeFault):
+            return error
+        if number < 0:
+            return plan_fault(error, self.bundle.model)
+        if out_of_memory(error):
+            return _short_of_memory(error, self.subject(number), self.place(number))
+        return KernelFault(f"{self.subject(number)} failed: {told(error)}", where=self.place(number))
+
+
+def plan_fault(error: Exception, what: str) -> RuntimeFault:
+    """An error that no task can be blamed for, such as that of a replay."""
+    if isinstance(error, RuntimeFault):
+        return error
+    if out_of_memory(error):
+        return _short_of_memory(error, what, None)
+    hint = "`einc run --trace t.json` with CUDA_LAUNCH_BLOCKING=1 in the environment names the task"
+    return KernelFault(f"{what} failed on the GPU: {told(error)}", hint=hint)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether CUDA or a library says so; cupy's and PyTorch's errors have that in their names."""
+    if isinstance(error, DriverError):
+        return error.status == OUT_OF_MEMORY
+    return "OutOfMemory" in type(error).__name__
+
+
+def _short_of_memory(error: Exception, what: str, where: str | None) -> MissingFault:
+    hint = "end what else uses the GPU, spread the sites over more GPUs (--devices), or compile for more sites"
+    return MissingFault(f"{what} ran out of GPU memory: {told(error)}", where=where, hint=hint)
+
+
+def told(error: BaseException) -> str:
+    if isinstance(error, RuntimeFault):
+        return error.message
+    if isinstance(error, DriverError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,118 @@
+"""What every step of a plan enqueues: kernels from the registry, and CUDA's own copies for transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, TransferTask
+from runtime.errors import PlanFault
+from runtime.executors.base import task_kind
+from runtime.executors.cuda_driver import Driver
+from runtime.executors.cuda_memory import DeviceMemory, count_rows, rows_of
+from runtime.executors.cuda_steps import Part, Work
+from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target, strides_of
+from runtime.merges import Group, groups
+
+MAX_COPIES = 32
+"""Copies (nodes of a graph) for one transfer; regions that take more are moved by a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Prepares work for a plan whose memory is there; `slots` are the addresses of the host buffers."""
+
+    bundle: Bundle
+    tasks: Sequence[AnyTask]
+    memory: DeviceMemory
+    kernels: Kernels
+    driver: Driver
+    targets: Mapping[int, Target]
+    slots: Sequence[int]
+    groups: Mapping[int, Group]
+
+    @staticmethod
+    def of(
+        bundle: Bundle,
+        tasks: Sequence[AnyTask],
+        memory: DeviceMemory,
+        kernels: Kernels,
+        driver: Driver,
+        targets: Mapping[int, Target],
+        slots: Sequence[int],
+    ) -> Workshop:
+        return Workshop(bundle, tasks, memory, kernels, driver, targets, slots, groups(bundle))
+
+    def prepared(self, work: Work) -> GpuKernel:
+        """The kernel of a step that does a task or a part of it. Raises PlanFault and MissingFault."""
+        task = self.tasks[work.task]
+        try:
+            return self._prepared(task, work)
+        except PlanFault as fault:
+            where = f"tasks[{work.task}], {task_kind(task)} for {task.serves}"
+            fault.where = where + (f", {fault.where}" if fault.where else "")
+            raise
+
+    def _prepared(self, task: AnyTask, work: Work) -> GpuKernel:
+        views = self.memory.views
+        if isinstance(task, KernelTask):
+            operation = self.bundle.operations[task.operation]
+            blocks = operation.functions[task.function]
+            return self.kernels.kernel(
+                operation.kernel,
+                operation.kernel_attributes,
+                views(task.reads),
+                views(task.writes),
+                blocks.inputs,
+                blocks.outputs,
+                self._target(task.site),
+            )
+        if isinstance(task, AggregateTask):
+            reads, writes, target = views(task.reads), views(task.writes), self._target(task.site)
+            if len(writes) == 1:
+                return self.kernels.aggregate(task.aggregation, reads, writes[0], target)
+            group = self.groups[self.bundle.buffers[task.writes[0].buffer].tensor]
+            return self.kernels.merge(task.aggregation, reads, writes, group.dims, target)
+        if isinstance(task, CopyTask):
+            pairs = views(task.reads), views(task.writes)
+            for source, target_view in zip(*pairs, strict=True):
+                _require_alike(source, target_view)
+            return self.kernels.moves(*pairs, self._target(task.site))
+        assert isinstance(task, TransferTask), "fences have no work"
+        return self._transfer(self.memory.view(task.read), self.memory.view(task.write), work)
+
+    def _transfer(self, source: GpuArray, target: GpuArray, work: Work) -> GpuKernel:
+        _require_alike(source, target)
+        device = target.device if work.part is Part.IN else source.device
+        if work.part is not Part.TASK:
+            dense = strides_of(source.shape, source.itemsize)
+            host = GpuArray(self.slots[work.slot], source.shape, dense, source.dtype, device)
+            source, target = (source, host) if work.part is Part.OUT else (host, target)
+        if count_rows(source.shape, source.itemsize, target.strides, source.strides) > MAX_COPIES:
+            return self.kernels.moves([source], [target], self.targets[device])
+        rows = rows_of(source.shape, source.itemsize, target.strides, source.strides)
+        copy_async = self.driver.copy_async
+        calls = [
+            (target.pointer + row.target, row.target_pitch, source.pointer + row.source, row.source_pitch,
+             row.width, row.height)
+            for row in rows
+        ]  # fmt: skip
+
+        def launch(stream: int) -> None:
+            for call in calls:
+                copy_async(*call, stream)
+
+        way = {Part.TASK: "device to device", Part.OUT: "to the host", Part.IN: "from the host"}[work.part]
+        return GpuKernel(_bound(launch), Description("cuda", "", f"memcpy, {way}"))
+
+    def _target(self, site: int) -> Target:
+        return self.targets[self.memory.devices[site]]
+
+
+def _bound(launch: Launch) -> Callable[[int, int], Launch]:
+    return lambda workspace, status: launch
+
+
+def _require_alike(source: GpuArray, target: GpuArray) -> None:
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise PlanFault(f"a region of {source.dtype}{source.shape} moves to one of {target.dtype}{target.shape}")
