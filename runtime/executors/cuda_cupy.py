@@ -26,7 +26,7 @@ CALLS: dict[str, int] = {
     "eventSynchronize": 1, "free": 1, "freeHost": 1, "getDeviceCount": 0, "getDeviceProperties": 1,
     "graphDestroy": 1, "graphExecDestroy": 1, "graphInstantiate": 1, "graphLaunch": 2, "graphUpload": 2,
     "hostAlloc": 2, "malloc": 1, "memGetInfo": 0, "memcpy": 4, "memcpy2D": 7, "memcpy2DAsync": 8, "memcpyAsync": 5,
-    "memset": 3, "runtimeGetVersion": 0, "setDevice": 1, "streamBeginCapture": 2, "streamCreateWithFlags": 1,
+    "memset": 3, "setDevice": 1, "streamBeginCapture": 2, "streamCreateWithFlags": 1,
     "streamDestroy": 1, "streamEndCapture": 1, "streamSynchronize": 1, "streamWaitEvent": 2,
 }  # fmt: skip
 """What is called of `cupy.cuda.runtime`, with how many arguments; a test holds it against the installed cupy."""
