@@ -108,7 +108,7 @@ def _gelu_f64(x: Any, target: Any) -> None:
 
 _half_erfc = np.frompyfunc(lambda v: 0.5 * math.erfc(v), 1, 1)
 
-_TAIL = (
+TAIL = (
     0.693146400, 0.797897843, 0.318234574, 0.0365386913, -0.00508310585,
     0.000224117572, 7.93418991e-05, -1.73869207e-05, 1.17173838e-06,
 )  # fmt: skip
@@ -224,10 +224,10 @@ class _Expansion:
         if dtype == np.float64:
             return self.call(_gelu_f64, dtype, x)
         magnitude = self.call(_minimum, dtype, self.call(np.absolute, dtype, x), dtype.type(16))
-        power = self.call(np.multiply, dtype, magnitude, dtype.type(-_TAIL[-1]))
-        for coefficient in _TAIL[-2:0:-1]:
+        power = self.call(np.multiply, dtype, magnitude, dtype.type(-TAIL[-1]))
+        for coefficient in TAIL[-2:0:-1]:
             power = self.call(np.multiply, dtype, self.call(np.add, dtype, power, dtype.type(-coefficient)), magnitude)
-        power = self.call(np.add, dtype, power, dtype.type(-_TAIL[0]))
+        power = self.call(np.add, dtype, power, dtype.type(-TAIL[0]))
         tail = self.call(np.multiply, dtype, self.call(np.exp, dtype, power), magnitude)
         return self.call(np.subtract, dtype, self._relu(x, dtype), tail)
 

@@ -26,12 +26,8 @@ STACKED = 256
 """Query rows in a tile, all heads of a group together: enough for a fast matrix product."""
 ROWS = 64
 """Queries of one head in a tile where they see different keys: half as many scores per row are made in vain."""
-KEYS = 512
-"""Keys in a tile."""
 THIN, THIN_KEYS = 16, 256
 """Keys in a tile of no more than `THIN` rows: small matrix products are fastest if nothing is packed for them."""
-SCORES = STACKED * KEYS
-"""Scores in a tile of several heads: half a MiB of f32, which stays in a core's cache."""
 WIDENED = 1 << 22
 """Elements of keys and values that are widened at once: 16 MiB of f32."""
 
@@ -44,11 +40,15 @@ def build_attention(
     output_blocks: Sequence[Block],
 ) -> Kernel:
     """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
-    signature = parse(attributes, inputs, outputs, input_blocks, output_blocks)
-    tiles = Tiles.plan(signature)
+    return tiled(parse(attributes, inputs, outputs, input_blocks, output_blocks), Worker)
+
+
+def tiled(signature: Signature, worker: type[Worker]) -> Kernel:
+    """The kernel, with the steps between the matrix products as `worker` takes them."""
+    tiles = Tiles.plan(signature, worker.tile_keys, worker.tile_scores)
 
     def bind(memory: Array) -> Run:
-        return _Worker(signature, tiles, memory).run
+        return worker(signature, tiles, memory).run
 
     width = signature.q.shape[2] + signature.v.shape[2]
     scoring = signature.q.shape[0] * signature.most_pairs() * (width / 30 + 1.5)
@@ -75,7 +75,7 @@ class Tiles:
     places: ScratchArray
 
     @staticmethod
-    def plan(signature: Signature) -> Tiles:
+    def plan(signature: Signature, most_keys: int, most_scores: int) -> Tiles:
         q, k, v, dtype = signature.q, signature.k, signature.v, signature.dtype
         group = q.shape[0] // k.shape[0]
         most = max(STACKED // group, 1)
@@ -84,9 +84,9 @@ class Tiles:
         rows = tuple(block for part in signature.sequences() for block in part.split(most))
         longest = max((block.queries.stop - block.queries.start for block in rows), default=1)
         stacked = group * longest
-        tile = KEYS if stacked > THIN else min(KEYS, THIN_KEYS)
+        tile = most_keys if stacked > THIN else THIN_KEYS
         keys = max(1, min(tile, max((up - lo for lo, up in (block.keys for block in rows)), default=1)))
-        heads = max(1, min(k.shape[0], SCORES // (stacked * keys)))
+        heads = max(1, min(k.shape[0], most_scores // (stacked * keys)))
         used_often = any(a.keys == b.keys for a, b in itertools.pairwise(rows))
         all_keys = used_often and heads * k.shape[1] * (k.shape[2] + v.shape[2]) <= WIDENED
         span = k.shape[1] if all_keys else keys
@@ -107,15 +107,20 @@ class Tiles:
             wide_values=take(span, v.shape[2]) if v.dtype != dtype or signature.mask is not None else None,
             totals=take(stacked, v.shape[2]),
             parts=take(stacked, v.shape[2]),
-            lines=tuple(take(stacked, 1) for _ in range(4)),
+            lines=tuple(take(stacked, 1) for _ in range(5)),
             hidden=plan.take((max(longest * keys, span),), flags),
             places=plan.take((longest,), np.dtype(np.int64)),
             scratch=plan.size,
         )
 
 
-class _Worker:
+class Worker:
     """The views of one invocation with one worker's memory."""
+
+    tile_keys = 512
+    """Keys in a tile."""
+    tile_scores = 1 << 17
+    """Scores in a tile of several heads: half a MiB of f32, which stays in a core's cache."""
 
     def __init__(self, signature: Signature, tiles: Tiles, memory: Array) -> None:
         self.s, self.tiles = signature, tiles
@@ -148,44 +153,69 @@ class _Worker:
         np.add(own_places[rows.queries], rows.ahead, out=places, dtype=np.int64)
         lowest, highest = int(places.min()), int(places.max())
         lo, up = s.visible.span(lowest, highest, rows.keys)
-        q = _carved(self.queries, own.stop - own.start, queries, s.q.shape[2])
+        q = carved(self.queries, own.stop - own.start, queries, s.q.shape[2])
         np.copyto(q, s.q[own, rows.queries], casting="unsafe")
         np.multiply(q, s.scale, out=q)
         q = q.reshape(count, stacked, -1)
-        totals = _carved(self.totals, count, stacked, s.v.shape[2])
-        largest, sums, new, part = (_carved(line, count, stacked, 1) for line in self.lines)
+        totals = carved(self.totals, count, stacked, s.v.shape[2])
+        largest, sums, worth = (carved(line, count, stacked, 1) for line in self.lines[:3])
         largest.fill(self.least)
         sums.fill(0)
         tiles = -(-(up - lo) // self.tiles.keys)
         for tile in range(tiles):
             keys = (lo + tile * (up - lo) // tiles, lo + (tile + 1) * (up - lo) // tiles)
-            scores = _carved(self.scores, count, stacked, keys[1] - keys[0])
+            scores = carved(self.scores, count, stacked, keys[1] - keys[0])
             own_keys, values = self._operands(heads, keys)
             np.matmul(q, own_keys.swapaxes(1, 2), out=scores)
-            self._hide(scores.reshape(count, group, queries, -1), places, (lowest, highest), keys)
-            np.maximum.reduce(scores, axis=-1, out=new, keepdims=True)
-            np.maximum(largest, new, out=new)
-            np.subtract(scores, new, out=scores)
-            np.exp(scores, out=scores)
-            np.add.reduce(scores, axis=-1, out=part, keepdims=True)
+            self.weigh(scores.reshape(count, group, queries, -1), places, (lowest, highest), keys, largest, sums, worth)
             if tile == 0:
                 np.matmul(scores, values, out=totals)
-                np.copyto(sums, part)
             else:
-                products = _carved(self.parts, *totals.shape)
+                products = carved(self.parts, *totals.shape)
                 np.matmul(scores, values, out=products)
-                np.exp(np.subtract(largest, new, out=largest), out=largest)  # what the sums so far are now worth
-                np.add(np.multiply(sums, largest, out=sums), part, out=sums)
-                np.add(np.multiply(totals, largest, out=totals), products, out=totals)
-            np.copyto(largest, new)
+                self.add(totals, worth, products)
         if not tiles:
             totals.fill(0)
-        np.log(sums, out=part)
+        np.log(sums, out=worth)
         lse = s.lse[own, rows.queries]
-        np.add(part.reshape(lse.shape), largest.reshape(lse.shape), out=lse)
+        np.add(worth.reshape(lse.shape), largest.reshape(lse.shape), out=lse)
         np.divide(totals, np.maximum(sums, 1, out=sums), out=totals)  # below 1 only where nothing is seen
         o = s.o[own, rows.queries]
         np.copyto(o, totals.reshape(o.shape), casting="unsafe")
+
+    def weigh(
+        self,
+        scores: Array,
+        places: Array,
+        extremes: tuple[int, int],
+        keys: tuple[int, int],
+        largest: Array,
+        sums: Array,
+        worth: Array,
+    ) -> None:
+        """Scores [heads, group, queries, keys] become weights exp(score - largest), 0 where a key is hidden.
+
+        `largest` and `sums` are those of every row's scores and weights so far, and take in these; `worth` becomes what
+        weights before this tile are now to be multiplied by.
+        """
+        self.hide(scores, places, extremes, keys)
+        rows = scores.reshape(*largest.shape[:-1], -1)
+        new, part = (carved(line, *largest.shape) for line in self.lines[3:])
+        np.maximum.reduce(rows, axis=-1, out=new, keepdims=True)
+        np.maximum(largest, new, out=new)
+        np.subtract(rows, new, out=rows)
+        np.exp(rows, out=rows)
+        np.add.reduce(rows, axis=-1, out=part, keepdims=True)
+        np.exp(np.subtract(largest, new, out=worth), out=worth)
+        np.add(np.multiply(sums, worth, out=sums), part, out=sums)
+        np.copyto(largest, new)
+
+    def add(self, totals: Array, worth: Array, products: Array) -> None:
+        """The totals, multiplied by what they are now worth, plus the products."""
+        np.add(np.multiply(totals, worth, out=totals), products, out=totals)
+
+    def widen(self, source: Array, target: Array) -> None:
+        np.copyto(target, source, casting="unsafe")
 
     def _operands(self, heads: slice, keys: tuple[int, int]) -> tuple[Array, Array]:
         """Keys and values of some heads, wide; what the mask hides of the values, which may be anything, is 0."""
@@ -196,34 +226,34 @@ class _Worker:
         self.widened = (heads.start, lo, up)
         for n, memory in enumerate((self.wide_keys, self.wide_values)):
             if memory is not None:
-                wide = _carved(memory, *views[n].shape)
+                wide = carved(memory, *views[n].shape)
                 if fresh:
-                    np.copyto(wide, views[n], casting="unsafe")
+                    self.widen(views[n], wide)
                 views[n] = wide
         if s.mask is not None and fresh:
-            np.copyto(views[1], 0, where=self._masked((lo, up))[:, np.newaxis])
+            np.copyto(views[1], 0, where=self.masked((lo, up))[:, np.newaxis])
         inside = slice(keys[0] - lo, keys[1] - lo)
         return views[0][:, inside], views[1][:, inside]
 
-    def _masked(self, keys: tuple[int, int]) -> Array:
+    def masked(self, keys: tuple[int, int]) -> Array:
         assert self.s.mask is not None
         masked: Array = np.logical_not(self.s.mask[keys[0] : keys[1]], out=self.hidden[: keys[1] - keys[0]])
         return masked
 
-    def _hide(self, scores: Array, places: Array, extremes: tuple[int, int], keys: tuple[int, int]) -> None:
+    def hide(self, scores: Array, places: Array, extremes: tuple[int, int], keys: tuple[int, int]) -> None:
         """Sets scores [..., queries, keys] to -inf where a query does not see a key; touches no more than it must."""
         (lowest, highest), (lo, up), visible = extremes, keys, self.s.visible
         first, last = max(lo, lowest + 1), min(up, highest - visible.window + 1)
         if visible.causal and first < up:
-            hidden = _carved(self.hidden, len(places), up - first)
+            hidden = carved(self.hidden, len(places), up - first)
             np.greater(self.tokens[first:up], places[:, np.newaxis], out=hidden)
             np.copyto(scores[..., first - lo :], -np.inf, where=hidden)
         if visible.window and lo < last:
-            hidden = _carved(self.hidden, len(places), last - lo)
+            hidden = carved(self.hidden, len(places), last - lo)
             np.less_equal(self.tokens[lo:last], places[:, np.newaxis] - visible.window, out=hidden)
             np.copyto(scores[..., : last - lo], -np.inf, where=hidden)
         if self.s.mask is not None:
-            np.copyto(scores, -np.inf, where=self._masked(keys))
+            np.copyto(scores, -np.inf, where=self.masked(keys))
 
 
 @lru_cache(maxsize=16)
@@ -234,6 +264,6 @@ def _numbers(count: int) -> Array:
     return numbers
 
 
-def _carved(memory: Array, *shape: int) -> Array:
+def carved(memory: Array, *shape: int) -> Array:
     """The start of a flat array in another shape."""
     return memory[: math.prod(shape)].reshape(shape)

@@ -19,11 +19,13 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, DType, compute, storage
 from runtime.errors import PlanFault
 from runtime.kernels import indices
-from runtime.kernels.base import Kernel, Run, ScratchPlan, dtype_name, single, text
+from runtime.kernels.base import Builder, Kernel, Run, ScratchPlan, dtype_name, single, text
 from runtime.kernels.numpy_map import build_map
 from runtime.kernels.pieces import Resolved, runner
 
 Names = tuple[str, ...]
+Move = Callable[[Array, Array], Resolved]
+"""What copies one array to another of its shape, rounding or widening floats."""
 Take = Callable[[Sequence[int], DType], Array]
 
 MIN_GROUP = 16
@@ -43,6 +45,18 @@ def build_contract(
     input_blocks: Sequence[Block],
     output_blocks: Sequence[Block],
 ) -> Kernel:
+    return contraction(attributes, inputs, outputs, (input_blocks, output_blocks), build_map, _move)
+
+
+def contraction(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    blocks: tuple[Sequence[Block], Sequence[Block]],
+    multiply: Builder,
+    move: Move,
+) -> Kernel:
+    """The kernel, with products that sum nothing left to a builder of maps, and elements converted by `move`."""
     output = single(outputs)
     source = text(attributes, ("equation",), "equation")
     equation = indices.parse(source)
@@ -57,7 +71,7 @@ def build_contract(
     if known == set(equation.output):  # nothing is summed
         steps = [f"t{k} = mul {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(inputs) - 1)]
         product: dict[str, Attribute] = {"program": "; ".join(steps) or "t0 = copy x0", "indices": source}
-        return build_map(product, inputs, outputs, input_blocks, output_blocks)
+        return multiply(product, inputs, outputs, *blocks)
 
     operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
     dtype = storage("i64" if kinds == ["i32"] else kinds[0])
@@ -67,12 +81,12 @@ def build_contract(
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
 
-    _Contraction(joined.extents, dtype, measured).plan(operands, Operand(equation.output, output))
+    _Contraction(joined.extents, dtype, measured, _move).plan(operands, Operand(equation.output, output))
 
     def bind(memory: Array) -> Run:
         carved = ScratchPlan()
-        contraction = _Contraction(joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory))
-        return runner(contraction.plan(operands, Operand(equation.output, output)))
+        taken = _Contraction(joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move)
+        return runner(taken.plan(operands, Operand(equation.output, output)))
 
     return Kernel(bind, scratch.size, math.prod(joined.extents.values()) / 20)
 
@@ -80,8 +94,8 @@ def build_contract(
 class _Contraction:
     """Plans the calls of one contraction in compute type `dtype`; `take` gives temporary arrays."""
 
-    def __init__(self, extents: Mapping[str, int], dtype: DType, take: Take) -> None:
-        self.extents, self.dtype, self.take = extents, dtype, take
+    def __init__(self, extents: Mapping[str, int], dtype: DType, take: Take, move: Move) -> None:
+        self.extents, self.dtype, self.take, self.move = extents, dtype, take, move
         self.calls: list[Resolved] = []
 
     def plan(self, operands: Sequence[Operand], output: Operand) -> list[Resolved]:
@@ -169,7 +183,7 @@ class _Contraction:
 
     def _copied(self, names: Names, array: Array) -> Operand:
         copy = self.take(array.shape, self.dtype)
-        self.calls.append((_store, [array, copy]))
+        self.calls.append(self.move(array, copy))
         return Operand(names, copy)
 
     def _multiply(self, a: Operand, b: Operand, c: Operand) -> None:
@@ -182,10 +196,14 @@ class _Contraction:
             self._store(target, c)
 
     def _store(self, source: Operand, target: Operand) -> None:
-        self.calls.append((_store, [indices.aligned(source.array, source.names, target.names), target.array]))
+        self.calls.append(self.move(indices.aligned(source.array, source.names, target.names), target.array))
 
     def _shape(self, names: Sequence[str]) -> list[int]:
         return [self.extents[name] for name in names]
+
+
+def _move(source: Array, target: Array) -> Resolved:
+    return _store, [source, target]
 
 
 def _store(source: Array, target: Array) -> None:

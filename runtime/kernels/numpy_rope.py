@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,14 +26,27 @@ _SCALINGS = {
 }
 
 
-def build_rope(
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """An invocation: its arrays, radians per position of each pair in f32, and every token's position.
+
+    `given` says whether positions are an input, which may hold anything when the kernel runs.
+    """
+
+    source: Array
+    target: Array
+    frequencies: Array
+    positions: Array
+    given: bool
+
+
+def parse(
     attributes: Mapping[str, Attribute],
     inputs: Sequence[Array],
     outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
     output_blocks: Sequence[Block],
-) -> Kernel:
-    """Angles are rounded to f32, as the models that use this were trained and are run elsewhere."""
+) -> Rotation:
+    """Raises PlanFault for what is no rope."""
     source, target = inputs[0] if inputs else single(inputs), single(outputs)
     kind = dtype_name(target)
     if source.shape != target.shape or source.dtype != target.dtype or compute(kind) not in ("f32", "f64"):
@@ -48,8 +62,21 @@ def build_rope(
     if given and (inputs[1].shape != (tokens,) or inputs[1].dtype.kind != "i"):
         raise PlanFault(f"rope of {tokens} tokens with positions {inputs[1].dtype}{inputs[1].shape}")
     positions = inputs[1] if seq_lens is None else _places(seq_lens, source, output_blocks)
+    return Rotation(source, target, frequencies, positions, given)
 
-    dtype = storage(compute(kind))
+
+def build_rope(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    """Angles are rounded to f32, as the models that use this were trained and are run elsewhere."""
+    rotation = parse(attributes, inputs, outputs, output_blocks)
+    source, target, frequencies, positions = rotation.source, rotation.target, rotation.frequencies, rotation.positions
+    tokens, half = source.shape[-2], source.shape[-1] // 2
+    dtype = storage(compute(dtype_name(target)))
     leading = math.prod(source.shape[:-2])
     step = max(1, min(tokens, PIECE // max(1, leading * half)))
     walk = Walk((tokens,), 0, step)
@@ -87,7 +114,7 @@ def build_rope(
             ]
 
         turn = walk_runner(walk, calls)
-        return runner([(_require_natural, [positions]), (turn, [])]) if given else turn
+        return runner([(require_natural, [positions]), (turn, [])]) if rotation.given else turn
 
     return Kernel(bind, scratch.size, 2.0 * source.size + 40.0 * tokens * half)
 
@@ -136,7 +163,7 @@ def _places(seq_lens: Sequence[int], source: Array, blocks: Sequence[Block]) -> 
     return result
 
 
-def _require_natural(positions: Array) -> None:
+def require_natural(positions: Array) -> None:
     if positions.min() < 0:
         raise ValueFault(f"a position is {int(positions.min())}; positions are 0 or more")
 

@@ -1,4 +1,7 @@
-"""The kernels by name, from one provider each. Providers are imported when a plan first needs them.
+"""The kernels by name, from the providers that have them. Providers are imported when a plan first needs them.
+
+`numpy` has every kernel and says what they mean. `native` is faster where it can compile, and turns to numpy where it
+cannot, or where it is not worth it.
 
 Kernels that combine partial copies of tuples are beside those that operations name: aggregations name them.
 """
@@ -32,6 +35,15 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "topk": ("runtime.kernels.numpy_select", "build_topk"),
         "meanpool": ("runtime.kernels.numpy_pool", "build_meanpool"),
     },
+    "native": {
+        "attention": ("runtime.kernels.native_attention", "build_attention"),
+        "contract": ("runtime.kernels.native_contract", "build_contract"),
+        "map": ("runtime.kernels.native_map", "build_map"),
+        "softmax": ("runtime.kernels.native_rows", "build_softmax"),
+        "rmsnorm": ("runtime.kernels.native_rows", "build_rmsnorm"),
+        "layernorm": ("runtime.kernels.native_rows", "build_layernorm"),
+        "rope": ("runtime.kernels.native_rope", "build_rope"),
+    },
 }
 """Provider -> kernel name -> module and builder."""
 
@@ -45,10 +57,14 @@ MERGES: dict[str, dict[str, tuple[str, str]]] = {
 """Provider -> aggregation of tuples -> module and builder."""
 
 
+FASTEST = "native"
+"""The provider that is used where nobody asks for another."""
+
+
 @cache
-def builder(name: str, provider: str = "numpy") -> Builder:
-    """Raises PlanFault for a kernel that the provider does not have."""
-    kernels = PROVIDERS[provider]
+def builder(name: str, provider: str = FASTEST) -> Builder:
+    """Raises PlanFault for a kernel that neither the provider nor numpy has."""
+    kernels = PROVIDERS["numpy"] | PROVIDERS[provider]
     if name not in kernels:
         raise PlanFault(f"unknown kernel '{name[:40]}'", hint=f"this runtime has {', '.join(kernels)}")
     module, function = kernels[name]
@@ -63,7 +79,7 @@ def prepare(
     outputs: Sequence[Array],
     input_blocks: Sequence[Block] = (),
     output_blocks: Sequence[Block] = (),
-    provider: str = "numpy",
+    provider: str = FASTEST,
 ) -> Kernel:
     """One invocation, ready to be bound and run; everything that could be wrong with it raises PlanFault here."""
     return builder(name, provider)(attributes, inputs, outputs, input_blocks, output_blocks)

@@ -10,8 +10,10 @@ import pytest
 
 from runtime.bundle import Block
 from runtime.errors import PlanFault
-from runtime.kernels import numpy_attention
+from runtime.kernels import native_attention, numpy_attention
 from runtime.kernels.registry import prepare
+
+pytestmark = pytest.mark.usefixtures("provider")
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TOLERANCE = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
@@ -105,8 +107,12 @@ def check(a, arrays, first=(0, 0), heads=(0, 0)):
 @pytest.fixture(params=[(1, 1, 1, 1), (4, 2, 3, 20), (6, 5, 4, 1000)], ids=str)
 def small_tiles(request, monkeypatch):
     """Tiles so small that there are several in every direction, and of uneven sizes."""
-    for name, value in zip(("STACKED", "ROWS", "KEYS", "SCORES"), request.param, strict=True):
-        monkeypatch.setattr(numpy_attention, name, value)
+    stacked, rows, keys, scores = request.param
+    monkeypatch.setattr(numpy_attention, "STACKED", stacked)
+    monkeypatch.setattr(numpy_attention, "ROWS", rows)
+    for worker in (numpy_attention.Worker, native_attention.NativeWorker):
+        monkeypatch.setattr(worker, "tile_keys", keys)
+        monkeypatch.setattr(worker, "tile_scores", scores)
 
 
 CASES = {

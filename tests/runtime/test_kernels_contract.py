@@ -11,6 +11,8 @@ import pytest
 from runtime.errors import PlanFault
 from runtime.kernels.registry import prepare
 
+pytestmark = pytest.mark.usefixtures("provider")
+
 EXTENTS = dict(zip("abcdefgh", (3, 5, 2, 7, 4, 6, 1, 17), strict=True))
 EQUATIONS = [
     "a b, b d -> a d",

@@ -12,6 +12,8 @@ from runtime.bundle import Block
 from runtime.errors import KernelFault, PlanFault
 from runtime.kernels.registry import prepare
 
+pytestmark = pytest.mark.usefixtures("provider")
+
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TOLERANCE = {"float64": 1e-13, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
 

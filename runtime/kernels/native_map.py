@@ -1,0 +1,104 @@
+"""The kernel `map` as machine code: one pass over the operands, whatever the length of the program.
+
+What it is not made for falls to numpy: other types than f32, f16, bf16 and bool, functions without vector code,
+operands that are not dense along the last axis (a transpose), and invocations too small to pay for a call of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import numpy as np
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array, name_of
+from runtime.kernels import indices, native, program
+from runtime.kernels.base import Kernel, dtype_name, single, text
+from runtime.kernels.numpy_map import build_map as build_in_numpy
+from runtime.kernels.pieces import Resolved, merged
+
+_KINDS = frozenset({"f32", "f16", "bf16", "bool"})
+
+
+def build_map(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    reference = build_in_numpy(attributes, inputs, outputs, input_blocks, output_blocks)
+    output = single(outputs)
+    if not {name_of(x.dtype) for x in (*inputs, output)} <= _KINDS or not native.worthwhile(output.size):
+        return reference
+    equation = indices.parse(text(attributes, ("program", "indices"), "indices"))
+    joined = indices.join(equation, inputs, output)
+    names = tuple(dtype_name(array) for array in (*inputs, output))
+    steps = program.infer(
+        program.parse(text(attributes, ("program", "indices"), "program"), len(inputs)), names[:-1], names[-1]
+    )
+    views = [indices.aligned(v, n, equation.output) for v, n in zip(joined.views, joined.inputs, strict=True)]
+    run = prepared(steps, names, [*views, output])
+    if run is None:
+        return reference
+    return Kernel(lambda _: run, nanoseconds=(0.1 * len(inputs) + 0.1 + 0.05 * len(steps)) * output.size)
+
+
+def prepared(
+    steps: tuple[program.Typed, ...], names: tuple[str, ...], views: Sequence[Array]
+) -> native.Invocation | None:
+    """The program over views of one rank (extent 1 where one is broadcast), the last of which it writes; None where no
+    machine code can be had for it. Kernels can be compiled here."""
+    from runtime.kernels.native_vectors import supported
+
+    views, _ = merged(views, [False] * views[0].ndim) if views[0].ndim else ([view[None] for view in views], [])
+    *sources, target = views
+    lone = tuple(view.shape[-1] == 1 for view in sources)
+    dense = all(view.strides[-1] == view.itemsize or one for view, one in zip(views, (*lone, False), strict=True))
+    if not dense or not supported(steps):
+        return None
+    leading = target.ndim - 1
+    arguments = list(target.shape)
+    for view in views:
+        steps_of = [0 if n == 1 else s for n, s in zip(view.shape[:leading], view.strides, strict=False)]
+        arguments += [native.address(view), *steps_of]
+    return native.Invocation(_function(steps, names, lone, leading), arguments, *views)
+
+
+def move(source: Array, target: Array) -> Resolved:
+    """Copies one array to another of its shape, rounding or widening floats."""
+    if source.dtype != target.dtype and native.worthwhile(target.size):
+        names = (name_of(source.dtype), name_of(target.dtype))
+        if names in (("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf16")):
+            steps = program.infer(program.parse("t0 = copy x0", 1), names[:1], names[1])
+            run = prepared(steps, names, [source, target])
+            if run is not None:
+                return run, []
+    return _store, [source, target]
+
+
+@cache
+def _function(
+    steps: tuple[program.Typed, ...], names: tuple[str, ...], lone: tuple[bool, ...], leading: int
+) -> native.Compiled:
+    """Machine code for a program over operands of these types; `lone` are those with one element per row."""
+    from runtime.kernels.native_emitter import Emitter, Value
+    from runtime.kernels.native_vectors import evaluate
+
+    e = Emitter()
+    *heads, count = [e.argument() for _ in range(leading + 1)]
+    operands = [e.operand(leading) for _ in names]
+    with e.rows(heads, operands) as rows:
+        fixed = {k: e.load_one(rows[k], names[k]) for k, one in enumerate(lone) if one}
+
+        def body(position: Value, mask: Value | None) -> None:
+            inputs = [fixed[k] if one else e.load(rows[k], position, names[k], mask) for k, one in enumerate(lone)]
+            e.store(evaluate(e, steps, inputs), rows[-1], position, names[-1], mask)
+
+        e.sweep(count, body)
+    return native.compiled(e.finish())
+
+
+def _store(source: Array, target: Array) -> None:
+    np.copyto(target, source, casting="unsafe")

@@ -1,0 +1,84 @@
+"""The kernel `rope` as machine code: cosines and sines are made in registers, and turn all heads of a token.
+
+What this is not made for falls to numpy, as in `native_map`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import numpy as np
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array, name_of
+from runtime.kernels import native, numpy_rope
+from runtime.kernels.base import Kernel, Run, ScratchPlan
+from runtime.kernels.pieces import runner
+
+_FLOATS = frozenset({"f32", "f16", "bf16"})
+
+
+def build_rope(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    reference = numpy_rope.build_rope(attributes, inputs, outputs, input_blocks, output_blocks)
+    target, kind = outputs[0], name_of(outputs[0].dtype)
+    dense = all(array.strides[-1] == array.itemsize for array in (inputs[0], target))
+    if kind not in _FLOATS or not dense or not native.worthwhile(target.size):
+        return reference
+    rotation = numpy_rope.parse(attributes, inputs, outputs, output_blocks)
+    source, positions, frequencies = rotation.source, rotation.positions, np.ascontiguousarray(rotation.frequencies)
+    function = _function(kind, source.ndim - 2)
+    scratch = ScratchPlan()
+    place = scratch.take(positions.shape, np.dtype(np.int64))
+
+    def bind(memory: Array) -> Run:
+        places = place.of(memory) if rotation.given else np.ascontiguousarray(positions, np.int64)
+        arguments = [source.shape[-2], source.shape[-1] // 2, *source.shape[:-2]]
+        arguments += [native.address(places), native.address(frequencies)]
+        for view in (source, target):
+            arguments += [native.address(view), view.strides[-2], *view.strides[:-2]]
+        turn = native.Invocation(function, arguments, places, frequencies, source, target)
+        if not rotation.given:
+            return turn
+        return runner([(numpy_rope.require_natural, [positions]), (np.copyto, [places, positions]), (turn, [])])
+
+    return Kernel(bind, scratch.size, 0.5 * source.size)
+
+
+@cache
+def _function(kind: str, leading: int) -> native.Compiled:
+    from runtime.dtypes import ITEMSIZE
+    from runtime.kernels.native_emitter import F32, F64, I64, Emitter, Operand, Value, vector
+    from runtime.kernels.native_vectors import waves
+
+    e = Emitter()
+    b = e.b
+    tokens, half, *heads = [e.argument() for _ in range(2 + leading)]
+    positions, frequencies = e.argument(), e.argument()
+    source, target = (e.operand(1 + leading) for _ in range(2))
+    width = b.mul(half, I64(ITEMSIZE[kind]))
+    with e.loop(tokens) as token:
+        place = b.load(b.gep(b.inttoptr(positions, I64.as_pointer()), [token]))
+        where = e.splat(b.sitofp(place, F64))
+        here = [Operand(b.add(x.address, b.mul(token, x.strides[0])), x.strides[1:]) for x in (source, target)]
+
+        def turn(position: Value, mask: Value | None) -> None:
+            steps = b.fpext(e.load(frequencies, position, "f32", mask), vector(F64))
+            angles = b.fptrunc(b.fmul(where, steps), vector(F32))
+            cosine, sine = waves(e, b.fpext(angles, vector(F64)))
+            with e.rows(heads, here) as (read, written):
+                x = e.load(read, position, kind, mask)
+                y = e.load(b.add(read, width), position, kind, mask)
+                first = b.fsub(b.fmul(x, cosine), b.fmul(y, sine))
+                second = b.fadd(b.fmul(y, cosine), b.fmul(x, sine))
+                e.store(first, written, position, kind, mask)
+                e.store(second, b.add(written, width), position, kind, mask)
+
+        e.sweep(half, turn)
+    return native.compiled(e.finish())

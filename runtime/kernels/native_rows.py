@@ -1,0 +1,120 @@
+"""The kernels `rmsnorm`, `layernorm` and `softmax` as machine code: a few passes over a row that is in cache.
+
+Sums are made in f64, so that rows may be of any length. What this is not made for falls to numpy, as in `native_map`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array, name_of
+from runtime.kernels import native, numpy_norm, numpy_rows
+from runtime.kernels.base import Kernel
+from runtime.kernels.rows import as_rows
+
+_FLOATS = frozenset({"f32", "f16", "bf16"})
+
+
+def build_rmsnorm(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    reference = numpy_norm.build_rmsnorm(attributes, inputs, outputs, input_blocks, output_blocks)
+    return _compiled("rmsnorm", attributes["eps"], reference, inputs, outputs[0])
+
+
+def build_layernorm(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    reference = numpy_norm.build_layernorm(attributes, inputs, outputs, input_blocks, output_blocks)
+    return _compiled("layernorm", attributes["eps"], reference, inputs, outputs[0])
+
+
+def build_softmax(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Kernel:
+    reference = numpy_rows.build_softmax(attributes, inputs, outputs, input_blocks, output_blocks)
+    last = attributes["axis"] in (-1, outputs[0].ndim - 1)
+    return _compiled("softmax", 0.0, reference, inputs, outputs[0]) if last else reference
+
+
+def _compiled(name: str, eps: Attribute, reference: Kernel, inputs: Sequence[Array], target: Array) -> Kernel:
+    """Machine code where it can be had, once the reference is known to accept the operands."""
+    kind = name_of(target.dtype)
+    assert isinstance(eps, float)
+    if kind not in _FLOATS or not native.worthwhile(target.size):
+        return reference
+    views, _ = as_rows([inputs[0], target])
+    vectors = inputs[1:]
+    if any(array.strides[-1] != array.itemsize for array in (*views, *vectors)):
+        return reference
+    leading = views[0].ndim - 1
+    arguments = [*target.shape[-1:], *views[0].shape[:-1]]
+    for view in views:
+        arguments += [native.address(view), *view.strides[:-1]]
+    arguments += [native.address(vector) for vector in vectors]
+    run = native.Invocation(_function(name, kind, leading, eps), arguments, *views, *vectors)
+    return Kernel(lambda _: run, nanoseconds=(0.5 + len(vectors) * 0.3 if vectors else 2.0) * target.size)
+
+
+@cache
+def _function(name: str, kind: str, leading: int, eps: float) -> native.Compiled:
+    from runtime.kernels.native_emitter import F32, Emitter, Value
+    from runtime.kernels.native_vectors import exp
+
+    e = Emitter()
+    count, *heads = [e.argument() for _ in range(leading + 1)]
+    operands = [e.operand(leading) for _ in range(2)]
+    vectors = [e.argument() for _ in range({"rmsnorm": 1, "layernorm": 2, "softmax": 0}[name])]
+    extent = e.splat(e.b.sitofp(count, F32))
+    with e.rows(heads, operands) as (source, target):
+
+        def read(position: Value, mask: Value | None) -> Value:
+            return e.load(source, position, kind, mask)
+
+        if name == "softmax":
+            most = e.fold(count, e.number(-math.inf), e.larger, read)
+
+            def weight(position: Value, mask: Value | None) -> Value:
+                return exp(e, e.b.fsub(read(position, mask), most))
+
+            scale, offset, term = e.b.fdiv(e.number(1.0), e.total(count, weight)), None, weight
+        else:
+            offset = e.b.fdiv(e.total(count, read), extent) if name == "layernorm" else None
+
+            def centered(position: Value, mask: Value | None) -> Value:
+                value = read(position, mask)
+                return value if offset is None else e.b.fsub(value, offset)
+
+            def square(position: Value, mask: Value | None) -> Value:
+                value = centered(position, mask)
+                return e.b.fmul(value, value)
+
+            mean = e.b.fdiv(e.total(count, square), extent)
+            root = e.square_root(e.b.fadd(mean, e.number(eps)))
+            scale, term = e.b.fdiv(e.number(1.0), root), centered
+
+        def write(position: Value, mask: Value | None) -> None:
+            value = e.b.fmul(term(position, mask), scale)
+            if vectors:
+                value = e.b.fmul(value, e.load(vectors[0], position, kind, mask))
+            if len(vectors) > 1:
+                value = e.b.fadd(value, e.load(vectors[1], position, kind, mask))
+            e.store(value, target, position, kind, mask)
+
+        e.sweep(count, write)
+    return native.compiled(e.finish())
