@@ -1,0 +1,82 @@
+"""What operators say that they cost: bytes that they move, operations, and the peak that limits these."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from operator_cases import structural
+from transformer_cases import cases
+
+from einc.core.dtypes import DType
+from einc.core.intervals import ShardableIndex
+from einc.core.tensor import TensorDesc
+from einc.ops import registry
+from einc.ops.base import Operator
+
+TENSORS = (DType.F16, DType.BF16, DType.F32, DType.F64)
+
+
+def everything(dtype: DType) -> dict[str, Operator]:
+    return {**structural(dtype), **{name: case.operator for name, case in cases(dtype).items()}}
+
+
+def whole(operator: Operator):
+    return operator.build_spec(tuple(((0, index.extent),) for index in operator.indices)).functions[0]
+
+
+@pytest.mark.parametrize("dtype", TENSORS)
+def test_costs_are_there_and_bounded_by_the_blocks(dtype: DType) -> None:
+    for name, operator in everything(dtype).items():
+        function = whole(operator)
+        blocks = [
+            *zip(function.inputs, operator.inputs, strict=True),
+            *zip(function.outputs, operator.outputs, strict=True),
+        ]
+        most = sum(block.size * desc.dtype.itemsize for block, desc in blocks)
+        written = sum(block.size * desc.dtype.itemsize for block, desc in blocks[len(function.inputs) :])
+        assert operator.flops(function) >= 0, name
+        assert written <= operator.traffic(function) <= 2 * most, name
+        assert operator.precision in ("f16", "bf16", "f32", "f64"), name
+        assert (operator.precision == "f64") == (dtype is DType.F64) or dtype not in {d.dtype for d in operator.inputs}
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(DType.F16, "f16"), (DType.BF16, "bf16"), (DType.F32, "f32")])
+def test_matrix_products_run_at_the_peak_of_their_operands(dtype: DType, expected: str) -> None:
+    operators = everything(dtype)
+    for name in ("matmul", "heads", "contract3", "dot"):
+        assert operators[name].precision == expected, name
+    for name in ("min_plus", "sum_join", "diagonal"):
+        assert operators[name].precision == "f32", name
+    q, k = TensorDesc(("h", "t", "d"), (4, 8, 16), dtype), TensorDesc(("g", "t", "d"), (2, 8, 16), dtype)
+    assert registry.call("attention", [q, k, k], {}).precision == expected
+    assert registry.call("softmax", [q], {}).precision == "f32"
+    assert registry.call("add", [q, q], {}).precision == "f32"
+
+
+def test_products_of_mixed_operands_run_in_the_plain_peak() -> None:
+    half, single = TensorDesc(("i", "j"), (4, 8), DType.F16), TensorDesc(("j", "k"), (8, 2), DType.F32)
+    double = TensorDesc(("j", "k"), (8, 2), DType.F64)
+    from einc.ops.base import product_precision
+
+    assert product_precision(half, single) == "f32"
+    assert product_precision(half, double) == product_precision(double, double) == "f64"
+    assert product_precision(TensorDesc((), (), DType.I32), TensorDesc((), (), DType.I32)) == "f32"
+
+
+def test_a_lookup_reads_the_rows_that_it_picks() -> None:
+    ids, table = TensorDesc(("t",), (10,), DType.I32), TensorDesc(("v", "d"), (100_000, 16), DType.F16)
+    operator = registry.call("embedding", [ids, table], {})
+    assert operator.traffic(whole(operator)) == 10 * 4 + 2 * 10 * 16 * 2
+
+
+def test_a_contraction_cut_in_pieces_costs_as_many_operations_in_all() -> None:
+    operator = structural(DType.F16)["matmul"]
+    one = operator.flops(whole(operator))
+    extents = [index.extent for index in operator.indices]
+    assert one == 2 * math.prod(extents)
+    for cuts in ((2, 1, 1), (1, 3, 1), (2, 2, 2), (1, 1, 4)):
+        chosen = tuple(ShardableIndex("i", extent).intervals(count) for extent, count in zip(extents, cuts, strict=True))
+        functions = operator.build_spec(chosen).functions
+        assert sum(map(operator.flops, functions)) == one
+        assert sum(map(operator.traffic, functions)) > operator.traffic(whole(operator))

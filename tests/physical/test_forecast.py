@@ -1,0 +1,133 @@
+"""Device programs in numbers: what their tasks cost, and that a plan file says the same of itself."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from einc.compiler import Compiled, compile_model
+from einc.exprog.simulator import simulate
+from einc.machines.load import load_machine
+from einc.machines.model import Machine, Site
+from einc.options import CompileOptions
+from einc.physical.forecast import predicted_ms, works_of
+from einc.physical.program import TaskKind
+from einc.predict.timeline import timeline
+from einc.predict.work import Kind, capacity_bound_ms, critical_path_ms, occupied_ms
+from einc.report.timing import plan_machine, time_plan
+
+MODELS = Path(__file__).parents[2] / "models"
+
+
+def compiled(model: str, machine: str, **options: object) -> Compiled:
+    text = (MODELS / f"{model}.ein").read_text()
+    return compile_model(text, f"{model}.ein", CompileOptions(machine=machine, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("machine", ["dgx-v100", "dgx-a100"])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("ffn", {}),
+        ("ffn", {"selector": "random", "seed": 5, "devices": 6}),
+        ("llama_block", {"preset": "tiny", "selector": "random", "seed": 1}),
+        ("llama_block", {"preset": "b8x1k"}),
+        ("llama_decode", {}),
+        ("bert", {"selector": "greedy", "devices": 4}),
+    ],
+)
+def test_a_plan_file_predicts_what_its_device_program_does(
+    model: str, options: dict[str, object], machine: str
+) -> None:
+    found = compiled(model, machine, **options)
+    target = found.target.machine
+    expected = timeline(works_of(found.program), target)
+    assert time_plan(found.bundle, plan_machine(found.bundle)).times == expected
+    assert found.bundle.predicted_ms == expected.predicted_ms == predicted_ms(found.program, target) > 0
+    works = works_of(found.program)
+    assert expected.predicted_ms >= critical_path_ms(works, target) * (1 - 1e-9)
+    assert expected.predicted_ms >= capacity_bound_ms(works, target) * (1 - 1e-9)
+    assert sum(work.flops for work in works) == sum(
+        choice_flops for node_flops in _flops(found) for choice_flops in node_flops
+    )
+
+
+def _flops(found: Compiled) -> list[list[int]]:
+    pairs = zip(found.graph.nodes, found.plan.choices, strict=True)
+    return [[node.operator.flops(f) for f in choice.candidate.spec.functions] for node, choice in pairs]
+
+
+def test_a_plan_without_latencies_is_predicted_without_them() -> None:
+    ideal, real = (compiled("ffn", "dgx-v100", ideal=ideal).bundle for ideal in (True, False))
+    assert ideal.predicted_ms is not None
+    assert real.predicted_ms is not None
+    assert ideal.predicted_ms < real.predicted_ms
+    assert time_plan(real, plan_machine(real, ideal=True)).predicted_ms == ideal.predicted_ms
+
+
+def test_a_matrix_product_by_hand() -> None:
+    """One site, no latencies: two products of f16 tensors, each by the roofline."""
+    text = (
+        "model m\ndim a=1024\ndim b=2048\ndim c=512\ninput x: f16[a,b]\nweight w: f16[b,c]\nweight v: f16[c]\n"
+        "y = matmul(x, w)\nz[a] = y[a,c] * v[c]\noutput z\n"
+    )
+    found = compile_model(text, "m.ein", CompileOptions(machine="dgx-v100", devices=1, ideal=True))
+    first, second = (works_of(found.program)[t] for t in (0, 1))
+    assert (first.flops, second.flops) == (2 * 1024 * 2048 * 512, 2 * 1024 * 512)
+    assert first.size == 2 * (1024 * 2048 + 2048 * 512 + 1024 * 512)
+    assert second.size == 2 * (1024 * 512 + 512 + 1024)
+    assert first.precision == second.precision == "f16"
+    expected = first.flops / 125e12 * 1e3 + second.size / 900e9 * 1e3  # the one computes, the other reads
+    assert predicted_ms(found.program, found.target.machine) == pytest.approx(expected)
+
+
+def test_transfers_and_copies_are_as_long_as_their_regions() -> None:
+    found = compiled("llama_block", "dgx-a100", preset="tiny", selector="random", seed=2)
+    program = found.program
+    kinds = set()
+    for task, work in zip(program.tasks, works_of(program), strict=True):
+        kinds.add(task.kind)
+        reads, writes = (
+            sum(r.block.size * program.buffers[r.buffer].dtype.itemsize for r in regions)
+            for regions in (task.reads, task.writes)
+        )
+        if task.kind is TaskKind.TRANSFER:
+            assert (work.size, work.target) == (reads, program.buffers[task.writes[0].buffer].site)
+        elif task.kind is TaskKind.KERNEL:
+            assert work.kind is Kind.RUN
+        else:
+            assert work.size == reads + writes
+        if task.kind is TaskKind.AGGREGATE:
+            assert work.kind is Kind.COMBINE
+            assert work.size == (len(task.reads) // len(task.writes) + 1) * writes
+    assert kinds >= {TaskKind.KERNEL, TaskKind.TRANSFER, TaskKind.AGGREGATE}
+
+
+@pytest.mark.parametrize("machine", ["dgx-v100", "dgx-h100"])
+@pytest.mark.parametrize("devices", [2, 5, 8])
+def test_an_exchange_between_kernels_takes_its_own_time(machine: str, devices: int) -> None:
+    """Rows are normalised, then columns: whatever a site has goes to all, when all have ended their first kernel."""
+    text = 'model m\ndim i=64\ndim j=80\ninput x: f16[i,j]\na = softmax(x, "j")\nb = softmax(a, "i")\noutput b\n'
+    found = compile_model(text, "m.ein", CompileOptions(machine=machine, devices=devices, ideal=True))
+    program = found.program
+    (exchange,) = (one for one in program.exchanges if one is not None)
+    assert all(output.exchange is None for output in program.outputs)
+    assert not any(task.kind is TaskKind.AGGREGATE for task in program.tasks)
+    fabric = found.target.machine
+    alone = simulate(exchange.program, fabric).completion_ms
+    fast = Machine(fabric.name, tuple(Site(1e15, site.memory_bytes) for site in fabric.sites), fabric.resources)
+    assert predicted_ms(program, fast) == pytest.approx(alone, rel=1e-6)
+    assert predicted_ms(program, fabric) > alone
+
+
+def test_kernels_are_never_free_of_their_bytes() -> None:
+    machine = load_machine("dgx-a100").ideal()
+    found = compiled("llama_block", "dgx-a100", preset="b1x1k", ideal=True)
+    for work in works_of(found.program):
+        if work.kind is Kind.RUN:
+            took = occupied_ms(work, machine.sites[0], 0.0)
+            assert took >= work.size / 1555e6 * (1 - 1e-12)
+            assert took >= work.flops / 312e12 * 1e3 * (1 - 1e-12)
+            assert math.isfinite(took)
