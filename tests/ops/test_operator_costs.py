@@ -76,7 +76,8 @@ def test_a_contraction_cut_in_pieces_costs_as_many_operations_in_all() -> None:
     extents = [index.extent for index in operator.indices]
     assert one == 2 * math.prod(extents)
     for cuts in ((2, 1, 1), (1, 3, 1), (2, 2, 2), (1, 1, 4)):
-        chosen = tuple(ShardableIndex("i", extent).intervals(count) for extent, count in zip(extents, cuts, strict=True))
+        pairs = zip(extents, cuts, strict=True)
+        chosen = tuple(ShardableIndex("i", extent).intervals(count) for extent, count in pairs)
         functions = operator.build_spec(chosen).functions
         assert sum(map(operator.flops, functions)) == one
         assert sum(map(operator.traffic, functions)) > operator.traffic(whole(operator))

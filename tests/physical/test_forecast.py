@@ -34,7 +34,6 @@ def compiled(model: str, machine: str, **options: object) -> Compiled:
         ("ffn", {"selector": "random", "seed": 5, "devices": 6}),
         ("llama_block", {"preset": "tiny", "selector": "random", "seed": 1}),
         ("llama_block", {"preset": "b8x1k"}),
-        ("llama_decode", {}),
         ("bert", {"selector": "greedy", "devices": 4}),
     ],
 )
