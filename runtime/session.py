@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     from runtime.trace import Trace
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
+HOST = "host"
+"""The machine of plans for the CPU."""
 
 
 class Session:
     """Made from a bundle that `runtime.bundle.decode` or the compiler made.
 
     `backend` is auto, cpu or cuda (or null, which computes nothing); `devices` gives each site its device, and the CPU
-    takes any. Raises MissingFault where a backend or memory is not there, and PlanFault for kernels that the runtime
-    does not have.
+    takes any. Auto takes the GPUs where some are visible, and the CPU for plans that were compiled for the host.
+    `no_peer` says what two GPUs do that cannot reach each other's memory: `stage` through the host, or `refuse`.
+    Raises MissingFault where a backend, devices or memory are not there, and PlanFault for kernels that the runtime
+    does not have. Close it, or use it in a `with` statement, to give a GPU's memory back.
     """
 
     def __init__(
@@ -35,12 +39,13 @@ class Session:
         backend: str = "auto",
         devices: Sequence[int] | None = None,
         *,
+        no_peer: str = "stage",
         executor: Executor | None = None,
     ) -> None:
         self.bundle = bundle
         if devices is not None and len(devices) != len(bundle.memory):
             raise PlanFault(f"{len(devices)} devices are given for a plan of {len(bundle.memory)} sites")
-        self._executor = executor if executor is not None else _executor(bundle, backend)
+        self._executor = executor if executor is not None else _executor(bundle, backend, devices, no_peer)
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
         self._wanted = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}
@@ -55,6 +60,29 @@ class Session:
     @property
     def backend(self) -> str:
         return self._executor.name
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How the backend runs the plan, where it has more to say than its name: devices, kernels, versions."""
+        facts = getattr(self._executor, "facts", None)
+        return {} if facts is None else dict(facts())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should be told of how the plan runs."""
+        return tuple(getattr(self._executor, "notes", ()))
+
+    def close(self) -> None:
+        """Gives back what the backend holds; nothing can be loaded, executed or offloaded afterwards."""
+        close = getattr(self._executor, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -168,11 +196,13 @@ class Session:
         self._loaded.add(name)
 
 
-def _executor(bundle: Bundle, backend: str) -> Executor:
+def _executor(bundle: Bundle, backend: str, devices: Sequence[int] | None, no_peer: str) -> Executor:
     if backend not in BACKENDS:
         raise MissingFault(f"there is no backend '{backend[:40]}'", hint=f"there are {', '.join(BACKENDS)}")
-    if backend == "cuda":
-        raise MissingFault("this version runs plans on the CPU only", hint="use the backend cpu or auto")
+    if backend == "cuda" or (backend == "auto" and _gpus_wanted(bundle)):
+        from runtime.executors.cuda import CudaExecutor
+
+        return CudaExecutor(bundle, devices, no_peer=no_peer)
     if backend == "null":
         from runtime.executors.null import NullExecutor
 
@@ -180,6 +210,13 @@ def _executor(bundle: Bundle, backend: str) -> Executor:
     from runtime.executors.cpu import CpuExecutor
 
     return CpuExecutor(bundle)
+
+
+def _gpus_wanted(bundle: Bundle) -> bool:
+    """Whether a plan is for GPUs, and some are visible and can be used."""
+    from runtime.executors.cuda_visible import cupy_installed, gpus_visible
+
+    return bundle.machine != HOST and gpus_visible() > 0 and cupy_installed()
 
 
 def _key(lower: Sequence[int], upper: Sequence[int]) -> Any:

@@ -14,10 +14,10 @@ from runtime.errors import MissingFault
 from runtime.executors.cuda_driver import DriverError
 from runtime.kernels.gpu_base import Target
 
-INSTALL_HINT = "pip install 'einc[cuda12]' (or einc[cuda13], for drivers of CUDA 13)"
+INSTALL_HINT = "pip install 'einc[cuda12]' (einc[cuda13] where the driver is for CUDA 13); --backend cpu needs no GPU"
 
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
-_NO_DRIVER, _NO_DEVICE = 35, 100
+_NO_DEVICE = 100  # cudaErrorNoDevice
 _PORTABLE = 1  # cudaHostAllocPortable: pinned for every device
 
 CALLS: dict[str, int] = {
@@ -57,10 +57,8 @@ class CupyDriver:
             self._devices = self._call("getDeviceCount")
         except DriverError as error:
             if error.status == _NO_DEVICE:
-                raise MissingFault("there is no GPU here that CUDA can use") from error
-            hint = "install NVIDIA's driver, or run on the CPU with --backend cpu"
-            if error.status == _NO_DRIVER:
-                hint = f"install NVIDIA's driver, or one that is as new as cupy's CUDA: {INSTALL_HINT}"
+                raise MissingFault("CUDA finds no GPU here", hint="--backend cpu runs plans without one") from error
+            hint = f"install or update NVIDIA's driver, or take the cupy that fits it: {INSTALL_HINT}"
             raise MissingFault(f"CUDA cannot be used here: {error.text}", hint=hint) from error
 
     def _call(self, name: str, *arguments: int) -> Any:

@@ -19,7 +19,8 @@ def map_sites(sites: int, devices: Sequence[int] | None, found: int) -> tuple[in
     if devices is None:
         if sites > found:
             together = ",".join(str(site * found // sites) for site in range(sites)) if found else "0"
-            advice = f"--devices {together} puts several sites on one GPU" if found else "--backend cpu runs it here"
+            advice = f"--devices {together} puts several sites on one GPU; " if found else ""
+            advice += "--backend cpu needs none"
             raise MissingFault(f"the plan has {sites} sites, and {there}", hint=advice)
         return tuple(range(sites))
     missing = sorted({device for device in devices if not 0 <= device < found})

@@ -261,7 +261,7 @@ def test_an_archive_bomb_is_refused_unread(run: Callable[..., Any], tmp_path: Pa
         ((*GIVEN, "-o", "y=missing/y.npy"), 73, "missing/y.npy"),
         ((*GIVEN, "-o", "y=/dev/full"), 73, "/dev/full"),
         ((*GIVEN, "--expect", "y=x.npy"), 65, "expected f32[9, 5]"),
-        ((*GIVEN, "--backend", "cuda"), 69, "CPU"),
+        ((*GIVEN, "--backend", "cuda", "--devices", "9,9,9,9,9,9,9,9"), 69, "GPU"),
         ((*GIVEN, "--backend", "tpu"), 2, "tpu"),
         ((*GIVEN, "--devices", "0,1"), 65, "8 sites"),
         ((*GIVEN, "--repeat", "0"), 2, "repeat"),

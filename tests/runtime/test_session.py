@@ -104,8 +104,8 @@ def test_offloading_needs_an_execution_and_an_output(bundle):
 
 
 def test_backends_and_devices(bundle):
-    with pytest.raises(MissingFault, match="CPU only") as caught:
-        Session(bundle, backend="cuda")
+    with pytest.raises(MissingFault) as caught:
+        Session(bundle, backend="cuda", devices=(99, 99))
     assert caught.value.exit_code == 69
     with pytest.raises(MissingFault, match="no backend 'tpu'"):
         Session(bundle, backend="tpu")

@@ -55,6 +55,12 @@ if TYPE_CHECKING:
 )
 @click.option("--backend", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="What to run on.")
 @click.option("--devices", type=Devices(), help="The device of every site, such as 0,0,1,1.")
+@click.option(
+    "--no-peer",
+    type=click.Choice(["stage", "refuse"]),
+    default="stage",
+    help="What GPUs do that cannot reach each other's memory: send through the host's, or not run.",
+)
 @click.option("--check", is_flag=True, help="Compare with the unpartitioned computation.")
 @click.option("--expect", multiple=True, metavar="y.npy", help="Compare an output with a file.")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, help="Run this many times, and time each.")
@@ -67,6 +73,7 @@ def run_command(
     targets: tuple[str, ...],
     backend: str,
     devices: int | tuple[int, ...] | None,
+    no_peer: str,
     check: bool,
     expect: tuple[str, ...],
     repeat: int,
@@ -75,7 +82,8 @@ def run_command(
 ) -> None:
     """Execute a plan on arrays.
 
-    Every plan runs on the CPU, whatever machine it was compiled for, with its sites in memory.
+    Plans run on GPUs where some are visible, one site each or as --devices says. Every plan runs on the CPU, too,
+    whatever machine it was compiled for, with its sites in memory.
     """
     if as_json and _uses_stdout(targets):
         raise click.UsageError("-o - and --json both need standard output")
@@ -90,12 +98,15 @@ def run_command(
         if trace is not None:
             output.require_writable(trace)
         phase("loading inputs and weights")
-        session = Session(bundle, backend, (devices,) if isinstance(devices, int) else devices)
-        given = _load(session, inputs, weights, keep=check)
-        phase("running the plan")
-        times = [session.execute(trace=trace is not None) for _ in range(repeat)]
-        results = {bundle.tensors[out.tensor].name: session.offload(bundle.tensors[out.tensor].name)
-                   for out in bundle.outputs}  # fmt: skip
+        sites = (devices,) if isinstance(devices, int) else devices
+        with Session(bundle, backend, sites, no_peer=no_peer) as session:
+            for note in session.notes:
+                output.note(note)
+            given = _load(session, inputs, weights, keep=check)
+            phase("running the plan")
+            times, facts = _execute(session, repeat, traced=trace is not None)
+            results = {bundle.tensors[out.tensor].name: session.offload(bundle.tensors[out.tensor].name)
+                       for out in bundle.outputs}  # fmt: skip
         phase("writing the outputs")
         arrays.write_outputs(targets, results)
         if trace is not None and session.trace is not None:
@@ -104,7 +115,25 @@ def run_command(
         if check or expect:
             phase("comparing with the unpartitioned computation")
             comparison = _compare(bundle, results, given if check else None, expect)
-    _report(bundle, session.backend, times, comparison, as_json=as_json, quiet=_uses_stdout(targets))
+    _report(bundle, session.backend, times, facts, comparison, as_json=as_json, quiet=_uses_stdout(targets))
+
+
+def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float], dict[str, Any]]:
+    """The milliseconds of every run, and what the backend has to say of itself.
+
+    Tracing costs the CPU nothing worth speaking of. On GPUs it takes the plan's graph apart, and gets a run of its own.
+    """
+    apart = session.backend == "cuda"
+    times, launches = [], []
+    for _ in range(repeat):
+        times.append(session.execute(trace=traced and not apart))
+        launches.append(session.facts.get("host_us"))
+    facts = session.facts
+    if facts:
+        facts["host_us"] = launches
+    if traced and apart:
+        session.execute(trace=True)
+    return times, facts
 
 
 def _load(session: Session, inputs: tuple[str, ...], weights: str | None, *, keep: bool) -> dict[str, Array]:
@@ -149,7 +178,14 @@ def _compare(
 
 
 def _report(
-    bundle: Bundle, backend: str, times: list[float], comparison: Comparison | None, *, as_json: bool, quiet: bool
+    bundle: Bundle,
+    backend: str,
+    times: list[float],
+    facts: dict[str, Any],
+    comparison: Comparison | None,
+    *,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     shapes = {
         bundle.tensors[out.tensor].name: {
@@ -159,7 +195,7 @@ def _report(
         for out in bundle.outputs
     }
     errors = {"max_abs_error": None, "max_rel_error": None} if comparison is None else comparison.json()
-    document = {"backend": backend, "outputs": shapes, "ms": times, **errors}
+    document = {"backend": backend, "outputs": shapes, "ms": times, **errors, **facts}
     if comparison is not None and not comparison.holds:
         raise ComparisonFailed(f"the results are not what they should be: {comparison}", document)
     if as_json:
