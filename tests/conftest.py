@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+# The suite is the same on every machine: also where there are GPUs, which `make gpu-check` is for.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -205,7 +205,8 @@ def _report(
     shown = ", ".join(f"{name} {facts['dtype']}{facts['shape']}" for name, facts in shapes.items())
     timing = f"{best:.3f} ms" if len(times) == 1 else f"{best:.3f} ms (median of {len(times)})"
     tell = output.note if quiet else output.say
-    tell(f"{bundle.model} on the {backend}, {len(bundle.devices)} sites: {shown} in {timing}")
+    where = "GPU" if backend == "cuda" else backend
+    tell(f"{bundle.model} on the {where}, {len(bundle.devices)} sites: {shown} in {timing}")
     if comparison is not None:
         tell(f"as it should be: {comparison}")
 

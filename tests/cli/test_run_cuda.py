@@ -1,0 +1,103 @@
+"""`einc run --backend cuda` on the fake driver: what it prints, and which backend is chosen by itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from einc.cli.main import main
+from runtime.bundle import decode
+from runtime.executors import cuda, cuda_visible
+from runtime.session import Session
+
+sys.path.append(str(Path(__file__).parents[1] / "runtime"))
+from cuda_fake import FakeDriver, NumpyKernels
+
+SITES = 4
+GIVEN = ("--inputs", "rand:0", "--weights", "rand:1")
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = Path(__file__).parents[2] / "models" / "chain_c.ein"
+    assert (
+        main(["compile", str(model), "-m", "dgx-h100", "--devices", str(SITES), "-D", "scale=300", "-o", "p.bin"]) == 0
+    )
+    return "p.bin"
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    fake = FakeDriver(2, unreachable={(0, 1), (1, 0)})
+    monkeypatch.setattr(cuda, "_real_driver", lambda: fake)
+    monkeypatch.setattr(cuda, "_real_kernels", lambda: NumpyKernels(fake))
+    monkeypatch.setattr(cuda_visible, "gpus_visible", lambda: fake.devices)
+    monkeypatch.setattr(cuda_visible, "cupy_installed", lambda: True)
+    return fake
+
+
+def test_a_plan_runs_and_is_reported(plan, driver, einc):
+    result = einc(
+        "run", plan, *GIVEN, "--devices", "0,0,1,1", "--check", "--repeat", "3", "--trace", "t.json", "--json"
+    )
+    assert result.code == 0, result.err
+    said = json.loads(result.out)
+    assert said["backend"] == "cuda"
+    assert len(said["ms"]) == len(said["host_us"]) == 3
+    assert said["max_rel_error"] < 1e-2
+    assert [device["sites"] for device in said["devices"]] == [[0, 1], [2, 3]]
+    assert {kernel["provider"] for kernel in said["kernels"]} == {"numpy", "cuda"}
+    assert said["versions"] == {"numpy": np.__version__}
+    assert "GPUs 0 and 1 cannot reach each other's memory" in result.err
+    assert driver.counts["launch"] == 3
+    assert not driver.leaks()
+    events = json.loads(Path("t.json").read_text())["traceEvents"]
+    tasks = {event["args"]["task"] for event in events if event.get("ph") == "X" and "task" in event.get("args", {})}
+    assert tasks <= set(range(len(decode(Path(plan).read_bytes()).tasks)))
+    assert len(tasks) > SITES
+
+
+def test_what_is_missing_is_told_with_its_exit_code(plan, driver, einc):
+    result = einc("run", plan, *GIVEN)
+    assert result.code == 69
+    assert "the plan has 4 sites, and 2 GPUs are visible" in result.err
+    assert "--devices 0,0,1,1" in result.err
+    result = einc("run", plan, *GIVEN, "--devices", "0,0,1,1", "--no-peer", "refuse")
+    assert result.code == 69
+    assert "--no-peer stage" in result.err
+    assert not driver.leaks()
+
+
+def test_a_failing_device_is_one_error(plan, driver, einc):
+    driver.fail_at, driver.lost = 150, True
+    result = einc("run", plan, *GIVEN, "--devices", "0,0,1,1")
+    assert result.code == 70, result.err
+    assert result.err.count("injected") == 1
+    assert "Traceback" not in result.err
+    assert not driver.leaks()
+
+
+@pytest.mark.parametrize(
+    ("machine", "visible", "cupy", "expected"),
+    [
+        ("dgx-h100", 4, True, "cuda"),
+        ("dgx-h100", 4, False, "cpu"),
+        ("dgx-h100", 0, True, "cpu"),
+        ("host", 4, True, "cpu"),
+    ],
+)
+def test_the_backend_is_chosen(machine, visible, cupy, expected, plan, driver, monkeypatch):
+    import msgspec
+
+    driver.devices, driver.unreachable = SITES, set()
+    monkeypatch.setattr(cuda_visible, "gpus_visible", lambda: visible)
+    monkeypatch.setattr(cuda_visible, "cupy_installed", lambda: cupy)
+    bundle = msgspec.structs.replace(decode(Path(plan).read_bytes()), machine=machine)
+    with Session(bundle) as session:
+        assert session.backend == expected
+    assert not driver.leaks()
