@@ -1,0 +1,36 @@
+"""Whole plans are predicted fast enough to be compared while compiling."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from einc.compiler import compile_model
+from einc.options import CompileOptions
+from einc.physical.forecast import works_of
+from einc.predict.timeline import timeline
+
+MODELS = Path(__file__).parents[2] / "models"
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "most"),
+    [
+        ("llama_block", "dgx-a100", 0.3),
+        ("llama_block", "dgx-v100", 0.3),
+        pytest.param("llama", "dgx-v100", 3.0, marks=pytest.mark.slow),
+        pytest.param("llama_block", "gb200-nvl72", 5.0, marks=pytest.mark.slow),
+    ],
+)
+def test_predicting_is_fast(model: str, machine: str, most: float) -> None:
+    text = (MODELS / f"{model}.ein").read_text()
+    found = compile_model(text, f"{model}.ein", CompileOptions(machine=machine, schedule="naive"))
+    program = found.program
+    best = float("inf")
+    for _ in range(3):
+        start = time.process_time()
+        timeline(works_of(program), found.target.machine)
+        best = min(best, time.process_time() - start)
+    assert best < most
