@@ -63,6 +63,30 @@ def test_proposals_from_files_and_commands(tmp_path: Path, einc: Callable[..., A
     path.write_text("IN: A @ 0\nOUT: A @ 1\n")
     proposals = tmp_path / "proposals"
     proposals.write_text("no program\n---\nIN: A @ 0\nOUT: A @ 1\nA @ 0 -> 1\n")
-    arguments = ("exprog", "optimize", path, "-m", "dgx-v100", "--propose", proposals)
-    assert einc(*arguments, "--propose-command", "cat").code == 0
-    assert einc(*arguments, "--propose-command", "'").code == 2
+    arguments = ("exprog", "optimize", path, "-m", "dgx-v100", "--propose")
+    result = einc(*arguments, proposals, "--propose", "command:cat", "--json")
+    assert result.code == 0
+    told = result.json()["proposals"]
+    assert [line.partition(":")[0] for line in told] == ["proposal 1.1", "proposal 1.2", "proposal 2.1"]
+    assert all(line in result.err for line in told)
+    for wrong in (
+        "command:'",
+        "command:",
+        "llm:",
+        "llm:http://localhost/v1",
+        "llm:http://[/v1?model=m",
+        tmp_path / "no",
+    ):
+        assert einc(*arguments, wrong).code == 2
+    assert einc(*arguments, proposals, "--naive").code == 2
+
+
+def test_the_naive_body_alone(preamble: Path, tmp_path: Path, einc: Callable[..., Any]) -> None:
+    document = einc("exprog", "optimize", preamble, "-m", "dgx-v100", "--naive", "--json").json()
+    assert document["completion_ms"] == document["naive_ms"] >= document["bound_ms"] >= document["bound_free_ms"]
+    assert document["splits"] == {}
+    target = tmp_path / "naive.exprog"
+    target.write_text(document["program"])
+    simulated = einc("exprog", "simulate", target, "-m", "dgx-v100", "--naive", "--json").json()
+    assert simulated["program"] == document["program"]
+    assert simulated["completion_ms"] == document["completion_ms"]

@@ -6,9 +6,8 @@ import pytest
 from exprog_oracle import SWAP
 
 from einc.errors import ProgramError
-from einc.exprog.printer import print_program
-from einc.exprog.synthesis import Command, Text, read_preamble, synthesize
-from einc.exprog.synthesis.proposers import candidates, read_candidate
+from einc.exprog.synthesis import Command, Text, naive_synthesis, read_preamble, synthesize
+from einc.exprog.synthesis.proposers import Answer, Question, candidates, consult, read_candidate
 from einc.machines.load import load_machine
 
 MACHINE = load_machine("dgx-h100").ideal()
@@ -25,6 +24,11 @@ def propose(*proposers):
         PREAMBLE, MACHINE, time_limit=1e-9, proposers=proposers, progress=lambda what, best: said.append(what)
     )
     return found, said
+
+
+def question(number=0, answers=(), seconds=60.0):
+    naive = naive_synthesis(PREAMBLE, MACHINE)
+    return Question(PREAMBLE, MACHINE, naive.program, naive.completion_ms, seconds, number, answers)
 
 
 def test_a_split_proposal_is_taken():
@@ -62,7 +66,10 @@ def test_hostile_replies_harm_nothing(text):
 def test_a_command_reads_the_preamble_and_writes_programs():
     program = "import sys; text = sys.stdin.read(); print(text); print('A @ 0 -> 1; B @ 1 -> 0; A+B @ 0, 1')"
     command = Command((sys.executable, "-c", program))
-    assert read_candidate(command.propose(print_program(PREAMBLE)), PREAMBLE, MACHINE)[1] == {}
+    reply = command.propose(question())
+    assert reply is not None
+    assert read_candidate(reply, PREAMBLE, MACHINE)[1] == {}
+    assert command.propose(question(1)) is None
     found, said = propose(command)
     assert not [what for what in said if "refused" in what]
     assert found.completion_ms == found.naive_ms
@@ -81,6 +88,37 @@ def test_commands_that_fail_are_left_out(arguments, reason):
     found, said = propose(Command(arguments, seconds=2))
     assert any(reason in what for what in said)
     assert found.completion_ms == found.naive_ms
+
+
+def test_every_proposal_gets_a_line_of_printable_characters():
+    found, _ = propose(Text("\x1b[31mA @ 0\n---\n" + BARE + "\n---\n" + SWAP), Text("A" * (1 << 23)))
+    assert [line.split(":")[0] for line in found.proposals] == [
+        "proposal 1.1", "proposal 1.2", "proposal 1.3", "proposer 2"
+    ]  # fmt: skip
+    assert all(line.isprintable() and len(line) <= 300 for line in found.proposals)
+    refused, invalid, timed, long = found.proposals
+    assert "refused" in refused
+    assert "not valid: A+B is required at site 0 and never gets there" in invalid
+    assert timed == f"proposal 1.3: {found.naive_ms:.3f} ms"
+    assert "more than" in long
+
+
+def test_rounds_go_on_until_the_proposer_has_no_more_to_say():
+    asked = []
+
+    class Thinking:
+        def propose(self, question):
+            asked.append(question)
+            return ["nothing\n---\nsomething", "", "more"][question.round] if question.round < 3 else None
+
+    answers = list(consult(Thinking(), lambda number, answers: question(number, answers), str.upper))
+    assert answers == [
+        Answer("nothing\n", "NOTHING\n"),
+        Answer("something\n", "SOMETHING\n"),
+        Answer("", "there is no program in this reply"),
+        Answer("more\n", "MORE\n"),
+    ]
+    assert [len(one.answers) for one in asked] == [0, 2, 3, 4]
 
 
 def test_texts_without_end_are_refused():

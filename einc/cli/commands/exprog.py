@@ -101,7 +101,14 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
         output.say(f"{completion:.3f} ms")
 
 
-@click.command("optimize", cls=Command, epilog=examples("einc exprog optimize swap.exprog -m dgx-h100 -o fast.exprog"))
+@click.command(
+    "optimize",
+    cls=Command,
+    epilog=examples(
+        "einc exprog optimize swap.exprog -m dgx-h100 -o fast.exprog",
+        "einc exprog optimize swap.exprog -m dgx-h100 --propose 'llm:http://localhost:8080/v1?model=qwen3'",
+    ),
+)
 @click.argument("file", metavar="FILE")
 @machine_option(required=True)
 @_ideal
@@ -116,15 +123,13 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seeds the random changes.")
 @click.option(
-    "--propose", "proposed", multiple=True, metavar="FILE", help="A file of candidate programs, lines --- between them."
-)
-@click.option(
-    "--propose-command",
-    "commands",
+    "--propose",
+    "sources",
     multiple=True,
-    metavar="COMMAND",
-    help="A command that reads the preamble and writes candidates.",
+    metavar="SOURCE",
+    help="Candidates from a FILE, from command:LINE or from llm:URL?model=NAME.",
 )
+@click.option("--naive", is_flag=True, help="No search: the naive body.")
 @click.option("-o", "--output", "target", metavar="FILE", help="Write the program found; otherwise it is printed.")
 @json_option
 def optimize_command(
@@ -134,8 +139,8 @@ def optimize_command(
     time_limit: float | None,
     iterations: int,
     seed: int,
-    proposed: tuple[str, ...],
-    commands: tuple[str, ...],
+    sources: tuple[str, ...],
+    naive: bool,
     target: str | None,
     as_json: bool,
 ) -> None:
@@ -144,28 +149,37 @@ def optimize_command(
     Partitions declared by size get their members too. A body in FILE is a candidate; nothing worse than the naive body
     is returned. The same FILE, machine, iterations and seed give the same program, unless the time limit or Ctrl-C ends
     the search: then it is the best found so far.
+
+    Candidates from elsewhere are checked and timed like those of the search; what became of each is told in a line. The
+    key for an endpoint is taken from EINC_LLM_KEY.
     """
     from einc.exprog.parser import parse
-    from einc.exprog.synthesis import Text, open_program, synthesize
+    from einc.exprog.synthesis import naive_synthesis, open_program, synthesize
 
+    if naive and sources:
+        raise click.UsageError("--naive takes no candidates: leave out --propose")
     if target is not None:
         output.require_writable(target)
     model = _machine(machine, ideal)
     assert model is not None
     tree = parse(files.read_text(file), file)
     preamble = open_program(tree, model)
-    proposers: list[Proposer] = [Text(files.read_text(path)) for path in proposed]
-    proposers += [_command(command) for command in commands]
-    with phases() as phase:
-        found = synthesize(
-            preamble,
-            model,
-            iterations=iterations,
-            time_limit=time_limit,
-            seed=seed,
-            proposers=proposers,
-            progress=lambda what, best: phase(f"{what}, best {best:.3f} ms"),
-        )
+    proposers = [_proposer(source) for source in sources]
+    if naive:
+        found = naive_synthesis(preamble, model)
+    else:
+        with phases() as phase:
+            found = synthesize(
+                preamble,
+                model,
+                iterations=iterations,
+                time_limit=time_limit,
+                seed=seed,
+                proposers=proposers,
+                progress=lambda what, best: phase(f"{what}, best {best:.3f} ms"),
+            )
+    for line in found.proposals:
+        output.note(line)
     text = _print(found.program)
     if target is not None:
         output.write_text(target, text)
@@ -174,7 +188,7 @@ def optimize_command(
         bounds = {"bound_ms": found.bound.bound_ms, "bound_by": found.bound.bound_by}
         free = {"bound_free_ms": _bounds(tree, model)["bound_ms"]}
         document = {"valid": True, **times, **bounds, **free, "splits": dict(found.splits), "program": text}
-        output.say_json(document)
+        output.say_json(document | {"proposals": list(found.proposals)})
         return
     summary = f"{found.completion_ms:.3f} ms (the naive body: {found.naive_ms:.3f} ms)\n"
     summary += f"no program takes less than {found.bound.bound_ms:.3f} ms"
@@ -191,17 +205,26 @@ def optimize_command(
         output.say(summary)
 
 
-def _command(text: str) -> Proposer:
+def _proposer(source: str) -> Proposer:
+    """Where candidates come from: `command:LINE`, `llm:URL?model=NAME`, or else a file."""
     import shlex
 
     from einc.exprog.synthesis import Command as Asked
+    from einc.exprog.synthesis import Text
 
+    kind, _, rest = source.partition(":")
+    if kind == "llm":
+        from einc.exprog.synthesis.endpoint import read_endpoint
+
+        return read_endpoint(rest)
+    if kind != "command":
+        return Text(files.read_text(source))
     try:
-        arguments = shlex.split(text)
+        arguments = shlex.split(rest)
     except ValueError as error:
-        raise click.UsageError(f"--propose-command {text!r}: {error}") from None
+        raise click.UsageError(f"--propose {source!r}: {error}") from None
     if not arguments:
-        raise click.UsageError("--propose-command is empty")
+        raise click.UsageError(f"--propose {source!r}: which command?")
     return Asked(tuple(arguments))
 
 

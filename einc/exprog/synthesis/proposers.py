@@ -1,4 +1,5 @@
-"""Candidate programs from elsewhere: files, or a command that reads the preamble and writes programs.
+"""Candidate programs from elsewhere: files, a command that reads the preamble and writes programs, or whoever else
+answers questions (`endpoint.py` asks a language model).
 
 Whatever comes is only text until it has been parsed, found to be a program for the same preamble (its atoms split or
 not), checked and timed; what fails on the way is left out with a reason.
@@ -9,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from einc.errors import ProgramError
+from einc.exprog.printer import print_program
 from einc.exprog.program import Program
 from einc.exprog.resolve import read_program
 from einc.exprog.synthesis.splitting import split
@@ -25,13 +27,61 @@ SEPARATOR = "---"
 MOST_TEXT = 1 << 22
 MOST_ACTIONS = 20_000
 MOST_CANDIDATES = 64
+MOST_ROUNDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A candidate, and what became of it in words: its time, or why it does not count."""
+
+    text: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a proposer may know: a preamble without a body, the machine, the best program so far and its time in ms.
+
+    `answers` are this proposer's candidates of all rounds so far, and `seconds` what is left of the search's time.
+    """
+
+    preamble: Program
+    machine: Machine
+    best: Program
+    best_ms: float
+    seconds: float
+    round: int = 0
+    answers: tuple[Answer, ...] = ()
 
 
 class Proposer(Protocol):
     """A source of candidates."""
 
-    def propose(self, preamble: str) -> str:
-        """Candidate programs for the text of a preamble, with lines `---` between them. Raises ProgramError."""
+    def propose(self, question: Question) -> str | None:
+        """Candidate programs, with lines `---` between them, or None where there are no more. Raises ProgramError."""
+
+
+def consult(
+    proposer: Proposer, ask: Callable[[int, tuple[Answer, ...]], Question], consider: Callable[[str], str]
+) -> Iterator[Answer]:
+    """Ask a proposer, round after round until it has no more to say, and yield all its candidates with their outcomes.
+
+    `ask` makes the question from the round and the answers before; `consider` tells the outcome of a candidate.
+    Raises ProgramError where the proposer fails.
+    """
+    answers: tuple[Answer, ...] = ()
+    for number in range(MOST_ROUNDS):
+        reply = proposer.propose(ask(number, answers))
+        if reply is None:
+            return
+        empty = True
+        for text in candidates(reply):
+            empty = False
+            answers += (Answer(text, consider(text)),)
+            yield answers[-1]
+        if empty:
+            answers += (Answer(reply, "there is no program in this reply"),)
+            yield answers[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +90,8 @@ class Text:
 
     text: str
 
-    def propose(self, preamble: str) -> str:
-        return self.text
+    def propose(self, question: Question) -> str | None:
+        return None if question.round else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +104,10 @@ class Command:
     arguments: Sequence[str]
     seconds: float = 60.0
 
-    def propose(self, preamble: str) -> str:
+    def propose(self, question: Question) -> str | None:
+        if question.round:
+            return None
+        preamble = print_program(question.preamble)
         name = self.arguments[0]
         try:
             process = subprocess.Popen(
