@@ -7,7 +7,6 @@ must pass: the naive body is the first of them, so that nothing worse is ever re
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import time
@@ -19,7 +18,8 @@ from einc.exprog.bounds import Certificate, bound
 from einc.exprog.checker import check
 from einc.exprog.evaluator import Evaluator
 from einc.exprog.naive import naive_body
-from einc.exprog.program import Action, Program
+from einc.exprog.program import Program
+from einc.exprog.simulator import simulate
 from einc.exprog.synthesis.demands import Demand
 from einc.exprog.synthesis.fabric import Fabric, fabric_of
 from einc.exprog.synthesis.local import MOST_ACTIONS as MOST_REWRITTEN
@@ -56,17 +56,8 @@ _WORTH_LENGTH = 0.002
 _TASKS = 200
 """Tasks of a body that an iteration is meant for: a larger one is changed less often."""
 
-_TOGETHER = (1, 2, 3)
-"""Transfers that share a resource at a time where they have latencies."""
-
-_FAR = 1.5
-"""Candidates are timed up to so many times the best time."""
-
 MOST_TOLD = 300
 """Characters of a line about a proposal."""
-
-_REWRITTEN = 10
-"""Actions of a body that an iteration of rewriting is meant for: a larger one is rewritten less often."""
 
 Progress = Callable[[str, float], None]
 """Is told what is being done, and the best time so far in ms."""
@@ -166,12 +157,12 @@ class _Search:
     def begin(self, proposers: Sequence[Proposer]) -> None:
         """The candidates that need no search: the naive body, the given one, and proposals."""
         naive = _naive(self.preamble, self.machine)
-        self.offer_program(naive, {}, "naive body")
+        self.offer(naive, {}, "naive body")
         self.naive_ms = self.best_ms
         if self.best is None:
             raise ProgramError(check(naive, self.machine).faults[0].message)
         if self.preamble.actions and not is_open(self.preamble):
-            self.offer_program(self.preamble, {}, "given body")
+            self.offer(self.preamble, {}, "given body")
         for number, proposer in enumerate(proposers, 1):
             self.say(f"asking proposer {number}")
             try:
@@ -188,6 +179,7 @@ class _Search:
 
     def consider(self, text: str) -> str:
         """A program that somebody proposes counts only if it is valid for this preamble; returns what became of it."""
+        before = self.best_ms
         try:
             program, splits = read_candidate(text, self.preamble, self.machine)
             faults = check(program, self.machine).faults
@@ -196,8 +188,8 @@ class _Search:
             taken = Evaluator(dataclasses.replace(program, actions=()), self.machine).completion(program.actions)
         except ProgramError as error:
             return f"refused: {error.message}"
-        self.offer_program(program, splits, "proposal")
-        return f"{taken:.3f} ms" + (", the best so far" if self.best is program else "")
+        self.offer(program, splits, "proposal")
+        return f"{taken:.3f} ms" + (", the best so far" if self.best_ms < before else "")
 
     def tell(self, what: str) -> None:
         """Keep a line about a proposal; what others wrote is shown as one line of printable characters."""
@@ -213,7 +205,7 @@ class _Search:
                 return
         self.say("placing")
         placed, demands, packing = place(self.preamble, fabric, 0.02, self.stop)
-        self.offer_program(naive_body(placed, self.machine), {}, "naive body")
+        self.offer(naive_body(placed, self.machine), {}, "naive body")
         if demands:
             self.construct(placed, demands, packing, fabric, iterations, most_actions, seed)
         self.refine(packing.fullest_ms * self.enough, iterations, seed)
@@ -235,7 +227,6 @@ class _Search:
         seen: set[tuple[int, ...]] = set()
         best: tuple[float, Tasks, Schedule, dict[str, int]] | None = None
         patience = _PATIENCE
-        overlaps = _TOGETHER if fabric.transfer_latency else _TOGETHER[:1]
         for actions in _grains(most_actions) if splittable else _GRAINS[:1]:
             if self.stop() or self.best_ms <= goal:
                 break
@@ -249,23 +240,21 @@ class _Search:
             tasks = tasks_of(demands, choose_routes(demands, pieces, packing, fabric), fabric)
             self.say(f"{len(tasks.actions)} actions")
             schedule = first_schedule(tasks, seed)
-            evaluator = Evaluator(split(placed, splits), self.machine)
-            taken = self.offer(evaluator, plain_actions(tasks), splits, "without waits")
-            for together in overlaps:
-                taken = min(taken, self.offer_schedule(evaluator, tasks, schedule, splits, together))
-            gain = math.inf if best is None else best[0] / taken
+            cut = split(placed, splits)
+            self.offer(dataclasses.replace(cut, actions=plain_actions(tasks)), splits, "without waits")
+            self.offer_schedule(cut, tasks, schedule, splits)
+            gain = math.inf if best is None else best[0] / schedule.makespan
             if gain > 1:
-                best = taken, tasks, schedule, splits
+                best = schedule.makespan, tasks, schedule, splits
             patience = patience - 1 if gain < _WORTHWHILE else _PATIENCE
             if not patience:
                 break
         if best is not None and self.best_ms > goal:
             _, tasks, schedule, splits = best
-            evaluator = Evaluator(split(placed, splits), self.machine)
+            cut = split(placed, splits)
             rounds = iterations * _TASKS // max(_TASKS, len(tasks.actions))
             for better in improved_schedules(tasks, schedule, seed, rounds, self.stop, goal):
-                for together in overlaps:
-                    self.offer_schedule(evaluator, tasks, better, splits, together)
+                self.offer_schedule(cut, tasks, better, splits)
 
     def refine(self, goal: float, iterations: int, seed: int) -> None:
         """Rewrites of the best body, where it is small enough."""
@@ -273,41 +262,26 @@ class _Search:
         if self.best_ms <= goal or len(self.best.actions) > MOST_REWRITTEN:
             return
         self.say("rewriting")
-        rounds = iterations * _REWRITTEN // max(_REWRITTEN, len(self.best.actions))
-        for better in improve(self.best, self.machine, seed, rounds, self.stop):
-            self.offer_program(better, self.splits, "rewritten body")
+        for better in improve(self.best, self.machine, seed, iterations, self.stop):
+            self.offer(better, self.splits, "rewritten body")
 
-    def offer_schedule(
-        self, evaluator: Evaluator, tasks: Tasks, schedule: Schedule, splits: dict[str, int], together: int
-    ) -> float:
-        """A schedule is exact where its resources are taken by one task at a time: only a better one is timed then."""
-        if together == 1 and schedule.makespan >= self.best_ms:
-            return schedule.makespan
-        return self.offer(evaluator, actions_of(tasks, schedule, together), splits, "schedule")
+    def offer_schedule(self, cut: Program, tasks: Tasks, schedule: Schedule, splits: dict[str, int]) -> None:
+        """The schedule is exact where its resources are taken by one task at a time: only a better one is timed."""
+        if schedule.makespan < self.best_ms:
+            self.offer(dataclasses.replace(cut, actions=actions_of(tasks, schedule)), splits, "schedule")
 
-    def offer_program(self, program: Program, splits: dict[str, int], what: str) -> None:
-        """Time a program of its own preamble; what cannot be timed is no candidate."""
-        with contextlib.suppress(ProgramError):
-            self.offer(Evaluator(program, self.machine), program.actions, splits, what)
-
-    def offer(self, evaluator: Evaluator, actions: tuple[Action, ...], splits: dict[str, int], what: str) -> float:
-        """Time a candidate; it becomes the best one if it is valid and faster, and much so if it is much longer.
-
-        Returns the time, infinite where it is not valid or far slower than the best one.
-        """
-        longer = self.best is not None and len(actions) > 1.5 * len(self.best.actions)
+    def offer(self, program: Program, splits: dict[str, int], what: str) -> None:
+        """Time a candidate; it becomes the best one if it is valid and faster, and much so if it is much longer."""
+        longer = self.best is not None and len(program.actions) > 1.5 * len(self.best.actions)
         limit = self.best_ms * (1 - (_WORTH_LENGTH if longer else 1e-9))
         try:
-            taken = evaluator.completion(actions, self.best_ms * _FAR)
+            evaluator = Evaluator(dataclasses.replace(program, actions=()), self.machine)
+            taken = evaluator.completion(program.actions, limit)
         except ProgramError:
-            return math.inf
-        if taken < limit:
-            program = dataclasses.replace(evaluator.preamble, actions=actions)
-            if not check(program, self.machine).valid:
-                return math.inf
+            return
+        if taken < limit and check(program, self.machine).valid:
             self.best, self.splits, self.best_ms = program, splits, taken
             self.say(what)
-        return taken
 
     def say(self, what: str) -> None:
         if self.progress is not None:
@@ -315,12 +289,13 @@ class _Search:
 
     def result(self) -> Synthesis:
         assert self.best is not None, "the naive body is a candidate"
+        completion = simulate(self.best, self.machine).completion_ms
         if self.certificate is None:
             members = {partition.name: partition.members or () for partition in self.best.partitions}
             whole = dataclasses.replace(with_members(self.preamble, members), actions=())
             self.certificate = bound(whole, self.machine)
         told = tuple(self.proposals)
-        return Synthesis(self.best, self.splits, self.best_ms, self.naive_ms, self.certificate, proposals=told)
+        return Synthesis(self.best, self.splits, completion, self.naive_ms, self.certificate, proposals=told)
 
 
 def _grains(most_actions: int) -> list[int]:
