@@ -18,7 +18,7 @@ import numpy as np
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, DType, compute, storage
 from runtime.errors import PlanFault
-from runtime.kernels import indices
+from runtime.kernels import blas, indices
 from runtime.kernels.base import Builder, Kernel, Run, ScratchPlan, dtype_name, single, text
 from runtime.kernels.numpy_map import build_map
 from runtime.kernels.pieces import Resolved, runner
@@ -55,8 +55,13 @@ def contraction(
     blocks: tuple[Sequence[Block], Sequence[Block]],
     multiply: Builder,
     move: Move,
+    *,
+    add: bool = False,
 ) -> Kernel:
-    """The kernel, with products that sum nothing left to a builder of maps, and elements converted by `move`."""
+    """The kernel, with products that sum nothing left to a builder of maps, and elements converted by `move`.
+
+    With `add` its result is added to what the output holds; raises CannotAdd where no single call does that.
+    """
     output = single(outputs)
     source = text(attributes, ("equation",), "equation")
     equation = indices.parse(source)
@@ -69,6 +74,8 @@ def contraction(
     if len(kinds) != 1 or kinds == ["bool"]:
         raise PlanFault(f"a contraction of {' and '.join(kinds)} is not defined")
     if known == set(equation.output):  # nothing is summed
+        if add:
+            raise CannotAdd
         steps = [f"t{k} = mul {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(inputs) - 1)]
         product: dict[str, Attribute] = {"program": "; ".join(steps) or "t0 = copy x0", "indices": source}
         return multiply(product, inputs, outputs, *blocks)
@@ -81,29 +88,48 @@ def contraction(
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
 
-    _Contraction(joined.extents, dtype, measured, _move).plan(operands, Operand(equation.output, output))
+    result = Operand(equation.output, output)
+    _Contraction(joined.extents, dtype, measured, _move, add).plan(operands, result)
 
     def bind(memory: Array) -> Run:
         carved = ScratchPlan()
-        taken = _Contraction(joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move)
-        return runner(taken.plan(operands, Operand(equation.output, output)))
+        taken = _Contraction(joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move, add)
+        return runner(taken.plan(operands, result))
 
     return Kernel(bind, scratch.size, math.prod(joined.extents.values()) / 20)
+
+
+def build_added_contract(
+    attributes: Mapping[str, Attribute], inputs: Sequence[Array], outputs: Sequence[Array]
+) -> Kernel | None:
+    """The kernel that adds its result to what the output holds, rounded in the output's type, if there is one."""
+    try:
+        return contraction(attributes, inputs, outputs, ((), ()), build_map, _move, add=True)
+    except CannotAdd:
+        return None
+
+
+class CannotAdd(Exception):
+    """No single call adds to the result."""
 
 
 class _Contraction:
     """Plans the calls of one contraction in compute type `dtype`; `take` gives temporary arrays."""
 
-    def __init__(self, extents: Mapping[str, int], dtype: DType, take: Take, move: Move) -> None:
-        self.extents, self.dtype, self.take, self.move = extents, dtype, take, move
+    def __init__(self, extents: Mapping[str, int], dtype: DType, take: Take, move: Move, add: bool) -> None:
+        self.extents, self.dtype, self.take, self.move, self.add = extents, dtype, take, move, add
+        self.added_to: Operand | None = None
         self.calls: list[Resolved] = []
 
     def plan(self, operands: Sequence[Operand], output: Operand) -> list[Resolved]:
+        self.added_to = output if self.add else None
         left = [self._summed(x, self._needed(operands, k, output)) for k, x in enumerate(operands)]
         while len(left) > 2:
             left = self._contract_smallest(left, output)
         if len(left) == 2:
             self._pair(left[0], left[1], output)
+        elif self.add:
+            raise CannotAdd
         else:
             self._store(left[0], output)
         return self.calls
@@ -145,6 +171,8 @@ class _Contraction:
         columns = tuple(name for name in c.names if name not in a.names)
         summed = tuple(name for name in a.names if name in b.names and name not in c.names)
         if not summed:
+            if self.added_to is c:
+                raise CannotAdd
             self._multiply(a, b, c)
             return
         if not _mergeable(b, summed):
@@ -158,11 +186,21 @@ class _Contraction:
         if c.array.dtype == self.dtype and all(_mergeable(c, group) for group in (rows, columns)):
             target = _grouped(c, batch, rows, columns)
             if _blas_ready(target):
-                self.calls.append((np.matmul, [left, right, target]))
+                self.calls.append(self._product(left, right, target, c))
                 return
+        if self.added_to is c:
+            raise CannotAdd
         temporary = Operand((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
-        self.calls.append((np.matmul, [left, right, _grouped(temporary, batch, rows, columns)]))
+        self.calls.append(blas.product(left, right, _grouped(temporary, batch, rows, columns)))
         self._store(temporary, c)
+
+    def _product(self, left: Array, right: Array, target: Array, result: Operand) -> Resolved:
+        if self.added_to is not result:
+            return blas.product(left, right, target)
+        call = blas.added_product(left, right, target)
+        if call is None:
+            raise CannotAdd
+        return call
 
     def _split(self, group: Names, operand: Operand, result: Operand) -> tuple[Names, Names]:
         """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""
