@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-reference references check lint types imports bench testbed golden clean
+.PHONY: help demo test test-slow test-reference references check lint types imports bench bench-predicted testbed golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -58,6 +58,9 @@ check: lint types imports test  ## everything that must hold before a change lan
 
 bench: .venv/dev  ## timings, paired and interleaved, as ratios
 	$(BIN)/python -m tests.bench
+
+bench-predicted: .venv/dev  ## predicted time of whole plans: synthesized exchanges against naive ones
+	$(BIN)/python -m tests.bench.predicted
 
 testbed: .venv/dev  ## exchange programs in reality: network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed
