@@ -1,0 +1,95 @@
+"""The GPU's kernels by name: what plans each of them. Modules are imported when a device program first needs them.
+
+A plan is pure data: sources, tables, products of matrices, and the addresses that they work on. It is made without a
+GPU, from shapes, strides and addresses alone, so that the same invocation is always planned alike.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Protocol
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array
+from runtime.errors import PlanFault
+from runtime.kernels.triton_map import plan_aggregate
+from runtime.kernels.triton_moves import plan_moves
+from runtime.kernels.triton_source import Plan
+
+__all__ = ["KERNELS", "MERGES", "plan_aggregate", "plan_kernel", "plan_merge", "plan_moves"]
+
+KERNELS: dict[str, tuple[str, str]] = {
+    "attention": ("runtime.kernels.triton_attention", "plan_attention"),
+    "contract": ("runtime.kernels.gemm_contract", "plan_contract"),
+    "map": ("runtime.kernels.triton_map", "plan_map"),
+    "reduce": ("runtime.kernels.triton_reduce", "plan_reduce"),
+    "softmax": ("runtime.kernels.triton_rows", "plan_softmax"),
+    "regroup": ("runtime.kernels.triton_moves", "plan_regroup"),
+    "rmsnorm": ("runtime.kernels.triton_rows", "plan_rmsnorm"),
+    "layernorm": ("runtime.kernels.triton_rows", "plan_layernorm"),
+    "rope": ("runtime.kernels.triton_rope", "plan_rope"),
+    "embedding": ("runtime.kernels.triton_gather", "plan_embedding"),
+    "append": ("runtime.kernels.triton_gather", "plan_append"),
+    "concat": ("runtime.kernels.triton_moves", "plan_concat"),
+    "argmax": ("runtime.kernels.triton_select", "plan_argmax"),
+    "topk": ("runtime.kernels.triton_select", "plan_topk"),
+    "meanpool": ("runtime.kernels.triton_pool", "plan_meanpool"),
+}
+"""Kernel name -> module and planner."""
+
+MERGES: dict[str, tuple[str, str]] = {
+    "logsumexp": ("runtime.kernels.triton_merges", "plan_merge_logsumexp"),
+    "argmax": ("runtime.kernels.triton_merges", "plan_merge_argmax"),
+    "topk": ("runtime.kernels.triton_merges", "plan_merge_topk"),
+}
+"""Aggregation of tuples -> module and planner."""
+
+
+class Planner(Protocol):
+    """Views are layouts (`triton_source.layout`); blocks are their bounds in tensor coordinates."""
+
+    def __call__(
+        self,
+        attributes: Mapping[str, Attribute],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        input_blocks: Sequence[Block],
+        output_blocks: Sequence[Block],
+    ) -> Plan: ...
+
+
+MergePlanner = Callable[[Sequence[Sequence[Array]], Sequence[Array], Sequence[Sequence[int]]], Plan]
+
+
+def plan_kernel(
+    name: str,
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Plan:
+    """Raises PlanFault for a kernel that there is not, or that does not take these operands."""
+    if name not in KERNELS:
+        raise PlanFault(f"unknown kernel '{name[:40]}'", hint=f"this runtime has {', '.join(KERNELS)}")
+    planner: Planner = _found(*KERNELS[name])
+    return planner(attributes, inputs, outputs, input_blocks, output_blocks)
+
+
+def plan_merge(
+    aggregation: str, reads: Sequence[Array], writes: Sequence[Array], dims: Sequence[Sequence[int]]
+) -> Plan:
+    """`reads` has as many arrays as `writes` for each copy, copy after copy."""
+    if aggregation not in MERGES:
+        raise PlanFault(f"tuples cannot be aggregated by '{aggregation[:40]}'", hint=f"there are {', '.join(MERGES)}")
+    planner: MergePlanner = _found(*MERGES[aggregation])
+    members = len(writes)
+    copies = [tuple(reads[first : first + members]) for first in range(0, len(reads), members)]
+    return planner(copies, tuple(writes), dims)
+
+
+@cache
+def _found(module: str, function: str):  # type: ignore[no-untyped-def]
+    return getattr(importlib.import_module(module), function)

@@ -1,0 +1,252 @@
+"""Copies of strided blocks in Triton: decompositions, recompositions, `concat` and `regroup`.
+
+One launch copies any number of blocks. What is known of each (addresses, extents, strides) is a row of a table, and a
+second table says which block every program works on. Elements move as bits, in units as wide as all blocks allow.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array
+from runtime.errors import PlanFault
+from runtime.kernels.base import attribute, integers, single
+from runtime.kernels.pieces import merged
+from runtime.kernels.triton_source import (
+    ALIGNMENT,
+    HEADER,
+    SCRATCH,
+    Call,
+    Operand,
+    Plan,
+    ScratchPlan,
+    Table,
+    address,
+    assembled,
+    call,
+    power_of_two,
+    wide,
+)
+from runtime.kernels.triton_tiles import elementwise
+
+UNITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+"""Types of integers by their bytes."""
+
+TILE = 1024
+"""Units in a tile of a launch for many blocks."""
+
+
+def plan_moves(reads: Sequence[Array], writes: Sequence[Array]) -> Plan:
+    """Copies views pairwise in one launch."""
+    moves = []
+    for source, target in zip(reads, writes, strict=True):
+        if source.shape != target.shape or source.dtype != target.dtype:
+            raise PlanFault(f"a region of {source.shape} {source.dtype} moves to one of {target.shape} {target.dtype}")
+        moves.append(_Move.of(source, target))
+    if len(moves) == 1 or any(max(move.source, move.target) >= SCRATCH for move in moves):
+        return Plan(tuple(_single(move) for move in moves))
+    return Plan((_many(moves),)) if moves else Plan(())
+
+
+def plan_concat(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Plan:
+    """Every input's part of the output, by the bounds of the blocks; what an input has beside that is not looked at."""
+    target = single(outputs)
+    allowed = ("axis", "extents")
+    axis, extents = attribute(attributes, allowed, "axis", int), integers(attributes, allowed, "extents")
+    assert isinstance(axis, int)
+    if not 0 <= axis < target.ndim or len(extents) != len(inputs):
+        raise PlanFault(f"concat of {len(inputs)} inputs and {len(extents)} extents along axis {axis}")
+    origin, reached = output_blocks[0].lower[axis], 0
+    sources, goals = [], []
+    for offset, array, block in zip(accumulate(extents[:-1], initial=0), inputs, input_blocks, strict=True):
+        start, stop = offset + block.lower[axis] - origin, offset + block.upper[axis] - origin
+        low, up = max(start, 0), min(stop, target.shape[axis])
+        if low >= up:
+            continue
+        part = (slice(None),) * axis
+        goals.append(target[(*part, slice(low, up))])
+        sources.append(array[(*part, slice(low - start, up - start))])
+        if low != reached:
+            raise PlanFault(f"concat has nothing for positions {reached} to {low}")
+        reached = up
+    if reached != target.shape[axis]:
+        raise PlanFault(f"concat fills {reached} of {target.shape[axis]} positions")
+    return plan_moves(sources, goals)
+
+
+def plan_regroup(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Plan:
+    """The same elements in the same row-major order, in another shape; through dense workspace where strides clash."""
+    source, target = single(inputs), single(outputs)
+    if attributes:
+        raise PlanFault(f"unknown kernel attribute '{min(attributes)}'; expected none")
+    if source.dtype != target.dtype or source.size != target.size:
+        raise PlanFault(f"regroup of {source.size} elements of {source.dtype} into {target.size} of {target.dtype}")
+    pair = _refined(source, target)
+    if pair is not None:
+        return plan_moves([pair[0]], [pair[1]])
+    scratch = ScratchPlan()
+    dense = scratch.take((source.size,), source.dtype)
+    calls: list[Call] = []
+    for one, other in ((source, dense), (dense, target)):
+        pair = _refined(one, other)
+        assert pair is not None  # dense memory can be cut anywhere
+        calls += [_single(_Move.of(*pair))]
+    return Plan(tuple(calls), scratch.size)
+
+
+def _refined(source: Array, target: Array) -> tuple[Array, Array] | None:
+    """Both arrays with the axes that row-major order has if it is cut wherever one of them is cut."""
+    flats = [merged([view], [False] * view.ndim)[0][0] for view in (source, target)]
+    cuts = sorted({cut for flat in flats for cut in accumulate((1, *reversed(flat.shape)), operator.mul)})
+    if any(after % before for before, after in pairwise(cuts)):
+        return None
+    one, other = (_cut(flat, cuts) for flat in flats)
+    return one, other
+
+
+def _cut(flat: Array, cuts: Sequence[int]) -> Array:
+    """A view with its axes cut at these numbers of elements, counted from the end, which its own cuts are among."""
+    shape, strides = [], []
+    own = list(accumulate((1, *reversed(flat.shape)), operator.mul))
+    for before, after in pairwise(cuts):
+        axis = max(k for k in range(flat.ndim) if own[k] <= before)
+        shape.append(after // before)
+        strides.append(flat.strides[flat.ndim - 1 - axis] * (before // own[axis]))
+    return np.lib.stride_tricks.as_strided(flat, shape[::-1], strides[::-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A copy in bytes: the last axis is a run of them on both sides."""
+
+    source: int
+    target: int
+    extents: tuple[int, ...]
+    source_strides: tuple[int, ...]
+    target_strides: tuple[int, ...]
+
+    @staticmethod
+    def of(source: Array, target: Array) -> _Move:
+        size = source.itemsize
+        views = [
+            np.lib.stride_tricks.as_strided(view, (*view.shape, size), (*view.strides, 1)) for view in (source, target)
+        ]
+        (one, other), _ = merged(views, [False] * views[0].ndim)
+        extents, strides = one.shape, (one.strides, other.strides)
+        if (strides[0][-1], strides[1][-1]) != (1, 1):  # single bytes far from each other
+            extents, strides = (*extents, 1), ((*strides[0], 1), (*strides[1], 1))
+        return _Move(address(source), address(target), extents, *strides)
+
+    @property
+    def unit(self) -> int:
+        """The widest unit that all of it is a multiple of."""
+        numbers = [self.source, self.target, self.extents[-1], *self.source_strides[:-1], *self.target_strides[:-1]]
+        return math.gcd(8, *numbers)
+
+    @property
+    def aligned(self) -> bool:
+        """Whether every run begins where the widest access may."""
+        starts = [self.source, self.target, *self.source_strides[:-1], *self.target_strides[:-1]]
+        return all(number % ALIGNMENT == 0 for number in starts)
+
+
+def _single(move: _Move) -> Call:
+    """A launch for one block, of which everything is a constant."""
+    unit = move.unit
+    inner = move.extents[-1] // unit
+    extents = (*move.extents[:-1], inner)
+    kept = [axis for axis, extent in enumerate(extents) if extent > 1]
+
+    def operand(name: str, where: int, strides: Sequence[int]) -> Operand:
+        units = [*(stride // unit for stride in strides[:-1]), 1]
+        return Operand(name, UNITS[unit], tuple(units[axis] for axis in kept), where)
+
+    x = operand("x", move.source, move.source_strides)
+    y = operand("y", move.target, move.target_strides)
+    extents = tuple(extents[axis] for axis in kept)
+    tiles = elementwise(extents, [x], y)
+    subscripts = tiles.subscripts(y)
+    mask = tiles.mask(subscripts)
+    masked = f", mask={mask}" if mask else ""
+    lines = [
+        *tiles.locate(wide([x, y], extents)),
+        f"tl.store({y.at(subscripts)}, tl.load({x.at(subscripts)}{masked}){masked})",
+    ]
+    return assembled("move", f"a block in units of {unit} bytes", [x, y], extents, lines, tiles.count())
+
+
+def _many(moves: Sequence[_Move]) -> Call:
+    """One launch for all blocks."""
+    unit = math.gcd(*(move.unit for move in moves))
+    depth = max(len(move.extents) for move in moves) - 1
+    width = min(power_of_two(max(move.extents[-1] for move in moves) // unit), TILE)
+    height = TILE // width
+    rows, owners, first = [], [], 0
+    for number, move in enumerate(moves):
+        inner, lines = move.extents[-1] // unit, math.prod(move.extents[:-1])
+        across = -(-inner // width)
+        count = across * -(-lines // height)
+        padding = depth - len(move.extents) + 1
+        axes = [(1, 0, 0)] * padding + [
+            (extent, one // unit, other // unit)
+            for extent, one, other in zip(
+                move.extents[:-1], move.source_strides[:-1], move.target_strides[:-1], strict=True
+            )
+        ]
+        rows.append([move.source, move.target, first, across, lines, inner, *(x for axis in axes for x in axis)])
+        owners.append(np.full(count, number, np.int32))
+        first += count
+    fields = 6 + 3 * depth
+    pointer = f"tl.pointer_type(tl.int{8 * unit})"
+    hint = ALIGNMENT if all(move.aligned for move in moves) else 0
+    many = ALIGNMENT // unit
+
+    def aligned(value: str, multiple: int) -> str:
+        return f"tl.multiple_of({value}, {multiple})" if hint else value
+
+    body = [
+        "tile = tl.program_id(0)",
+        f"row = table + tl.load(owners + tile) * {fields}",
+        f"source = {aligned(f'tl.load(row).to({pointer})', ALIGNMENT)}",
+        f"target = {aligned(f'tl.load(row + 1).to({pointer})', ALIGNMENT)}",
+        "tile = tile - tl.load(row + 2)",
+        "across = tl.load(row + 3)",
+        f"r = (tile // across) * {height} + tl.arange(0, {height})[:, None]",
+        f"c = (tile % across) * {width} + tl.arange(0, {width})[None, :]",
+        "inside = (r < tl.load(row + 4)) & (c < tl.load(row + 5))",
+    ]
+    for axis in reversed(range(depth)):
+        at = 6 + 3 * axis
+        body += [
+            f"extent = tl.load(row + {at})",
+            f"source += (r % extent) * {aligned(f'tl.load(row + {at + 1})', many)}",
+            f"target += (r % extent) * {aligned(f'tl.load(row + {at + 2})', many)}",
+            "r = r // extent",
+        ]
+    body.append("tl.store(target + c, tl.load(source + c, mask=inside), mask=inside)")
+    lines_of_body = "\n    ".join(body)
+    text = (
+        f'"""blocks of up to {depth + 1} axes in units of {unit} bytes, each a row of the table"""\n\n{HEADER}\n\n'
+        f"@triton.jit\ndef moves(table, owners):\n    {lines_of_body}\n"
+    )
+    tables = [Table.of(np.array(rows, np.int64)), Table.of(np.concatenate(owners))]
+    return call("moves", text, [(tables[0], "i64"), (tables[1], "i32")], first)

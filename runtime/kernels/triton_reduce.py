@@ -1,0 +1,266 @@
+"""The kernel `reduce` in Triton: a scalar program over joined indices, aggregated over those that the result lacks.
+
+It is also the contraction of what no matrix product takes (integers, three operands at once, diagonals). A program
+keeps a tile of partial aggregates, kept positions by reduced ones, goes through the reduced axes in order, and combines
+the tile at the end: the order depends on shapes alone. Where too few results would leave the GPU idle, the reduced
+axes are shared out among programs, and a second launch combines their partial results in order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array, compute, storage
+from runtime.errors import PlanFault
+from runtime.kernels import indices, program
+from runtime.kernels.base import dtype_name, single, text
+from runtime.kernels.gpu_base import strides_of
+from runtime.kernels.pieces import merged
+from runtime.kernels.program import Typed
+from runtime.kernels.triton_scalar import Program
+from runtime.kernels.triton_source import (
+    LANGUAGE,
+    Call,
+    Operand,
+    Plan,
+    ScratchPlan,
+    assembled,
+    operands,
+    power_of_two,
+    wide,
+)  # fmt: skip
+from runtime.kernels.triton_tiles import PROGRAMS, Tiles
+
+ELEMENTS = 2048
+"""Partial aggregates of a program."""
+
+SHARED_OUT = 16
+"""Steps of a program's loop from which on they may be shared out."""
+
+_COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "largest({0}, {1})", "min": "smallest({0}, {1})"}
+_FINISH = {
+    "sum": "tl.sum(acc, {0})", "prod": "tl.reduce(acc, {0}, product)",
+    "max": "tl.reduce(acc, {0}, largest)", "min": "tl.reduce(acc, {0}, smallest)",
+}  # fmt: skip
+_HELPER = {"sum": (), "prod": ("product",), "max": ("largest",), "min": ("smallest",)}
+
+
+def plan_reduce(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Plan:
+    """One launch, or two. Raises PlanFault for what is no aggregation of a join."""
+    allowed = ("program", "indices", "aggregation")
+    output = single(outputs)
+    equation = indices.parse(text(attributes, allowed, "indices"))
+    joined = indices.join(equation, inputs, output)
+    aggregation = text(attributes, allowed, "aggregation")
+    if aggregation not in _COMBINE:
+        raise PlanFault(f"unknown aggregation '{aggregation[:40]}'; expected sum, max, min or prod")
+    if output.dtype == np.bool_:
+        raise PlanFault("truth values cannot be aggregated")
+    stored = dtype_name(output)
+    source = text(attributes, allowed, "program")
+    steps = program.infer(program.parse(source, len(inputs)), [dtype_name(x) for x in inputs], stored)
+    largest = max(range(len(joined.views)), key=lambda k: joined.views[k].size)
+    order = list(dict.fromkeys([*joined.inputs[largest], *joined.extents]))
+    reduced = [name not in equation.output for name in order]
+    views = [indices.aligned(v, n, order) for v, n in zip(joined.views, joined.inputs, strict=True)]
+    title = f"{aggregation} over {' '.join(n for n in order if n not in equation.output)}: {source}"
+    target = indices.aligned(output, equation.output, order)
+    scratch = ScratchPlan()
+    return Plan(tuple(reduce_calls(steps, aggregation, views, target, reduced, title, scratch)), scratch.size)
+
+
+def reduce_calls(
+    steps: Sequence[Typed],
+    aggregation: str,
+    views: Sequence[Array],
+    output: Array,
+    reduced: Sequence[bool],
+    title: str,
+    scratch: ScratchPlan,
+) -> list[Call]:
+    """Views and output have one rank; the output has extent 1 along the reduced axes."""
+    kinds = [dtype_name(view) for view in (*views, output)]
+    layouts, gone = merged([*views, output], reduced)
+    extents = tuple(max(column) for column in zip(*(view.shape for view in layouts), strict=True))
+    reads = operands(layouts[:-1], kinds[:-1], [f"x{k}" for k in range(len(views))])
+    plan = _Plan.make(extents, gone, reads)
+    computed = compute(kinds[-1])
+    number = "i64" if computed in ("i32", "i64") else computed
+    if plan.shares == 1:
+        return [_call(steps, aggregation, reads, layouts[-1], plan, number, title)]
+    partial = scratch.take((plan.shares, *layouts[-1].shape), storage(number))
+    first = _call(steps, aggregation, reads, partial, plan, number, f"{title}, in {plan.shares} shares")
+    shape = (plan.shares, *output.shape)
+    shaped = np.lib.stride_tricks.as_strided(partial, shape, strides_of(shape, partial.itemsize))
+    step = "cast:i32" if kinds[-1] == "i32" else "copy"  # other results are rounded as they are stored
+    again = program.infer(program.parse(f"t0 = {step} x0", 1), [number], kinds[-1])
+    rest = [True] + [False] * output.ndim
+    return [first, *reduce_calls(again, aggregation, [shaped], output[None], rest, f"{title}, of shares", scratch)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which axes tiles have: `kept` and `reduced` ones (None: no such axis) and their extents in a tile."""
+
+    extents: tuple[int, ...]
+    gone: tuple[bool, ...]
+    tiles: Tiles  # of the kept axes: rows are the kept axis, all reduced axes have extent 1
+    reduced: int | None
+    width: int
+    shares: int
+
+    @property
+    def loops(self) -> list[int]:
+        return [axis for axis, gone in enumerate(self.gone) if gone and axis != self.reduced]
+
+    @property
+    def steps(self) -> int:
+        inner = 1 if self.reduced is None else -(-self.extents[self.reduced] // self.width)
+        return inner * math.prod(self.extents[axis] for axis in self.loops)
+
+    @staticmethod
+    def make(extents: tuple[int, ...], gone: Sequence[bool], reads: Sequence[Operand]) -> _Plan:
+        largest = max(reads, key=lambda item: sum(1 for s in item.strides if s))
+        axes = range(len(extents))
+        order = sorted(axes, key=lambda axis: (largest.strides[axis] == 0, largest.strides[axis], -extents[axis]))
+        reduced = next((axis for axis in order if gone[axis]), None)
+        kept = next((axis for axis in order if not gone[axis]), None)
+        inner_kept = kept is not None and (reduced is None or order.index(kept) < order.index(reduced))
+        width = 1 if reduced is None else power_of_two(extents[reduced])
+        height = 1 if kept is None else power_of_two(extents[kept])
+        if inner_kept:
+            height = min(height, 128)
+            width = min(width, max(1, ELEMENTS // height))
+        else:
+            width = min(width, 1024)
+            height = min(height, max(1, ELEMENTS // width))
+        outer = math.prod(extents[axis] for axis in axes if not gone[axis] and axis != kept)
+        while height > 1 and outer * -(-(extents[kept] if kept is not None else 1) // height) < PROGRAMS // 4:
+            if height <= 16 and inner_kept:
+                break
+            height //= 2
+        spans = tuple(1 if gone[axis] else extent for axis, extent in enumerate(extents))
+        tiles = Tiles(spans, kept, None, height, 1)
+        plan = _Plan(extents, tuple(gone), tiles, reduced, width, 1)
+        shares = min(plan.steps // SHARED_OUT, PROGRAMS // 2 // max(1, tiles.count()))
+        return plan if shares < 2 else _Plan(extents, tuple(gone), tiles, reduced, width, shares)
+
+
+def _call(
+    steps: Sequence[Typed],
+    aggregation: str,
+    reads: Sequence[Operand],
+    output: Array,
+    plan: _Plan,
+    number: str,
+    title: str,
+) -> Call:
+    shared = output.ndim > len(plan.extents)  # partial results have shares before all other axes
+    stored = dtype_name(output)
+    (target,) = operands([output], [stored], ["y"])
+    spans = (plan.shares, *plan.extents) if shared else plan.extents
+    padded = [Operand(r.name, r.dtype, (0, *r.strides) if shared else r.strides, r.address) for r in reads]
+    sixty_four = wide([*padded, target], spans)
+    chain = Program(steps, [f"v{k}" for k in range(len(reads))])
+    value, identity = f"{chain.value}.to({LANGUAGE[number]})", _identity(aggregation, number)
+
+    lines = plan.tiles.locate(sixty_four)
+    if shared:
+        lines = [f"tile = tl.program_id(0){'.to(tl.int64)' if sixty_four else ''}", f"share = tile % {plan.shares}",
+                 f"tile = tile // {plan.shares}", *lines[1:]]  # fmt: skip
+    lines.append(f"acc = tl.full([{plan.tiles.height}, {plan.width}], {identity}, {LANGUAGE[number]})")
+    each = -(-plan.steps // plan.shares)
+    bounds = f"share * {each}, tl.minimum(share * {each} + {each}, {plan.steps})" if shared else f"0, {plan.steps}"
+    body = []
+    if plan.steps > 1 or shared:
+        lines.append(f"for step in range({bounds}):")
+    else:
+        body.append("step = 0")
+    body += _positions(plan, sixty_four)
+    for k, item in enumerate(reads):
+        subscripts = _subscripts(plan, item)
+        mask = _mask(plan, subscripts)
+        body.append(
+            f"v{k} = tl.load({item.at(subscripts)}{f', mask={mask}, other=0' if mask else ''}){item.load_suffix}"
+        )
+    body += chain.lines
+    inside = _mask(plan, () if plan.reduced is None else (plan.reduced,))
+    masked = f"tl.where({inside}, {value}, {identity})" if inside else value
+    body.append(f"acc = {_COMBINE[aggregation].format('acc', masked)}")
+    indent = "    " if plan.steps > 1 or shared else ""
+    lines += [indent + line for line in body]
+    lines.append(f"result = {_FINISH[aggregation].format(1)}")
+    if plan.tiles.rows is None:
+        lines.append(f"result = {_FINISH[aggregation].format(0).replace('acc', 'result')}")
+        places = {axis: f"i{axis}" for axis in plan.tiles.others}
+        mask = ""
+    else:
+        lines.append("result = result[:, None]")
+        places = {**{axis: f"i{axis}" for axis in plan.tiles.others}, plan.tiles.rows: "r"}
+        mask = plan.tiles.mask(places)
+    if shared:
+        places = {axis + 1: subscript for axis, subscript in places.items()}
+        places[0] = "share"
+    where = target.at({axis: places[axis] for axis in sorted(places) if target.strides[axis]})
+    lines.append(f"tl.store({where}, result.to({LANGUAGE[stored]}){f', mask={mask}' if mask else ''})")
+    grid = plan.tiles.count() * (plan.shares if shared else 1)
+    return assembled("reduce", title, [*reads, target], plan.extents, lines, grid, chain.source(*_HELPER[aggregation]))
+
+
+def _positions(plan: _Plan, sixty_four: bool) -> list[str]:
+    """Lines that set k, the tile's positions along the reduced axis, and j1, ... along the other reduced axes."""
+    lines = []
+    rest = "step.to(tl.int64)" if sixty_four and plan.steps > 1 else "step"
+    if plan.reduced is not None:
+        count = -(-plan.extents[plan.reduced] // plan.width)
+        span = f"tl.arange(0, {plan.width})[None, :]{'.to(tl.int64)' if sixty_four else ''}"
+        lines.append(f"k = {f'({rest} % {count}) * {plan.width} + ' if count > 1 else ''}{span}")
+        if count > 1:
+            lines.append(f"rest = {rest} // {count}")
+            rest = "rest"
+    for axis in reversed(plan.loops):
+        lines.append(f"j{axis} = {rest} % {plan.extents[axis]}")
+        lines.append(f"rest = {rest} // {plan.extents[axis]}")
+        rest = "rest"
+    if lines and lines[-1].startswith("rest ="):
+        lines.pop()
+    return lines
+
+
+def _subscripts(plan: _Plan, item: Operand) -> dict[int, str]:
+    found = {}
+    for axis, stride in enumerate(item.strides):
+        if stride and plan.gone[axis]:
+            found[axis] = "k" if axis == plan.reduced else f"j{axis}"
+        elif stride:
+            found[axis] = "r" if axis == plan.tiles.rows else f"i{axis}"
+    return found
+
+
+def _mask(plan: _Plan, axes: Collection[int]) -> str:
+    parts = []
+    rows = plan.tiles.rows
+    if rows is not None and rows in axes and plan.extents[rows] % plan.tiles.height:
+        parts.append(f"(r < {plan.extents[rows]})")
+    if plan.reduced is not None and plan.reduced in axes and plan.extents[plan.reduced] % plan.width:
+        parts.append(f"(k < {plan.extents[plan.reduced]})")
+    return " & ".join(parts)
+
+
+def _identity(aggregation: str, number: str) -> str:
+    if aggregation in ("sum", "prod"):
+        return "0" if aggregation == "sum" else "1"
+    if number == "i64":
+        return str(-(2**63) if aggregation == "max" else 2**63 - 1)
+    return f'float("{"-inf" if aggregation == "max" else "inf"}")'

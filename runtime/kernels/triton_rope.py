@@ -1,0 +1,83 @@
+"""The kernel `rope` in Triton: rotary position embedding, element i with element i + d_head / 2.
+
+Frequencies, and positions where packed sequences give them, are tables; angles are f32, as on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array
+from runtime.kernels.base import dtype_name
+from runtime.kernels.numpy_rope import parse
+from runtime.kernels.triton_source import LANGUAGE, Argument, Operand, Plan, Status, Table, assembled, operands, wide
+from runtime.kernels.triton_tiles import elementwise
+
+
+def plan_rope(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> Plan:
+    """One launch; a position below 0 is a complaint."""
+    rotation = parse(attributes, inputs, outputs, output_blocks)
+    half = rotation.source.shape[-1] // 2
+    views = [
+        view[..., part] for view in (rotation.source, rotation.target) for part in (slice(half), slice(half, None))
+    ]
+    kind = dtype_name(rotation.target)
+    items = operands(views, [kind] * 4, ["x", "x_far", "y", "y_far"])
+    extents = views[0].shape
+    tiles = elementwise(extents, items[:2], items[2])
+    tokens, last = len(extents) - 2, len(extents) - 1
+    wave = "tl.float64" if kind == "f64" else "tl.float32"
+
+    def vector(name: str, dtype: str, axis: int, stride: int) -> Operand:
+        return Operand(name, dtype, tuple(stride if axis == a and extents[a] > 1 else 0 for a in range(last + 1)), 0)
+
+    frequency = vector("frequencies", "f32", last, 1)
+    tables: list[tuple[str, Argument, str]] = [
+        ("frequencies", Table.of(rotation.frequencies.astype(np.float32)), "f32"),
+    ]
+    if rotation.given:
+        (position,) = operands([rotation.positions], [dtype_name(rotation.positions)], ["positions"])
+        tables += [("positions", position.address, position.dtype), ("status", Status(), "i32")]
+        place = vector("positions", position.dtype, tokens, position.strides[0])
+    else:
+        tables.append(("positions", Table.of(rotation.positions.astype(np.int32)), "i32"))
+        place = vector("positions", "i32", tokens, 1)
+
+    def load(item: Operand) -> str:
+        subscripts = tiles.subscripts(item)
+        mask = tiles.mask(subscripts)
+        return f"tl.load({item.at(subscripts)}{f', mask={mask}, other=0' if mask else ''}){item.load_suffix}"
+
+    def store(item: Operand, value: str) -> str:
+        subscripts = tiles.subscripts(item)
+        mask = tiles.mask(subscripts)
+        return f"tl.store({item.at(subscripts)}, ({value}).to({LANGUAGE[kind]}){f', mask={mask}' if mask else ''})"
+
+    lines = [*tiles.locate(wide(items, extents)), f"position = {load(place)}"]
+    if rotation.given:
+        lines += ["negative = (position < 0).to(tl.int32)"]
+        shaped = [axis for axis in (tiles.rows, tiles.columns) if axis is not None and place.strides[axis]]
+        for _ in range(2 if shaped and tiles.rows is not None else 1 if shaped else 0):
+            lines.append("negative = tl.max(negative, 0)")
+        lines.append("tl.store(status, 1, mask=negative != 0)")
+    lines += [
+        f"angle = (position.to(tl.float32) * {load(frequency)}).to({wave})",
+        "cos = tl.cos(angle)",
+        "sin = tl.sin(angle)",
+        f"a = {load(items[0])}",
+        f"b = {load(items[1])}",
+        store(items[2], "a * cos - b * sin"),
+        store(items[3], "b * cos + a * sin"),
+    ]
+    title = f"rope of {extents[tokens]} tokens, pairs {half} apart"
+    call = assembled("rope", title, items, extents, lines, tiles.count(), tables=tables)
+    return Plan((call,), complaint="a position is negative; positions are 0 or more" if rotation.given else None)

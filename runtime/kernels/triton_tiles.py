@@ -1,0 +1,110 @@
+"""How an iteration space is cut into tiles, one program each, and the lines of source that find a program's tile.
+
+A tile has up to two axes, rows and columns; all other axes have one position per program. Columns are the axis along
+which memory is contiguous, so that neighbouring threads touch neighbouring bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from runtime.kernels.triton_source import Operand, power_of_two
+
+ELEMENTS = 2048
+"""In a tile: 16 for each of 128 threads, two to four vector accesses of 16 bytes per operand."""
+
+PROGRAMS = 1024
+"""Smaller tiles are made until there are as many: several for each multiprocessor of the largest GPUs."""
+
+LEAST = 256
+"""Elements in a tile even then: fewer would leave threads idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """`rows` and `columns` are axes (None: no such axis), `height` and `width` the tile's extents, powers of two."""
+
+    extents: tuple[int, ...]
+    rows: int | None
+    columns: int | None
+    height: int
+    width: int
+
+    @property
+    def others(self) -> list[int]:
+        return [axis for axis in range(len(self.extents)) if axis not in (self.rows, self.columns)]
+
+    def count(self) -> int:
+        """Programs."""
+        total = 1
+        for axis, extent in enumerate(self.extents):
+            step = self.height if axis == self.rows else self.width if axis == self.columns else 1
+            total *= -(-extent // step)
+        return total
+
+    def locate(self, sixty_four: bool, number: str = "tl.program_id(0)") -> list[str]:
+        """Lines that set r, c and the positions i0, i1, ... along the other axes."""
+        lines = [f"tile = {number}{'.to(tl.int64)' if sixty_four else ''}"]
+        flat = self.rows is None
+        parts = [
+            (self.columns, "c", self.width, "" if flat else "[None, :]"),
+            (self.rows, "r", self.height, "[:, None]"),
+        ]
+        for axis, name, step, shape in parts:
+            if axis is None:
+                continue
+            steps = -(-self.extents[axis] // step)
+            span = f"tl.arange(0, {step}){shape}{'.to(tl.int64)' if sixty_four else ''}"
+            lines.append(f"{name} = {f'(tile % {steps}) * {step} + ' if steps > 1 else ''}{span}")
+            if steps > 1:
+                lines.append(f"tile = tile // {steps}")
+        for axis in reversed(self.others):
+            if self.extents[axis] == 1:
+                continue
+            lines.append(f"i{axis} = tile % {self.extents[axis]}")
+            lines.append(f"tile = tile // {self.extents[axis]}")
+        if lines[-1].startswith("tile = "):
+            lines.pop()
+        return lines
+
+    def subscripts(self, item: Operand) -> dict[int, str]:
+        """By the axes along which an operand varies."""
+        found = {axis: f"i{axis}" for axis in self.others}
+        if self.rows is not None:
+            found[self.rows] = "r"
+        if self.columns is not None:
+            found[self.columns] = "c"
+        return {axis: found[axis] for axis in sorted(found) if item.strides[axis]}
+
+    def mask(self, axes: Collection[int]) -> str:
+        """What is inside along those of the axes that the tiles do not fill; empty where all is."""
+        parts = []
+        for axis, name, step in ((self.rows, "r", self.height), (self.columns, "c", self.width)):
+            if axis is not None and axis in axes and self.extents[axis] % step:
+                parts.append(f"({name} < {self.extents[axis]})")
+        return " & ".join(parts)
+
+
+def elementwise(extents: Sequence[int], reads: Sequence[Operand], target: Operand) -> Tiles:
+    """Tiles for an element of the target per point. Where an operand is contiguous along another axis than the target
+    (a transpose), tiles are square, so that both are read and written in runs."""
+    axes = range(len(extents))
+    if not extents:
+        return Tiles((), None, None, 1, 1)
+    columns = min(axes, key=lambda axis: (extents[axis] == 1, target.strides[axis], -axis))
+    across = [axis for axis in axes if axis != columns and any(item.strides[axis] == 1 for item in reads)]
+    rest = [axis for axis in axes if axis != columns and extents[axis] > 1]
+    rows = across[0] if across else max(rest, key=lambda axis: (axis, extents[axis]), default=None)
+    total = 1
+    for extent in extents:
+        total *= extent
+    elements = ELEMENTS
+    while elements > LEAST and total // elements < PROGRAMS:
+        elements //= 2
+    widest = 64 if across else elements
+    width = min(power_of_two(extents[columns]), widest)
+    height = 1 if rows is None else min(power_of_two(extents[rows]), max(1, elements // width))
+    if height == 1:
+        rows = None
+    return Tiles(tuple(extents), rows, columns, height, width)

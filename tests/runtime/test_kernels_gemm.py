@@ -1,0 +1,196 @@
+"""Contractions as products of matrices, on raw memory, against numpy's einsum: groups, strides, batches, copies."""
+
+from __future__ import annotations
+
+import itertools
+import string
+
+import ml_dtypes
+import numpy as np
+import pytest
+from emulated_gemm import multiply
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.dtypes import name_of
+from runtime.errors import PlanFault
+from runtime.kernels.gemm import Axis, Gemm, Matrix
+from runtime.kernels.gemm_contract import plan_contract
+from runtime.kernels.gpu_base import GpuArray
+from runtime.kernels.triton_source import layout
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+EXTENTS = {"i": 5, "j": 4, "k": 7, "l": 3, "b": 2, "h": 6, "u": 1}
+
+
+def device(array):
+    return layout(GpuArray(array.ctypes.data, array.shape, array.strides, name_of(array.dtype), 0))
+
+
+def drawn(names, dtype, seed, order=None):
+    """An array whose memory has the indices in another order, and more of them than it shows."""
+    order = order or names
+    rng = np.random.default_rng(seed)
+    whole = np.asarray(rng.integers(-4, 5, [EXTENTS[n] + 2 for n in order])).astype(dtype)
+    part = whole[(*(slice(1, 1 + EXTENTS[n]) for n in order), ...)]
+    return part.transpose([order.index(n) for n in names])
+
+
+def planned(equation, inputs, output):
+    return plan_contract({"equation": equation}, [device(x) for x in inputs], [device(output)], [], [])
+
+
+def einsum(equation, inputs):
+    names = sorted(set(equation.replace(",", " ").replace("->", " ").split()))
+    letters = dict(zip(names, string.ascii_letters, strict=False))
+    left, right = equation.split("->")
+    parts = ["".join(letters[n] for n in part.split()) for part in left.split(",")]
+    return np.einsum(
+        ",".join(parts) + "->" + "".join(letters[n] for n in right.split()), *(x.astype("f8") for x in inputs)
+    )
+
+
+def check(equation, orders=None, dtype="f4", result=None, steps=None):
+    """Plans on buffers' regions, runs the products if there is nothing else, and compares."""
+    left, right = equation.split("->")
+    names = [tuple(part.split()) for part in left.split(",")]
+    orders = orders or [None] * (len(names) + 1)
+    inputs = [drawn(n, dtype, seed, order) for seed, (n, order) in enumerate(zip(names, orders, strict=False))]
+    output = drawn(tuple(right.split()), result or dtype, 9, orders[len(names)])
+    plan = planned(equation, inputs, output)
+    assert all(isinstance(step, Gemm) for step in plan.steps)
+    if steps is not None:
+        assert len(plan.steps) == steps
+    for step in plan.steps:
+        multiply(step)
+    expected = einsum(equation, inputs)
+    np.testing.assert_allclose(output.astype("f8"), expected, rtol=2e-2 if np.dtype(dtype).itemsize == 2 else 1e-6)
+    return plan.steps
+
+
+ORDERS = list(itertools.product((("i", "k"), ("k", "i")), (("k", "j"), ("j", "k")), (("i", "j"), ("j", "i"))))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", BF16], ids=str)
+@pytest.mark.parametrize("orders", ORDERS, ids=str)
+def test_a_product_of_matrices_in_every_order_is_one_launch(orders, dtype):
+    check("i k, k j -> i j", orders, dtype, steps=1)
+
+
+def test_batches_and_groups_take_one_launch():
+    (step,) = check("b i k, b k j -> b i j", steps=1)
+    assert step.batch == 2
+    (step,) = check("h i k, h j k -> h i j", steps=1)
+    assert step.batch == 6
+    (step,) = check("b h k, b k l -> b h l", [None, None, ("h", "b", "l")], steps=1)
+    assert (step.batch, step.ldc) == (2, 4 * 5)
+
+
+def test_rows_of_two_indices_are_one_dimension_where_memory_allows():
+    whole = np.arange(2 * 5 * 7, dtype="f4").reshape(2, 5, 7)
+    weights = np.arange(7 * 4, dtype="f4").reshape(7, 4)
+    output = np.zeros((2, 5, 4), "f4")
+    (step,) = planned("b i k, k j -> b i j", [whole, weights], output).steps
+    assert (step.batch, {step.m, step.n}) == (1, {4, 10})
+    multiply(step)
+    np.testing.assert_array_equal(output, whole @ weights)
+
+
+def test_grouped_queries_share_their_keys():
+    """q [g h i d], k [g j d]: all heads of a group are rows of one product."""
+    rng = np.random.default_rng(0)
+    q, k = rng.normal(size=(3, 2, 5, 8)), rng.normal(size=(3, 7, 8))
+    output = np.zeros((3, 2, 5, 7))
+    (step,) = planned("g h i d, g j d -> g h i j", [q, k], output).steps
+    assert (step.batch, step.n) == (3, 10)
+    multiply(step)
+    np.testing.assert_allclose(output, np.einsum("ghid,gjd->ghij", q, k))
+
+
+def test_results_of_16_bit_operands_may_be_f32():
+    (step,) = check("i k, k j -> i j", dtype="f2", result="f4", steps=1)
+    assert (step.kind, step.result) == ("f16", "f32")
+    assert step.variant == "gemm nn f16 to f32 4x5x7"
+
+
+def test_vectors_and_dots():
+    check("i k, k -> i", steps=1)
+    check("k, k ->", steps=1)
+    check("k, k j -> j", steps=1)
+    check("i u, u j -> i j", steps=1)
+
+
+def test_batches_that_no_stride_walks_are_several_launches():
+    rng = np.random.default_rng(0)
+    a, b, output = rng.normal(size=(2, 6, 16, 7)), rng.normal(size=(6, 7, 4)), np.zeros((2, 6, 16, 4))
+    steps = planned("b h i k, h k j -> b h i j", [a, b], output).steps
+    assert [step.batch for step in steps] == [6, 6]  # b is no index of the second operand
+    for step in steps:
+        multiply(step)
+    np.testing.assert_allclose(output, a @ b)
+
+
+def test_more_than_two_operands_go_through_workspace():
+    plan = planned("i k, k j, j l -> i l", [drawn(n, "f4", 1) for n in (("i", "k"), ("k", "j"), ("j", "l"))],
+                   drawn(("i", "l"), "f4", 2))  # fmt: skip
+    assert [isinstance(step, Gemm) for step in plan.steps] == [True, True]
+    assert plan.scratch >= 4 * min(5 * 4, 7 * 3)
+
+
+def test_what_is_no_product_of_matrices_is_reduced():
+    ints = [drawn(n, "i4", 1) for n in (("i", "k"), ("k", "j"))]
+    assert not any(isinstance(s, Gemm) for s in planned("i k, k j -> i j", ints, drawn(("i", "j"), "i4", 2)).steps)
+    lone = [drawn(n, "f4", 1) for n in (("i", "k", "l"), ("k", "j"))]
+    assert not any(isinstance(s, Gemm) for s in planned("i k l, k j -> i j", lone, drawn(("i", "j"), "f4", 2)).steps)
+
+
+def test_operands_without_a_contiguous_axis_are_copied_first():
+    a = np.zeros((10, 14), "f4")[::2, ::2]
+    plan = planned("i k, k j -> i j", [a, np.zeros((7, 4), "f4")], np.zeros((5, 4), "f4"))
+    assert [isinstance(step, Gemm) for step in plan.steps] == [False, True]
+    plan = planned(
+        "i k, k j -> i j", [np.zeros((5, 7), "f4"), np.zeros((7, 4), "f4")], np.zeros((10, 8), "f4")[::2, ::2]
+    )
+    assert [isinstance(step, Gemm) for step in plan.steps] == [True, False]
+    mixed = [np.zeros((5, 7), "f4"), np.zeros((7, 4), "f2")]
+    assert [isinstance(step, Gemm) for step in planned("i k, k j -> i j", mixed, np.zeros((5, 4), "f4")).steps] == [
+        False,
+        True,
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_pair_of_dense_operands(data):
+    names = data.draw(st.lists(st.sampled_from("ijklbhu"), min_size=2, max_size=6, unique=True))
+    kinds = [data.draw(st.sampled_from(["batch", "row", "column", "sum"])) for _ in names]
+    if "sum" not in kinds:
+        kinds[0] = "sum"
+    parts = (("batch", "row", "sum"), ("batch", "column", "sum"), ("batch", "row", "column"))
+    operands = [
+        data.draw(st.permutations([n for n, k in zip(names, kinds, strict=True) if k in part])) for part in parts
+    ]
+    equation = f"{' '.join(operands[0])}, {' '.join(operands[1])} -> {' '.join(operands[2])}"
+    arrays = [
+        np.random.default_rng(s).integers(-3, 4, [EXTENTS[n] for n in o]).astype("f4") for s, o in enumerate(operands)
+    ]
+    plan = planned(equation, arrays[:2], arrays[2])
+    if all(isinstance(step, Gemm) for step in plan.steps):
+        for step in plan.steps:
+            multiply(step)
+        np.testing.assert_array_equal(arrays[2], einsum(equation, arrays[:2]))
+
+
+def test_matrices_that_overlap_or_have_no_run_are_refused():
+    assert Matrix(0, Axis(5, 2), Axis(3, 2)).stored() is None
+    assert Matrix(0, Axis(5, 2), Axis(3, 1)).stored() is None
+    assert Matrix(0, Axis(5, 3), Axis(3, 1)).stored() == (True, 3)
+    assert Matrix(0, Axis(5, 1), Axis(3, 9)).stored() == (False, 9)
+    assert Matrix(0, Axis(5, 1), Axis(3, 1 << 31)).stored() is None
+    assert Matrix(0, Axis(1, 77), Axis(3, 4)).stored() == (False, 4)
+
+
+@pytest.mark.parametrize("equation", ["i k, k j -> i z", "i k -> i k k", "i k, k j", "i k, k j, j -> i j"])
+def test_what_is_no_contraction(equation):
+    with pytest.raises(PlanFault):
+        planned(equation, [drawn(n, "f4", 1) for n in (("i", "k"), ("k", "j"))], drawn(("i", "j"), "f4", 2))

@@ -1,0 +1,490 @@
+"""Every Triton kernel, through the interpreter, against the CPU's kernel: odd sizes, strided views, all types, NaN."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
+import ml_dtypes
+import numpy as np
+import pytest
+from interpreter import device, run
+
+from runtime.bundle import Block
+from runtime.kernels import gpu_plans, registry
+from runtime.kernels.triton_source import layout
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+F16, F32, F64, I32, I64 = (np.dtype(name) for name in ("f2", "f4", "f8", "i4", "i8"))
+FLOATS = (F32, F16, BF16, F64)
+TOLERANCE = {F16: 1e-3, BF16: 8e-3, F32: 2e-6, F64: 1e-13, I32: 0, I64: 0, np.dtype(bool): 0}
+
+
+def embedded(array, step=1):
+    """A view into a larger array, as a region of a buffer is; with a step, no axis of it is contiguous."""
+    array = np.asarray(array)
+    frame = np.full([n * step + 3 for n in array.shape], 1, array.dtype)
+    inner = frame[(*(slice(2, 2 + n * step, step) for n in array.shape), ...)]
+    inner[...] = array
+    return inner
+
+
+def blocks(arrays, lowers=None):
+    lowers = lowers or [(0,) * array.ndim for array in arrays]
+    return [Block(tuple(low), tuple(np.add(low, a.shape).tolist())) for low, a in zip(lowers, arrays, strict=True)]
+
+
+def views(arrays):
+    return [layout(device(array)) for array in arrays]
+
+
+def agree(found, expected, tolerance):
+    for one, other in zip(found, expected, strict=True):
+        a, b = one.astype("f8") if one.dtype == BF16 else one, other.astype("f8") if other.dtype == BF16 else other
+        if a.dtype.kind != "f":
+            assert np.array_equal(a, b)
+            continue
+        finite = np.isfinite(b)
+        assert np.array_equal(a[~finite], b[~finite], equal_nan=True)
+        scale = np.abs(b[finite]).max(initial=1e-30)
+        assert np.abs(a[finite].astype("f8") - b[finite]).max(initial=0) <= tolerance * scale
+
+
+def check(name, attributes, inputs, outputs, lowers=None, out_lowers=None, tolerance=None, steps=(1, 2)):
+    """The kernel on regions of buffers, and on regions of which no axis is contiguous."""
+    ins, outs = blocks(inputs, lowers), blocks(outputs, out_lowers)
+    expected = [np.empty_like(output) for output in outputs]
+    kernel = registry.prepare(name, attributes, inputs, expected, ins, outs)
+    with np.errstate(all="ignore"):
+        kernel.bind(np.empty(kernel.scratch, np.uint8))()
+    tolerance = TOLERANCE[expected[0].dtype] if tolerance is None else tolerance
+    plans = []
+    for step in steps:
+        sources = [embedded(array, step) for array in inputs]
+        found = [embedded(np.full_like(output, 7), step) for output in outputs]
+        plan = gpu_plans.plan_kernel(name, attributes, views(sources), views(found), ins, outs)
+        status = np.zeros(1, np.int32)
+        run(plan.steps, plan.scratch, status)
+        assert status[0] == 0
+        agree(found, expected, tolerance)
+        for array in found:  # nothing beside the region is touched
+            assert (np.delete(np.ravel(array.base), _inside(array)) == 1).all()
+        plans.append(plan)
+    return plans
+
+
+def _inside(array):
+    marks = np.arange(array.base.size).reshape(array.base.shape)
+    offset = (array.ctypes.data - array.base.ctypes.data) // array.itemsize
+    strides = [s // array.itemsize for s in array.strides]
+    places = offset + sum((np.arange(n) * s).reshape((-1,) + (1,) * (array.ndim - 1 - k))
+                          for k, (n, s) in enumerate(zip(array.shape, strides, strict=True)))  # fmt: skip
+    return marks.ravel()[np.ravel(places)]
+
+
+def normal(*shape, dtype=F32, seed=0, scale=1.5):
+    return np.asarray(np.random.default_rng(seed).normal(0.3, scale, shape)).astype(dtype)
+
+
+CHAIN = "t0 = mul x0 x1; t1 = silu t0; t2 = add t1 1.5; t3 = gelu t2; t4 = tanh t3; t5 = gelu_tanh t4; t6 = sigmoid t5"
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_chain_with_broadcast_and_transpose(dtype):
+    x, w = normal(13, 37, dtype=dtype), normal(37, dtype=F64 if dtype == F64 else F32)
+    check("map", {"program": CHAIN, "indices": "i j, j -> j i"}, [x, w], [np.empty((37, 13), dtype)], tolerance=None)
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 1e-20, 88.0, -88.0, 3e38, np.inf, -np.inf, np.nan]
+UNARY = ["neg", "abs", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt"]
+BINARY = ["add", "sub", "mul", "div", "floordiv", "mod", "pow", "max", "min"]
+COMPARE = ["eq", "ne", "lt", "le", "gt", "ge"]
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_every_function_of_floats(dtype):
+    x = np.array(SPECIAL, dtype)
+    a, b = (np.ascontiguousarray(v) for v in np.broadcast_arrays(x[:, None], x[None, :]))
+    for name in UNARY:
+        tame = x[np.abs(x) < 1e30] if name in ("gelu", "gelu_tanh", "silu") else x  # minus infinity times nothing
+        check("map", {"program": f"t0 = {name} x0", "indices": "i -> i"}, [tame], [np.empty(tame.shape, dtype)])
+    for name in BINARY:
+        tame = np.isfinite(a) & np.isfinite(b) if name in ("floordiv", "mod") else np.ones(a.shape, bool)
+        tame &= (np.abs(a) < 1e30) & (np.abs(b) < 1e30) if name in ("floordiv", "mod") else True
+        check("map", {"program": f"t0 = {name} x0 x1", "indices": "i, i -> i"}, [a[tame], b[tame]],
+              [np.empty(tame.sum(), dtype)], steps=(1,))  # fmt: skip
+    for name in COMPARE:
+        check(
+            "map",
+            {"program": f"t0 = {name} x0 x1", "indices": "i j, i j -> i j"},
+            [a, b],
+            [np.empty(a.shape, bool)],
+            steps=(1,),
+        )
+
+
+@pytest.mark.parametrize("dtype", [I32, I64], ids=str)
+def test_every_function_of_integers(dtype):
+    x = np.array([0, 1, -1, 2, -3, 7, 100, -100, np.iinfo(dtype).max], dtype)
+    a, b = (np.ascontiguousarray(v) for v in np.broadcast_arrays(x[:, None], x[None, :]))
+    for name in ("neg", "abs", "relu"):
+        check("map", {"program": f"t0 = {name} x0", "indices": "i -> i"}, [x], [np.empty(x.shape, dtype)], steps=(1,))
+    for name in ("add", "sub", "mul", "floordiv", "mod", "max", "min"):
+        check(
+            "map",
+            {"program": f"t0 = {name} x0 x1", "indices": "i j, i j -> i j"},
+            [a, b],
+            [np.empty(a.shape, dtype)],
+            steps=(1,),
+        )
+
+
+def test_truth_values_and_casts():
+    x, c, d = normal(5, 9), normal(5, 9) > 0, normal(9, seed=3) > 0
+    program = "t0 = and x1 x2; t1 = not t0; t2 = or t1 x2; t3 = where t2 x0 2.5; t4 = cast:f16 t3; t5 = cast:i32 t4"
+    program += "; t6 = cast:f32 t5"
+    check("map", {"program": program, "indices": "i j, i j, j -> i j"}, [x, c, d], [np.empty((5, 9), F32)])
+    check("map", {"program": "t0 = and x0 x1", "indices": "i j, j -> j i"}, [c, d], [np.empty((9, 5), bool)])
+    check(
+        "map", {"program": "t0 = cast:bf16 x0", "indices": "i j -> i j"}, [x], [np.empty((5, 9), F32)], tolerance=8e-3
+    )
+    check("map", {"program": "t0 = add x0 inf", "indices": "i j -> i j"}, [x], [np.empty((5, 9), F32)])
+    check("map", {"program": "t0 = copy x0", "indices": "-> i"}, [np.array(3.5, F32)], [np.empty(7, F32)])
+    check(
+        "map",
+        {"program": "t0 = copy x0", "indices": "a b c d -> c a d b"},
+        [normal(2, 3, 4, 5)],
+        [np.empty((4, 2, 5, 3), F32)],
+    )
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16, F64, I32, I64], ids=str)
+@pytest.mark.parametrize("aggregation", ["sum", "max", "min", "prod"])
+def test_reduce(aggregation, dtype):
+    x, w = normal(3, 17, dtype=dtype), normal(17, 5, dtype=dtype, seed=1)
+    a = {"program": "t0 = mul x0 x1", "indices": "i j, j k -> i k", "aggregation": aggregation}
+    check("reduce", a, [x, w], [np.empty((3, 5), dtype)], tolerance=TOLERANCE[dtype] * 4)
+
+
+@pytest.mark.parametrize(
+    "indices", ["i j k -> j", "i j k -> k i", "i j k ->", "i j k -> i j", "i i k -> k", "i j k -> k"]
+)
+def test_reduce_along_any_axes(indices):
+    shape = (6, 6, 200)
+    result = {"i": 6, "j": 6, "k": 200}
+    out = np.empty([result[name] for name in indices.split("->")[1].split()], F32)
+    check(
+        "reduce",
+        {"program": "t0 = copy x0", "indices": indices, "aggregation": "sum"},
+        [normal(*shape)],
+        [out],
+        tolerance=1e-5,
+    )
+
+
+def test_reduce_shares_long_axes_out_and_keeps_not_a_number():
+    x = normal(70001)
+    plans = check(
+        "reduce",
+        {"program": "t0 = mul x0 x0", "indices": "i ->", "aggregation": "sum"},
+        [x],
+        [np.empty((), F32)],
+        tolerance=1e-5,
+    )
+    assert all(len(plan.steps) == 2 for plan in plans)
+    x[31] = np.nan
+    check("reduce", {"program": "t0 = copy x0", "indices": "i ->", "aggregation": "max"}, [x], [np.empty((), F32)])
+    wide = normal(3, 40000, dtype=I32, scale=100)
+    check(
+        "reduce", {"program": "t0 = copy x0", "indices": "i j -> i", "aggregation": "sum"}, [wide], [np.empty(3, I32)]
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rows(dtype):
+    for shape in ((7,), (5, 33), (3, 4, 130)):
+        x, y = normal(*shape, dtype=dtype), np.empty(shape, dtype)
+        vectors = normal(2, shape[-1], dtype=dtype, seed=4)
+        check("rmsnorm", {"eps": 1e-3}, [x, vectors[0]], [y])
+        check("layernorm", {"eps": 1e-3}, [x, *vectors], [y], tolerance=TOLERANCE[dtype] * 3)
+        check("softmax", {"axis": -1}, [x], [y])
+        check("softmax", {"axis": 0}, [x], [y])
+
+
+def test_long_rows():
+    x = normal(2, 16500)
+    x[1, 3] = np.nan
+    y = np.empty_like(x)
+    vectors = normal(2, 16500, seed=4)
+    check("rmsnorm", {"eps": 1e-3}, [x, vectors[0]], [y], steps=(1,))
+    check("layernorm", {"eps": 1e-3}, [x, *vectors], [y], tolerance=1e-5, steps=(1,))
+    check("softmax", {"axis": 1}, [x], [y], steps=(1,))
+    check("softmax", {"axis": 0}, [normal(700, 64)], [np.empty((700, 64), F32)], steps=(1,))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rope(dtype):
+    x, y = normal(3, 11, 6, dtype=dtype), np.empty((3, 11, 6), dtype)
+    plain = {"theta": 1e4, "scaling": "none"}
+    low = [(0, 4, 0)]
+    check("rope", {**plain, "seq_lens": [7, 9]}, [x], [y], lowers=low, out_lowers=low)
+    llama = {"theta": 5e5, "scaling": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+             "original_length": 8192.0}  # fmt: skip
+    check("rope", llama, [x, np.arange(11) ** 3 * 90], [y], tolerance=TOLERANCE[dtype] * 2)
+    plan = gpu_plans.plan_kernel("rope", plain, *[views(v) for v in ([x, -np.arange(11)], [y])], [], blocks([y]))
+    status = np.zeros(1, np.int32)
+    run(plan.steps, plan.scratch, status)
+    assert status[0] != 0
+    assert "negative" in plan.complaint
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, I64], ids=str)
+@pytest.mark.parametrize("kind", [I32, I64], ids=str)
+def test_embedding(dtype, kind):
+    table, ids = normal(9, 13, dtype=dtype), np.array([[4, 0, 12], [30, 9, 13]], kind)
+    y = np.empty((2, 3, 13), dtype)
+    check("embedding", {"vocabulary": 31}, [ids, table], [y], lowers=[(0, 0), (4, 0)])
+    for wrong in (-1, 31):
+        ids[1, 1] = wrong
+        plan = gpu_plans.plan_kernel("embedding", {"vocabulary": 31}, views([ids, table]), views([y]),
+                                     blocks([ids, table]), blocks([y]))  # fmt: skip
+        status = np.zeros(1, np.int32)
+        run(plan.steps, plan.scratch, status)
+        assert status[0] != 0
+
+
+@pytest.mark.parametrize("dtype", [F16, F64, I32], ids=str)
+def test_append(dtype):
+    cache, new = normal(2, 12, 5, dtype=dtype), normal(2, 9, 5, dtype=dtype, seed=2)
+    positions = np.array([0, 3, 3, 6, 6, 0, 4, 1, 4], I64)  # several write one row: the last does
+    a = {"cache_lens": [7, 5], "new_lens": [5, 4]}
+    check("append", a, [cache, new, positions], [np.empty_like(cache)])
+    part = cache[:, 4:10]
+    check(
+        "append",
+        a,
+        [part, new, positions],
+        [np.empty_like(part)],
+        lowers=[(0, 4, 0), (0, 0, 0), (0,)],
+        out_lowers=[(0, 4, 0)],
+    )
+    positions[8] = 5
+    y = np.empty_like(cache)
+    arrays = [cache, new, positions]
+    plan = gpu_plans.plan_kernel("append", a, views(arrays), views([y]), blocks(arrays), blocks([y]))
+    status = np.zeros(1, np.int32)
+    run(plan.steps, plan.scratch, status)
+    assert status[0] != 0
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, np.dtype(bool), I64], ids=str)
+def test_concat_and_regroup(dtype):
+    parts = [normal(3, n, 4, dtype=dtype, seed=n) for n in (2, 5, 1)]
+    check("concat", {"axis": 1, "extents": [2, 5, 1]}, parts, [np.empty((3, 8, 4), dtype)])
+    check("concat", {"axis": 1, "extents": [2, 5, 1]}, parts, [np.empty((3, 4, 4), dtype)], out_lowers=[(0, 3, 0)])
+    x = normal(6, 4, 5, dtype=dtype)
+    for shape in ((24, 5), (120,), (3, 2, 2, 10), (5, 24), (8, 15)):
+        check("regroup", {}, [x], [np.empty(shape, dtype)])
+
+
+def test_many_blocks_in_one_launch():
+    shapes = [(3, 5), (7,), (2, 3, 4, 5), (1,), (4, 128), ()]
+    sources = [embedded(normal(*shape, seed=n).astype(kind), 1 + n % 2) for n, (shape, kind) in
+               enumerate(zip(shapes, (F32, F16, F64, np.dtype(bool), F32, I32), strict=True))]  # fmt: skip
+    targets = [embedded(np.zeros_like(source), 1 + n % 3) for n, source in enumerate(sources)]
+    plan = gpu_plans.plan_moves(views(sources), views(targets))
+    assert len(plan.steps) == 1
+    run(plan.steps)
+    for source, target in zip(sources, targets, strict=True):
+        assert np.array_equal(source, target)
+
+
+def test_aligned_blocks_move_in_wide_units():
+    sources = [normal(40, 64, dtype=F16, seed=n)[:, 16:48] for n in range(3)]
+    targets = [np.zeros((40, 32), F16) for _ in sources]
+    plan = gpu_plans.plan_moves(views(sources), views(targets))
+    run(plan.steps)
+    assert all(np.array_equal(a, b) for a, b in zip(sources, targets, strict=True))
+    assert "units of 8 bytes" in plan.steps[0].source.text
+
+
+RANKED = [F32, F16, BF16, F64, I32, I64]
+
+
+@pytest.mark.parametrize("dtype", RANKED, ids=str)
+def test_argmax_and_topk(dtype):
+    x = normal(3, 50, dtype=dtype, scale=3)
+    x[0, 10:20] = x[0].max()
+    if dtype.kind != "i":
+        x[1, 5] = x[1, 9] = np.nan
+        x[2] = -np.inf
+        x[2, 3:5] = 0.0, -0.0
+    lowers = [(0, 100)]
+    out = [np.empty(3, I64), np.empty(3, dtype)]
+    check("argmax", {"axis": 1}, [x], out, lowers)
+    check("argmax", {"axis": 0}, [x], [np.empty(50, I64), np.empty(50, dtype)], lowers, steps=(1,))
+    check("topk", {"axis": 1}, [x], [np.empty((3, 6), dtype), np.empty((3, 6), I64)], lowers)
+    few = np.ascontiguousarray(x[:, :4])
+    check("topk", {"axis": 1}, [few], [np.empty((3, 6), dtype), np.empty((3, 6), I64)], lowers)
+
+
+def test_topk_of_long_rows():
+    check("topk", {"axis": 0}, [normal(9000)], [np.empty(5, F32), np.empty(5, I64)], steps=(1,))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_meanpool(dtype):
+    x, mask = normal(40, 7, dtype=dtype), np.random.default_rng(5).random(40) < 0.5
+    mask[3:8] = False
+    x[4] = np.nan
+    check("meanpool", {"seq_lens": [3, 5, 32]}, [x, mask], [np.empty((3, 7), dtype)], tolerance=TOLERANCE[dtype] * 2)
+    part = x[3:8], mask[3:8]
+    check(
+        "meanpool",
+        {"seq_lens": [3, 5, 32]},
+        part,
+        [np.empty((1, 7), dtype)],
+        lowers=[(3, 0), (3,)],
+        out_lowers=[(1, 0)],
+    )
+
+
+@pytest.mark.parametrize("aggregation", ["sum", "max", "min", "prod"])
+@pytest.mark.parametrize("dtype", [F32, F16, BF16, I32], ids=str)
+def test_aggregations_of_copies(aggregation, dtype):
+    copies = [embedded(normal(5, 9, dtype=dtype, seed=n)) for n in range(4)]
+    whole = [copy.astype(I64 if dtype == I32 else F64) for copy in copies]
+    function = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[aggregation]
+    expected = function.reduce(whole)
+    plan = gpu_plans.plan_aggregate(aggregation, views(copies), views(copies[:1])[0])  # over the first
+    run(plan.steps)
+    agree([copies[0]], [expected.astype(dtype)], TOLERANCE[dtype])
+
+
+def both_merges(aggregation, copies, dims, tolerance, strided):
+    flat = [array for copy in copies for array in copy]
+    target = [np.empty_like(array) for array in copies[0]]
+    kernel = registry.prepare_merge(aggregation, flat, target, dims)
+    with np.errstate(all="ignore"):
+        kernel.bind(np.empty(kernel.scratch, np.uint8))()
+    own = [embedded(array, 2 if strided else 1) for array in flat]
+    for place in (own[: len(target)], [embedded(np.full_like(array, 7)) for array in target]):  # fresh first
+        fresh = [embedded(array, 2 if strided else 1) for array in flat]
+        goal = fresh[: len(target)] if place is own[: len(target)] or strided else place
+        plan = gpu_plans.plan_merge(aggregation, views(fresh), views(goal), dims)
+        run(plan.steps, plan.scratch)
+        agree(goal, target, tolerance)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_merge_of_averages(dtype, strided):
+    for shape, has in (((7, 5, 4), (0, 1)), ((7, 5, 4), (1, 0)), ((6,), ()), ((2, 3, 4, 5), (2, 0))):
+        copies = []
+        for n in range(3):
+            logs = normal(*(shape[d] for d in has), seed=n, scale=20)
+            logs = np.where(np.random.default_rng(n).random(logs.shape) < 0.5, np.float32(-np.inf), logs)
+            copies.append([normal(*shape, dtype=dtype, seed=n), np.asarray(logs, F32)])
+        both_merges("logsumexp", copies, (tuple(range(len(shape))), has), max(TOLERANCE[dtype], 2e-6), strided)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("dtype", [F32, BF16, I32], ids=str)
+def test_merges_of_the_ranked(dtype, strided):
+    copies, lists = [], []
+    for n in range(3):
+        values = np.round(normal(4, 6, dtype=F32, seed=n)).astype(dtype)
+        index = np.random.default_rng(n).integers(0, 1000, (4, 6))
+        copies.append([index, np.ascontiguousarray(values.T)])
+        out = [np.empty((4, 3), dtype), np.empty((4, 3), I64)]
+        kernel = registry.prepare("topk", {"axis": 1}, [values], out, blocks([values], [(0, 6 * n)]), blocks(out))
+        kernel.bind(np.empty(0, np.uint8))()
+        lists.append(out)
+    lists[1][0][2] = -np.inf if dtype.kind != "i" else np.iinfo(dtype).min  # an empty list
+    lists[1][1][2] = np.iinfo(I64).max
+    both_merges("argmax", copies, ((0, 1), (1, 0)), 0, strided)
+    both_merges("topk", lists, ((0, 1), (0, 1)), 0, strided)
+
+
+def attention(q_lens, k_lens=None, **changes):
+    base = {"causal": False, "scale": 0.5, "q_lens": list(q_lens), "k_lens": list(k_lens or q_lens), "window": 0}
+    return {**base, "extras": [], **changes}
+
+
+CASES = {
+    "full": (attention((7, 4)), 6, 3),
+    "causal": (attention((70, 4), causal=True), 4, 4),
+    "more_keys": (attention((4, 3), (90, 3), causal=True), 6, 2),
+    "fewer_keys": (attention((6, 3), (2, 3), causal=True), 3, 1),
+    "window": (attention((7, 4), window=3), 4, 2),
+    "causal_window": (attention((9,), (80,), causal=True, window=70), 4, 2),
+    "mask": (attention((7, 4), extras=["mask"]), 4, 2),
+    "positions": (attention((5, 4), (8, 7), causal=True, extras=["positions"]), 4, 2),
+    "both": (attention((5, 4), (8, 7), causal=True, window=3, extras=["positions", "mask"]), 4, 2),
+}
+
+
+def operands(a, heads_q, heads_kv, dtype, d=24, dv=20):
+    tokens = sum(a["q_lens"]), sum(a["k_lens"])
+    shapes = ((heads_q, tokens[0], d), (heads_kv, tokens[1], d), (heads_kv, tokens[1], dv))
+    extras = {"mask": np.random.default_rng(8).random(tokens[1]) < 0.5,
+              "positions": np.random.default_rng(9).integers(-2, 10, tokens[0])}  # fmt: skip
+    arrays = [normal(*shape, dtype=dtype, seed=n, scale=0.7) for n, shape in enumerate(shapes)]
+    return [*arrays, *(extras[name] for name in a["extras"])]
+
+
+def results(q, v):
+    wide = F64 if q.dtype == F64 else F32
+    return [np.empty((*q.shape[:2], v.shape[2]), q.dtype), np.empty(q.shape[:2], wide)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_attention(name, dtype):
+    a, heads_q, heads_kv = CASES[name]
+    arrays = operands(a, heads_q, heads_kv, dtype)
+    check("attention", a, arrays, results(arrays[0], arrays[2]), tolerance=max(3e-6, 2 * TOLERANCE[dtype]), steps=(1,))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_of_blocks(name):
+    """Some heads, some queries, some keys, wherever they stand in their sequences."""
+    a, heads_q, heads_kv = CASES[name]
+    q, k, v, *extras = operands(a, heads_q, heads_kv, F32)
+    group, last = heads_q // heads_kv, heads_kv - 1
+    first_q, first_k = 2, 1
+    named = dict(zip(a["extras"], extras, strict=True))
+    part = [q[last * group :, first_q:-1], k[last:, first_k:-1], v[last:, first_k:-1]]
+    low = [(last * group, first_q, 0), (last, first_k, 0), (last, first_k, 0)]
+    for extra in a["extras"]:
+        start = first_k if extra == "mask" else first_q
+        part.append(named[extra][start:-1])
+        low.append((start,))
+    check("attention", a, part, results(part[0], part[2]), low, [low[0], low[0][:2]], tolerance=3e-6)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+def test_attention_shares_keys_out_where_queries_are_few(dtype):
+    a = attention((1, 2), (1500, 1100), causal=True)
+    arrays = operands(a, 4, 2, dtype)
+    plans = check(
+        "attention", a, arrays, results(arrays[0], arrays[2]), tolerance=max(3e-6, 2 * TOLERANCE[dtype]), steps=(1,)
+    )
+    assert len(plans[0].steps) == 3
+
+
+def test_attention_of_a_group_larger_than_a_tile():
+    a = attention((3,), (5,))
+    arrays = operands(a, 70, 1, F32)
+    check("attention", a, arrays, results(arrays[0], arrays[2]), tolerance=3e-6, steps=(1,))
+
+
+def test_values_behind_a_mask_may_be_anything():
+    a = attention((6,), extras=["mask"])
+    arrays = operands(a, 2, 1, F32)
+    arrays[3][:] = [1, 0, 1, 0, 0, 1]
+    arrays[1][:, ~arrays[3]] = arrays[2][:, ~arrays[3]] = np.nan
+    check("attention", a, arrays, results(arrays[0], arrays[2]), tolerance=3e-6)
