@@ -107,6 +107,19 @@ class CudaExecutor:
             raise ValueFault(message, where=blame.place(complaint.task))
         return milliseconds
 
+    def enqueue(self) -> None:
+        """Launches the graph without waiting for it: for timing many executions in a row."""
+        self._require_open()
+        with self._closing_on_failure():
+            self._driver.launch(self._instance, self._ready.streams[0])
+
+    def wait(self) -> None:
+        """Waits for all that was enqueued."""
+        self._require_open()
+        with self._closing_on_failure():
+            self._driver.record(self._end, self._ready.streams[0])
+            self._driver.wait_on_host(self._end)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of how the plan runs here."""

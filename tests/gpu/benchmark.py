@@ -1,0 +1,185 @@
+"""One benchmark on one GPU: a plan for one site and one for eight, against PyTorch and JAX, in turns.
+
+Everybody computes on the same arrays. A measurement is the time on the wall of several computations that are enqueued
+one after another without waiting, divided by their number, so that nobody's launch is counted that the GPU does not
+wait for. The turns are interleaved, and the medians are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from runtime.bundle import Bundle
+from runtime.executors.cuda import CudaExecutor
+from runtime.session import Session
+from tests.gpu.cases import Benchmark
+from tests.gpu.correctness import largest_error
+
+ROUNDS = 7
+SECONDS = 0.08  # of every measurement
+SITES = 8
+ONE, MANY = "einc", f"einc, {SITES} sites"
+
+Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """`enqueue` starts one computation, `wait` waits for all of them, `result` gives the output."""
+
+    enqueue: Callable[[], Any]
+    wait: Callable[[], Any]
+    result: Callable[[], Any]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Milliseconds by contender; what went wrong with others; einc's largest errors against PyTorch, by contender."""
+
+    name: str
+    ms: dict[str, float] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+    host_us: dict[str, float] = field(default_factory=dict)
+    kernels: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def compiled(benchmark: Benchmark, sites: int) -> Bundle:
+    from einc.compiler import compile_model
+    from einc.options import CompileOptions
+
+    options = CompileOptions(machine="dgx-h100", devices=sites, definitions=benchmark.definitions, schedule="naive")
+    return compile_model(benchmark.text(), f"{benchmark.model}.ein", options).bundle
+
+
+def run(benchmark: Benchmark) -> Outcome:
+    outcome = Outcome(benchmark.name)
+    bundle = compiled(benchmark, 1)
+    arrays = _drawn(bundle)
+    makers: dict[str, Callable[[], Contender]] = {
+        ONE: partial(_einc, ONE, bundle, arrays, outcome),
+        MANY: lambda: _einc(MANY, compiled(benchmark, SITES), arrays, outcome),
+        "torch eager": partial(_torch, bundle, arrays, outcome, "eager"),
+        "torch compiled, CUDA graph": partial(_torch, bundle, arrays, outcome, "compiled"),
+        "jax": partial(_jax, bundle, arrays, outcome),
+    }
+    contenders: dict[str, Contender] = {}
+    for name, make in makers.items():
+        try:
+            contenders[name] = make()
+        except Exception as error:
+            outcome.problems[name] = f"{type(error).__name__}: {error}"[:400]
+    outcome.ms = measured(contenders)
+    if "torch eager" in contenders:
+        theirs = {"y": contenders["torch eager"].result()}
+        for name in (ONE, MANY):
+            if name in contenders:
+                outcome.errors[name] = largest_error({"y": contenders[name].result()}, theirs)
+    return outcome
+
+
+def measured(contenders: Mapping[str, Contender], rounds: int = ROUNDS, seconds: float = SECONDS) -> dict[str, float]:
+    """The median over all rounds of the milliseconds of one computation, by contender."""
+    counts = {}
+    for name, contender in contenders.items():
+        _time(contender, 2)
+        counts[name] = max(3, int(seconds / max(_time(contender, 2), 1e-6)))
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(rounds):
+        names = list(contenders)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            times[name].append(_time(contenders[name], counts[name]))
+    return {name: 1e3 * median(own) for name, own in times.items()}
+
+
+def _time(contender: Contender, count: int) -> float:
+    contender.wait()
+    begin = perf_counter()
+    for _ in range(count):
+        contender.enqueue()
+    contender.wait()
+    return (perf_counter() - begin) / count
+
+
+def _drawn(bundle: Bundle) -> Arrays:
+    """N(0, 1) in the tensors' type, weights divided by the square root of their fan-in; drawn on the GPU."""
+    import torch
+
+    generator = torch.Generator("cuda").manual_seed(7)
+    arrays = {}
+    for tensor in bundle.tensors:
+        if tensor.kind != "value":
+            values = torch.randn(tensor.shape, generator=generator, device="cuda", dtype=torch.float32)
+            values /= tensor.fan_in**0.5 if tensor.kind == "weight" else 1.0
+            arrays[tensor.name] = values.half().cpu().numpy()
+    return arrays
+
+
+def _einc(name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome) -> Contender:
+    executor = CudaExecutor(bundle, [0] * len(bundle.memory))
+    session = Session(bundle, executor=executor)
+    session.load_all(arrays)
+    launches = []
+    for _ in range(30):
+        session.execute()
+        launches.append(executor.host_us)
+    outcome.host_us[name] = median(launches)
+    facts = executor.facts()
+    outcome.kernels += [
+        f"{name}: {k['tasks']} {k['kernel']} by {k['provider']} {k['version']} {k['variant']}"
+        for k in facts["kernels"]  # type: ignore[attr-defined]
+    ]
+    outcome.notes[name] = f"{facts['graph']}"
+    return Contender(executor.enqueue, executor.wait, lambda: session.offload("y"))
+
+
+def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, how: str) -> Contender:
+    import torch
+
+    from tests.gpu.torch_models import model_of, tensors
+
+    torch.set_grad_enabled(False)
+    model = model_of(bundle)
+    assert model is not None, "every benchmark has a model in PyTorch"
+    given = tensors(arrays)
+    outcome.notes[f"torch {how}"] = torch.__version__
+    if how == "eager":
+        last = None
+
+        def enqueue() -> None:
+            nonlocal last
+            last = model(given)
+
+        return Contender(enqueue, torch.cuda.synchronize, lambda: model(given).float().cpu().numpy().astype("f2"))
+    fast = torch.compile(model, fullgraph=True, dynamic=False)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            fast(given)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = fast(given)
+    return Contender(graph.replay, torch.cuda.synchronize, lambda: result.cpu().numpy())
+
+
+def _jax(bundle: Bundle, arrays: Arrays, outcome: Outcome) -> Contender:
+    from tests.gpu.jax_models import prepared
+
+    function, version = prepared(bundle, arrays)
+    outcome.notes["jax"] = version
+    last: list[Any] = [function()]
+
+    def enqueue() -> None:
+        last[0] = function()
+
+    return Contender(enqueue, lambda: last[0].block_until_ready(), lambda: np.asarray(last[0]))

@@ -1,0 +1,94 @@
+"""What `make gpu-check` runs: cases of correctness, each for several numbers of sites on one GPU, and benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.gpu.models import TEXTS
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+SITES = (1, 2, 4, 8)
+TOLERANCE = {"f64": 1e-11, "f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}
+"""Of the largest value of an output; those of f16 and bf16 are ten roundings."""
+
+Definitions = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model in one dtype (None: as it stands), for every number of sites; `slow` ones are too large for a CPU."""
+
+    name: str
+    dtype: str | None
+    definitions: Definitions = ()
+    preset: str | None = None
+    sites: tuple[int, ...] = SITES
+    slow: bool = False
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        return " ".join(part for part in (self.name, self.label, self.dtype or "") if part)
+
+    def text(self) -> str:
+        return TEXTS.get(self.name) or (MODELS / f"{self.name}.ein").read_text()
+
+
+def _sizes(**values: object) -> Definitions:
+    return tuple((name, str(value)) for name, value in values.items())
+
+
+_BLOCK = _sizes(seq_lens=[300, 212], d_model=512, heads_q=8, heads_kv=4, d_head=64, d_ff=1408)
+_ODD_BLOCK = _sizes(seq_lens=[5, 9, 2], d_model=48, heads_q=6, heads_kv=3, d_head=8, d_ff=40)
+
+CASES: tuple[Case, ...] = (
+    *(Case(name, dtype, sites=SITES if dtype == "f32" else (1, 4))
+      for name in TEXTS for dtype in ("f32", "f16", "bf16")),
+    *(Case("ffn", dtype, _sizes(tokens=37, d_model=29, d_ff=53), label="odd") for dtype in ("f32", "f16", "bf16")),
+    *(Case("ffn", dtype, _sizes(tokens=512, d_model=768, d_ff=2048), slow=True) for dtype in ("f32", "f16", "bf16")),
+    *(Case(f"chain_{letter}", "f32", _sizes(scale=300), label="odd") for letter in "abcde"),
+    *(Case(f"chain_{letter}", "f16", _sizes(scale=16), slow=True) for letter in "abcde"),
+    *(Case("llama_block", dtype, _ODD_BLOCK, label="odd") for dtype in ("f32", "f16")),
+    *(Case("llama_block", dtype, _BLOCK, slow=True) for dtype in ("f32", "f16", "bf16")),
+    Case("llama", "f32", preset="tiny", sites=(1, 8)),
+    Case("llama", "bf16", preset="tiny", sites=(1, 4)),
+    Case("llama_decode", "f32", preset="tiny", sites=(1, 4)),
+    Case("bert", "f32", preset="tiny", sites=(1, 4)),
+    Case("bert", "f16", preset="tiny", sites=(1, 4)),
+    Case("digits", None),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A model at full size in f16, against PyTorch and JAX; `aim` is for 8 sites on one GPU, relative to one."""
+
+    name: str
+    title: str
+    model: str
+    definitions: Definitions = ()
+    aim: float | None = None
+
+    def text(self) -> str:
+        return (MODELS / f"{self.model}.ein").read_text()
+
+
+def _block(tokens: int) -> Benchmark:
+    title, aim = f"LLaMA block, {tokens // 1024}K tokens", 1.15 if tokens >= 8192 else None
+    return Benchmark(f"block{tokens // 1024}k", title, "llama_block", _sizes(seq_lens=[tokens]), aim)
+
+
+BENCHMARKS: tuple[Benchmark, ...] = (
+    _block(8192),
+    _block(1024),
+    Benchmark("chain_a", "matrix chain A", "chain_a"),
+    Benchmark("chain_c", "matrix chain C", "chain_c"),
+    _block(32768),
+    Benchmark("chain_b", "matrix chain B", "chain_b"),
+)
+"""In the order of their importance, should the time run out."""
+
+MOST = 1.03
+"""One site, relative to the best competitor."""
+MOST_HOST_US = 50.0

@@ -1,0 +1,133 @@
+"""One plan on one GPU against the operators' meaning on whole float64 arrays, and against PyTorch where it has a model.
+
+The reference is computed from the same (rounded) inputs, in float64 throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from runtime.bundle import Bundle
+from runtime.draws import random_input
+from runtime.session import Session
+from tests.gpu.cases import TOLERANCE, Case
+
+Array = np.ndarray[Any, np.dtype[Any]]
+MakeSession = Callable[[Bundle], Session]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`error` is the largest difference relative to the largest value; `torch_error` that against PyTorch."""
+
+    case: str
+    sites: int
+    error: float | None = None
+    torch_error: float | None = None
+    tolerance: float = 0.0
+    same_bits: bool = False
+    kernels: tuple[str, ...] = ()
+    seconds: float = 0.0
+    problem: str = ""
+
+    @property
+    def holds(self) -> bool:
+        errors = [error for error in (self.error, self.torch_error) if error is not None]
+        return not self.problem and bool(errors) and max(errors) <= self.tolerance and self.same_bits
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compiled(case: Case, sites: int, dtype: str | None) -> Bundle:
+    from einc.compiler import compile_model
+    from einc.options import CompileOptions
+
+    options = CompileOptions(
+        machine="host",
+        devices=sites,
+        definitions=case.definitions,
+        preset=case.preset,
+        dtype=dtype,
+        schedule="naive",  # sites of one GPU exchange nothing that a schedule could make faster
+    )
+    return compile_model(case.text(), f"{case.name}.ein", options).bundle
+
+
+def arrays_of(bundle: Bundle, seed: int = 5) -> dict[str, Array]:
+    """Random inputs; those that say places are made to be places."""
+    arrays = {t.name: random_input(t, seed) for t in bundle.tensors if t.kind != "value"}
+    generator = np.random.default_rng(seed)
+    for tensor in bundle.tensors:
+        if tensor.name in PLACES and tensor.kind == "input":
+            arrays[tensor.name] = PLACES[tensor.name](tensor.shape, generator).astype(arrays[tensor.name].dtype)
+    return arrays
+
+
+PLACES: Mapping[str, Callable[[tuple[int, ...], np.random.Generator], Array]] = {
+    "places": lambda shape, rng: np.concatenate([rng.permutation(18)[:11], rng.permutation(22)[: shape[0] - 11]]),
+}
+"""Inputs whose values must be distinct rows: those of the model `rows`, of two sequences."""
+
+
+def reference(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs in float64, by the operators' meaning on whole arrays."""
+    from einc.cli.comparison import references
+
+    wide = compiled(case, 1, "f64")
+    return references(wide, {name: widened(array) for name, array in arrays.items()})
+
+
+def widened(array: Array) -> Array:
+    """Floats (bf16 among them) as float64; anything else as it is."""
+    return array if array.dtype.kind in "iub" else array.astype(np.float64)
+
+
+def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
+    """Over all outputs; integers and truth values must be equal."""
+    worst = 0.0
+    for name, array in expected.items():
+        own, true = widened(found[name]), widened(array)
+        if own.shape != true.shape or own.dtype.kind != true.dtype.kind:
+            return float("inf")
+        if true.dtype.kind in "iub":
+            worst = max(worst, 0.0 if np.array_equal(own, true) else float("inf"))
+            continue
+        finite = np.isfinite(true)
+        if not np.array_equal(own[~finite], true[~finite], equal_nan=True) or not np.isfinite(own[finite]).all():
+            return float("inf")
+        largest = np.abs(true[finite]).max(initial=0.0)
+        worst = max(worst, float(np.abs(own - true)[finite].max(initial=0.0) / (largest or 1.0)))
+    return worst
+
+
+def check(
+    case: Case, sites: int, make_session: MakeSession, expected: Mapping[str, Array], torch: str | None
+) -> Result:
+    """Runs a case twice, and once more task by task; all three must agree to the bit. `torch` is PyTorch's device."""
+    begin = perf_counter()
+    bundle = compiled(case, sites, case.dtype)
+    arrays = arrays_of(bundle)
+    with make_session(bundle) as session:
+        session.load_all(arrays)
+        runs = []
+        for traced in (False, False, True):
+            session.execute(trace=traced)
+            runs.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
+        kernels = tuple(sorted({f"{k['kernel']}: {k['provider']}" for k in session.facts.get("kernels", ())}))
+    same = all(array.tobytes() == other[name].tobytes() for other in runs[1:] for name, array in runs[0].items())
+    torch_error = None
+    if torch is not None:
+        from tests.gpu.torch_models import reference as torch_reference
+
+        theirs = torch_reference(bundle, arrays, torch)
+        torch_error = None if theirs is None else largest_error(runs[0], theirs)
+    dtypes = {tensor.dtype for tensor in bundle.tensors} & TOLERANCE.keys()
+    tolerance = max(TOLERANCE[dtype] for dtype in dtypes)
+    error = largest_error(runs[0], expected)
+    return Result(case.title, sites, error, torch_error, tolerance, same, kernels, perf_counter() - begin)

@@ -1,0 +1,107 @@
+"""Models whose operators, taken together, are all that there are; a test holds them against the registry.
+
+What they compare or choose by comes straight from inputs, so that rounding cannot turn a choice.
+"""
+
+from __future__ import annotations
+
+ELEMENTWISE = """
+model elementwise
+param n = 37
+dim rows = n
+dim columns = 131
+input  a    : f32[rows, columns]
+input  b    : f32[rows, columns]
+input  keep : bool[rows, columns]
+input  i    : i64[rows, columns]
+input  j    : i64[rows, columns]
+weight row  : f32[columns]
+size = abs(a) + 0.5
+one = sub(mul(neg(a), relu(b)), div(gelu(a), size)) + row
+two = gelu_tanh(a) + silu(b) * tanh(a) + sigmoid(b)
+three = exp(min(a, 2.0)) + log(size) + sqrt(size) * rsqrt(size + 1.0) + pow(size, 1.5)
+four = where(and(keep, not(lt(a, 0.0))), max(a, b), copy(b))
+five = where(or(ge(a, b), gt(row, 0.5)), add(a, row), where(le(b, 0.25), a, 2.0 * b))
+six = floordiv(i * 3 - 5, j + 1) + mod(i - 4, j + 2)
+seven = and(eq(i, j), ne(i, 3))
+eight[columns, rows] = a[rows, columns] + row[columns]
+output one, two, three, four, five, six, seven, eight
+"""
+
+REDUCTIONS = """
+model reductions
+param n = 3
+dim batch = 4 * n
+dim rows = 19
+dim columns = 70
+input  x : f32[batch, rows, columns]
+input  i : i64[batch, rows]
+weight w : f32[columns]
+total = sum(x, "rows")
+middle = mean(x, over=["batch", "columns"])
+largest = max(x, "columns")
+least = min(x, over=["rows", "columns"])
+product = prod(sigmoid(x) + 0.5, "rows")
+counts = sum(i, "batch")
+norm[batch, rows] = sum[columns](x[batch, rows, columns] * x[batch, rows, columns] * w[columns])
+place, value = argmax(x, "columns")
+best, places = topk(x, 5, "columns")
+first, where_first = argmax(x, "batch")
+output total, middle, largest, least, product, counts, norm, place, value, best, places, first, where_first
+"""
+
+ROWS = """
+model rows
+param n = 2
+dim heads = 4 * n
+dim tokens = 23
+dim d_head = 16
+dim d_model = 8 * 16
+dim vocabulary = 61
+input  ids    : i64[tokens]
+input  places : i64[tokens]
+input  cache  : f32[heads, rows, d_head]
+input  keep   : bool[tokens]
+dim rows = 40
+weight table  : f32[vocabulary, d_model]
+weight gain   : f32[d_model]
+weight bias   : f32[d_model]
+weight wq     : f32[heads, d_model, d_head]
+x = embedding(ids, table)
+h = rmsnorm(x, gain, eps=1e-6)
+q = matmul(h, wq)
+r = rope(q, theta=500.0, seq_lens=[11, 12])
+p = rope(q, positions=places, scaling="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+         original_length=16)
+c = append(cache, r + p, places, cache_lens=[18, 22], new_lens=[11, 12])
+l = layernorm(x, gain, bias)
+both = concat(l, h, over="tokens", into="both")
+m = meanpool(slice(both, both=[6, 29]), keep, seq_lens=[3, 20], into="sentences")
+s = softmax(h, "d_model")
+t = transpose(regroup(s, tokens=tokens, heads=8, d_head=16), "heads", "tokens", "d_head")
+half = cast(m, "f32")
+output c, m, t, half
+"""
+
+ATTENTION = """
+model attention_cases
+param n = 1
+dim heads_q = 8 * n
+dim heads_kv = 4 * n
+dim tokens = 77
+dim cached = 90
+dim d = 32
+input q : f32[heads_q, tokens, d]
+input k : f32[heads_kv, tokens, d]
+input v : f32[heads_kv, tokens, d]
+input far_k : f32[heads_kv, cached, d]
+input far_v : f32[heads_kv, cached, d]
+input seen  : bool[tokens]
+plain = attention(q, k, v)
+causal, lse = attention(q, k, v, causal=true, seq_lens=[40, 1, 36])
+masked = attention(q, k, v, mask=seen, seq_lens=[30, 47])
+across = attention(q, far_k, far_v)
+output plain, causal, lse, masked, across
+"""
+
+TEXTS = {"elementwise": ELEMENTWISE, "reductions": REDUCTIONS, "rows": ROWS, "attention_cases": ATTENTION}

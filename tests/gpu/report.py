@@ -1,0 +1,164 @@
+"""The page that `make gpu-check` writes: where it ran, what was right, and how fast it was, against whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.gpu.cases import BENCHMARKS, MOST, MOST_HOST_US, TOLERANCE, Benchmark
+
+Record = Mapping[str, Any]
+ONE, MANY = "einc", "einc, 8 sites"
+RIVALS = ("torch eager", "torch compiled, CUDA graph", "jax")
+
+
+@dataclass(slots=True)
+class Findings:
+    """Everything that workers reported. `lost` are cases that took the process with them, `left` those not reached."""
+
+    checks: list[Record] = field(default_factory=list)
+    benchmarks: list[Record] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> list[Record]:
+        return [record for record in self.checks if not holds(record)]
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was checked, and all of it was right."""
+        off = [record for record in self.benchmarks if not_accurate(record)]
+        return bool(self.checks or self.benchmarks) and not (self.wrong or self.lost or off)
+
+
+def holds(record: Record) -> bool:
+    errors = [record[key] for key in ("error", "torch_error") if record[key] is not None]
+    return not record["problem"] and bool(errors) and max(errors) <= record["tolerance"] and record["same_bits"]
+
+
+def not_accurate(record: Record) -> list[str]:
+    """Plans of a benchmark whose result is not PyTorch's, or that did not run."""
+    far = [name for name, error in record["errors"].items() if not error <= 2 * TOLERANCE["f16"]]
+    return far + [name for name in (ONE, MANY) if name in record["problems"]]
+
+
+def page(findings: Findings, facts: Mapping[str, str], seconds: float) -> str:
+    lines = [
+        "# Results on a GPU",
+        "",
+        "Written by `make gpu-check` (see [cuda.md](cuda.md)). All plans run on one GPU, however many sites they have.",
+        "",
+        "| | |",
+        "| --- | --- |",
+        *(f"| {name} | {value} |" for name, value in facts.items()),
+        f"| the whole check took | {seconds:.0f} s |",
+        "",
+        *_correctness(findings),
+        *_speed(findings),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _correctness(findings: Findings) -> list[str]:
+    right = len(findings.checks) - len(findings.wrong)
+    lines = [
+        "## Correctness",
+        "",
+        f"{right} of {len(findings.checks)} plans are right: within ten roundings of float64 (the largest error of an "
+        "output, relative to its largest value), within as much of PyTorch in float64 where it has the model, and "
+        "equal to the bit in two replays and a run task by task.",
+        "",
+        "| model | sites: largest error | PyTorch | allowed | kernels by |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for title in dict.fromkeys(record["case"] for record in findings.checks):
+        own = [record for record in findings.checks if record["case"] == title]
+        errors = ", ".join(f"{record['sites']}: {_error(record)}" for record in own)
+        theirs = [record["torch_error"] for record in own if record["torch_error"] is not None]
+        providers = sorted({kernel.split(": ")[1] for record in own for kernel in record["kernels"]})
+        torch = f"{max(theirs):.1e}" if theirs else ""
+        lines.append(f"| {title} | {errors} | {torch} | {own[0]['tolerance']:g} | {', '.join(providers)} |")
+    lines.append("")
+    for record in findings.wrong:
+        lines.append(f"- **wrong**: {record['case']} on {record['sites']} sites: {_reason(record)}")
+    lines += [f"- **took the process with it**: {title}" for title in findings.lost]
+    lines += [f"- not reached in time: {title}" for title in findings.left]
+    return [*lines, ""] if lines[-1] else lines
+
+
+def _error(record: Record) -> str:
+    if record["error"] is None:
+        return "failed"
+    return f"{record['error']:.1e}" + ("" if holds(record) else " **wrong**")
+
+
+def _reason(record: Record) -> str:
+    if record["problem"]:
+        return str(record["problem"]).replace("\n", " ")
+    if not record["same_bits"]:
+        return "runs differ"
+    return f"error {record['error']:.2g} (PyTorch {record['torch_error']}), allowed {record['tolerance']:g}"
+
+
+def _speed(findings: Findings) -> list[str]:
+    if not findings.benchmarks:
+        return []
+    lines = [
+        "## Speed",
+        "",
+        "f16; milliseconds for one computation, medians of interleaved turns; one launched after another, no waiting "
+        f"in between. Targets: one site at most {MOST} times the best of the others, {MOST_HOST_US:g} us of the host "
+        "per replay, and 8 sites on the one GPU at most 1.15 times one site from 8K tokens up. Figures in bold miss "
+        "theirs.",
+        "",
+        "| | einc | torch eager | torch compiled, CUDA graph | jax | einc / best | 8 sites / 1 | host us: 1, 8 sites |"
+        " error |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    known = {benchmark.name: benchmark for benchmark in BENCHMARKS}
+    for record in findings.benchmarks:
+        lines.append(_row(known[record["name"]], record))
+    lines.append("")
+    for record in findings.benchmarks:
+        title = known[record["name"]].title
+        lines += [f"- {title}, {name}: {problem}" for name, problem in record["problems"].items()]
+        lines += [f"- **wrong**: {title}, {name}" for name in not_accurate(record)]
+    lines += ["", "### Kernels", ""]
+    for record in findings.benchmarks:
+        lines.append(f"{known[record['name']].title}:")
+        lines += ["", *(f"- {kernel}" for kernel in record["kernels"]), ""]
+    return lines
+
+
+def _row(benchmark: Benchmark, record: Record) -> str:
+    ms = record["ms"]
+    rivals = [ms[name] for name in RIVALS if name in ms]
+    against = _target(ms[ONE] / min(rivals), MOST) if ONE in ms and rivals else ""
+    many = ""
+    if ONE in ms and MANY in ms:
+        ratio = ms[MANY] / ms[ONE]
+        many = f"{ratio:.2f}" if benchmark.aim is None else _target(ratio, benchmark.aim, ".2f")
+    host = ", ".join(_target(us, MOST_HOST_US, ".0f") for us in record["host_us"].values())
+    error = max(record["errors"].values(), default=None)
+    cells = [benchmark.title, *(f"{ms[name]:.3f}" if name in ms else "" for name in (ONE, *RIVALS))]
+    return "| " + " | ".join([*cells, against, many, host, "" if error is None else f"{error:.1e}"]) + " |"
+
+
+def _target(value: float, most: float, form: str = ".3f") -> str:
+    """A figure, marked where it is above its target."""
+    shown = f"{value:{form}}"
+    return shown if value <= most else f"**{shown}**"
+
+
+def summary(findings: Findings) -> str:
+    """A few lines for a terminal."""
+    lines = [f"{len(findings.checks) - len(findings.wrong)} of {len(findings.checks)} plans are right"]
+    lines += [f"wrong: {record['case']} on {record['sites']} sites: {_reason(record)}" for record in findings.wrong]
+    lines += [f"took the process with it: {title}" for title in findings.lost]
+    lines += [f"not reached in time: {title}" for title in findings.left]
+    for record in findings.benchmarks:
+        lines.append(f"{record['name']}: " + ", ".join(f"{name} {ms:.3f} ms" for name, ms in record["ms"].items()))
+        lines += [f"    {name}: {problem}" for name, problem in record["problems"].items()]
+    return "\n".join(lines)

@@ -1,0 +1,307 @@
+"""What of `make gpu-check` needs no GPU: its cases on the fake driver, references, the page, workers that die."""
+
+from __future__ import annotations
+
+import re
+import sys
+import zipfile
+from pathlib import Path
+from time import perf_counter
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "runtime")]
+
+from cuda_fake import FakeDriver, NumpyKernels  # noqa: E402
+
+from runtime.executors.cuda import CudaExecutor  # noqa: E402
+from runtime.session import Session  # noqa: E402
+from tests.gpu import check as gpu_check  # noqa: E402
+from tests.gpu.benchmark import Contender, measured  # noqa: E402
+from tests.gpu.benchmark import compiled as compiled_benchmark  # noqa: E402
+from tests.gpu.cases import BENCHMARKS, CASES, SITES  # noqa: E402
+from tests.gpu.correctness import arrays_of, check, compiled, largest_error, reference  # noqa: E402
+from tests.gpu.models import TEXTS  # noqa: E402
+from tests.gpu.report import Findings, holds, page, summary  # noqa: E402
+from tests.gpu.wheels import fits, unpack  # noqa: E402
+from tests.gpu.worker import runs  # noqa: E402
+
+SMALL = [(case, case.sites[number % len(case.sites)]) for number, case in enumerate(CASES) if not case.slow]
+
+
+def on_fake(bundle):
+    driver = FakeDriver(1, seed=len(bundle.tasks))
+    executor = CudaExecutor(bundle, [0] * len(bundle.memory), driver=driver, kernels=NumpyKernels(driver))
+    return Session(bundle, executor=executor)
+
+
+@pytest.mark.parametrize(("case", "sites"), SMALL, ids=[f"{case.title} {sites}" for case, sites in SMALL])
+def test_cases_hold_on_the_fake_driver(case, sites):
+    expected = reference(case, arrays_of(compiled(case, 1, case.dtype)))
+    result = check(case, sites, on_fake, expected, None)
+    assert result.holds, result
+    wrong = {name: array + 1 if array.dtype.kind != "b" else ~array for name, array in expected.items()}
+    assert largest_error(wrong, expected) > result.tolerance
+
+
+def test_every_operator_is_in_some_case():
+    from einc.ops import registry
+
+    called = {name for text in TEXTS.values() for name in re.findall(r"\b([a-z_]+)\(", text)}
+    assert set(registry.names()) <= called
+
+
+@pytest.mark.parametrize("sites", SITES)
+def test_cases_cover_every_number_of_sites_and_kind_of_model(sites):
+    there = {CASES[number].name for number, own in runs() if own == sites}
+    assert there >= {"ffn", "chain_a", "chain_b", "chain_c", "llama_block", *TEXTS}
+
+
+def test_pytorch_and_numpy_agree():
+    pytest.importorskip("torch")
+    from tests.gpu.torch_models import reference as torch_reference
+
+    for name, dtype in (("ffn", "bf16"), ("chain_a", "f32"), ("llama_block", "f32"), ("llama_block", "f16")):
+        case = next(case for case in CASES if (case.name, case.dtype) == (name, dtype) and not case.slow)
+        bundle = compiled(case, 1, dtype)
+        arrays = arrays_of(bundle)
+        assert largest_error(torch_reference(bundle, arrays, "cpu"), reference(case, arrays)) < 1e-9
+    elementwise = next(case for case in CASES if case.name == "elementwise")
+    assert torch_reference(compiled(elementwise, 1, "f32"), {}, "cpu") is None
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)
+def test_benchmarks_compile_at_full_size(benchmark):
+    for sites in (1, 8):
+        bundle = compiled_benchmark(benchmark, sites)
+        assert len(bundle.memory) == sites
+        assert sum(bundle.memory) < 70e9  # one GPU holds them all
+        assert [bundle.tensors[output.tensor].name for output in bundle.outputs] == ["y"]
+
+
+def test_errors_are_seen():
+    one = {"y": np.array([1.0, 2.0]), "n": np.array([3, 4]), "b": np.array([True])}
+    assert largest_error(one, one) == 0
+    assert largest_error(one | {"y": np.array([1.0, 2.2])}, one) == pytest.approx(0.1)
+    for other in (
+        {"n": np.array([3, 5])},
+        {"b": np.array([False])},
+        {"y": np.array([np.nan, 2.0])},
+        {"y": np.array([[1.0, 2.0]])},
+        {"n": np.array([3.0, 4.0])},
+    ):
+        assert largest_error(one | other, one) == np.inf
+
+
+# The page
+
+
+def record(case="ffn f16", **changed):
+    usual = {"sites": 1, "error": 1e-3, "torch_error": 2e-3, "tolerance": 1e-2, "same_bits": True, "problem": ""}
+    return {"case": case, "kernels": ("contract: cublas", "map: triton"), "seconds": 0.1, **usual, **changed}
+
+
+def timing(name="block8k", ours=1.0, many=1.1, error=1e-3, **problems):
+    return {
+        "name": name,
+        "ms": {"einc": ours, "einc, 8 sites": many, "torch eager": 1.2, "torch compiled, CUDA graph": 1.0},
+        "problems": problems,
+        "errors": {"einc": error, "einc, 8 sites": error},
+        "host_us": {"einc": 9.0, "einc, 8 sites": 61.0},
+        "kernels": ["einc: 7 contract by cublas"],
+        "notes": {},
+    }
+
+
+def test_the_page_tells_what_holds_and_what_does_not():
+    findings = Findings(
+        [record(), record(sites=8), record("bert f32", error=None, torch_error=None, problem="boom\nx")]
+    )
+    findings.benchmarks = [timing(), timing("chain_a", ours=1.5, jax="ImportError: no jax")]
+    findings.lost, findings.left = ["rows on 2 sites: exit code 3"], ["matrix chain B"]
+    text = page(findings, {"GPU": "Fake"}, 12.3)
+    assert "2 of 3 plans are right" in text
+    assert "| ffn f16 | 1: 1.0e-03, 8: 1.0e-03 | 2.0e-03 | 0.01 | cublas, triton |" in text
+    assert "- **wrong**: bert f32 on 1 sites: boom x" in text
+    assert "- **took the process with it**: rows on 2 sites" in text
+    assert "- not reached in time: matrix chain B" in text
+    row = next(line for line in text.splitlines() if line.startswith("| LLaMA block, 8K tokens"))
+    assert row.split("|")[2:] == [
+        " 1.000 ",
+        " 1.200 ",
+        " 1.000 ",
+        "  ",
+        " 1.000 ",
+        " 1.10 ",
+        " 9, **61** ",
+        " 1.0e-03 ",
+        "",
+    ]
+    row = next(line for line in text.splitlines() if line.startswith("| matrix chain A"))
+    assert "**1.500**" in row
+    assert "matrix chain A, jax: ImportError: no jax" in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+    assert not findings.passed
+    assert "boom" in summary(findings)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"error": 0.02}, {"torch_error": 0.02}, {"same_bits": False}, {"problem": "x"}, {"error": float("nan")},
+     {"error": None, "torch_error": None}],
+)  # fmt: skip
+def test_a_plan_that_is_wrong_in_any_way_fails_the_check(broken):
+    assert Findings([record()]).passed
+    assert not holds(record(**broken))
+    assert not Findings([record(), record(**broken)]).passed
+
+
+def test_nothing_checked_is_not_passed_and_bad_benchmarks_fail():
+    assert not Findings().passed
+    assert Findings(benchmarks=[timing()]).passed
+    assert not Findings(benchmarks=[timing(error=0.5)]).passed
+    assert not Findings(benchmarks=[timing(error=float("nan"))]).passed
+    assert not Findings(benchmarks=[timing(einc="PlanFault: no kernel")]).passed
+    assert not Findings([record()], lost=["x"]).passed
+
+
+# Workers
+
+
+class FakeWorker:
+    """Dies at the positions in `deaths`, hangs at those in `hangs`."""
+
+    deaths: frozenset = frozenset()
+    hangs: frozenset = frozenset()
+    started: ClassVar[list] = []
+
+    def __init__(self, what, which):
+        assert what == "correctness"
+        type(self).started.append(int(which))
+        self.records = self._records(int(which))
+
+    def _records(self, first):
+        for position in range(first, len(runs())):
+            yield {"start": position}
+            if position in self.deaths:
+                return
+            if position in self.hangs:
+                raise TimeoutError
+            yield {"position": position, **record(str(position))}
+
+    def record(self, seconds):
+        assert seconds > 0
+        return next(self.records, None)
+
+    def end(self):
+        return 3, "CUDA error"
+
+
+def test_a_lost_device_costs_one_case():
+    class Dying(FakeWorker):
+        deaths, hangs, started = frozenset({2, 3, len(runs()) - 1}), frozenset({5}), []
+
+    findings = Findings()
+    gpu_check.check_all(findings, perf_counter() + 1000, Dying)
+    assert Dying.started == [0, 3, 4, 6]
+    positions = [record["position"] for record in findings.checks]
+    assert positions == [n for n in range(len(runs())) if n not in Dying.deaths | Dying.hangs]
+    assert len(findings.lost) == 4
+    assert "exit code 3, CUDA error" in findings.lost[0]
+    assert "no answer in time" in findings.lost[2]
+    assert not findings.left
+
+
+def test_what_is_not_reached_in_time_is_told(monkeypatch):
+    class Slow(FakeWorker):
+        hangs, started = frozenset({3}), []
+
+        def record(self, seconds):
+            try:
+                return super().record(1)
+            except TimeoutError:
+                now[0] += 100
+                raise
+
+    now = [0.0]
+    monkeypatch.setattr(gpu_check, "perf_counter", lambda: now[0])
+    findings = Findings()
+    gpu_check.check_all(findings, 50.0, Slow)
+    assert len(findings.checks) == 3
+    assert not findings.lost
+    assert len(findings.left) == len(runs()) - 3
+
+
+def test_turns_are_interleaved_and_medians_taken():
+    order = []
+
+    def contender(name):
+        return Contender(lambda: order.append(name), lambda: None, lambda: None)
+
+    found = measured({"a": contender("a"), "b": contender("b")}, rounds=4, seconds=0)
+    assert found.keys() == {"a", "b"}
+    assert all(ms >= 0 for ms in found.values())
+    turns = "".join(order)[8:]  # after the warming up
+    assert turns == "aaabbb" + "bbbaaa" + "aaabbb" + "bbbaaa"
+
+
+# A machine without a network
+
+
+def test_without_a_gpu_it_says_so(capsys):
+    assert gpu_check.main([]) == 69
+    assert "no GPU" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("lark-1.3.1-py3-none-any.whl", True),
+        ("msgspec-0.22.0-cp312-cp312-manylinux2014_x86_64.manylinux_2_17_x86_64.manylinux_2_28_x86_64.whl", True),
+        ("msgspec-0.22.0-cp311-cp311-manylinux2014_x86_64.whl", False),
+        ("msgspec-0.22.0-cp312-cp312-macosx_11_0_x86_64.whl", False),
+        ("msgspec-0.22.0-cp312-cp312-manylinux2014_aarch64.whl", False),
+        ("thing-1.0-cp39-abi3-manylinux_2_28_x86_64.whl", True),
+        ("thing-1.0-cp313-abi3-manylinux_2_28_x86_64.whl", False),
+        ("six-1.16.0-py2.py3-none-any.whl", True),
+        ("nonsense.whl", False),
+    ],
+)
+def test_wheels_that_fit(name, expected):
+    assert fits(name, (3, 12), "x86_64") is expected
+
+
+def test_wheels_are_unpacked(tmp_path):
+    wheel = tmp_path / "onlyhere-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("onlyhere/__init__.py", "VALUE = 5")
+    assert unpack(tmp_path.glob("*.whl"), tmp_path / "site") == [wheel.name]
+    assert (tmp_path / "site" / "onlyhere" / "__init__.py").read_text() == "VALUE = 5"
+
+
+def test_all_that_the_check_imports_is_named_as_needed():
+    """Third-party modules that compiling, running and reporting load, apart from those of competitors."""
+    import subprocess
+
+    code = """
+import sys
+sys.path[:0] = ['.', 'tests/runtime']
+from tests.gpu import worker, check
+from tests.gpu.correctness import *
+from tests.gpu.cases import CASES
+case = next(c for c in CASES if c.name == 'llama' and c.dtype == 'bf16')
+arrays = arrays_of(compiled(case, 4, 'bf16'))
+reference(case, arrays)
+files = {name.split('.')[0]: getattr(module, '__file__', '') or '' for name, module in list(sys.modules.items())}
+found = {name for name, file in files.items() if 'site-packages' in file}
+print(' '.join(sorted(found)))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    unnamed = {name for name in found if name not in gpu_check.NEEDED and not name.startswith(("_", "__editable__"))}
+    assert unnamed <= {"regex", "typing_extensions"}, unnamed  # which are taken only where they are there

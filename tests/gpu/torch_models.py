@@ -1,0 +1,110 @@
+"""The models in PyTorch, whole and by hand: as references in float64, and in their own dtype as competitors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from runtime.bundle import Bundle
+
+Arrays = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
+Weights = dict[str, torch.Tensor]
+Model = Callable[[Weights], torch.Tensor]
+
+
+def tensors(arrays: Arrays, dtype: torch.dtype | None = None, device: str = "cuda") -> Weights:
+    """Arrays on a device; numpy's bf16, which PyTorch does not know, by way of float32, which holds it exactly."""
+    found = {}
+    for name, array in arrays.items():
+        plain = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+        given = torch.from_numpy(np.ascontiguousarray(plain)).to(device)
+        if array.dtype.name == "bfloat16":
+            given = given.to(torch.bfloat16)
+        found[name] = given.to(dtype) if dtype is not None and given.is_floating_point() else given
+    return found
+
+
+def model_of(bundle: Bundle) -> Model | None:
+    """A function of all inputs and weights that gives the model's only output; None where there is none here."""
+    if bundle.model == "ffn":
+        return lambda w: torch.relu(w["x"] @ w["w1"]) @ w["w2"]
+    if bundle.model.startswith("chain_"):
+        return _chain(bundle)
+    return _block(bundle) if bundle.model == "llama_block" else None
+
+
+def reference(bundle: Bundle, arrays: Arrays, device: str = "cuda") -> dict[str, Any] | None:
+    """The output in float64."""
+    model = model_of(bundle)
+    if model is None:
+        return None
+    with torch.inference_mode():
+        result = model(tensors(arrays, torch.float64, device))
+    name = bundle.tensors[bundle.outputs[0].tensor].name
+    return {name: result.cpu().numpy()}
+
+
+def _chain(bundle: Bundle) -> Model:
+    steps = [
+        tuple(bundle.tensors[position].name for position in (*operation.inputs, operation.outputs[0]))
+        for operation in bundle.operations
+    ]
+
+    def chain(weights: Weights) -> torch.Tensor:
+        values = dict(weights)
+        for left, right, result in steps:
+            values[result] = values[left] @ values[right]
+        return values[steps[-1][-1]]
+
+    return chain
+
+
+def _block(bundle: Bundle) -> Model:
+    attributes: dict[str, Any] = {}
+    for operation in bundle.operations:
+        attributes |= {key: value for key, value in operation.attributes.items() if key in ("eps", "theta", "seq_lens")}
+    eps, theta = float(attributes["eps"]), float(attributes["theta"])
+    lengths = [int(length) for length in attributes["seq_lens"]]
+    tables: dict[tuple[torch.dtype, torch.device, int], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def rotations(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        d_head = like.shape[-1]
+        key = like.dtype, like.device, d_head
+        if key not in tables:
+            places = torch.cat([torch.arange(length, dtype=torch.float64) for length in lengths])
+            rates = theta ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+            angles = (places[:, None] * rates).to(like.device)
+            tables[key] = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+        return tables[key]
+
+    def rope(x: torch.Tensor) -> torch.Tensor:
+        cosine, sine = rotations(x)
+        first, second = x.chunk(2, -1)
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        parts = [
+            F.scaled_dot_product_attention(*(part[None] for part in own), is_causal=True, enable_gqa=True)[0]
+            for own in zip(*(x.split(lengths, 1) for x in (q, k, v)), strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def block(w: Weights) -> torch.Tensor:
+        x, d_model = w["x"], w["x"].shape[1]
+
+        def project(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            heads, d_head, _ = weight.shape
+            return F.linear(h, weight.reshape(heads * d_head, d_model)).view(-1, heads, d_head).transpose(0, 1)
+
+        h = F.rms_norm(x, (d_model,), w["g_attn"], eps)
+        q, k, v = (project(h, w[name]) for name in ("w_q", "w_k", "w_v"))
+        a = attend(rope(q), rope(k), v).transpose(0, 1).reshape(len(x), -1)
+        r = x + F.linear(a, w["w_o"].reshape(d_model, -1))
+        n = F.rms_norm(r, (d_model,), w["g_ffn"], eps)
+        return r + F.linear(F.silu(F.linear(n, w["w_gate"])) * F.linear(n, w["w_up"]), w["w_down"])
+
+    return block
