@@ -87,6 +87,11 @@ class Evaluator:
         self._possible = all(aggregate is not None for aggregate, _ in wanted)
         self._wanted = {aggregate.base + site for aggregate, site in wanted if aggregate is not None}
 
+    @property
+    def preamble(self) -> Program:
+        """The program that was given: its actions do not matter."""
+        return self._preamble
+
     def completion(self, actions: Sequence[Action], limit: float = math.inf) -> float:
         """The completion time in ms of a body of distinct actions.
 

@@ -7,6 +7,7 @@ must pass: the naive body is the first of them, so that nothing worse is ever re
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -18,14 +19,15 @@ from einc.exprog.bounds import Certificate, bound
 from einc.exprog.checker import check
 from einc.exprog.evaluator import Evaluator
 from einc.exprog.naive import naive_body
-from einc.exprog.program import Program
+from einc.exprog.program import Action, Program
 from einc.exprog.simulator import simulate
 from einc.exprog.synthesis.demands import Demand
 from einc.exprog.synthesis.fabric import Fabric, fabric_of
 from einc.exprog.synthesis.local import MOST_ACTIONS as MOST_REWRITTEN
 from einc.exprog.synthesis.local import improve
+from einc.exprog.synthesis.memberships import fewest_bytes, is_open, with_members
 from einc.exprog.synthesis.packing import Packing
-from einc.exprog.synthesis.placement import is_open, memberships, place, with_members
+from einc.exprog.synthesis.placement import place
 from einc.exprog.synthesis.proposers import Answer, Proposer, Question, consult, read_candidate
 from einc.exprog.synthesis.rounding import choose_routes, pieces_for
 from einc.exprog.synthesis.scheduling import Schedule, first_schedule, improved_schedules
@@ -56,8 +58,20 @@ _WORTH_LENGTH = 0.002
 _TASKS = 200
 """Tasks of a body that an iteration is meant for: a larger one is changed less often."""
 
+MOST_SIMULATED = 1000
+"""Actions of a program that is timed by the definition in the end; longer ones by the same rules, rounded otherwise."""
+
+_TOGETHER = (1, 2, 3)
+"""Transfers that share a resource at a time where they have latencies."""
+
+_FAR = 1.5
+"""Candidates are timed up to so many times the best time."""
+
 MOST_TOLD = 300
 """Characters of a line about a proposal."""
+
+_REWRITTEN = 10
+"""Actions of a body that an iteration of rewriting is meant for: a larger one is rewritten less often."""
 
 Progress = Callable[[str, float], None]
 """Is told what is being done, and the best time so far in ms."""
@@ -67,8 +81,8 @@ Progress = Callable[[str, float], None]
 class Synthesis:
     """A valid program with explicit memberships and what it takes; `splits` has the atoms that are cut.
 
-    `naive_ms` is what the naive body takes, with the first membership where that is open. No program with these
-    memberships takes less than its `bound`. `interrupted` says that the search was, by KeyboardInterrupt, and
+    `naive_ms` is what the naive body takes, with the fewest bytes moved where memberships are open. No program with
+    these memberships takes less than its `bound`. `interrupted` says that the search was, by KeyboardInterrupt, and
     `proposals` has a line on what became of every proposal.
     """
 
@@ -122,9 +136,9 @@ def naive_synthesis(preamble: Program, machine: Machine) -> Synthesis:
 
 
 def _naive(preamble: Program, machine: Machine) -> Program:
-    """The naive body, with the first membership where that is open."""
+    """The naive body, with the members that move the fewest bytes where they are open."""
     if is_open(preamble):
-        preamble = with_members(preamble, next(memberships(preamble, fabric_of(preamble, machine).sites)))
+        preamble = with_members(preamble, fewest_bytes(preamble, fabric_of(preamble, machine).sites))
     return naive_body(preamble, machine)
 
 
@@ -157,12 +171,12 @@ class _Search:
     def begin(self, proposers: Sequence[Proposer]) -> None:
         """The candidates that need no search: the naive body, the given one, and proposals."""
         naive = _naive(self.preamble, self.machine)
-        self.offer(naive, {}, "naive body")
+        self.offer_program(naive, {}, "naive body")
         self.naive_ms = self.best_ms
         if self.best is None:
             raise ProgramError(check(naive, self.machine).faults[0].message)
         if self.preamble.actions and not is_open(self.preamble):
-            self.offer(self.preamble, {}, "given body")
+            self.offer_program(self.preamble, {}, "given body")
         for number, proposer in enumerate(proposers, 1):
             self.say(f"asking proposer {number}")
             try:
@@ -188,7 +202,7 @@ class _Search:
             taken = Evaluator(dataclasses.replace(program, actions=()), self.machine).completion(program.actions)
         except ProgramError as error:
             return f"refused: {error.message}"
-        self.offer(program, splits, "proposal")
+        self.offer_program(program, splits, "proposal")
         return f"{taken:.3f} ms" + (", the best so far" if self.best_ms < before else "")
 
     def tell(self, what: str) -> None:
@@ -205,7 +219,7 @@ class _Search:
                 return
         self.say("placing")
         placed, demands, packing = place(self.preamble, fabric, 0.02, self.stop)
-        self.offer(naive_body(placed, self.machine), {}, "naive body")
+        self.offer_program(naive_body(placed, self.machine), {}, "naive body")
         if demands:
             self.construct(placed, demands, packing, fabric, iterations, most_actions, seed)
         self.refine(packing.fullest_ms * self.enough, iterations, seed)
@@ -227,6 +241,7 @@ class _Search:
         seen: set[tuple[int, ...]] = set()
         best: tuple[float, Tasks, Schedule, dict[str, int]] | None = None
         patience = _PATIENCE
+        overlaps = _TOGETHER if fabric.transfer_latency else _TOGETHER[:1]
         for actions in _grains(most_actions) if splittable else _GRAINS[:1]:
             if self.stop() or self.best_ms <= goal:
                 break
@@ -240,21 +255,23 @@ class _Search:
             tasks = tasks_of(demands, choose_routes(demands, pieces, packing, fabric), fabric)
             self.say(f"{len(tasks.actions)} actions")
             schedule = first_schedule(tasks, seed)
-            cut = split(placed, splits)
-            self.offer(dataclasses.replace(cut, actions=plain_actions(tasks)), splits, "without waits")
-            self.offer_schedule(cut, tasks, schedule, splits)
-            gain = math.inf if best is None else best[0] / schedule.makespan
+            evaluator = Evaluator(split(placed, splits), self.machine)
+            taken = self.offer(evaluator, plain_actions(tasks), splits, "without waits")
+            for together in overlaps:
+                taken = min(taken, self.offer_schedule(evaluator, tasks, schedule, splits, together))
+            gain = math.inf if best is None else best[0] / taken
             if gain > 1:
-                best = schedule.makespan, tasks, schedule, splits
+                best = taken, tasks, schedule, splits
             patience = patience - 1 if gain < _WORTHWHILE else _PATIENCE
             if not patience:
                 break
         if best is not None and self.best_ms > goal:
             _, tasks, schedule, splits = best
-            cut = split(placed, splits)
+            evaluator = Evaluator(split(placed, splits), self.machine)
             rounds = iterations * _TASKS // max(_TASKS, len(tasks.actions))
             for better in improved_schedules(tasks, schedule, seed, rounds, self.stop, goal):
-                self.offer_schedule(cut, tasks, better, splits)
+                for together in overlaps:
+                    self.offer_schedule(evaluator, tasks, better, splits, together)
 
     def refine(self, goal: float, iterations: int, seed: int) -> None:
         """Rewrites of the best body, where it is small enough."""
@@ -262,26 +279,41 @@ class _Search:
         if self.best_ms <= goal or len(self.best.actions) > MOST_REWRITTEN:
             return
         self.say("rewriting")
-        for better in improve(self.best, self.machine, seed, iterations, self.stop):
-            self.offer(better, self.splits, "rewritten body")
+        rounds = iterations * _REWRITTEN // max(_REWRITTEN, len(self.best.actions))
+        for better in improve(self.best, self.machine, seed, rounds, self.stop):
+            self.offer_program(better, self.splits, "rewritten body")
 
-    def offer_schedule(self, cut: Program, tasks: Tasks, schedule: Schedule, splits: dict[str, int]) -> None:
-        """The schedule is exact where its resources are taken by one task at a time: only a better one is timed."""
-        if schedule.makespan < self.best_ms:
-            self.offer(dataclasses.replace(cut, actions=actions_of(tasks, schedule)), splits, "schedule")
+    def offer_schedule(
+        self, evaluator: Evaluator, tasks: Tasks, schedule: Schedule, splits: dict[str, int], together: int
+    ) -> float:
+        """A schedule is exact where its resources are taken by one task at a time: only a better one is timed then."""
+        if together == 1 and schedule.makespan >= self.best_ms:
+            return schedule.makespan
+        return self.offer(evaluator, actions_of(tasks, schedule, together), splits, "schedule")
 
-    def offer(self, program: Program, splits: dict[str, int], what: str) -> None:
-        """Time a candidate; it becomes the best one if it is valid and faster, and much so if it is much longer."""
-        longer = self.best is not None and len(program.actions) > 1.5 * len(self.best.actions)
+    def offer_program(self, program: Program, splits: dict[str, int], what: str) -> None:
+        """Time a program of its own preamble; what cannot be timed is no candidate."""
+        with contextlib.suppress(ProgramError):
+            self.offer(Evaluator(program, self.machine), program.actions, splits, what)
+
+    def offer(self, evaluator: Evaluator, actions: tuple[Action, ...], splits: dict[str, int], what: str) -> float:
+        """Time a candidate; it becomes the best one if it is valid and faster, and much so if it is much longer.
+
+        Returns the time, infinite where it is not valid or far slower than the best one.
+        """
+        longer = self.best is not None and len(actions) > 1.5 * len(self.best.actions)
         limit = self.best_ms * (1 - (_WORTH_LENGTH if longer else 1e-9))
         try:
-            evaluator = Evaluator(dataclasses.replace(program, actions=()), self.machine)
-            taken = evaluator.completion(program.actions, limit)
+            taken = evaluator.completion(actions, self.best_ms * _FAR)
         except ProgramError:
-            return
-        if taken < limit and check(program, self.machine).valid:
+            return math.inf
+        if taken < limit:
+            program = dataclasses.replace(evaluator.preamble, actions=actions)
+            if not check(program, self.machine).valid:
+                return math.inf
             self.best, self.splits, self.best_ms = program, splits, taken
             self.say(what)
+        return taken
 
     def say(self, what: str) -> None:
         if self.progress is not None:
@@ -289,13 +321,17 @@ class _Search:
 
     def result(self) -> Synthesis:
         assert self.best is not None, "the naive body is a candidate"
-        completion = simulate(self.best, self.machine).completion_ms
+        completion = self.best_ms
+        if len(self.best.actions) <= MOST_SIMULATED:
+            completion = simulate(self.best, self.machine).completion_ms
         if self.certificate is None:
             members = {partition.name: partition.members or () for partition in self.best.partitions}
             whole = dataclasses.replace(with_members(self.preamble, members), actions=())
             self.certificate = bound(whole, self.machine)
         told = tuple(self.proposals)
-        return Synthesis(self.best, self.splits, completion, self.naive_ms, self.certificate, proposals=told)
+        return Synthesis(
+            self.best, self.splits, completion, max(self.naive_ms, completion), self.certificate, proposals=told
+        )
 
 
 def _grains(most_actions: int) -> list[int]:

@@ -51,7 +51,8 @@ def pack(
     """The best packing of so many bytes of every shape, or the best found when `stop` says so.
 
     Among packings within `slack` of the best one, that with the quickest routes is taken: a piece that arrives early
-    can be passed on early. The search is given up once no packing can take less than `cutoff` ms.
+    can be passed on early. The search is given up once no packing can take less than `cutoff` ms: what is returned
+    then has prices that prove it.
     """
     master = _Master(volumes, fabric)
     most_roots = max(16, MOST_SIMPLE // len(volumes))

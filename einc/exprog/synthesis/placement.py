@@ -2,66 +2,40 @@
 
 Prices on the resources give every membership a bound from below, all of them at once from one table per demand. The
 membership of the least bound is packed, the packing's prices raise the bounds of others, and so on: once no bound lies
-below the best packing, that one is the best of all.
+below the best packing, that one is the best of all. Among equal bounds the fewest bytes go first.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from einc.errors import ProgramError
-from einc.exprog.program import Program, Requirement
+from einc.exprog.program import Program
 from einc.exprog.synthesis.demands import Demand, demands_of, shapes_of
 from einc.exprog.synthesis.fabric import Fabric
+from einc.exprog.synthesis.greedy import pack_greedily
+from einc.exprog.synthesis.memberships import (
+    MOST_SITES,
+    Ints,
+    all_masks,
+    anywhere,
+    fewest_bytes,
+    is_open,
+    membership,
+    moved_bytes,
+    with_members,
+)
 from einc.exprog.synthesis.packing import Packing, pack, total_volume
-from einc.exprog.synthesis.trees import MOST_TERMINALS, Floats, Multicast, Prices, Reduction, cheapest_sets
-
-Membership = dict[str, tuple[int, ...]]
-
-MOST_MEMBERSHIPS = 50_000
-"""Memberships that are compared; of more, the first in lexicographic order."""
+from einc.exprog.synthesis.trees import MOST_TERMINALS, Floats, Prices, cheapest_sets
 
 MOST_PACKED = 24
 
+_CLOSE = 0.98
+"""A bound so near to the best packing promises nothing."""
 
-def is_open(program: Program) -> bool:
-    """Whether some partition is declared by size alone."""
-    return any(partition.members is None for partition in program.partitions)
-
-
-def with_members(program: Program, chosen: Mapping[str, tuple[int, ...]]) -> Program:
-    """The program with the open partitions' members as chosen."""
-    partitions = tuple(
-        partition if partition.members is not None else dataclasses.replace(partition, members=chosen[partition.name])
-        for partition in program.partitions
-    )
-    return dataclasses.replace(program, partitions=partitions)
-
-
-def memberships(program: Program, sites: Sequence[int]) -> Iterator[Membership]:
-    """All memberships of the open partitions in lexicographic order. Raises ProgramError where sites do not suffice."""
-    taken = {site for partition in program.partitions for site in partition.members or ()}
-    free = [site for site in sites if site not in taken]
-    open_ = [partition for partition in program.partitions if partition.members is None]
-    wanted = sum(partition.size for partition in open_)
-    if wanted > len(free):
-        raise ProgramError(f"the partitions declared by size need {wanted} sites, and {len(free)} are left")
-
-    def choose(rest: Sequence[tuple[str, int]], left: Sequence[int]) -> Iterator[Membership]:
-        if not rest:
-            yield {}
-            return
-        name, size = rest[0]
-        for members in itertools.combinations(left, size):
-            for others in choose(rest[1:], [site for site in left if site not in members]):
-                yield {name: members, **others}
-
-    return choose([(partition.name, partition.size) for partition in open_], free)
+_MUCH = 100_000
+"""Parts and targets of all shapes together from which routes are no longer priced."""
 
 
 def place(
@@ -71,27 +45,23 @@ def place(
     if not is_open(program):
         demands = demands_of(program)
         return program, demands, _pack(demands, fabric, slack, np.inf, stop)
-    choices = list(itertools.islice(memberships(program, fabric.sites), MOST_MEMBERSHIPS))
-    bounds = np.zeros(len(choices))
-    if len(fabric.sites) <= MOST_TERMINALS:
-        network = np.array(fabric.rates)
-        network[fabric.first_hbm :] = 0.0
-        groups = _groups(program, choices, fabric)
-        bounds = _bound(groups, Prices(fabric, network / network.sum() / np.array(fabric.rates)), len(choices))
+    if len(fabric.sites) > MOST_SITES:
+        placed = with_members(program, fewest_bytes(program, fabric.sites))
+        demands = demands_of(placed)
+        return placed, demands, _pack(demands, fabric, slack, np.inf, stop)
+    search = _Choices(program, fabric)
     best: tuple[Program, tuple[Demand, ...], Packing] | None = None
-    for _ in range(MOST_PACKED if len(fabric.sites) <= MOST_TERMINALS else 1):
-        pick = int(bounds.argmin())
-        if best is not None and (stop() or bounds[pick] >= best[2].fullest_ms * 0.999):
+    for _ in range(MOST_PACKED):
+        pick = search.pick()
+        if best is not None and (stop() or search.bounds[pick] >= best[2].fullest_ms * _CLOSE):
             break
-        trial = with_members(program, choices[pick])
+        trial = with_members(program, search.members(pick))
         demands = demands_of(trial)
         packing = _pack(demands, fabric, slack, np.inf if best is None else best[2].fullest_ms, stop)
         if best is None or packing.fullest_ms < best[2].fullest_ms:
             best = trial, demands, packing
-        if len(fabric.sites) <= MOST_TERMINALS:
-            prices = Prices(fabric, packing.price / np.array(fabric.rates))
-            bounds = np.maximum(bounds, _bound(groups, prices, len(choices)))
-        bounds[pick] = np.inf
+        search.learn(Prices(fabric, packing.price / np.array(fabric.rates)))
+        search.bounds[pick] = np.inf
     assert best is not None, "there is at least one membership"
     return best
 
@@ -99,51 +69,69 @@ def place(
 def _pack(demands: Sequence[Demand], fabric: Fabric, slack: float, cutoff: float, stop: Callable[[], bool]) -> Packing:
     if not demands:
         return Packing({}, 0.0, np.zeros(len(fabric.rates)))
-    return pack(total_volume(shapes_of(demands), [demand.size for demand in demands]), fabric, slack, cutoff, stop)
+    volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
+    if sum(len(shape.holders) + len(shape.targets) for shape in volumes) * len(fabric.sites) > _MUCH:
+        return pack_greedily(volumes, fabric)
+    return pack(volumes, fabric, slack, cutoff, stop)
 
 
-_Groups = dict[tuple[tuple[int, ...], ...], list[tuple[float, "np.ndarray[Any, np.dtype[np.int64]]"]]]
-"""By holders of the parts: the bytes of all that has the same targets, and those under every membership as masks."""
+class _Choices:
+    """All memberships, and what is known of the least time of each."""
 
+    def __init__(self, program: Program, fabric: Fabric) -> None:
+        self.program, self.fabric = program, fabric
+        demands = anywhere(program, fabric.sites)
+        self.masks = all_masks(program, fabric.sites)
+        missing = moved_bytes(program, demands, fabric.sites)
+        self.bytes: Floats = np.zeros(len(self.masks))
+        for column, row in enumerate(missing):
+            for position, much in enumerate(row):
+                self.bytes += much * (self.masks[:, column] >> position & 1)
+        self.bounds: Floats = np.zeros(len(self.masks))
+        # By holders of the parts: the bytes of all that has the same targets, and those under every membership.
+        self.groups: dict[tuple[tuple[int, ...], ...], list[tuple[float, Ints]]] = {}
+        volumes: dict[tuple[tuple[tuple[int, ...], ...], tuple[int | str, ...]], float] = {}
+        for requirement in program.requirements:
+            demand = demands.get(requirement.aggregate)
+            if demand is not None:
+                key = (demand.shape.holders, requirement.targets)
+                volumes[key] = volumes.get(key, 0.0) + demand.size
+        for (holders, targets), volume in volumes.items():
+            self.groups.setdefault(holders, []).append((volume, self._targets(targets)))
+        network = np.array(fabric.rates)
+        network[fabric.first_hbm :] = 0.0
+        self.learn(Prices(fabric, network / network.sum() / np.array(fabric.rates)))
 
-def _groups(program: Program, choices: Sequence[Membership], fabric: Fabric) -> _Groups:
-    """The demands of the program as if nothing were held at its targets."""
-    number = {site: position for position, site in enumerate(fabric.sites)}
-    everywhere = dict.fromkeys(Requirement(entry.aggregate, fabric.sites) for entry in program.requirements)
-    demands = demands_of(dataclasses.replace(program, partitions=(), requirements=tuple(everywhere)))
-    known = {demand.aggregate: demand for demand in demands}
-    volumes: dict[tuple[tuple[tuple[int, ...], ...], tuple[int | str, ...]], float] = {}
-    for requirement in program.requirements:
-        if requirement.aggregate in known:
-            demand = known[requirement.aggregate]
-            key = (demand.shape.holders, requirement.targets)
-            volumes[key] = volumes.get(key, 0.0) + demand.size
-    members = {partition.name: partition.members for partition in program.partitions}
-    masks: dict[int | str, np.ndarray[Any, np.dtype[np.int64]]] = {}
-    groups: _Groups = {}
-    for (holders, targets), volume in volumes.items():
-        union = np.zeros(len(choices), np.int64)
+    def _targets(self, targets: Sequence[int | str]) -> Ints:
+        """The targets as masks, under every membership."""
+        number = {site: position for position, site in enumerate(self.fabric.sites)}
+        fixed = {one.name: one.members for one in self.program.partitions if one.members is not None}
+        names = [one.name for one in self.program.partitions if one.members is None]
+        union: Ints = np.zeros(len(self.masks), np.int64)
         for target in targets:
-            if target not in masks:
-                fixed = members[target] if isinstance(target, str) else (target,)
-                masks[target] = np.array(
-                    [
-                        sum(1 << number[site] for site in (choice[str(target)] if fixed is None else fixed))
-                        for choice in choices
-                    ],
-                    np.int64,
-                )
-            union |= masks[target]
-        groups.setdefault(holders, []).append((volume, union))
-    return groups
+            if isinstance(target, str) and target not in fixed:
+                union |= self.masks[:, names.index(target)]
+            else:
+                sites = fixed[target] if isinstance(target, str) else (target,)
+                union |= sum(1 << number[site] for site in sites)
+        return union
 
+    def pick(self) -> int:
+        """The least bound; of those that hardly differ, the fewest bytes."""
+        low = np.flatnonzero(self.bounds <= self.bounds.min() * (1 + 1e-6))
+        return int(low[self.bytes[low].argmin()])
 
-def _bound(groups: _Groups, prices: Prices, count: int) -> Floats:
-    """For every membership what its demands cost at these prices."""
-    multicast = Multicast(prices, prices.fabric.sites)
-    total: Floats = np.zeros(count)
-    for holders, uses in groups.items():
-        best = cheapest_sets(Reduction(prices, holders), multicast)[0]
-        for volume, masks in uses:
-            total += volume * best[masks]
-    return total
+    def members(self, pick: int) -> dict[str, tuple[int, ...]]:
+        return membership(self.program, self.masks[pick], self.fabric.sites)
+
+    def learn(self, prices: Prices) -> None:
+        """Raise the bounds by what the demands of every membership cost at these prices."""
+        multicast = prices.multicast(self.fabric.sites)
+        total: Floats = np.zeros(len(self.masks))
+        for holders, uses in self.groups.items():
+            if len(holders) > MOST_TERMINALS:
+                continue  # its routes are not priced: its bound stays zero
+            best = cheapest_sets(prices.reduction(holders), multicast)[0]
+            for volume, masks in uses:
+                total += volume * best[masks]
+        self.bounds = np.maximum(self.bounds, total)

@@ -12,24 +12,34 @@ from einc.exprog.synthesis.fabric import Fabric
 from einc.exprog.synthesis.routes import Route, Step, tidy
 
 MOST_SITES = 16
-"""On larger machines only the sites that hold a part or want the result are roots."""
+"""On larger machines only sites that hold a part or want the result are roots."""
+
+_TURNS = 3
+"""On larger machines, so many choices among the holders of each part are tried."""
 
 
-def simple_routes(shape: Shape, fabric: Fabric, most_roots: int) -> list[Route]:
-    """One route per root that has paths to all, and the one on which every target combines for itself."""
-    named = sorted({*shape.targets, *(site for sites in shape.holders for site in sites)})
-    roots = fabric.sites if len(fabric.sites) <= MOST_SITES else tuple(named[:most_roots])
-    found = [_rooted(shape, root, shape.targets, fabric) for root in roots]
-    found.append(_gathered(shape, fabric))
+def simple_routes(shape: Shape, fabric: Fabric, most_roots: int, turn: int = 0) -> list[Route]:
+    """One route per root that has paths to all, and those on which every target combines for itself.
+
+    On larger machines no more than `most_roots` roots are taken, others for every `turn`.
+    """
+    large = len(fabric.sites) > MOST_SITES
+    roots: tuple[int, ...] = fabric.sites
+    if large:
+        named = tuple(dict.fromkeys((*shape.targets, *(site for sites in shape.holders for site in sites))))
+        first = turn * most_roots % len(named)
+        roots = (*named[first:], *named[:first])[:most_roots]
+    found = [_gathered(shape, fabric, number) for number in range(_TURNS if large else 1)]
+    found += [_rooted(shape, root, shape.targets, fabric, turn) for root in roots]
     return list(dict.fromkeys(route for route in found if route is not None))
 
 
-def _rooted(shape: Shape, root: int, targets: Iterable[int], fabric: Fabric) -> Route | None:
+def _rooted(shape: Shape, root: int, targets: Iterable[int], fabric: Fabric, turn: int) -> Route | None:
     full = (1 << len(shape.holders)) - 1
     steps: list[Step] = []
     for part, sites in enumerate(shape.holders):
         if root not in sites:
-            source = _nearest(sites, root, fabric)
+            source = _nearest(sites, root, fabric, turn)
             if source is None:
                 return None
             steps.append(Step(1 << part, source, root))
@@ -43,18 +53,23 @@ def _rooted(shape: Shape, root: int, targets: Iterable[int], fabric: Fabric) -> 
     return tidy(shape, steps)
 
 
-def _gathered(shape: Shape, fabric: Fabric) -> Route | None:
+def _gathered(shape: Shape, fabric: Fabric, turn: int) -> Route | None:
     steps: list[Step] = []
     for target in shape.targets:
-        part = _rooted(Shape(shape.holders, (target,)), target, (), fabric)
+        part = _rooted(Shape(shape.holders, (target,)), target, (), fabric, turn)
         if part is None:
             return None
         steps += part
     return tidy(shape, steps)
 
 
-def _nearest(sites: Iterable[int], target: int, fabric: Fabric) -> int | None:
-    """The holder with the widest path."""
-    paths = fabric.paths
-    able = [site for site in sites if (site, target) in paths]
-    return min(able, key=lambda s: (-min(fabric.rates[r] for r in paths[s, target]), s), default=None)
+def _nearest(sites: tuple[int, ...], target: int, fabric: Fabric, turn: int) -> int | None:
+    """The holder with the widest path; of several the first one after the target, or `turn` places further."""
+    paths, rates = fabric.paths, fabric.rates
+    width = {site: min(rates[r] for r in paths[site, target]) for site in sites if (site, target) in paths}
+    if not width:
+        return None
+    widest = max(width.values())
+    able = [site for site in sites if width.get(site) == widest]
+    after = sum(site <= target for site in able)
+    return able[(after + turn) % len(able)]

@@ -46,6 +46,20 @@ class Prices:
             self.hop = np.where(better, self.hop[:, middle, None], self.hop)
         self.distance: Floats = edge
         self.form: Floats = price[[fabric.first_hbm + site for site in fabric.sites]] + extra * 0.1
+        self._reductions: dict[tuple[tuple[int, ...], ...], Reduction] = {}
+        self._multicasts: dict[tuple[int, ...], Multicast] = {}
+
+    def reduction(self, holders: tuple[tuple[int, ...], ...]) -> Reduction:
+        """The reduction of parts with these holders; many shapes share one."""
+        if holders not in self._reductions:
+            self._reductions[holders] = Reduction(self, holders)
+        return self._reductions[holders]
+
+    def multicast(self, targets: tuple[int, ...]) -> Multicast:
+        """The multicast to these targets; many shapes share one."""
+        if targets not in self._multicasts:
+            self._multicasts[targets] = Multicast(self, targets)
+        return self._multicasts[targets]
 
     def path(self, parts: int, source: int, destination: int) -> list[Step]:
         """The sends along the cheapest path, between numbers of sites."""
@@ -162,8 +176,8 @@ def cheapest_sets(reduction: Reduction, multicast: Multicast) -> tuple[Floats, I
 
 def cheapest_routes(shape: Shape, prices: Prices) -> tuple[float, list[Route]]:
     """The least price per byte of meeting a shape, and routes: the cheapest one, then those of other roots."""
-    reduction = Reduction(prices, shape.holders)
-    multicast = Multicast(prices, shape.targets)
+    reduction = prices.reduction(shape.holders)
+    multicast = prices.multicast(shape.targets)
     best, first = cheapest_sets(reduction, multicast)
     full, every = reduction.full, len(best) - 1
     by_root = reduction.cost[full][None, :] + multicast.cost  # (targets, root)

@@ -9,18 +9,23 @@ from einc.exprog.synthesis.scheduling import Schedule
 from einc.exprog.synthesis.tasks import Tasks
 
 
-def actions_of(tasks: Tasks, schedule: Schedule) -> tuple[Action, ...]:
-    """The tasks as actions in the order of their starts; each waits for the one before it on each of its resources."""
+def actions_of(tasks: Tasks, schedule: Schedule, together: int = 1) -> tuple[Action, ...]:
+    """The tasks as actions in the order of their starts; each waits for the one before it on each of its resources.
+
+    With more `together` it waits for the one that many places before it, so that the latency of one passes while
+    others use the resource.
+    """
     starts = schedule.starts
     order = sorted(range(len(starts)), key=lambda task: (starts[task], starts[task] + tasks.durations[task], task))
-    latest: dict[int, int] = {}
+    served: dict[int, list[int]] = {}
     written = []
     for task in order:
         awaited = set(tasks.forms[task])
         for resource in tasks.occupied[task]:
-            if resource in latest and latest[resource] not in tasks.before[task]:
-                awaited.add(latest[resource])
-            latest[resource] = task
+            earlier = served.setdefault(resource, [])
+            if len(earlier) >= together and earlier[-together] not in tasks.before[task]:
+                awaited.add(earlier[-together])
+            earlier.append(task)
         after = tuple(sorted(tasks.actions[earlier] for earlier in awaited))
         written.append(dataclasses.replace(tasks.actions[task], after=after))
     return tuple(written)

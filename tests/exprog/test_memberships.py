@@ -1,0 +1,143 @@
+"""Memberships and packings of synthesis against brute force."""
+
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einc.errors import ProgramError
+from einc.exprog.program import Holding, Partition, Program, Requirement
+from einc.exprog.synthesis.demands import demands_of, shapes_of
+from einc.exprog.synthesis.fabric import fabric_of
+from einc.exprog.synthesis.greedy import pack_greedily
+from einc.exprog.synthesis.memberships import all_masks, anywhere, fewest_bytes, membership, moved_bytes, with_members
+from einc.exprog.synthesis.packing import pack, total_volume
+from einc.exprog.synthesis.placement import place
+from einc.machines.load import load_machine
+from einc.machines.model import Machine, Resource, Site
+
+
+def switch(sites: int) -> Machine:
+    pairs = [(a, b) for a in range(sites) for b in range(sites) if a != b]
+    out = [Resource(f"out {s}", 10.0, tuple(pair for pair in pairs if pair[0] == s)) for s in range(sites)]
+    into = [Resource(f"into {s}", 10.0, tuple(pair for pair in pairs if pair[1] == s)) for s in range(sites)]
+    return Machine("switch", (Site(100.0, 1 << 30),) * sites, (*out, *into))
+
+
+@st.composite
+def preambles(draw):
+    """Open and fixed partitions over five sites, and aggregates of one or two atoms that they need."""
+    sizes = draw(st.sampled_from([(1, 1, 1), (2, 1), (2, 2), (1, 2, 1)]))
+    partitions = [Partition(f"S{k}", size) for k, size in enumerate(sizes)]
+    if draw(st.booleans()):
+        partitions[0] = Partition("S0", sizes[0], tuple(range(3, 3 + sizes[0])))
+    holdings, requirements = [], []
+    for number in range(draw(st.integers(1, 5))):
+        size = draw(st.sampled_from([1000, 3000, 50_000]))
+        names = tuple(f"A{number}{part}" for part in range(draw(st.integers(1, 2))))
+        for name in names:
+            sites = draw(st.sets(st.integers(0, 4), min_size=1, max_size=2))
+            holdings.append(Holding((name,), tuple(sorted(sites)), size))
+        wanted = draw(st.sets(st.sampled_from([one.name for one in partitions]), min_size=1))
+        requirements.append(Requirement(names, tuple(sorted(wanted))))
+    return Program(None, tuple(partitions), tuple(holdings), tuple(requirements), ())
+
+
+def closed(program):
+    """Every membership, in lexicographic order, by brute force."""
+    for sites in itertools.permutations(range(5)):
+        left = [site for site in sites if not any(site in (one.members or ()) for one in program.partitions)]
+        chosen, at = {}, 0
+        for one in program.partitions:
+            if one.members is None:
+                chosen[one.name] = tuple(left[at : at + one.size])
+                at += one.size
+        if all(list(own) == sorted(own) for own in chosen.values()):
+            yield chosen
+
+
+def received(program):
+    """Bytes of the parts that are missing at their targets, counted once per member of a partition."""
+    total = 0
+    members = {one.name: one.members for one in program.partitions}
+    for requirement in program.requirements:
+        for atom in requirement.aggregate:
+            holding = next(one for one in program.holdings if one.aggregate == (atom,))
+            for target in requirement.targets:
+                total += sum(holding.size for site in members[target] if site not in holding.sites)
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(preambles())
+def test_memberships_against_brute_force(program):
+    sites = tuple(range(5))
+    expected = list(dict.fromkeys(tuple(sorted(chosen.items())) for chosen in closed(program)))
+    found = [tuple(sorted(membership(program, row, sites).items())) for row in all_masks(program, sites)]
+    assert sorted(found) == sorted(expected)
+    assert len(set(found)) == len(found)
+    assert found == sorted(found)
+    if any(one.members is None for one in program.partitions):
+        best = min(received(with_members(program, dict(chosen))) for chosen in expected)
+        assert received(with_members(program, fewest_bytes(program, sites))) == best
+        missing = moved_bytes(program, anywhere(program, sites), sites)
+        assert missing.min() >= 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(preambles())
+def test_the_placement_is_the_best_of_all(program):
+    machine = load_machine("dgx-v100").restrict(range(5)).ideal()
+    fabric = fabric_of(program, machine)
+    placed, _, packing = place(program, fabric, 0.02)
+    least = min(place(with_members(program, dict(chosen)), fabric, 0.02)[2].fullest_ms for chosen in closed(program))
+    assert packing.fullest_ms <= least * 1.03 + 1e-12
+    assert placed.partitions != program.partitions or not any(one.members is None for one in program.partitions)
+
+
+def test_too_few_sites_are_an_error():
+    program = Program(None, (Partition("S", 4, (0, 1, 2, 3)), Partition("T", 2)), (), (), ())
+    for search in (all_masks, fewest_bytes):
+        with pytest.raises(ProgramError, match="need 2 sites, and 1 are left"):
+            search(program, range(5))
+
+
+@pytest.mark.parametrize("sites", [8, 20])
+def test_a_greedy_packing_is_a_packing_near_the_best(sites):
+    machine = switch(sites)
+    holdings, requirements = [], []
+    for k in range(sites):
+        parts = [f"X{k}p{part}" for part in range(3)]
+        for part, name in enumerate(parts):
+            holdings.append(Holding((name,), ((k + part) % sites,), 10_000 + 100 * k))
+        targets = tuple(sorted({(k + 5) % sites, (3 * k) % sites}))
+        requirements.append(Requirement(tuple(parts), targets))
+    program = Program(None, (), tuple(holdings), tuple(requirements), ())
+    demands, fabric = demands_of(program), fabric_of(program, machine)
+    volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
+    packing = pack_greedily(volumes, fabric)
+    load = dict.fromkeys(range(len(fabric.rates)), 0.0)
+    for shape, volume in volumes.items():
+        assert sum(amount for _, amount in packing.routes[shape]) == pytest.approx(volume)
+        for route, amount in packing.routes[shape]:
+            for resource, traffic in fabric.load(route).items():
+                load[resource] += traffic * amount / fabric.rates[resource]
+    assert max(load.values()) == pytest.approx(packing.fullest_ms)
+    best = pack(volumes, fabric).fullest_ms
+    assert best * (1 - 1e-6) <= packing.fullest_ms <= best * 1.25
+
+
+def test_a_large_preamble_is_placed_without_a_linear_program(monkeypatch):
+    machine = switch(20)
+    holdings = tuple(Holding((f"A{k}",), (k % 20,), 1000 + k) for k in range(200))
+    requirements = tuple(
+        Requirement((f"A{k}",), tuple(sorted({(k * 7 + 3) % 20, (k * 3 + 1) % 20}))) for k in range(200)
+    )
+    program = dataclasses.replace(Program(None, (), holdings, requirements, ()))
+    fabric = fabric_of(program, machine)
+    monkeypatch.setattr("einc.exprog.synthesis.placement._MUCH", 0)
+    placed, demands, packing = place(program, fabric, 0.02)
+    assert placed == program
+    assert len(packing.routes) == len(shapes_of(demands))
