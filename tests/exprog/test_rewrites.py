@@ -113,6 +113,70 @@ def test_insertions_and_deletions_reach_every_program(case):
         assert set((steps[-1] if steps else one).actions) == set(other.actions)
 
 
+@settings(max_examples=40, deadline=None)
+@given(machines_and_programs(waits=False), st.data())
+def test_they_reach_any_program_from_any_other(case, data):
+    machine, program = case
+    others = [program, program]
+    for k in range(2):  # two walks of rewrites and insertions lead somewhere else
+        for _ in range(data.draw(st.integers(0, 4))):
+            name = data.draw(st.sampled_from(sorted(REWRITES)))
+            near = [guarded(found, machine) for found in list(REWRITES[name](others[k], machine))[:6]]
+            near = [found for found in near if found is not None]
+            if near:
+                others[k] = data.draw(st.sampled_from(near))
+    for one, other in (others, others[::-1]):
+        last = one
+        for step in path_between(one, other):
+            assert len(set(step.actions) ^ set(last.actions)) == 1
+            assert check(step, machine).valid
+            last = step
+        assert set(last.actions) == set(other.actions)
+
+
+@pytest.mark.parametrize(
+    "preamble",
+    [
+        "IN: A @ 0; B @ 1\nOUT: A+B @ 0, 1",
+        "IN: A @ 0; B @ 0\nOUT: A+B @ 1; A @ 1",
+        "IN: A @ 0, 1\nOUT: A @ 2",
+        "IN: A+B @ 0; A @ 1; B @ 1\nOUT: A+B @ 1",
+    ],
+)
+def test_all_valid_bodies_hang_together(preamble):
+    """Theorem 1 by exhaustion: single insertions and deletions, through valid bodies only, connect all of them."""
+    program = read(preamble)
+    sites = sorted(
+        {site for one in program.holdings for site in one.sites}
+        | {site for one in program.requirements for site in one.targets}
+    )
+    atoms = sorted({atom for holding in program.holdings for atom in holding.aggregate})
+    names = [(atom,) for atom in atoms] + [tuple(atoms)] * (len(atoms) > 1)
+    possible = [Action(name, site) for name in names if len(name) > 1 for site in sites]
+    possible += [Action(name, s, (d,)) for name in names for s in sites for d in sites if s != d]
+    valid = {
+        chosen
+        for bits in range(1 << len(possible))
+        if check(dataclasses.replace(program, actions=(chosen := _chosen(possible, bits)))).valid
+    }
+    assert len(valid) > 10
+    start = min(valid)
+    reached, border = {start}, [start]
+    while border:
+        now = dataclasses.replace(program, actions=border.pop())
+        near = [insert(now, action) for action in possible if action not in now.actions]
+        near += [delete(now, action) for action in now.actions]
+        for found in near:
+            if found is not None and (body := tuple(sorted(found.actions))) not in reached:
+                reached.add(body)
+                border.append(body)
+    assert reached == valid
+
+
+def _chosen(actions, bits):
+    return tuple(sorted(action for k, action in enumerate(actions) if bits >> k & 1))
+
+
 def test_from_naive_to_the_papers_cube_mesh_program_and_back():
     program = read(CUBE_MESH, MESH)
     naive = naive_body(program, MESH)
