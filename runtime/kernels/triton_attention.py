@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runtime.bundle import Attribute, Block
-from runtime.dtypes import Array
+from runtime.dtypes import Array, storage
 from runtime.kernels.attention_signature import Signature, parse
 from runtime.kernels.base import dtype_name
 from runtime.kernels.triton_merges import plan_merge_logsumexp
@@ -150,11 +150,13 @@ def _call(
     v_in = f" & (f[None, :] < {depth})" if depth % v_span else ""
     visible, limited = s.visible, s.visible.limited
     simple = s.mask is None and visible.window == 0  # then the first keys are seen by all rows
-    share_base = f" + share * {o.strides[0] // o.itemsize}" if shares > 1 else ""
-    lse_base = f" + share * {lse.strides[0] // lse.itemsize}" if shares > 1 else ""
+    work_type = "i64" if sixty_four or np.abs(work).max(initial=0) >= 1 << 30 else "i32"
 
     def strides(name: str) -> tuple[int, ...]:
         return items[name].strides[-3:] if name != "lse" else items[name].strides[-2:]
+
+    def share_of(name: str) -> list[tuple[str, int]]:
+        return [("share", items[name].strides[0])] if shares > 1 else []
 
     precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
 
@@ -165,7 +167,7 @@ def _call(
         if q_in:
             k_mask.append(f"(e[:, None] < {width})")
         lines.append(
-            f"keys = tl.load(k_base + e[:, None] * {strides('k')[2]} + n[None, :] * {strides('k')[1]}"
+            f"keys = tl.load({_at('k_base', ('e[:, None]', strides('k')[2]), ('n[None, :]', strides('k')[1]))}"
             + (f", mask={' & '.join(k_mask)}, other=0)" if k_mask else ")")
         )
         lines.append(f"scores = tl.dot(queries, keys{precision}) * {s.scale * math.log2(math.e)!r}")
@@ -192,7 +194,7 @@ def _call(
         if v_in:
             v_mask.append(f"(f[None, :] < {depth})")
         lines += [
-            f"values = tl.load(v_base + n[:, None] * {strides('v')[1]} + f[None, :] * {strides('v')[2]}"
+            f"values = tl.load({_at('v_base', ('n[:, None]', strides('v')[1]), ('f[None, :]', strides('v')[2]))}"
             + (f", mask={' & '.join(v_mask)}, other=0)" if v_mask else ")"),
             "sums = sums * fade[:, None]",
             f"sums = tl.dot(weights.to({LANGUAGE[kind]}), values, sums{precision})",
@@ -200,6 +202,7 @@ def _call(
         ]
         return lines
 
+    head_of_keys = f"(head // {chunks})" if chunks > 1 else "head"
     lines = [f"tile = tl.program_id(0){cast}"]
     if shares > 1:
         lines += [f"share = tile % {shares}", f"tile = tile // {shares}"]
@@ -213,15 +216,16 @@ def _call(
         "ahead = tl.load(row + 4)",
         f"m = tl.arange(0, {shape.rows})",
         f"query = m // {heads}",
-        f"member = (head % {chunks}) * {heads} + m % {heads}",
+        f"member = {f'(head % {chunks}) * {heads} + ' if chunks > 1 else ''}m % {heads}",
         f"inside = (query < count) & (query < {per_tile}) & (member < {group})",
         "query = first + tl.minimum(query, count - 1)",
-        f"own = (head // {chunks}) * {group} + tl.minimum(member, {group - 1})",
+        f"own = {head_of_keys} * {group} + tl.minimum(member, {group - 1})",
         f"e = tl.arange(0, {q_span})",
         f"f = tl.arange(0, {v_span})",
     ]
     if s.positions is not None:
-        lines.append(f"place = tl.load(positions + query * {items['positions'].strides[0]}).to(tl.int64) + ahead")
+        given = _at("positions", ("query", items["positions"].strides[0]))
+        lines.append(f"place = tl.load({given}).to(tl.int64) + ahead.to(tl.int64)")
     else:
         lines.append("place = query + ahead")
     if visible.causal:
@@ -235,12 +239,10 @@ def _call(
             "start = tl.minimum(start + share * each, stop)",
             "stop = tl.minimum(start + each, stop)",
         ]
-    q_strides = strides("q")
-    head_of_keys = f"(head // {chunks})"
     lines += [
         f"k_base = k + {head_of_keys} * {strides('k')[0]}",
         f"v_base = v + {head_of_keys} * {strides('v')[0]}",
-        f"at = q + own[:, None] * {q_strides[0]} + query[:, None] * {q_strides[1]} + e[None, :] * {q_strides[2]}",
+        f"at = {_at('q', *zip(('own[:, None]', 'query[:, None]', 'e[None, :]'), strides('q'), strict=True))}",
         f"queries = tl.load(at, mask=inside[:, None]{q_in}, other=0)",
         f'most = tl.full([{shape.rows}], float("-inf"), {number})',
         f"total = tl.zeros([{shape.rows}], {number})",
@@ -257,17 +259,16 @@ def _call(
         ]
     else:
         lines += [f"for begin in range(start, stop, {shape.keys}):", *("    " + line for line in block(True))]
-    o_strides, lse_strides = strides("o"), strides("lse")
     o_kind, lse_kind = items["o"].dtype, items["lse"].dtype
+    o_terms = zip(("own[:, None]", "query[:, None]", "f[None, :]"), strides("o"), strict=True)
     lines += [
         "sums = sums / tl.where(total == 0, 1.0, total)[:, None]",
-        f"at = o{share_base} + own[:, None] * {o_strides[0]} + query[:, None] * {o_strides[1]}"
-        f" + f[None, :] * {o_strides[2]}",
+        f"at = {_at('o', *share_of('o'), *o_terms)}",
         f"tl.store(at, sums.to({LANGUAGE[o_kind]}), mask=inside[:, None]{v_in})",
-        f"at = lse{lse_base} + own * {lse_strides[0]} + query * {lse_strides[1]}",
+        f"at = {_at('lse', *share_of('lse'), *zip(('own', 'query'), strides('lse'), strict=True))}",
         f"tl.store(at, ((most + tl.log2(total)) * {math.log(2)!r}).to({LANGUAGE[lse_kind]}), mask=inside)",
     ]
-    tables: list[tuple[str, Argument, str]] = [("work", Table.of(work), "i64")]
+    tables: list[tuple[str, Argument, str]] = [("work", Table.of(work.astype(storage(work_type))), work_type)]
     title = (
         f"attention of {queries} queries with {group} heads for each of {kv_heads}, {s.k.shape[1]} keys"
         f"{', causal' if visible.causal else ''}{f', window {visible.window}' if visible.window else ''}"
@@ -277,3 +278,8 @@ def _call(
     return assembled(
         "attention", title, list(items.values()), s.q.shape, lines, grid, "", tables, shape.warps, shape.stages
     )
+
+
+def _at(base: str, *terms: tuple[str, int]) -> str:
+    """The address of a tile by subscripts and their strides; unlike `Operand.at` it keeps the tile's shape."""
+    return " + ".join([base, *(places if stride == 1 else f"{places} * {stride}" for places, stride in terms)])

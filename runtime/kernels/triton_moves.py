@@ -197,7 +197,7 @@ def _single(move: _Move) -> Call:
 def _many(moves: Sequence[_Move]) -> Call:
     """One launch for all blocks."""
     unit = math.gcd(*(move.unit for move in moves))
-    depth = max(len(move.extents) for move in moves) - 1
+    depth = max(1, max(len(move.extents) for move in moves) - 1)
     width = min(power_of_two(max(move.extents[-1] for move in moves) // unit), TILE)
     height = TILE // width
     rows, owners, first = [], [], 0

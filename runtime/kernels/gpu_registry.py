@@ -1,0 +1,179 @@
+"""The GPU's kernels as the CUDA executor asks for them: plans are made, compiled or found compiled, and bound.
+
+Attention has further providers, tried in order: see `runtime.kernels.fused_attention`. All else has one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runtime.bundle import Attribute, Block
+from runtime.errors import MissingFault
+from runtime.kernels import gpu_plans, kernel_cache, triton_compile
+from runtime.kernels.cublas import WORKSPACE, Cublas, Products
+from runtime.kernels.gemm import Gemm
+from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target
+from runtime.kernels.gpu_launch import CupyModules, ModuleDriver, launcher
+from runtime.kernels.triton_compile import Binary
+from runtime.kernels.triton_source import SCRATCH, Argument, Call, Plan, Source, Status, Table, layout
+
+
+def kernels(places: Sequence[Path] | None = None) -> Kernels:
+    """The real ones. `places` are directories with compiled kernels, by default those of `kernel_cache`."""
+    return GpuKernels(kernel_cache.directories() if places is None else tuple(places))
+
+
+class GpuKernels:
+    """See `gpu_base.Kernels`. `modules` and `products` are CUDA's unless a test has others."""
+
+    def __init__(
+        self, places: Sequence[Path], modules: ModuleDriver | None = None, products: Products | None = None
+    ) -> None:
+        self._places = tuple(places)
+        self._modules = modules if modules is not None else CupyModules()
+        self._own_products = products
+        self._compiler = triton_compile.version()
+        self._binaries: dict[tuple[str, str], Binary] = {}
+        self._functions: dict[tuple[int, str], int] = {}
+        self._loaded: list[int] = []
+        self._tables: dict[tuple[int, bytes], int] = {}
+
+    def kernel(
+        self,
+        name: str,
+        attributes: Mapping[str, Attribute],
+        inputs: Sequence[GpuArray],
+        outputs: Sequence[GpuArray],
+        input_blocks: Sequence[Block],
+        output_blocks: Sequence[Block],
+        target: Target,
+    ) -> GpuKernel:
+        views, results = [layout(x) for x in inputs], [layout(x) for x in outputs]
+        return self._prepared(
+            gpu_plans.plan_kernel(name, attributes, views, results, input_blocks, output_blocks), target
+        )
+
+    def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: Target) -> GpuKernel:
+        return self._prepared(gpu_plans.plan_aggregate(aggregation, [layout(x) for x in reads], layout(write)), target)
+
+    def merge(
+        self,
+        aggregation: str,
+        reads: Sequence[GpuArray],
+        writes: Sequence[GpuArray],
+        dims: Sequence[Sequence[int]],
+        target: Target,
+    ) -> GpuKernel:
+        views, results = [layout(x) for x in reads], [layout(x) for x in writes]
+        return self._prepared(gpu_plans.plan_merge(aggregation, views, results, dims), target)
+
+    def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: Target) -> GpuKernel:
+        return self._prepared(gpu_plans.plan_moves([layout(x) for x in reads], [layout(x) for x in writes]), target)
+
+    def versions(self) -> Mapping[str, str]:
+        found = {"triton": self._compiler.removeprefix("triton ")} if self._compiler else {}
+        if self._own_products is not None and (version := self._own_products.version()):
+            found["cublas"] = version
+        return found
+
+    def close(self) -> None:
+        while self._loaded:
+            self._modules.unload(self._loaded.pop())
+        while self._tables:
+            self._modules.release(self._tables.popitem()[1])
+        self._functions.clear()
+        if self._own_products is not None:
+            self._own_products.close()
+
+    @property
+    def _products(self) -> Products:
+        if self._own_products is None:
+            self._own_products = Cublas()
+        return self._own_products
+
+    def _prepared(self, plan: Plan, target: Target) -> GpuKernel:
+        """Everything is compiled here; modules are loaded as the kernel is bound."""
+        binaries = {step.source.key: self._binary(step.source, target) for step in plan.steps if isinstance(step, Call)}
+        products = any(isinstance(step, Gemm) for step in plan.steps)
+        workspace = plan.scratch + (WORKSPACE if products else 0)
+
+        def bind(memory: int, status: int) -> Launch:
+            launches = [
+                self._product(step, memory, plan.scratch, target)
+                if isinstance(step, Gemm)
+                else self._call(step, binaries[step.source.key], memory, status, target)
+                for step in plan.steps
+            ]
+            return _in_order(launches)
+
+        return GpuKernel(bind, self._description(plan, binaries), workspace, plan.complaint)
+
+    def _description(self, plan: Plan, binaries: Mapping[str, Binary]) -> Description:
+        providers, variants = [], []
+        for step in plan.steps:
+            providers.append("cublas" if isinstance(step, Gemm) else "triton")
+            variants.append(step.variant if isinstance(step, Gemm) else step.source.name)
+        if any(isinstance(step, Gemm) for step in plan.steps):
+            version = self._products.version()
+        else:
+            version = next((b.compiler.removeprefix("triton ") for b in binaries.values()), "")
+        shown = ", ".join(dict.fromkeys(variants)) or "nothing to do"
+        return Description("+".join(sorted(set(providers))) or "triton", version, shown)
+
+    def _binary(self, source: Source, target: Target) -> Binary:
+        key = (source.key, target.architecture)
+        if key not in self._binaries:
+            self._binaries[key] = self._found_or_compiled(source, target.architecture)
+        return self._binaries[key]
+
+    def _found_or_compiled(self, source: Source, architecture: str) -> Binary:
+        found = kernel_cache.find(source, architecture, self._places, self._compiler)
+        if found is not None:
+            return found
+        try:
+            binary = triton_compile.compile_source(source, architecture)
+        except MissingFault as fault:
+            others = kernel_cache.known(source, self._places)
+            if not others:
+                raise
+            message = f"this plan's kernels are compiled for {', '.join(others)} only, and this is {architecture}"
+            raise MissingFault(message, hint=f"compile with --precompile {architecture}, or {fault.hint}") from None
+        with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to fail
+            kernel_cache.store(source, architecture, binary, kernel_cache.user_directory())
+        return binary
+
+    def _call(self, call: Call, binary: Binary, memory: int, status: int, target: Target) -> Launch:
+        key = (target.device, call.source.key)
+        if key not in self._functions:
+            module, function = self._modules.load(binary.code, binary.function, binary.shared)
+            self._loaded.append(module)
+            self._functions[key] = function
+        pointers = [self._pointer(argument, memory, status, target) for argument in call.arguments]
+        return launcher(self._modules, self._functions[key], call.grid, binary.warps, binary.shared, pointers)
+
+    def _product(self, product: Gemm, memory: int, scratch: int, target: Target) -> Launch:
+        a, b, c = (self._pointer(pointer, memory, 0, target) for pointer in (product.a, product.b, product.c))
+        return self._products.launch(product, (a, b, c), memory + scratch, target.device)
+
+    def _pointer(self, argument: Argument, memory: int, status: int, target: Target) -> int:
+        if isinstance(argument, Table):
+            key = (target.device, argument.data)
+            if key not in self._tables:
+                self._tables[key] = self._modules.upload(argument.data)
+            return self._tables[key]
+        if isinstance(argument, Status):
+            return status
+        return memory + argument - SCRATCH if argument >= SCRATCH else argument
+
+
+def _in_order(launches: Sequence[Launch]) -> Launch:
+    if len(launches) == 1:
+        return launches[0]
+
+    def launch(stream: int) -> None:
+        for each in launches:
+            each(stream)
+
+    return launch

@@ -1,0 +1,321 @@
+"""GPU kernels without a GPU and without Triton: every kernel is planned, golden sources, binding, caches."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_invocations import INVOCATIONS, MERGES, array
+
+from runtime.errors import MissingFault, PlanFault
+from runtime.kernels import gpu_plans, gpu_registry, kernel_cache, registry, triton_compile
+from runtime.kernels.cublas import WORKSPACE
+from runtime.kernels.gemm import Gemm
+from runtime.kernels.gpu_base import Target
+from runtime.kernels.triton_compile import Binary
+from runtime.kernels.triton_source import SCRATCH, Call, Status, Table, layout
+
+GOLDEN = Path(__file__).with_name("golden_kernels.txt")
+H100 = Target(0, "an H100", (9, 0), 132)
+
+
+def plans():
+    """Every invocation of the table, by its name."""
+    for name, invocation in INVOCATIONS.items():
+        yield name, invocation.plan()
+    for name, (aggregation, reads, writes, dims) in MERGES.items():
+        views = [layout(x) for x in reads], [layout(x) for x in writes]
+        yield name, gpu_plans.plan_merge(aggregation, *views, dims)
+
+
+def test_every_kernel_of_the_cpu_is_one_of_the_gpu_and_planned_here():
+    assert set(registry.PROVIDERS["numpy"]) == set(gpu_plans.KERNELS)
+    assert set(registry.MERGES["numpy"]) == set(gpu_plans.MERGES)
+    assert {invocation.kernel for invocation in INVOCATIONS.values()} == set(gpu_plans.KERNELS)
+    assert {merge[0] for merge in MERGES.values()} == set(gpu_plans.MERGES)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(PlanFault, match="unknown kernel 'nothing'"):
+        gpu_plans.plan_kernel("nothing", {}, [], [], [], [])
+    with pytest.raises(PlanFault, match="cannot be aggregated by 'nothing'"):
+        gpu_plans.plan_merge("nothing", [], [], [])
+    with pytest.raises(PlanFault, match="cannot be aggregated by 'mean'"):
+        gpu_plans.plan_aggregate("mean", [layout(array("f32", 3))], layout(array("f32", 3)))
+
+
+def test_sources_are_what_they_were(update_golden):
+    parts = []
+    for name, plan in plans():
+        for step in plan.steps:
+            head = f"# {name}: "
+            parts.append(
+                head
+                + (
+                    step.variant
+                    if isinstance(step, Gemm)
+                    else f"{step.grid} programs of {step.source.warps} warps\n{step.source.text}"
+                )
+            )
+    text = "\n".join(parts) + "\n"
+    if update_golden:
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_sources_do_not_depend_on_addresses_but_for_their_alignment():
+    for name, invocation in INVOCATIONS.items():
+        one, other, odd = (invocation.plan(shift) for shift in (0, 4096, 1))
+        keys = [[s.source.key for s in plan.steps if isinstance(s, Call)] for plan in (one, other, odd)]
+        assert keys[0] == keys[1], name
+        aligned = [s.source.aligned for s in one.steps if isinstance(s, Call)]
+        if any(any(flags) for flags in aligned) and name not in ("attention", "rope"):
+            assert keys[0] != keys[2] or not keys[0]
+
+
+def test_sources_are_python_of_pointers_alone():
+    for _, plan in plans():
+        for step in plan.steps:
+            if isinstance(step, Call):
+                compile(step.source.text, step.source.name, "exec")
+                assert len(step.source.signature()) == len(step.arguments) == len(step.source.aligned)
+                assert step.grid >= 1
+
+
+def test_names_in_a_plan_cannot_become_code():
+    bad = 'i"""\nimport os\n"""+__import__("os").system("x")#\\'
+    bad = "".join(bad.split())
+    plan = gpu_plans.plan_kernel(
+        "map", {"program": "t0 = copy x0", "indices": f"{bad} -> {bad}"}, [layout(array("f32", 3))],
+        [layout(array("f32", 3))], [], [],
+    )  # fmt: skip
+    text = plan.steps[0].source.text
+    assert text.count('"""') == 2
+    assert "__import__" not in text or "__import__(" not in text.split('"""')[2]
+
+
+class Modules:
+    """Records what a driver would do; addresses are handed out in order."""
+
+    def __init__(self):
+        self.calls, self.numbers = [], itertools.count(1)
+
+    def load(self, code, function, shared):
+        self.calls.append(("load", function, shared))
+        number = next(self.numbers)
+        return number, number + 1000
+
+    def unload(self, module):
+        self.calls.append(("unload", module))
+
+    def upload(self, data):
+        self.calls.append(("upload", len(data)))
+        return 0x7000_0000 + next(self.numbers)
+
+    def release(self, pointer):
+        self.calls.append(("release", pointer))
+
+    def launch(self, function, grid, threads, shared, stream, parameters):
+        found, values = [], ctypes.cast(parameters, ctypes.POINTER(ctypes.c_uint64))
+        for n in range(16):
+            if n and found[-2:] == [0, 0]:
+                break
+            found.append(ctypes.cast(values[n], ctypes.POINTER(ctypes.c_uint64))[0])
+        self.calls.append(("launch", function, grid, threads, shared, stream, tuple(found[:-2])))
+
+
+class Products:
+    def __init__(self, log):
+        self.log = log
+
+    def version(self):
+        return "12.8.4"
+
+    def launch(self, product, pointers, workspace, device):
+        return lambda stream: self.log.append(("gemm", product.variant, pointers, workspace, stream))
+
+    def close(self):
+        self.log.append(("close",))
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """A compiler that leaves no work for one: kernels are their sources."""
+    made = []
+
+    def compile_source(source, architecture):
+        made.append((source.name, architecture))
+        return Binary(source.name, source.text.encode(), source.warps, 1024, "triton 9.9")
+
+    monkeypatch.setattr(triton_compile, "compile_source", compile_source)
+    monkeypatch.setattr(triton_compile, "version", lambda: "triton 9.9")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv(kernel_cache.ENVIRONMENT, raising=False)
+
+
+def test_launches_have_pointers_workspace_and_status(compiled):
+    modules = Modules()
+    own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
+    invocation = INVOCATIONS["append"]
+    kernel = own.kernel(*invocation.arguments(), H100)
+    assert kernel.complaint is not None
+    assert kernel.description.provider == "triton"
+    assert [c[0] for c in modules.calls] == []  # compiled, and nothing is touched
+    launch = kernel.bind(0x5000_0000, 0x6000_0000)
+    before = len(modules.calls)
+    launch(77)
+    done = modules.calls[before:]
+    assert [c[0] for c in done] == ["launch"] * 3
+    assert {c[5] for c in done} == {77}
+    assert done[0][6] == (0x5000_0000,)
+    assert 0x6000_0000 in done[1][6]
+    pointers = {x.pointer for x in (*invocation.inputs, *invocation.outputs)}
+    assert pointers <= {p for c in done for p in c[6]}
+    own.close()
+    kinds = [c[0] for c in modules.calls]
+    assert kinds.count("unload") == kinds.count("load") == 3
+    assert kinds.count("release") == kinds.count("upload") > 0
+
+
+def test_equal_kernels_are_compiled_and_loaded_once(compiled):
+    modules = Modules()
+    own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
+    for _ in range(3):
+        own.kernel(*INVOCATIONS["map"].arguments(), H100).bind(0, 0)(1)
+    assert len(compiled) == 1
+    assert [c[0] for c in modules.calls].count("load") == 1
+
+
+def test_products_get_workspace_of_their_own(compiled):
+    modules = Modules()
+    own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
+    kernel = own.kernel(*INVOCATIONS["contract of a strided operand"].arguments(), H100)
+    assert kernel.description.provider == "cublas+triton"
+    scratch = kernel.workspace - WORKSPACE
+    assert scratch > 0
+    kernel.bind(0x5000_0000, 0)(5)
+    name, _, pointers, workspace, stream = modules.calls[-1]
+    assert (name, workspace, stream) == ("gemm", 0x5000_0000 + scratch, 5)
+    assert all(p < SCRATCH for p in pointers)
+    assert 0x5000_0000 in pointers
+
+
+def test_compiled_kernels_are_found_without_a_compiler(compiled, tmp_path, monkeypatch):
+    place = tmp_path / "plan.bin.kernels"
+    source = INVOCATIONS["map"].plan().steps[0].source
+    kernel_cache.store(source, "sm_90", triton_compile.compile_source(source, "sm_90"), place)
+    compiled.clear()
+    monkeypatch.setattr(triton_compile, "version", lambda: None)
+
+    def none(source, architecture):
+        raise MissingFault("no compiler")
+
+    monkeypatch.setattr(triton_compile, "compile_source", none)
+    own = gpu_registry.GpuKernels([place], Modules())
+    assert own.kernel(*INVOCATIONS["map"].arguments(), H100).description.version == "9.9"
+    with pytest.raises(MissingFault, match="compiled for sm_90 only, and this is sm_80"):
+        own.kernel(*INVOCATIONS["map"].arguments(), Target(0, "an A100", (8, 0), 108))
+    with pytest.raises(MissingFault, match="no compiler"):
+        own.kernel(*INVOCATIONS["softmax"].arguments(), H100)
+
+
+def test_what_is_compiled_here_is_kept(compiled):
+    for _ in range(2):
+        gpu_registry.GpuKernels(kernel_cache.directories(), Modules()).kernel(*INVOCATIONS["map"].arguments(), H100)
+    assert len(compiled) == 1
+
+
+def damaged(place):
+    """Ways to damage a kernel's two files."""
+    (note,) = place.glob("*.json")
+    (code,) = place.glob("*.cubin")
+    fields = json.loads(note.read_text())
+    yield lambda: code.write_bytes(code.read_bytes() + b"x")
+    yield lambda: code.unlink()
+    for wrong in (b"", b"[]", b"{", b"\xff", b"[" * 100000):
+        yield lambda wrong=wrong: note.write_bytes(wrong)
+    for name, value in (("warps", 0), ("warps", True), ("warps", 64), ("shared", -1), ("function", "a b"),
+                        ("function", 3), ("sha256", "00"), ("compiler", None)):  # fmt: skip
+        yield lambda name=name, value=value: note.write_text(json.dumps({**fields, name: value}))
+
+
+def test_damaged_kernels_are_not_there(compiled, tmp_path):
+    source = INVOCATIONS["map"].plan().steps[0].source
+    place = tmp_path / "kernels"
+    good = triton_compile.compile_source(source, "sm_80")
+    kernel_cache.store(source, "sm_80", good, place)
+    for damage in list(damaged(place)):
+        damage()
+        assert kernel_cache.find(source, "sm_80", [place], None) is None
+        kernel_cache.store(source, "sm_80", good, place)
+        assert kernel_cache.find(source, "sm_80", [place], None) == good
+
+
+def test_which_code_runs_where(compiled, tmp_path):
+    source = INVOCATIONS["map"].plan().steps[0].source
+    for architecture in ("sm_80", "sm_90"):
+        kernel_cache.store(source, architecture, triton_compile.compile_source(source, architecture), tmp_path)
+
+    def found(architecture, compiler=None):
+        return kernel_cache.find(source, architecture, [tmp_path / "missing", tmp_path], compiler) is not None
+
+    assert [found(a) for a in ("sm_80", "sm_86", "sm_89", "sm_90")] == [True] * 4
+    assert not any(found(a) for a in ("sm_100", "sm_103", "sm_120", "sm_75"))
+    assert found("sm_90", "triton 9.9")
+    assert not found("sm_90", "triton 1.0")
+    assert kernel_cache.known(source, [tmp_path]) == ["sm_80", "sm_90"]
+
+
+def test_the_key_is_of_all_that_determines_a_kernel():
+    from dataclasses import replace
+
+    source = INVOCATIONS["map"].plan().steps[0].source
+    changed = [
+        replace(source, text=source.text + "#"), replace(source, types=("f64", *source.types[1:])),
+        replace(source, aligned=tuple(not a for a in source.aligned)), replace(source, warps=8),
+        replace(source, stages=1), replace(source, name="other"),
+    ]  # fmt: skip
+    assert len({source.key, *(other.key for other in changed)}) == 7
+
+
+def test_cubin_checksums_are_of_the_code(compiled, tmp_path):
+    source = INVOCATIONS["map"].plan().steps[0].source
+    kernel_cache.store(source, "sm_90", triton_compile.compile_source(source, "sm_90"), tmp_path)
+    (note,), (code,) = tmp_path.glob("*.json"), tmp_path.glob("*.cubin")
+    assert json.loads(note.read_text())["sha256"] == hashlib.sha256(code.read_bytes()).hexdigest()
+    (text,) = tmp_path.glob("*.py")
+    assert text.read_text() == source.text
+
+
+def test_cublas_is_called_as_cupy_binds_it():
+    """Names and numbers of arguments, read off the binding itself: it cannot be imported without cuBLAS."""
+    pytest.importorskip("cupy")
+    from importlib.util import find_spec
+
+    from runtime.kernels.cublas import NAMES
+
+    spec = find_spec("cupy_backends.cuda.libs.cublas")
+    assert spec is not None
+    assert spec.origin is not None
+    data = Path(spec.origin).read_bytes().decode("latin-1")
+    for name, count in NAMES.items():
+        at = data.index(f"\0{name}(") if f"\0{name}(" in data else data.index(f"{name}(")
+        signature = data[at : data.index(")", at)].split("(", 1)[1]
+        assert len([part for part in signature.split(",") if part.strip()]) == count, (name, signature)
+
+
+def test_tables_and_status_are_told_apart():
+    calls = [step for _, plan in plans() for step in plan.steps if isinstance(step, Call)]
+    kinds = {type(argument) for call in calls for argument in call.arguments}
+    assert kinds == {int, Table, Status}
+    assert np.frombuffer(Table.of(np.arange(3)).data, np.int64).tolist() == [0, 1, 2]

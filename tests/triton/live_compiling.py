@@ -1,0 +1,81 @@
+"""Triton really compiles every family of kernels for A100 and H100, without a GPU; equal sources are equal code."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from gpu_invocations import INVOCATIONS, MERGES
+
+from runtime.errors import KernelFault
+from runtime.kernels import gpu_plans, kernel_cache
+from runtime.kernels.triton_compile import compile_source, version
+from runtime.kernels.triton_source import Call, Source, layout
+
+assert os.environ.get("TRITON_INTERPRET", "0") != "1", "the interpreter compiles nothing"
+
+
+@pytest.fixture(autouse=True)
+def cold(tmp_path, monkeypatch):
+    """Triton's own cache is empty, so that it compiles."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+
+
+def sources(plan):
+    return [step.source for step in plan.steps if isinstance(step, Call)]
+
+
+def merge(name):
+    aggregation, reads, writes, dims = MERGES[name]
+    return gpu_plans.plan_merge(aggregation, [layout(x) for x in reads], [layout(x) for x in writes], dims)
+
+
+MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10}
+"""Shared memory that a program may have."""
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", [*INVOCATIONS, *MERGES])
+def test_every_kernel_compiles(name, architecture, tmp_path):
+    for source in sources(INVOCATIONS[name].plan() if name in INVOCATIONS else merge(name)):
+        binary = compile_source(source, architecture)
+        assert binary.code[:4] == b"\x7fELF"
+        assert binary.function == source.name
+        assert source.name.encode() in binary.code
+        assert binary.warps == source.warps
+        assert binary.shared <= MEMORY[architecture]
+        kernel_cache.store(source, architecture, binary, tmp_path)
+        assert kernel_cache.find(source, architecture, [tmp_path], version()) == binary
+
+
+def test_equal_sources_are_equal_code(tmp_path, monkeypatch):
+    (source,) = sources(INVOCATIONS["rmsnorm"].plan())
+    first = compile_source(source, "sm_90")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "another"))
+    assert compile_source(source, "sm_90") == first
+    assert compile_source(source, "sm_80").code != first.code
+
+
+def test_attention_uses_tensor_cores(tmp_path):
+    """In the machine code of an H100 there are warp-group products of matrices."""
+    import shutil
+    import subprocess
+
+    from triton import knobs
+
+    (source,) = sources(INVOCATIONS["attention"].plan())
+    binary = compile_source(source, "sm_90")
+    file = tmp_path / "attention.cubin"
+    file.write_bytes(binary.code)
+    tool = knobs.nvidia.cuobjdump.path
+    assert shutil.which(tool)
+    text = subprocess.run([tool, "-sass", str(file)], capture_output=True, text=True, check=True).stdout
+    assert "HGMMA" in text
+    assert "STL" not in text, "registers are spilled"
+
+
+def test_what_triton_refuses_is_one_line():
+    source = Source("wrong", "import triton\n\n\n@triton.jit\ndef wrong(x):\n    undefined(x)\n", ("f32",), (True,))
+    with pytest.raises(KernelFault, match="Triton could not compile wrong for sm_90") as caught:
+        compile_source(source, "sm_90")
+    assert "\n" not in caught.value.message
