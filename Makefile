@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-reference references check lint types imports bench bench-predicted testbed golden clean
+.PHONY: help demo test test-slow test-triton test-reference references check lint types imports bench bench-predicted testbed golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -24,6 +24,10 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+.venv/triton: .venv/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,triton]'
+	touch $@
+
 .venv/reference: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,reference]'
@@ -37,6 +41,10 @@ test: .venv/dev  ## the test suite (a few minutes on two cores)
 
 test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
 	$(PYTEST) -n $(JOBS) -m slow
+
+test-triton: .venv/triton  ## GPU kernels without a GPU: interpreted on the CPU, and compiled
+	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py
+	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU
 	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py
