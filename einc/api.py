@@ -276,7 +276,7 @@ def tensorDesc(shape: Sequence[int], dtype: Any = "f32") -> TensorDesc:
 def compileGraph(
     graph: Graph,
     device: Sequence[int] | int | None = None,
-    schedule_mode: str = "naive",
+    schedule_mode: str = "ai",
     *,
     machine: str | None = None,
     selector: str = "eindecomp",

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from einc.errors import MachineError, MissingError, UsageError
+from einc.errors import MachineError, UsageError
 from einc.options import CompileOptions
+from einc.physical.budget import Budget
 
 if TYPE_CHECKING:
     from einc.graph.graph import Graph
@@ -41,14 +42,14 @@ class Compiled:
     """All stages of one compilation.
 
     `graph` is the computation after fusion, `plan` the logical plan, `program` the device program, `bundle` the plan
-    that the runtime reads. `phase` is called with the name of every stage as it begins.
+    that the runtime reads. `phase` is called with the name of every stage as it begins, and of its parts. `budget` is
+    what the search for exchange programs may take.
     """
 
     def __init__(self, source: Graph, options: CompileOptions, phase: Callable[[str], None] = lambda _: None) -> None:
-        if options.schedule != "naive":
-            raise MissingError(f"the {options.schedule} schedule comes later", hint="the naive schedule is there now")
         self.source = source
         self.options = options
+        self.budget = Budget(options.time_limit)
         self._phase = phase
 
     @cached_property
@@ -76,14 +77,25 @@ class Compiled:
 
     @cached_property
     def program(self) -> DeviceProgram:
-        from einc.physical.build import build
         from einc.physical.verify import verify
 
         plan = self.plan
         self._phase("placing blocks and moving data")
-        program = build(plan, self.target.machine)
+        program = self._build(plan)
         verify(program)
         return program
+
+    def _build(self, plan: LogicalPlan) -> DeviceProgram:
+        if self.options.schedule == "naive":
+            from einc.physical.build import build
+
+            return build(plan, self.target.machine)
+        from einc.physical.choose import build_fast
+
+        def report(what: str, best_ms: float, bound_ms: float) -> None:
+            self._phase(f"{what}: {best_ms:.4g} ms, at least {bound_ms:.4g} ms")
+
+        return build_fast(plan, self.target.machine, budget=self.budget, seed=self.options.seed, report=report)
 
     @cached_property
     def bundle(self) -> Bundle:

@@ -19,7 +19,7 @@ class CompileOptions:
     preset: str | None = None
     dtype: str | None = None
     selector: str = "eindecomp"
-    schedule: str = "naive"
+    schedule: str = "ai"
     seed: int = 0
     time_limit: float | None = None
     ideal: bool = False

@@ -72,9 +72,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         type=click.Choice(["eindecomp", "greedy", "random"]),
         help="How the cuts are chosen.  [default: eindecomp]",
     ),
-    click.option(
-        "--schedule", type=click.Choice(["naive", "ai"]), help="How data movement is planned.  [default: naive]"
-    ),
+    click.option("--schedule", type=click.Choice(["naive", "ai"]), help="How data movement is planned.  [default: ai]"),
     click.option("--seed", type=click.IntRange(min=0), help="Seeds whatever is drawn by chance.  [default: 0]"),
     click.option(
         "--time-limit",

@@ -7,6 +7,7 @@ is found is kept by canonical form, so that the same exchange in many layers is 
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,20 @@ from einc.physical.program import Exchange
 from einc.physical.schedule import Naive, Scheduled
 
 Report = Callable[[str, float, float], None]
-"""Is told for which operator what is being done, the best time so far and the bound, both in ms."""
+"""Is told for which operator what is being done, the best time so far and the bound (0 if there is none yet), in ms."""
+
+
+def quiet(what: str, best_ms: float, bound_ms: float) -> None:
+    """The report that nobody reads."""
+
+
+class Freedom(enum.Enum):
+    """What may differ from the naive schedule: placement and body, the body alone, or nothing."""
+
+    ALL = enum.auto()
+    BODY = enum.auto()
+    NONE = enum.auto()
+
 
 ENOUGH = 1.02
 """How near to the bound a program has to come for the search to end."""
@@ -61,30 +75,28 @@ class Found:
 
 
 class Synthesizer:
-    """A scheduler. `exchanges` is how often it will be asked at most; without `free` it keeps the naive placement."""
+    """A scheduler. `moved` says whether some placement differs from the naive one."""
 
     def __init__(
-        self,
-        machine: Machine,
-        sites: int,
-        exchanges: int,
-        *,
-        budget: Budget | None = None,
-        seed: int = 0,
-        free: bool = True,
-        report: Report = lambda what, best_ms, bound_ms: None,
+        self, machine: Machine, sites: int, *, budget: Budget | None = None, seed: int = 0, report: Report = quiet
     ) -> None:
         self._machine = machine
         self._sites = sites
-        self._left = exchanges
         self._budget = budget or Budget()
         self._seed = seed
-        self._free = free and sites <= MOST_OPEN_SITES
         self._report = report
         self._naive = Naive(machine, sites)
+        # Where all transfers share one resource, as in a memory, only bytes count: no placement or piece is faster.
+        self._uniform = len(machine.resources) <= 1
+        self._freedom = Freedom.ALL
+        self._left = 1
         self._found: dict[tuple[object, ...], Found] = {}
         self._written: dict[tuple[Program, tuple[Action, ...]], tuple[Exchange, tuple[Firing, ...]]] = {}
-        self.moved = False
+
+    def restart(self, freedom: Freedom, exchanges: int) -> None:
+        """Begins with another plan, or the same under another freedom; it will be asked `exchanges` times at most."""
+        self._freedom = freedom
+        self._left = exchanges
 
     def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
         self._left -= 1
@@ -94,15 +106,11 @@ class Synthesizer:
             return naive
         form = canonical(opened.program, most_pieces(inflows, opened))
         members = tuple(tuple(sorted(naive.sites[f] for f in group)) for group in opened.groups)
-        key = form.program, form.most_pieces, members
-        if key not in self._found:
-            self._found[key] = self._search(node, form, members)
-        found = self._found[key]
+        found = self._search(node, form, members)
         if found.actions is not None:
             placement = naive.sites if found.members == members else _placement(opened.groups, found.members)
             scheduled = self._complete(inflows, opened, form, placement, found)
             if scheduled is not None:
-                self.moved |= placement != naive.sites
                 return scheduled
         figures = replace(
             naive.exchange,
@@ -145,39 +153,74 @@ class Synthesizer:
 
     def _search(self, node: str, form: Canonical, members: Members) -> Found:
         """The best of the naive schedule, the best body for its placement, and that for any placement."""
-        closed = with_members(form.program, members)
-        naive_ms = simulate(naive_body(closed, self._machine), self._machine).completion_ms
-        best = Found(members, None, (), naive_ms, naive_ms, None, None, None)
-        seconds = self._budget.share(self._left + 1)
-        if not seconds:
-            return best
-        self._report(f"for {node}", naive_ms, math.nan)
-        with self._budget.searching():
-            certificate = bound(closed, self._machine)
-            best = replace(best, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
-            if naive_ms > ENOUGH * certificate.bound_ms:
-                best = self._better(best, self._synthesized(node, closed, form, seconds))
-            if self._sites > MOST_OPEN_SITES:
-                return best
-            free_ms = bound(form.program, self._machine).bound_ms
-            best = replace(best, bound_free_ms=free_ms)
-            if self._free and best.completion_ms > WORTHWHILE * free_ms:
-                best = self._better(best, self._synthesized(node, form.program, form, seconds), WORTHWHILE)
+        best = self._once(Freedom.NONE, form, members, lambda: self._bounded(node, form, members))
+        if self._freedom is not Freedom.NONE:
+            best = self._once(Freedom.BODY, form, members, lambda: self._with_body(node, form, members, best))
+        if self._freedom is Freedom.ALL:
+            best = self._once(Freedom.ALL, form, members, lambda: self._with_placement(node, form, best))
         return best
 
-    def _synthesized(self, node: str, program: Program, form: Canonical, seconds: float) -> Synthesis | None:
-        found = synthesize(
-            program,
-            self._machine,
-            iterations=ITERATIONS,
-            most_actions=MOST_ACTIONS,
-            time_limit=None if seconds == math.inf else seconds,
-            seed=self._seed,
-            progress=lambda what, best_ms: self._report(f"for {node}: {what}", best_ms, math.nan),
-            most_pieces=dict(form.most_pieces),
-            enough=ENOUGH,
-        )
-        if found.interrupted:
+    def _once(self, freedom: Freedom, form: Canonical, members: Members, search: Callable[[], Found]) -> Found:
+        key = freedom, form.program, form.most_pieces, members
+        if key not in self._found:
+            self._found[key] = search()
+        return self._found[key]
+
+    def _bounded(self, node: str, form: Canonical, members: Members) -> Found:
+        """The naive body with the naive placement, and what bounds it."""
+        closed = with_members(form.program, members)
+        naive_ms = simulate(naive_body(closed, self._machine), self._machine).completion_ms
+        found = Found(members, None, (), naive_ms, naive_ms, None, None, None)
+        if self._budget.left:
+            self._report(f"bounding the exchange for {node}", naive_ms, 0.0)
+            with self._budget.searching():
+                certificate = bound(closed, self._machine, thorough=not self._uniform)
+                found = replace(found, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
+                if self._sites <= MOST_OPEN_SITES and not self._uniform:
+                    found = replace(found, bound_free_ms=bound(form.program, self._machine).bound_ms)
+        return found
+
+    def _with_body(self, node: str, form: Canonical, members: Members, best: Found) -> Found:
+        if best.bound_ms is None or best.completion_ms <= ENOUGH * self._least(form, best.bound_ms):
+            return best
+        return self._better(best, self._synthesized(node, with_members(form.program, members), form, best.bound_ms))
+
+    def _with_placement(self, node: str, form: Canonical, best: Found) -> Found:
+        if self._uniform or best.bound_free_ms is None:
+            return best
+        if best.completion_ms <= WORTHWHILE * self._least(form, best.bound_free_ms):
+            return best
+        return self._better(best, self._synthesized(node, form.program, form, best.bound_free_ms), WORTHWHILE)
+
+    def _least(self, form: Canonical, bound_ms: float) -> float:
+        """A bound with latencies that no program does without, as bounds leave them out: a hop, and the aggregations.
+
+        It is only there to say when a search is in vain.
+        """
+        if not bound_ms:
+            return 0.0
+        whole = {holding.aggregate for holding in form.program.holdings}
+        combined = sum(requirement.aggregate not in whole for requirement in form.program.requirements)
+        kernels = -(-combined // self._sites)
+        return bound_ms + (self._machine.transfer_latency_us + kernels * self._machine.kernel_latency_us) / 1e3
+
+    def _synthesized(self, node: str, program: Program, form: Canonical, bound_ms: float) -> Synthesis | None:
+        seconds = self._budget.share(self._left + 1)
+        found: Synthesis | None = None
+        if seconds:
+            with self._budget.searching():
+                found = synthesize(
+                    program,
+                    self._machine,
+                    iterations=0 if self._uniform else ITERATIONS,
+                    most_actions=MOST_ACTIONS,
+                    time_limit=None if seconds == math.inf else seconds,
+                    seed=self._seed,
+                    progress=lambda what, ms: self._report(f"the exchange for {node}: {what}", ms, bound_ms),
+                    most_pieces={atom: 1 if self._uniform else most for atom, most in form.most_pieces},
+                    enough=ENOUGH * self._least(form, bound_ms) / bound_ms if bound_ms else ENOUGH,
+                )
+        if found is not None and found.interrupted:
             self._budget.interrupted = True
         return found
 

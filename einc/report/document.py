@@ -179,22 +179,33 @@ class _Clock:
         return self._known[key]
 
     def _time(self, exchange: Exchange) -> Document:
+        """What the plan says of an exchange; what it leaves out, or says with latencies, is worked out here."""
+        from einc.exprog.bounds import bound
         from einc.exprog.naive import naive_body
         from einc.exprog.parser import parse
         from einc.exprog.resolve import resolve
         from einc.exprog.simulator import simulate
 
         machine = self.machine
-        program = resolve(parse(exchange.program, "exchange program"), machine)
-        completion = simulate(program, machine).completion_ms
-        naive = completion if exchange.naive else simulate(naive_body(program, machine), machine).completion_ms
+        completion, naive = exchange.completion_ms, exchange.naive_ms
+        bound_ms, bound_by = exchange.bound_ms, exchange.bound_by
+        without_latencies = self._ideal and plan_machine(self._bundle) != machine
+        if completion is None or naive is None or bound_ms is None or without_latencies:
+            program = resolve(parse(exchange.program, "exchange program"), machine)
+            if completion is None or naive is None or without_latencies:
+                completion = simulate(program, machine).completion_ms
+                naive = completion if exchange.naive else simulate(naive_body(program, machine), machine).completion_ms
+            if bound_ms is None:
+                certificate = bound(program, machine)
+                bound_ms, bound_by = certificate.bound_ms, certificate.bound_by
         return {
             "program": exchange.program,
             "completion_ms": completion,
             "naive_ms": naive,
-            "bound_ms": None,
-            "bound_free_ms": None,
-            "bound_by": None,
+            "bound_ms": bound_ms,
+            "bound_free_ms": exchange.bound_free_ms,
+            "bound_by": bound_by,
+            "splits": dict(exchange.splits),
         }
 
     @property

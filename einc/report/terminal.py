@@ -28,7 +28,8 @@ def overview(document: Document, strong: Emphasis = str) -> str:
     """The whole plan: totals, a table of all operators, and a section for each kind of them."""
     groups = _groups(document["ops"])
     lines = [strong(_heading(document)), *_totals(document), ""]
-    lines += [*_table(groups, strong), "", *_times(document, groups, strong)]
+    times = _times(document, groups, strong)
+    lines += [*_table(groups, strong), *(["", *times] if times else [])]
     by_cost = sorted(range(len(groups)), key=lambda g: (-_cost(groups[g][0]) * len(groups[g]), g))
     shown = sorted(by_cost[:MOST_SECTIONS])
     for g in shown:
@@ -77,7 +78,8 @@ def comparison(document: Document, other: Document, names: tuple[str, str], stro
     )
     rows += [[name, f"{a:,}", f"{b:,}", f"{b - a:+,}"] for name, a, b in totals]
     a_ms, b_ms = document["predicted_ms"], other["predicted_ms"]
-    rows.append(["predicted ms", f"{a_ms:,.3f}", f"{b_ms:,.3f}", f"{b_ms - a_ms:+,.3f}"])
+    if a_ms is not None and b_ms is not None:
+        rows.append(["predicted ms", f"{a_ms:,.3f}", f"{b_ms:,.3f}", f"{b_ms - a_ms:+,.3f}"])
     lines += [*columns(rows), ""]
     here = {operation["name"]: operation for operation in document["ops"]}
     there = {operation["name"]: operation for operation in other["ops"]}
@@ -107,7 +109,22 @@ def _totals(document: Document) -> list[str]:
         f"     {parts}",
         f"moved {size(_bytes_moved(document))}; memory per site {size(min(memory))} to {size(max(memory))}",
         timetable.summary(document),
+        *_exchanges(document),
     ]
+
+
+def _exchanges(document: Document) -> list[str]:
+    """How near all exchanges together come to what bounds them."""
+    found = [part["exchange"] for part in (*document["ops"], *document["outputs"]) if part["exchange"] is not None]
+    if not found:
+        return []
+    taken, naive, bound = (sum(one[field] for one in found) for field in ("completion_ms", "naive_ms", "bound_ms"))
+    text = f"exchanges {taken:,.3f} ms, {_gap(taken, bound)}"
+    return [text + (f"; naive {naive:,.3f} ms" if naive != taken else "")]
+
+
+def _gap(taken: float, bound: float) -> str:
+    return f"{taken / bound:.2f} times the bound" if bound else "the bound is 0"
 
 
 def _groups(operations: Sequence[Document]) -> list[list[Document]]:
@@ -145,7 +162,10 @@ def _table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
 
 
 def _times(document: Document, groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
-    table = columns(timetable.time_rows(document, groups), right=(1, 2, 3, 4, 5, 6))
+    rows = timetable.time_rows(document, groups)
+    if not rows:
+        return []
+    table = columns(rows, right=(1, 2, 3, 4, 5, 6))
     links = timetable.link_lines(document)
     return [strong(table[0]), *table[1:], *(["", strong(links[0]), *links[1:]] if links else [])]
 
@@ -183,8 +203,8 @@ def _movement(operation: Document) -> str:
         text = f"moves {size(moves['bytes'])} in {moves['transfers']} transfers"
     if exchange is not None:
         text += f", {exchange['completion_ms']:.3f} ms"
-        if exchange["naive_ms"] != exchange["completion_ms"]:
-            text += f" (naive {exchange['naive_ms']:.3f} ms)"
+        naive = "" if exchange["naive_ms"] == exchange["completion_ms"] else f"naive {exchange['naive_ms']:.3f} ms, "
+        text += f" ({naive}at least {exchange['bound_ms']:.3f} ms: {exchange['bound_by']})"
     return text
 
 

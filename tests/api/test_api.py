@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import einc as es
-from einc.errors import EincError, MachineError, MissingError, OperatorError, UsageError
+from einc.errors import EincError, MachineError, OperatorError, UsageError
 from runtime.errors import ArrayFault
 
 
@@ -179,7 +179,6 @@ def compiled(graph: es.Graph) -> es.Graph:
         (lambda g, i, y: es.compileGraph(g, device=9, machine="dgx-a100"), MachineError, "has 8"),
         (lambda g, i, y: es.compileGraph(g, device=[8], machine="dgx-a100"), MachineError, "site 8"),
         (lambda g, i, y: es.compileGraph(g, machine="dgx-b100"), EincError, "dgx-"),
-        (lambda g, i, y: es.compileGraph(g, schedule_mode="ai"), MissingError, "later"),
         (lambda g, i, y: es.compileGraph(g, schedule_mode="best"), UsageError, "naive"),
         (lambda g, i, y: es.compileGraph(g, selector="best"), UsageError, "eindecomp"),
     ],

@@ -228,10 +228,57 @@ def test_unknown_names_in_options_are_model_errors(einc: Callable[..., Any], mod
         assert einc("compile", model, *arguments, "--emit", "graph").code == 65
 
 
-def test_the_ai_schedule_comes_later(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
-    result = einc("compile", model, "--schedule", "ai", "-o", tmp_path / "p.bin")
-    assert result.code == 69
-    assert "naive" in result.err
+def test_exchanges_are_synthesized_unless_told_otherwise(
+    einc: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    found = {}
+    for schedule in ("ai", "naive"):
+        more = () if schedule == "ai" else ("--schedule", "naive")
+        arguments = ("compile", model, "-m", "dgx-v100", "--selector", "random", "--ideal", "--json", "-o", tmp_path / "p.bin")
+        found[schedule] = einc(*arguments, *more).json()
+        assert found[schedule]["schedule"] == schedule
+        assert einc("verify", tmp_path / "p.bin").code == 0
+    assert found["ai"]["exchanges"]
+    for exchange in found["ai"]["exchanges"]:
+        assert 0 < exchange["bound_free_ms"] <= exchange["bound_ms"] <= exchange["completion_ms"] * (1 + 1e-9)
+        assert exchange["completion_ms"] <= exchange["naive_ms"]
+        assert exchange["bound_by"]
+    assert found["ai"]["predicted_ms"] <= found["naive"]["predicted_ms"]
+
+
+def test_plans_are_the_same_whenever_they_are_made(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert einc("compile", model, "-m", "dgx-a100", "--selector", "random", "--seed", "3", "-o", tmp_path / name).code == 0
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_time_limit_leaves_a_plan(einc: Callable[..., Any], tmp_path: Path) -> None:
+    target = tmp_path / "p.bin"
+    arguments = ("compile", MODELS / "chain_a.ein", "-m", "dgx-v100", "--time-limit", "0.001", "-o", target)
+    start = time.monotonic()
+    assert einc(*arguments).code == 0
+    assert time.monotonic() - start < 20
+    assert einc("verify", target).code == 0
+
+
+def test_an_interrupt_of_the_search_keeps_the_best(
+    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """At several moments; before the search begins there is nothing to keep."""
+    kept = 0
+    for number, moment in enumerate((1.5, 2.5, 4.0)):
+        target = tmp_path / f"{number}.bin"
+        process = start("compile", MODELS / "chain_a.ein", "-m", "dgx-v100", "-o", target, start_new_session=True)
+        time.sleep(moment)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode in (0, 130), err
+        assert b"Traceback" not in err
+        assert target.exists() is (process.returncode == 0)
+        if process.returncode == 0:
+            kept += b"best exchange programs found so far" in err
+            assert decode(target.read_bytes()).schedule == "ai"
+    assert kept
 
 
 def test_an_interrupt_in_any_phase_leaves_nothing(
@@ -240,7 +287,8 @@ def test_an_interrupt_in_any_phase_leaves_nothing(
     """Interrupts at many moments of a compilation of a few seconds, each in a process of its own."""
     target = tmp_path / "p.bin"
     for moment in (0.4, 0.7, 1.1, 1.6, 2.4):
-        process = start("compile", MODELS / "ffn.ein", "-m", "gb200-nvl72", "-o", target, start_new_session=True)
+        arguments = ("-m", "gb200-nvl72", "--schedule", "naive", "-o", target)
+        process = start("compile", MODELS / "ffn.ein", *arguments, start_new_session=True)
         time.sleep(moment)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)

@@ -20,9 +20,8 @@ FFN = ("-D", "tokens=50", "-D", "d_model=24", "-D", "d_ff=100")
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ffn") / "ffn.bin"
-    assert (
-        main(["compile", str(MODELS / "ffn.ein"), *FFN, "-m", "dgx-v100", "--selector", "random", "-o", str(path)]) == 0
-    )
+    arguments = ["-m", "dgx-v100", "--selector", "random", "--schedule", "naive", "-o", str(path)]
+    assert main(["compile", str(MODELS / "ffn.ein"), *FFN, *arguments]) == 0
     return path
 
 
@@ -82,9 +81,13 @@ def check_operator(op: dict[str, Any], shapes: dict[str, list[int]]) -> None:
     exchange = op["exchange"]
     assert (exchange is None) == (op["name"] == "act" or not op["moves"]["transfers"])
     if exchange is not None:
-        assert list(exchange) == ["program", "completion_ms", "naive_ms", "bound_ms", "bound_free_ms", "bound_by"]
+        assert list(exchange) == [
+            "program", "completion_ms", "naive_ms", "bound_ms", "bound_free_ms", "bound_by", "splits",
+        ]  # fmt: skip
         assert exchange["completion_ms"] == exchange["naive_ms"] > 0
-        assert exchange["bound_ms"] is exchange["bound_free_ms"] is exchange["bound_by"] is None
+        assert 0 < exchange["bound_ms"] <= exchange["completion_ms"] == exchange["naive_ms"]
+        assert exchange["bound_free_ms"] is None
+        assert exchange["bound_by"]
     assert list(op["next_best"]) == ["intervals", "more"]
     assert op["next_best"]["intervals"] != op["intervals"]
 
@@ -141,7 +144,7 @@ def distinct(blocks: list[Any]) -> set[str]:
 
 
 def test_a_model_is_compiled_first(plan: Path, einc: Callable[..., Any]) -> None:
-    options = (*FFN, "-m", "dgx-v100", "--selector", "random")
+    options = (*FFN, "-m", "dgx-v100", "--selector", "random", "--schedule", "naive")
     assert einc("explain", MODELS / "ffn.ein", *options, "--json").out == einc("explain", plan, "--json").out
     result = einc("explain", plan, "-m", "dgx-a100")
     assert result.code == 2

@@ -8,12 +8,14 @@ import click
 
 from einc.cli import files, output
 from einc.cli.elsewhere import comparison, elsewhere
+from einc.cli.interrupts import keeping_the_best
 from einc.cli.lazy import Command, examples
 from einc.cli.options import compile_options, complete_machines, gather, json_option
 from einc.cli.progress import phases
 
 if TYPE_CHECKING:
     from einc.compiler import Compiled
+    from runtime.bundle import Bundle, Exchange
 
 STAGES = ("ast", "graph", "logical", "exprog", "device", "bundle")
 
@@ -69,14 +71,15 @@ def compile_command(
 
     with phases() as phase:
         compiled = compile_model(text, model, options, phase)
-        shown = None if emit is None else _syntax(text, model) if emit == "ast" else dump(compiled, emit)
-        summary = None
-        if target is not None:
-            from runtime.bundle import encode
+        with keeping_the_best(compiled.budget):
+            shown = None if emit is None else _syntax(text, model) if emit == "ast" else dump(compiled, emit)
+            summary = None
+            if target is not None:
+                from runtime.bundle import encode
 
-            data = encode(compiled.bundle)
-            output.write_bytes(target, data)
-            summary = {**summarize(compiled), "plan": target, "bytes": len(data)}
+                data = encode(compiled.bundle)
+                output.write_bytes(target, data)
+                summary = {**summarize(compiled), "plan": target, "bytes": len(data)}
         rows = comparison(compiled, others, phase) if machines else None
     if compiled.options.machine is None and emit not in ("ast", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
@@ -98,6 +101,18 @@ def summarize(compiled: Compiled) -> dict[str, Any]:
         "operators": len(bundle.operations),
         "memory_bytes": list(bundle.memory),
         "predicted_ms": bundle.predicted_ms,
+        "exchanges": [
+            {
+                "name": name,
+                "completion_ms": exchange.completion_ms,
+                "naive_ms": exchange.naive_ms,
+                "bound_ms": exchange.bound_ms,
+                "bound_free_ms": exchange.bound_free_ms,
+                "bound_by": exchange.bound_by,
+                "splits": dict(exchange.splits),
+            }
+            for name, exchange in _exchanges(bundle)
+        ],
     }
 
 
@@ -116,18 +131,21 @@ def dump(compiled: Compiled, stage: str) -> str:
 
         return dump_program(compiled.program)
     if stage == "exprog":
-        return _exchanges(compiled)
+        return _programs(compiled.bundle)
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(compiled.bundle), indent=1).decode()
 
 
-def _exchanges(compiled: Compiled) -> str:
-    """The exchange programs of a plan, each under the name of the operator or output that it serves."""
-    bundle = compiled.bundle
+def _exchanges(bundle: Bundle) -> list[tuple[str, Exchange]]:
+    """The exchanges of a plan, each with the operator or output that it serves."""
     named = [(operation.name, operation.exchange) for operation in bundle.operations]
     named += [(f"output {bundle.tensors[output.tensor].name}", output.exchange) for output in bundle.outputs]
-    parts = [f"# {name}\n{exchange.program.strip()}\n" for name, exchange in named if exchange is not None]
+    return [(name, exchange) for name, exchange in named if exchange is not None]
+
+
+def _programs(bundle: Bundle) -> str:
+    parts = [f"# {name}\n{exchange.program.strip()}\n" for name, exchange in _exchanges(bundle)]
     return "\n".join(parts) if parts else "# nothing moves\n"
 
 

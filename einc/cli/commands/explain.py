@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli import files, output
+from einc.cli.interrupts import keeping_the_best
 from einc.cli.lazy import Command, examples
 from einc.cli.options import compile_options, gather, json_option
 from einc.cli.progress import phases
@@ -88,15 +89,19 @@ def _load(source: str, chosen: dict[str, Any], phase: Any) -> Bundle:
     compiled = compile_model(files.read_text(source), source, gather(chosen), phase)
     if compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
-    return compiled.bundle
+    with keeping_the_best(compiled.budget):
+        return compiled.bundle
 
 
 def _trace(bundle: Bundle, ideal: bool) -> str:
     """The predicted timeline as a trace file."""
     from einc.report.timing import plan_machine, time_plan
+    from runtime.errors import PlanFault
     from runtime.trace import TaskRun, task_events, trace_json
 
     times = time_plan(bundle, plan_machine(bundle, ideal=ideal)).times
+    if times is None:
+        raise PlanFault("the plan has too many transfers at once to be timed")
     spans = zip(times.starts, times.ends, strict=True)
     runs = (TaskRun(task, start, end) for task, (start, end) in enumerate(spans))
     return trace_json(task_events(bundle, runs), "predicted", bundle.model)
