@@ -9,6 +9,7 @@ a transfer precedes its flow. Between tasks there are the dependencies of the pr
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,10 @@ from einc.exprog.fluid import Fluid, alone
 from einc.exprog.simulator import TOGETHER
 from einc.machines.model import Machine
 from einc.predict.work import BYTES_PER_MS, MS_PER_US, Kind, Work, occupied_ms
+
+
+class TooLarge(MachineError):
+    """Timing the tasks would take more effort than was allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +33,14 @@ class PlanTimeline:
     ends: tuple[float, ...]
 
 
-def timeline(works: Sequence[Work], machine: Machine) -> PlanTimeline:
-    """Run the tasks; `machine.ideal()` leaves the latencies out. Raises MachineError for a way that is not there."""
+def timeline(works: Sequence[Work], machine: Machine, effort: float = math.inf) -> PlanTimeline:
+    """Run the tasks; `machine.ideal()` leaves the latencies out.
+
+    `effort` is how many transfers may be looked at, counting those under way at every event: some 500,000 take a
+    second. Raises MachineError for a way that is not there, and TooLarge.
+    """
     run = _Run(works, machine)
-    run.run()
+    run.run(effort)
     return PlanTimeline(max(run.ends, default=0.0), tuple(run.starts), tuple(run.ends))
 
 
@@ -59,20 +68,25 @@ class _Run:
         self.waiting: list[list[int]] = [[] for _ in machine.sites]  # by site: heap of tasks that could run
         self.idle = [True] * len(machine.sites)
         self.free: set[int] = set()  # idle sites that may have something to run
+        self.moving = 0  # flows under way
         self.later: list[tuple[float, int]] = []  # heap of ends of runs, and of latencies of transfers
         self.ready = [position for position, count in enumerate(self.open) if not count]
 
-    def run(self) -> None:
+    def run(self, effort: float) -> None:
         self.begin()
         while (now := self.next()) is not None:
             self.now = now
+            effort -= 1 + self.moving
+            if effort < 0:
+                raise TooLarge("the plan has too many transfers at once to be timed")
             slack = TOGETHER * now
             ended = [position for _, (position, _) in self.fluid.leave(now, slack)]
+            self.moving -= len(ended)
             while self.later and self.later[0][0] - now <= slack:
                 position = heapq.heappop(self.later)[1]
                 work = self.works[position]
                 if work.kind is Kind.MOVE:
-                    self.fluid.join(self.lane_of[work.site, work.target], work.size, (position, 0), now)
+                    self.join(position, work)
                 else:
                     self.idle[work.site] = True
                     self.free.add(work.site)
@@ -126,7 +140,11 @@ class _Run:
         if self.transfer_latency:
             heapq.heappush(self.later, (self.now + self.transfer_latency, position))
         else:
-            self.fluid.join(self.lane_of[work.site, work.target], work.size, (position, 0), self.now)
+            self.join(position, work)
+
+    def join(self, position: int, work: Work) -> None:
+        self.moving += 1
+        self.fluid.join(self.lane_of[work.site, work.target], work.size, (position, 0), self.now)
 
 
 def _lanes(works: Sequence[Work], machine: Machine) -> dict[tuple[int, int], tuple[int, ...]]:

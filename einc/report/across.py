@@ -17,14 +17,15 @@ def costs(bundle: Bundle) -> Document:
 
     A row is complete once `compared` has put its ratio in.
     """
-    critical = time_plan(bundle, plan_machine(bundle)).document()["critical"]
+    whole = time_plan(bundle, plan_machine(bundle)).document()
+    critical = whole["critical"] if whole is not None else None
     return {
         "machine": bundle.machine,
         "devices": len(bundle.devices),
         "schedule": bundle.schedule,
         "predicted_ms": bundle.predicted_ms,
-        "compute_ms": critical["compute_ms"],
-        "exchange_ms": critical["combine_ms"] + critical["transfer_ms"],
+        "compute_ms": None if critical is None else critical["compute_ms"],
+        "exchange_ms": None if critical is None else critical["combine_ms"] + critical["transfer_ms"],
         "total_cost": bundle.total_cost,
         "memory_bytes": max(bundle.memory),
         "error": None,
@@ -53,7 +54,8 @@ def table(rows: Sequence[Document]) -> list[str]:
             lines.append([*name, "-", "-", "-", "-", "-", "-"])
             notes.append(f"{row['machine']}: {row['error']}")
             continue
-        times = [f"{row[part]:.3f}" for part in ("predicted_ms", "compute_ms", "exchange_ms")]
+        parts = (row[part] for part in ("predicted_ms", "compute_ms", "exchange_ms"))
+        times = ["-" if part is None else f"{part:.3f}" for part in parts]
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
         lines.append([*name, *times, f"{row['total_cost']:,}", size(row["memory_bytes"]), ratio])
     return [*columns(lines, right=range(1, 8)), *notes]

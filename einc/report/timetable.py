@@ -18,6 +18,9 @@ _PARTS = ("compute_ms", "combine_ms", "waiting_ms", "exchange_ms", "critical_ms"
 
 def summary(document: Document) -> str:
     """One line: the predicted time, and what the chain of tasks that decides it consists of."""
+    if document["time"] is None:
+        known = document["predicted_ms"]
+        return "too large to be timed here" + ("" if known is None else f"; predicted {known:.3f} ms when it was made")
     critical = document["time"]["critical"]
     named = (("kernels", "compute_ms"), ("combining and copying", "combine_ms"), ("transfers", "transfer_ms"))
     parts = ", ".join(f"{name} {critical[part]:.3f}" for name, part in named)
@@ -27,12 +30,16 @@ def summary(document: Document) -> str:
 def own_time(operation: Document) -> str:
     """One line on one operator."""
     time = operation["time"]
+    if time is None:
+        return "too large a plan to say when it runs"
     parts = ", ".join(f"{part.removesuffix('_ms')} {time[part]:.3f}" for part in _PARTS)
     return f"from {time['start_ms']:.3f} to {time['end_ms']:.3f} ms: {parts}"
 
 
 def time_rows(document: Document, groups: Sequence[Sequence[Document]]) -> list[list[str]]:
-    """Heading and rows of the table; operators of a group are added up."""
+    """Heading and rows of the table, none where nothing is known; operators of a group are added up."""
+    if document["time"] is None:
+        return []
     rows: list[tuple[str, list[float]]] = []
     for group in groups:
         name = group[0]["name"] if len(group) == 1 else f"{group[0]['name']} (x{len(group)})"
@@ -56,6 +63,8 @@ def time_rows(document: Document, groups: Sequence[Sequence[Document]]) -> list[
 
 def link_lines(document: Document) -> list[str]:
     """The resources that take longest to carry what crosses them."""
+    if document["time"] is None:
+        return []
     links = sorted(document["time"]["links"], key=lambda link: (-link["full_ms"], link["name"]))
     if not links:
         return []

@@ -10,7 +10,7 @@ from typing import Any
 from einc.errors import MachineError
 from einc.machines.model import Machine
 from einc.predict.spending import Spending, Spent, spending
-from einc.predict.timeline import PlanTimeline, timeline
+from einc.predict.timeline import PlanTimeline, TooLarge, timeline
 from einc.predict.work import Kind, Work
 from runtime.bundle import ITEMSIZE, AnyTask, Bundle, FenceTask, KernelTask, Region, TransferTask
 
@@ -19,25 +19,28 @@ Label = tuple[str, bool]
 """What a task serves, and whether it brings home an output rather than inputs of an operator."""
 
 
+EFFORT = 20_000_000
+"""Up to a minute: a model of 32 layers on 72 sites takes less. A plan may be anybody's, and made to take years."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When every task of a plan runs, and what that comes to."""
+    """When every task of a plan runs, and what that comes to; for plans too large to be timed, what they say alone."""
 
-    times: PlanTimeline
-    _spending: Spending[Label]
+    predicted_ms: float | None
+    times: PlanTimeline | None
+    _spending: Spending[Label] | None
 
-    @property
-    def predicted_ms(self) -> float:
-        return self.times.predicted_ms
+    def operator(self, name: str) -> Document | None:
+        return None if self._spending is None else _spent(self._spending.labels.get((name, False)))
 
-    def operator(self, name: str) -> Document:
-        return _spent(self._spending.labels.get((name, False)))
+    def output(self, name: str) -> Document | None:
+        return None if self._spending is None else _spent(self._spending.labels.get((name, True)))
 
-    def output(self, name: str) -> Document:
-        return _spent(self._spending.labels.get((name, True)))
-
-    def document(self) -> Document:
+    def document(self) -> Document | None:
         """The plan as a whole; resources that nothing crosses are left out."""
+        if self._spending is None:
+            return None
         kernels, combining, transfers = self._spending.critical
         return {
             "critical": {"compute_ms": kernels, "combine_ms": combining, "transfer_ms": transfers},
@@ -66,10 +69,14 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
             f"the plan is for {len(bundle.devices)} sites, and the machine in it has {len(machine.sites)}"
         )
     works = tuple(_works(bundle))
-    times = timeline(works, machine)
+    try:
+        times = timeline(works, machine, EFFORT)
+    except TooLarge:
+        known = bundle.predicted_ms if machine == plan_machine(bundle) else None
+        return Timing(known, None, None)
     home = homecoming(bundle)
     labels = [(task.serves, home(task)) for task in bundle.tasks]
-    return Timing(times, spending(works, labels, times, machine))
+    return Timing(times.predicted_ms, times, spending(works, labels, times, machine))
 
 
 def homecoming(bundle: Bundle) -> Callable[[AnyTask], bool]:

@@ -154,3 +154,22 @@ def test_a_plan_whose_machine_does_not_fit_gets_one_error(plan: Path, einc: Call
     shown = einc("explain", plan)
     assert shown.code == 65
     assert len(shown.err.splitlines()) <= 2
+
+
+def test_a_plan_too_large_to_be_timed_is_explained_without_times(
+    plan: Path, einc: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("einc.report.timing.EFFORT", 10)
+    document = einc("explain", plan, "--json").json()
+    assert document["time"] is None
+    assert {op["time"] for op in document["ops"]} == {None}
+    assert document["predicted_ms"] == decode(plan.read_bytes()).predicted_ms
+    assert einc("explain", plan, "--json", "--ideal").json()["predicted_ms"] is None
+    for options in ((), ("--op", "h"), ("--ideal",), ("--against", plan, "--ideal")):
+        shown = einc("explain", plan, *options)
+        assert shown.code == 0
+        assert "time in ms" not in shown.out
+    assert "too large to be timed" in einc("explain", plan).out
+    refused = einc("explain", plan, "--trace", plan.parent / "t.json")
+    assert refused.code == 65
+    assert not (plan.parent / "t.json").exists()

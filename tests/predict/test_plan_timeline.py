@@ -15,7 +15,7 @@ from einc.exprog.resolve import resolve
 from einc.exprog.simulator import simulate
 from einc.exprog.sizes import aggregate_size, atom_sizes
 from einc.machines.load import load_machine
-from einc.predict.timeline import timeline
+from einc.predict.timeline import TooLarge, timeline
 from einc.predict.work import Kind, Work, capacity_bound_ms, critical_path_ms
 
 GB = 10**9
@@ -175,3 +175,11 @@ def test_naive_exchanges_without_aggregation_agree_with_the_simulator(machine):
         program = naive_body(resolve(parse(f"IN: {holders}\nOUT: {wanted}\n", "exchange"), loaded), loaded)
         found = timeline(works_of_exchange(program), loaded)
         assert found.predicted_ms == pytest.approx(simulate(program, loaded).completion_ms, rel=1e-9)
+
+
+def test_effort_is_bounded():
+    works = tuple(move(0, 1, (), GB * (1 + n)) for n in range(20))
+    enough = sum(1 + 20 - n for n in range(20))
+    assert timeline(works, pair(), enough).predicted_ms == pytest.approx(100 * 210)
+    with pytest.raises(TooLarge):
+        timeline(works, pair(), enough - 1)
