@@ -32,7 +32,7 @@ class Case:
 def cases(machine: Machine, seconds: float, search: float) -> Iterator[Case]:
     """Every preamble with its bodies. Atoms have the size at which no body is done before `seconds`.
 
-    A naive body that would take more than six times as long gets smaller atoms. `search` limits each synthesis, in
+    A naive body that would take more than four times as long gets smaller atoms. `search` limits each synthesis, in
     seconds.
     """
     mesh = read_program(CUBE_MESH, machine=machine)
@@ -56,7 +56,7 @@ def cases(machine: Machine, seconds: float, search: float) -> Iterator[Case]:
             paper = dataclasses.replace(fitting, actions=mesh.actions)
             yield Case("cube mesh, the paper's", paper, simulate(paper, machine).completion_ms, 1)
         naive = naive_body(fitting, machine)
-        slow = simulate(naive, machine).completion_ms / (seconds * 6e3)
+        slow = simulate(naive, machine).completion_ms / (seconds * 4e3)
         if slow > 1:
             naive = _sized(naive, naive.holdings[0].size / BASE / slow)
         yield Case(f"{name}, naive", naive, simulate(naive, machine).completion_ms, 1)
