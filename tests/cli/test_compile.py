@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -14,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from einc.exprog.synthesis import synthesize
+from einc.physical import build
 from runtime.bundle import decode
+from runtime.verify import prove
 
 MODELS = Path(__file__).parents[2] / "models"
 
@@ -228,14 +232,14 @@ def test_unknown_names_in_options_are_model_errors(einc: Callable[..., Any], mod
         assert einc("compile", model, *arguments, "--emit", "graph").code == 65
 
 
-def test_exchanges_are_synthesized_unless_told_otherwise(
-    einc: Callable[..., Any], model: Path, tmp_path: Path
-) -> None:
+CHAIN = ("compile", MODELS / "chain_b.ein", "-m", "dgx-v100", "--devices", "4", "--selector", "random")
+
+
+def test_exchanges_are_synthesized_unless_told_otherwise(einc: Callable[..., Any], tmp_path: Path) -> None:
     found = {}
     for schedule in ("ai", "naive"):
         more = () if schedule == "ai" else ("--schedule", "naive")
-        arguments = ("compile", model, "-m", "dgx-v100", "--selector", "random", "--ideal", "--json", "-o", tmp_path / "p.bin")
-        found[schedule] = einc(*arguments, *more).json()
+        found[schedule] = einc(*CHAIN, "--ideal", *more, "--json", "-o", tmp_path / "p.bin").json()
         assert found[schedule]["schedule"] == schedule
         assert einc("verify", tmp_path / "p.bin").code == 0
     assert found["ai"]["exchanges"]
@@ -248,7 +252,10 @@ def test_exchanges_are_synthesized_unless_told_otherwise(
 
 def test_plans_are_the_same_whenever_they_are_made(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        assert einc("compile", model, "-m", "dgx-a100", "--selector", "random", "--seed", "3", "-o", tmp_path / name).code == 0
+        assert (
+            einc("compile", model, "-m", "dgx-a100", "--selector", "random", "--seed", "3", "-o", tmp_path / name).code
+            == 0
+        )
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -262,23 +269,48 @@ def test_a_time_limit_leaves_a_plan(einc: Callable[..., Any], tmp_path: Path) ->
 
 
 def test_an_interrupt_of_the_search_keeps_the_best(
-    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+    einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At several moments; before the search begins there is nothing to keep."""
-    kept = 0
-    for number, moment in enumerate((1.5, 2.5, 4.0)):
-        target = tmp_path / f"{number}.bin"
-        process = start("compile", MODELS / "chain_a.ein", "-m", "dgx-v100", "-o", target, start_new_session=True)
-        time.sleep(moment)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=120)
-        assert process.returncode in (0, 130), err
-        assert b"Traceback" not in err
-        assert target.exists() is (process.returncode == 0)
-        if process.returncode == 0:
-            kept += b"best exchange programs found so far" in err
-            assert decode(target.read_bytes()).schedule == "ai"
-    assert kept
+    """An interrupt of the second search: no other is begun."""
+    searches = itertools.count()
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if next(searches) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return synthesize(*arguments, **options)
+
+    monkeypatch.setattr("einc.physical.synthesis.synthesize", interrupted)
+    result = einc(*CHAIN, "-o", tmp_path / "p.bin")
+    assert result.code == 0
+    assert "best exchange programs found so far" in result.err
+    assert next(searches) == 2
+    plan = decode((tmp_path / "p.bin").read_bytes())
+    assert plan.schedule == "ai"
+    prove(plan)
+
+
+@pytest.mark.parametrize(("place", "code"), [("einc.physical.build.Lowering.finish", 0),
+                                             ("einc.logical.optimize.build_problem", 130),
+                                             ("einc.emit.emit", 130)])  # fmt: skip
+def test_interrupts_between_searches_and_elsewhere(
+    place: str, code: int, einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name = place.rsplit(".", 1)
+    owner = importlib.import_module(module) if module.islower() else build.Lowering
+    real = getattr(owner, name)
+    pressed = []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if not pressed:
+            pressed.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    result = einc(*CHAIN, "-o", tmp_path / "p.bin")
+    assert pressed
+    assert result.code == code
+    assert (tmp_path / "p.bin").exists() is (code == 0)
 
 
 def test_an_interrupt_in_any_phase_leaves_nothing(
