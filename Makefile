@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-triton test-reference references check lint types imports bench bench-predicted testbed golden clean
+.PHONY: help demo test test-slow test-triton test-reference references check lint types imports bench bench-predicted testbed gpu-check gpu-wheels golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -72,6 +72,21 @@ bench-predicted: .venv/dev  ## predicted time of whole plans: synthesized exchan
 
 testbed: .venv/dev  ## exchange programs in reality: network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed
+
+# The interpreter that is used as it is: it has PyTorch and cupy, which .venv has not.
+GPU_PYTHON_BIN ?= python3
+
+gpu-check:  ## correctness and speed on the GPU of this machine; writes docs/gpu-results.md
+	$(GPU_PYTHON_BIN) -m tests.gpu.check
+
+# For a machine without a network: what it is likely to lack, for its version of Python.
+GPU_PYTHON ?= 3.12
+
+gpu-wheels: .venv/base  ## packages that make gpu-check may need elsewhere, into wheels/
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+		--python-version $(GPU_PYTHON) --implementation cp \
+		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+		--constraint constraints.txt --dest wheels lark msgspec lapx
 
 golden: .venv/dev  ## rewrite the golden files; read the difference before you commit it
 	$(PYTEST) -n $(JOBS) --update-golden
