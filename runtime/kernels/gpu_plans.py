@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Protocol
 
 from runtime.bundle import Attribute, Block
@@ -47,6 +47,10 @@ MERGES: dict[str, tuple[str, str]] = {
 """Aggregation of tuples -> module and planner."""
 
 
+SMALL_MEMORY = dict.fromkeys(("sm_86", "sm_89", "sm_120", "sm_121"), 99 << 10)
+"""Bytes of shared memory that a program may have, where that is less than on the GPUs of servers."""
+
+
 class Planner(Protocol):
     """Views are layouts (`triton_source.layout`); blocks are their bounds in tensor coordinates."""
 
@@ -70,11 +74,18 @@ def plan_kernel(
     outputs: Sequence[Array],
     input_blocks: Sequence[Block],
     output_blocks: Sequence[Block],
+    architecture: str = "sm_90",
 ) -> Plan:
-    """Raises PlanFault for a kernel that there is not, or that does not take these operands."""
+    """Raises PlanFault for a kernel that there is not, or that does not take these operands.
+
+    The architecture tells how much shared memory there is, which decides how large tiles of attention are.
+    """
     if name not in KERNELS:
         raise PlanFault(f"unknown kernel '{name[:40]}'", hint=f"this runtime has {', '.join(KERNELS)}")
     planner: Planner = _found(*KERNELS[name])
+    if name == "attention" and architecture in SMALL_MEMORY:
+        small: Callable[..., Plan] = planner
+        planner = partial(small, memory=SMALL_MEMORY[architecture])
     return planner(attributes, inputs, outputs, input_blocks, output_blocks)
 
 

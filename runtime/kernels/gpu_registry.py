@@ -6,6 +6,7 @@ Attention has further providers, tried in order: see `runtime.kernels.fused_atte
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,7 +26,52 @@ def kernels(places: Sequence[Path] | None = None) -> Kernels:
     return GpuKernels(kernel_cache.directories() if places is None else tuple(places))
 
 
-class GpuKernels:
+class PlannedKernels(ABC):
+    """Makes plans of what the executor asks for; what becomes of them is for subclasses to say."""
+
+    def kernel(
+        self,
+        name: str,
+        attributes: Mapping[str, Attribute],
+        inputs: Sequence[GpuArray],
+        outputs: Sequence[GpuArray],
+        input_blocks: Sequence[Block],
+        output_blocks: Sequence[Block],
+        target: Target,
+    ) -> GpuKernel:
+        views, results = [layout(x) for x in inputs], [layout(x) for x in outputs]
+        plan = gpu_plans.plan_kernel(name, attributes, views, results, input_blocks, output_blocks, target.architecture)
+        return self.prepared(plan, target)
+
+    def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: Target) -> GpuKernel:
+        return self.prepared(gpu_plans.plan_aggregate(aggregation, [layout(x) for x in reads], layout(write)), target)
+
+    def merge(
+        self,
+        aggregation: str,
+        reads: Sequence[GpuArray],
+        writes: Sequence[GpuArray],
+        dims: Sequence[Sequence[int]],
+        target: Target,
+    ) -> GpuKernel:
+        views, results = [layout(x) for x in reads], [layout(x) for x in writes]
+        return self.prepared(gpu_plans.plan_merge(aggregation, views, results, dims), target)
+
+    def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: Target) -> GpuKernel:
+        return self.prepared(gpu_plans.plan_moves([layout(x) for x in reads], [layout(x) for x in writes]), target)
+
+    @abstractmethod
+    def prepared(self, plan: Plan, target: Target) -> GpuKernel:
+        """The kernel of a plan."""
+
+    @abstractmethod
+    def versions(self) -> Mapping[str, str]: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class GpuKernels(PlannedKernels):
     """See `gpu_base.Kernels`. `modules` and `products` are CUDA's unless a test has others."""
 
     def __init__(
@@ -39,38 +85,6 @@ class GpuKernels:
         self._functions: dict[tuple[int, str], int] = {}
         self._loaded: list[int] = []
         self._tables: dict[tuple[int, bytes], int] = {}
-
-    def kernel(
-        self,
-        name: str,
-        attributes: Mapping[str, Attribute],
-        inputs: Sequence[GpuArray],
-        outputs: Sequence[GpuArray],
-        input_blocks: Sequence[Block],
-        output_blocks: Sequence[Block],
-        target: Target,
-    ) -> GpuKernel:
-        views, results = [layout(x) for x in inputs], [layout(x) for x in outputs]
-        return self._prepared(
-            gpu_plans.plan_kernel(name, attributes, views, results, input_blocks, output_blocks), target
-        )
-
-    def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: Target) -> GpuKernel:
-        return self._prepared(gpu_plans.plan_aggregate(aggregation, [layout(x) for x in reads], layout(write)), target)
-
-    def merge(
-        self,
-        aggregation: str,
-        reads: Sequence[GpuArray],
-        writes: Sequence[GpuArray],
-        dims: Sequence[Sequence[int]],
-        target: Target,
-    ) -> GpuKernel:
-        views, results = [layout(x) for x in reads], [layout(x) for x in writes]
-        return self._prepared(gpu_plans.plan_merge(aggregation, views, results, dims), target)
-
-    def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: Target) -> GpuKernel:
-        return self._prepared(gpu_plans.plan_moves([layout(x) for x in reads], [layout(x) for x in writes]), target)
 
     def versions(self) -> Mapping[str, str]:
         found = {"triton": self._compiler.removeprefix("triton ")} if self._compiler else {}
@@ -93,7 +107,7 @@ class GpuKernels:
             self._own_products = Cublas()
         return self._own_products
 
-    def _prepared(self, plan: Plan, target: Target) -> GpuKernel:
+    def prepared(self, plan: Plan, target: Target) -> GpuKernel:
         """Everything is compiled here; modules are loaded as the kernel is bound."""
         binaries = {step.source.key: self._binary(step.source, target) for step in plan.steps if isinstance(step, Call)}
         products = any(isinstance(step, Gemm) for step in plan.steps)

@@ -24,15 +24,24 @@ MAX_BYTES = 64 << 20
 """Of a file that is read; larger ones are no kernels."""
 
 ENVIRONMENT = "EINC_KERNEL_CACHE"
-"""Directories to look into, separated as those of PATH are."""
+"""Further directories to look into, separated as those of PATH are."""
 
 _FIELDS = {"function": str, "warps": int, "shared": int, "compiler": str, "sha256": str}
+
+
+_further: list[Path] = []
+
+
+def look_into(place: Path) -> None:
+    """From now on kernels are looked for in this directory, too, before all others."""
+    if place not in _further:
+        _further.insert(0, place)
 
 
 def directories() -> tuple[Path, ...]:
     """Where compiled kernels are looked for unless the caller says so."""
     named = tuple(Path(part) for part in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if part)
-    return named or (user_directory(),)
+    return (*_further, *named, user_directory())
 
 
 def user_directory() -> Path:

@@ -11,6 +11,7 @@ from einc.cli.elsewhere import comparison, elsewhere
 from einc.cli.interrupts import keeping_the_best
 from einc.cli.lazy import Command, examples
 from einc.cli.options import compile_options, complete_machines, gather, json_option
+from einc.cli.precompile import Architectures, precompile, require_compiler
 from einc.cli.progress import phases
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ STAGES = ("ast", "graph", "logical", "exprog", "device", "bundle")
         "einc compile ffn.ein -m dgx-a100 -o ffn.bin",
         "einc compile ffn.ein --devices 0,1,4,5 -m dgx-v100 -D tokens=1000 -o ffn.bin",
         "einc compile ffn.ein -m dgx-h100 --emit logical",
+        "einc compile ffn.ein -m dgx-a100 -o ffn.bin --precompile sm_80",
         "einc compile ffn.ein -m dgx-a100 --compare dgx-h100 --compare gb200-nvl72",
     ),
 )
@@ -43,9 +45,22 @@ STAGES = ("ast", "graph", "logical", "exprog", "device", "bundle")
     shell_complete=complete_machines,
     help="Show what the model would cost on this machine too.",
 )
+@click.option(
+    "--precompile",
+    "architectures",
+    type=Architectures(),
+    metavar="sm_80,sm_90",
+    help="Compile the plan's GPU kernels for these, into PLAN.kernels; it needs Triton and no GPU.",
+)
 @json_option
 def compile_command(
-    model: str, target: str | None, emit: str | None, machines: tuple[str, ...], as_json: bool, **chosen: Any
+    model: str,
+    target: str | None,
+    emit: str | None,
+    machines: tuple[str, ...],
+    architectures: tuple[str, ...] | None,
+    as_json: bool,
+    **chosen: Any,
 ) -> None:
     """Plan a model for a machine and write the plan.
 
@@ -58,6 +73,10 @@ def compile_command(
         raise click.UsageError(
             "-o - writes the plan to standard output, which --emit, --compare and --json need for themselves"
         )
+    if architectures is not None:
+        if target in (None, output.STDOUT):
+            raise click.UsageError("--precompile writes kernels beside the plan file that -o names")
+        require_compiler()
     options = gather(chosen)
     others = elsewhere(options, machines)
     text = files.read_text(model)
@@ -80,6 +99,9 @@ def compile_command(
                 data = encode(compiled.bundle)
                 output.write_bytes(target, data)
                 summary = {**summarize(compiled), "plan": target, "bytes": len(data)}
+                if architectures is not None:
+                    phase("compiling kernels")
+                    summary["kernels"] = precompile(compiled.bundle, target, architectures)
         rows = comparison(compiled, others, phase) if machines else None
     if compiled.options.machine is None and emit not in ("ast", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")

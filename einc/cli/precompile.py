@@ -1,0 +1,56 @@
+"""`einc compile --precompile`: the GPU kernels of a plan, compiled beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from einc.cli import output
+from einc.errors import WriteError
+
+if TYPE_CHECKING:
+    from runtime.bundle import Bundle
+
+    ParamType = click.ParamType[Any]  # generic in newer versions of click only
+else:
+    ParamType = click.ParamType
+
+
+class Architectures(ParamType):
+    """Names of GPU architectures, separated by commas: sm_80,sm_90."""
+
+    name = "ARCHITECTURES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        from runtime.kernels.triton_compile import ARCHITECTURES
+
+        names = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
+        for name in names:
+            if name not in ARCHITECTURES:
+                self.fail(f"'{name}' is no architecture; there are {', '.join(ARCHITECTURES)}", param, ctx)
+        return names
+
+
+def require_compiler() -> None:
+    """Raises MissingFault before any work is done."""
+    from runtime.precompile import require_compiler as require
+
+    require()
+
+
+def precompile(bundle: Bundle, plan: str, architectures: tuple[str, ...]) -> dict[str, Any]:
+    """Compiles the kernels of the plan that was written to `plan`, and says where and how many."""
+    from runtime.kernels.kernel_cache import beside
+    from runtime.precompile import precompile as compile_kernels
+    from runtime.precompile import require_compiler as require
+
+    place = beside(plan)
+    try:
+        count = compile_kernels(bundle, architectures, place)
+    except OSError as error:
+        raise WriteError(f"cannot write kernels to {place}: {error.strerror or error}") from error
+    output.note(f"{place}: {count} kernels for {', '.join(architectures)}")
+    return {"directory": str(place), "architectures": list(architectures), "count": count, "compiler": require()}

@@ -1,0 +1,92 @@
+"""`einc compile --precompile`: what is refused, what is written where, which kernels a plan has; no Triton needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runtime import precompile
+from runtime.bundle import decode
+from runtime.errors import MissingFault
+from runtime.kernels import kernel_cache, triton_compile
+from runtime.kernels.triton_compile import Binary
+
+FFN = "models/ffn.ein"
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """A compiler whose code is the source."""
+    made = []
+
+    def compile_source(source, architecture):
+        made.append((source.name, architecture))
+        return Binary(source.name, source.text.encode(), source.warps, 0, "triton 9.9")
+
+    monkeypatch.setattr(triton_compile, "compile_source", compile_source)
+    monkeypatch.setattr(triton_compile, "version", lambda: "triton 9.9")
+    monkeypatch.setattr(precompile, "_FEW", 10**6)  # in this process
+    return made
+
+
+@pytest.mark.parametrize("names", ["sm_70", "sm_90,a100", "", "90"])
+def test_unknown_architectures(einc, names):
+    result = einc("compile", FFN, "-o", "never.bin", "--precompile", names)
+    assert result.code == 2
+    assert "is no architecture; there are sm_80" in result.err
+    assert not Path("never.bin").exists()
+
+
+def test_kernels_need_a_plan_beside_which_they_are(einc):
+    for where in ((), ("-o", "-")):
+        result = einc("compile", FFN, *where, "--emit", "ast", "--precompile", "sm_80")
+        assert result.code == 2
+
+
+def test_no_compiler_is_told_before_any_work(einc, monkeypatch, tmp_path):
+    def missing():
+        raise MissingFault("kernels must be compiled, and Triton is not installed")
+
+    monkeypatch.setattr(triton_compile, "_triton", missing)
+    result = einc("compile", FFN, "-o", tmp_path / "ffn.bin", "--precompile", "sm_80")
+    assert result.code == 69
+    assert "Triton is not installed" in result.err
+    assert not (tmp_path / "ffn.bin").exists()
+
+
+def test_kernels_are_written_once_beside_the_plan(einc, compiler, tmp_path):
+    plan = tmp_path / "ffn.bin"
+    arguments = (
+        "compile",
+        FFN,
+        "-m",
+        "dgx-a100",
+        "--devices",
+        "4",
+        "-o",
+        plan,
+        "--precompile",
+        "sm_80,sm_90",
+        "--json",
+    )
+    document = einc(*arguments).json()["kernels"]
+    place = Path(document["directory"])
+    assert place == kernel_cache.beside(plan)
+    assert document["architectures"] == ["sm_80", "sm_90"]
+    assert document["compiler"] == "triton 9.9"
+    assert len(list(place.glob("*.cubin"))) == len(compiler) == 2 * document["count"]
+    assert len(list(place.glob("*.py"))) == document["count"]
+    compiler.clear()
+    assert einc(*arguments).json()["kernels"] == document
+    assert compiler == []  # all were there
+    needed = precompile.sources(decode(plan.read_bytes()), "sm_90")
+    assert all(kernel_cache.find(source, "sm_90", [place], None) is not None for source in needed)
+
+
+def test_a_directory_that_cannot_be_written(einc, compiler, tmp_path):
+    plan = tmp_path / "ffn.bin"
+    kernel_cache.beside(plan).write_text("in the way")
+    result = einc("compile", FFN, "-o", plan, "--precompile", "sm_80")
+    assert result.code == 73
+    assert "cannot write kernels" in result.err
