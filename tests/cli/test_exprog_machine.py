@@ -36,7 +36,7 @@ def test_simulate_prints_the_papers_time(swap: Path, einc: Callable[..., Any]) -
     assert document["bound_ms"] == pytest.approx(1000 / 450)
     assert document["bound_by"] == "cut {0}: 1 GB must enter through 450 GB/s"
     assert document["splits"] == {}
-    checked = einc("exprog", "check", swap, "-m", "dgx-h100", "--json").json()
+    checked = einc("exprog", "check", swap, "-m", "dgx-h100", "--ideal", "--json").json()
     assert (checked["bound_ms"], checked["bound_by"]) == (document["bound_ms"], document["bound_by"])
     assert einc("exprog", "check", swap, "--json").json()["bound_ms"] is None
     assert "G1 {0} G2 {1}" in document["program"]

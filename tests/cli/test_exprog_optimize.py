@@ -90,3 +90,13 @@ def test_the_naive_body_alone(preamble: Path, tmp_path: Path, einc: Callable[...
     simulated = einc("exprog", "simulate", target, "-m", "dgx-v100", "--naive", "--json").json()
     assert simulated["program"] == document["program"]
     assert simulated["completion_ms"] == document["completion_ms"]
+
+
+def test_check_and_simulate_tell_the_same_bounds(tmp_path: Path, einc: Callable[..., Any]) -> None:
+    path = tmp_path / "p.exprog"
+    path.write_text("IN: A @ 0\nOUT: A @ 1\nA @ 0 -> 1\n")
+    for options in ((), ("--ideal",), ("--naive",), ("--ideal", "--naive")):
+        checked = einc("exprog", "check", path, "-m", "dgx-v100", "--json", *options).json()
+        simulated = einc("exprog", "simulate", path, "-m", "dgx-v100", "--json", *options).json()
+        assert checked["bound_ms"] == simulated["bound_ms"] <= simulated["completion_ms"]
+        assert checked["program"] == simulated["program"]

@@ -191,6 +191,13 @@ def test_nothing_is_asked_without_time_or_after_the_last_round():
     assert endpoint("http://127.0.0.1:9").propose(question(1)) is None
 
 
+def test_a_search_with_a_limit_keeps_time_for_itself():
+    with serving(lambda handler: time.sleep(30)) as (url, _):
+        found = synthesize(PREAMBLE, MACHINE, iterations=0, time_limit=4.0, proposers=[endpoint(url, seconds=60.0)])
+    assert found.proposals[0].endswith("no whole reply within 2 s")
+    assert found.completion_ms < found.naive_ms
+
+
 def test_the_key_goes_to_the_endpoint_and_nowhere_else(monkeypatch):
     monkeypatch.setenv(KEY, "sk-secret")
     with serving(lambda handler: send(handler, str(handler.headers).encode(), 400)) as (url, asked):

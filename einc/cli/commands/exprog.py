@@ -41,14 +41,15 @@ _naive = click.option("--naive", is_flag=True, help="Replace the body by the nai
 @click.command("check", cls=Command, epilog=examples("einc exprog check swap.exprog -m dgx-h100"))
 @click.argument("file", metavar="FILE")
 @machine_option()
+@_ideal
 @_naive
 @json_option
-def check_command(file: str, machine: str | None, naive: bool, as_json: bool) -> None:
+def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_json: bool) -> None:
     """Prove that a program delivers what it promises: no atom counted twice, every requirement met, no action stuck.
 
     Without a machine, every pair of sites can talk.
     """
-    model = _machine(machine, ideal=True)
+    model = _machine(machine, ideal)
     tree, program, errors = _examined(file, model, naive)
     faults = [{"message": error.message, "where": str(error.where)} for error in errors]
     document: dict[str, Any] = {"valid": not errors, "faults": faults, "program": _print(program)}

@@ -188,8 +188,8 @@ class _Search:
     def question(self, number: int, answers: tuple[Answer, ...]) -> Question:
         assert self.best is not None, "the naive body is a candidate"
         bare = dataclasses.replace(self.preamble, actions=())
-        left = self.deadline - time.monotonic()
-        return Question(bare, self.machine, self.best, self.best_ms, left, number, answers)
+        patience = (self.deadline - time.monotonic()) / 2  # the rest is for the search
+        return Question(bare, self.machine, self.best, self.best_ms, patience, number, answers)
 
     def consider(self, text: str) -> str:
         """A program that somebody proposes counts only if it is valid for this preamble; returns what became of it."""

@@ -38,6 +38,10 @@ _LEAST = 0.5
 """A request that has less time left, in seconds, is not sent."""
 
 
+class _TooLate(Exception):
+    """There was no reply in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Asks `model` for programs in so many `rounds`, each told what became of the ones before.
@@ -63,16 +67,19 @@ class Endpoint:
         body: dict[str, Any] = {"model": self.model, "messages": messages(question), "stream": False}
         if self.temperature is not None:
             body["temperature"] = self.temperature
-        reply = self._ask(json.dumps(body).encode(), time.monotonic() + seconds)
+        reply = self._ask(json.dumps(body).encode(), seconds)
         return programs_in(_content(reply), print_program(question.preamble))
 
-    def _ask(self, body: bytes, deadline: float) -> bytes:
+    def _ask(self, body: bytes, seconds: float) -> bytes:
         """Post until there is a reply; failures that may pass are tried again."""
+        deadline = time.monotonic() + seconds
         for attempt in range(self.retries + 1):
             try:
                 status, headers, data = self._bounded(body, deadline)
             except (OSError, http.client.HTTPException) as error:
                 reason, pause = f"{type(error).__name__}: {error}", self.pause * 2**attempt
+            except _TooLate:
+                raise ProgramError(f"{self._host()}: no whole reply within {seconds:.3g} s") from None
             else:
                 if status == 200:
                     return data
@@ -109,10 +116,10 @@ class Endpoint:
             if sock is not None:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-            raise ProgramError(f"{self._host()}: no whole reply within {self.seconds:g} s")
+            raise _TooLate
         found = outcome[0]
         if isinstance(found, TimeoutError):
-            raise ProgramError(f"{self._host()}: no whole reply within {self.seconds:g} s")
+            raise _TooLate
         if isinstance(found, BaseException):
             raise found
         return found

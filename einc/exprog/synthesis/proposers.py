@@ -42,7 +42,7 @@ class Answer:
 class Question:
     """What a proposer may know: a preamble without a body, the machine, the best program so far and its time in ms.
 
-    `answers` are this proposer's candidates of all rounds so far, and `seconds` what is left of the search's time.
+    `answers` are this proposer's candidates of all rounds so far, and `seconds` how long the search can wait.
     """
 
     preamble: Program
