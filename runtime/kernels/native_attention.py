@@ -15,7 +15,7 @@ from runtime.kernels import native
 from runtime.kernels.attention_signature import Signature, parse
 from runtime.kernels.base import Kernel
 from runtime.kernels.native_map import move
-from runtime.kernels.numpy_attention import Tiles, Worker, tiled
+from runtime.kernels.numpy_attention import Tiles, Worker, pitch, tiled
 
 
 def build_attention(
@@ -37,7 +37,7 @@ class NativeWorker(Worker):
         super().__init__(signature, tiles, memory)
         self._weigh, self._add = _weighing(), _adding()
         self._limits = np.zeros((2, len(self.places)), np.int64)
-        self._arguments = np.zeros(9, np.int64)
+        self._arguments = np.zeros(10, np.int64)
         self._where = native.address(self._arguments)
 
     def weigh(
@@ -61,7 +61,8 @@ class NativeWorker(Worker):
         if self.s.mask is not None:
             np.copyto(scores, -np.inf, where=self.masked(keys))
         arrays = (first, last, scores, largest, sums, worth)
-        self._call(self._weigh, [scores.shape[0] * scores.shape[1], queries, up - lo], arrays)
+        numbers = [scores.shape[0] * scores.shape[1], queries, up - lo, pitch(up - lo) * scores.itemsize]
+        self._call(self._weigh, numbers, arrays)
 
     def add(self, totals: Array, worth: Array, products: Array) -> None:
         self._call(self._add, [worth.size, totals.shape[-1]], (totals, worth, products))
@@ -84,11 +85,11 @@ def _weighing() -> native.Compiled:
 
     e = Emitter()
     b = e.b
-    blocks, queries, keys, firsts, lasts, scores, largest, sums, worths = (e.argument() for _ in range(9))
+    blocks, queries, keys, step, firsts, lasts, scores, largest, sums, worths = (e.argument() for _ in range(10))
     with e.loop(blocks) as block, e.loop(queries) as query:
         number = b.add(b.mul(block, queries), query)
         first, last = (e.read(table, query, I64) for table in (firsts, lasts))
-        row = b.add(scores, b.mul(b.mul(number, keys), I64(4)))
+        row = b.add(scores, b.mul(number, step))
         seen, count = b.add(row, b.mul(first, I64(4))), b.sub(last, first)
         before = e.splat(e.read(largest, number, F32))
         found = e.fold(count, e.number(-math.inf), e.larger, lambda at, mask: e.load(seen, at, "f32", mask))

@@ -96,14 +96,14 @@ class Emitter:
     # Loops
 
     @contextmanager
-    def loop(self, stop: Value, step: int = 1, start: Value | None = None) -> Iterator[Value]:
-        """What is emitted inside happens for start, start + step, ... below stop."""
+    def loop(self, stop: Value, step: int = 1) -> Iterator[Value]:
+        """What is emitted inside happens for 0, step, 2 * step, ... below stop."""
         b = self.b
         before, head, body, end = b.block, *(b.append_basic_block() for _ in range(3))
         b.branch(head)
         b.position_at_end(head)
         index = b.phi(I64)
-        index.add_incoming(I64(0) if start is None else start, before)
+        index.add_incoming(I64(0), before)
         b.cbranch(b.icmp_signed("<", index, stop), body, end)
         b.position_at_end(body)
         yield index

@@ -102,7 +102,7 @@ class Tiles:
             all_keys,
             rows,
             queries=take(stacked, q.shape[2]),
-            scores=take(stacked, keys),
+            scores=take(stacked, pitch(keys)),
             wide_keys=take(span, k.shape[2]) if k.dtype != dtype else None,
             wide_values=take(span, v.shape[2]) if v.dtype != dtype or signature.mask is not None else None,
             totals=take(stacked, v.shape[2]),
@@ -164,7 +164,8 @@ class Worker:
         tiles = -(-(up - lo) // self.tiles.keys)
         for tile in range(tiles):
             keys = (lo + tile * (up - lo) // tiles, lo + (tile + 1) * (up - lo) // tiles)
-            scores = carved(self.scores, count, stacked, keys[1] - keys[0])
+            extent = keys[1] - keys[0]
+            scores = carved(self.scores, count, stacked, pitch(extent))[..., :extent]
             own_keys, values = self._operands(heads, keys)
             np.matmul(q, own_keys.swapaxes(1, 2), out=scores)
             self.weigh(scores.reshape(count, group, queries, -1), places, (lowest, highest), keys, largest, sums, worth)
@@ -267,3 +268,8 @@ def _numbers(count: int) -> Array:
 def carved(memory: Array, *shape: int) -> Array:
     """The start of a flat array in another shape."""
     return memory[: math.prod(shape)].reshape(shape)
+
+
+def pitch(keys: int) -> int:
+    """Scores from row to row: an odd number of cache lines, as rows at powers of two get into each other's way."""
+    return (-(-keys // 16) | 1) * 16
