@@ -97,6 +97,7 @@ class _Collector(PlannedKernels):
     """Keeps the sources of plans; nothing is launched."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.found: dict[str, Source] = {}
 
     def prepared(self, plan: Plan, target: Target) -> GpuKernel:

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array
 from runtime.errors import MissingFault
 from runtime.kernels import gpu_plans, kernel_cache, triton_compile
 from runtime.kernels.cublas import WORKSPACE, Cublas, Products
 from runtime.kernels.gemm import Gemm
 from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target
 from runtime.kernels.gpu_launch import CupyModules, ModuleDriver, launcher
+from runtime.kernels.gpu_repeated import ADDRESSED, RepeatedPlans, invocation
 from runtime.kernels.triton_compile import Binary
 from runtime.kernels.triton_source import SCRATCH, Argument, Call, Plan, Source, Status, Table, layout
 
@@ -29,6 +31,9 @@ def kernels(places: Sequence[Path] | None = None) -> Kernels:
 class PlannedKernels(ABC):
     """Makes plans of what the executor asks for; what becomes of them is for subclasses to say."""
 
+    def __init__(self) -> None:
+        self.repeated = RepeatedPlans()
+
     def kernel(
         self,
         name: str,
@@ -39,12 +44,23 @@ class PlannedKernels(ABC):
         output_blocks: Sequence[Block],
         target: Target,
     ) -> GpuKernel:
-        views, results = [layout(x) for x in inputs], [layout(x) for x in outputs]
-        plan = gpu_plans.plan_kernel(name, attributes, views, results, input_blocks, output_blocks, target.architecture)
-        return self.prepared(plan, target)
+        def plan(views: Sequence[Array]) -> Plan:
+            count = len(inputs)
+            return gpu_plans.plan_kernel(
+                name, attributes, views[:count], views[count:], input_blocks, output_blocks, target.architecture
+            )
+
+        arrays = [*inputs, *outputs]
+        if name in ADDRESSED:
+            return self.prepared(plan([layout(array) for array in arrays]), target)
+        key = (len(inputs), *invocation(name, attributes, input_blocks, output_blocks, target.architecture))
+        return self.prepared(self.repeated.planned(key, arrays, plan), target)
 
     def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: Target) -> GpuKernel:
-        return self.prepared(gpu_plans.plan_aggregate(aggregation, [layout(x) for x in reads], layout(write)), target)
+        def plan(views: Sequence[Array]) -> Plan:
+            return gpu_plans.plan_aggregate(aggregation, views[:-1], views[-1])
+
+        return self.prepared(self.repeated.planned(("aggregate", aggregation), [*reads, write], plan), target)
 
     def merge(
         self,
@@ -77,6 +93,7 @@ class GpuKernels(PlannedKernels):
     def __init__(
         self, places: Sequence[Path], modules: ModuleDriver | None = None, products: Products | None = None
     ) -> None:
+        super().__init__()
         self._places = tuple(places)
         self._modules = modules if modules is not None else CupyModules()
         self._own_products = products

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,8 +59,7 @@ class Source:
     @property
     def key(self) -> str:
         """Equal for equal kernels, and for no others: the name under which compiled code is kept."""
-        parts = [self.name, self.text, self.types, self.aligned, self.warps, self.stages]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return _digest(self)
 
     def signature(self) -> dict[str, str]:
         """Argument name -> Triton's type of it, in order; arguments are read from the source's def line."""
@@ -224,6 +224,12 @@ def wide(items: Sequence[Operand], extents: Sequence[int]) -> bool:
         for item in items
     ]
     return max(reach, default=0) >= 1 << 31
+
+
+@lru_cache(maxsize=4096)
+def _digest(source: Source) -> str:
+    parts = [source.name, source.text, source.types, source.aligned, source.warps, source.stages]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def power_of_two(count: int) -> int:

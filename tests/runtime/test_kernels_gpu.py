@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from runtime.kernels import gpu_plans, gpu_registry, kernel_cache, registry, tri
 from runtime.kernels.cublas import WORKSPACE
 from runtime.kernels.gemm import Gemm
 from runtime.kernels.gpu_base import Target
+from runtime.kernels.gpu_repeated import ADDRESSED, RepeatedPlans, invocation
 from runtime.kernels.triton_compile import Binary
 from runtime.kernels.triton_source import SCRATCH, Call, Status, Table, layout
 
@@ -26,8 +28,8 @@ H100 = Target(0, "an H100", (9, 0), 132)
 
 def plans():
     """Every invocation of the table, by its name."""
-    for name, invocation in INVOCATIONS.items():
-        yield name, invocation.plan()
+    for name, one in INVOCATIONS.items():
+        yield name, one.plan()
     for name, (aggregation, reads, writes, dims) in MERGES.items():
         views = [layout(x) for x in reads], [layout(x) for x in writes]
         yield name, gpu_plans.plan_merge(aggregation, *views, dims)
@@ -36,7 +38,7 @@ def plans():
 def test_every_kernel_of_the_cpu_is_one_of_the_gpu_and_planned_here():
     assert set(registry.PROVIDERS["numpy"]) == set(gpu_plans.KERNELS)
     assert set(registry.MERGES["numpy"]) == set(gpu_plans.MERGES)
-    assert {invocation.kernel for invocation in INVOCATIONS.values()} == set(gpu_plans.KERNELS)
+    assert {case.kernel for case in INVOCATIONS.values()} == set(gpu_plans.KERNELS)
     assert {merge[0] for merge in MERGES.values()} == set(gpu_plans.MERGES)
 
 
@@ -69,8 +71,8 @@ def test_sources_are_what_they_were(update_golden):
 
 
 def test_sources_do_not_depend_on_addresses_but_for_their_alignment():
-    for name, invocation in INVOCATIONS.items():
-        one, other, odd = (invocation.plan(shift) for shift in (0, 4096, 1))
+    for name, case in INVOCATIONS.items():
+        one, other, odd = (case.plan(shift) for shift in (0, 4096, 1))
         keys = [[s.source.key for s in plan.steps if isinstance(s, Call)] for plan in (one, other, odd)]
         assert keys[0] == keys[1], name
         aligned = [s.source.aligned for s in one.steps if isinstance(s, Call)]
@@ -166,8 +168,8 @@ def own_cache(monkeypatch, tmp_path):
 def test_launches_have_pointers_workspace_and_status(compiled):
     modules = Modules()
     own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
-    invocation = INVOCATIONS["append"]
-    kernel = own.kernel(*invocation.arguments(), H100)
+    case = INVOCATIONS["append"]
+    kernel = own.kernel(*case.arguments(), H100)
     assert kernel.complaint is not None
     assert kernel.description.provider == "triton"
     assert [c[0] for c in modules.calls] == []  # compiled, and nothing is touched
@@ -179,7 +181,7 @@ def test_launches_have_pointers_workspace_and_status(compiled):
     assert {c[5] for c in done} == {77}
     assert done[0][6] == (0x5000_0000,)
     assert 0x6000_0000 in done[1][6]
-    pointers = {x.pointer for x in (*invocation.inputs, *invocation.outputs)}
+    pointers = {x.pointer for x in (*case.inputs, *case.outputs)}
     assert pointers <= {p for c in done for p in c[6]}
     own.close()
     kinds = [c[0] for c in modules.calls]
@@ -319,3 +321,21 @@ def test_tables_and_status_are_told_apart():
     kinds = {type(argument) for call in calls for argument in call.arguments}
     assert kinds == {int, Table, Status}
     assert np.frombuffer(Table.of(np.arange(3)).data, np.int64).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", INVOCATIONS)
+def test_plans_of_other_addresses_are_moved(name):
+    """A repeated invocation is planned once, and comes out as if it had been planned where it is."""
+    plans, made = RepeatedPlans(), []
+    for shift in (0, 4096, 1 << 20, 16):  # the last is aligned otherwise
+        kernel, attributes, inputs, outputs, *blocks = INVOCATIONS[name].arguments(shift)
+        plan = partial(planned, made, kernel, attributes, len(inputs), blocks)
+        if kernel not in ADDRESSED:
+            key = invocation(kernel, attributes, *blocks, "sm_90")
+            assert plans.planned(key, [*inputs, *outputs], plan) == INVOCATIONS[name].plan(shift)
+    assert len(made) <= 2
+
+
+def planned(made, kernel, attributes, count, blocks, views):
+    made.append(kernel)
+    return gpu_plans.plan_kernel(kernel, attributes, views[:count], views[count:], *blocks)
