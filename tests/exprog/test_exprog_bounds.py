@@ -75,10 +75,10 @@ def without_bridge(machine):
 )
 def test_collectives(name, v100, links, a100, h100):
     for machine, expected in [
-        (load_machine("dgx-v100"), v100),
-        (without_bridge(load_machine("dgx-v100")), links),
-        (load_machine("dgx-a100"), a100),
-        (load_machine("dgx-h100"), h100),
+        (load_machine("dgx-v100").ideal(), v100),
+        (without_bridge(load_machine("dgx-v100").ideal()), links),
+        (load_machine("dgx-a100").ideal(), a100),
+        (load_machine("dgx-h100").ideal(), h100),
     ]:
         certificate = bound(COLLECTIVES[name], machine)
         assert certificate.bound_ms == pytest.approx(expected, abs=0.005)
@@ -89,7 +89,7 @@ def test_collectives(name, v100, links, a100, h100):
 
 
 def test_the_papers_examples():
-    h100, v100 = load_machine("dgx-h100"), load_machine("dgx-v100")
+    h100, v100 = load_machine("dgx-h100").ideal(), load_machine("dgx-v100").ideal()
     swap, doubling = read_program(SWAP), read_program("GPUS: 0, 1, 2, 3\n" + DOUBLING.strip())
     assert bound(swap, h100).bound_ms == pytest.approx(1000 / 450)
     assert bound(swap, h100).bound_by == "cut {0}: 1 GB must enter through 450 GB/s"
@@ -133,7 +133,7 @@ def test_the_papers_examples():
     ],
 )
 def test_small_cases(text, expected):
-    machine = load_machine("dgx-a100")
+    machine = load_machine("dgx-a100").ideal()
     program = read_program(text + "\n")
     certificate = bound(program, machine)
     assert certificate.bound_ms == pytest.approx(expected)
@@ -141,7 +141,7 @@ def test_small_cases(text, expected):
 
 
 def test_the_sites_that_may_relay_are_those_of_gpus():
-    v100 = load_machine("dgx-v100")
+    v100 = load_machine("dgx-v100").ideal()
     assert bound(preamble([("A", (0,), GB)], [("A", (3,))]), v100).bound_ms < 1000 / 100
     assert bound(preamble([("A", (0,), GB)], [("A", (3,))], (0, 3)), v100).bound_ms == pytest.approx(1000 / 50)
 
@@ -151,17 +151,18 @@ def test_the_sites_that_may_relay_are_those_of_gpus():
 )
 def test_what_can_never_be_met_has_no_bound(text):
     with pytest.raises(ProgramError, match="can never be formed"):
-        bound(read_program(text), load_machine("dgx-a100"))
+        bound(read_program(text), load_machine("dgx-a100").ideal())
 
 
 # Soundness.
 
 
 @settings(max_examples=200, deadline=None)
-@given(machines_and_programs())
-def test_no_valid_program_is_faster(case):
+@given(machines_and_programs(), st.booleans())
+def test_no_valid_program_is_faster(case, ideal):
     machine, program = case
-    took = simulate(program, machine.ideal()).completion_ms
+    machine = machine.ideal() if ideal else machine
+    took = simulate(program, machine).completion_ms
     for whole in (False, True):
         certificate = bound(program, machine, whole_atoms=whole)
         assert certificate.bound_ms <= took * (1 + 1e-9)
@@ -194,10 +195,10 @@ def split(program, pieces):
 
 
 @few
-@given(machines_and_programs(), st.integers(2, 7))
-def test_no_program_that_splits_atoms_is_faster(case, pieces):
+@given(machines_and_programs(), st.integers(2, 7), st.booleans())
+def test_no_program_that_splits_atoms_is_faster(case, pieces, ideal):
     machine, program = case
-    machine = machine.ideal()
+    machine = machine.ideal() if ideal else machine
     certificate = bound(program, machine)
     parts = split(program, pieces)
     assert bound(parts, machine).bound_ms == pytest.approx(certificate.bound_ms, rel=1e-6, abs=1e-12)
@@ -317,7 +318,7 @@ def test_rank_equals_numpys(case):
 def test_flow_is_the_optimal_fractional_multicast(preset, data):
     """Against the textbook program with a flow per target, in units of GB and ms."""
     sites = sorted(data.draw(st.sets(st.integers(0, 7), min_size=3, max_size=5)))
-    machine = load_machine(preset).restrict(sites)
+    machine = load_machine(preset).ideal().restrict(sites)
     count = len(sites)
     atoms = []
     for k in range(data.draw(st.integers(1, 3))):
@@ -359,7 +360,7 @@ def test_flow_is_the_optimal_fractional_multicast(preset, data):
 
 
 def test_a_witness_proves_only_what_holds():
-    machine, program = load_machine("dgx-v100"), COLLECTIVES["all-reduce"]
+    machine, program = load_machine("dgx-v100").ideal(), COLLECTIVES["all-reduce"]
     demands, fabric = demands_of(program), fabric_of(machine, None)
     good = flow(demands, fabric)
     worth = good.worth(demands, fabric)
@@ -376,7 +377,7 @@ def test_a_witness_proves_only_what_holds():
 
 @pytest.mark.parametrize("preset", ["dgx-v100", "dgx-h100"])
 def test_open_partitions_take_the_least_of_all_memberships(preset):
-    machine = load_machine(preset)
+    machine = load_machine(preset).ideal()
     program = Program(
         (0, 1, 2, 3, 4),
         (Partition("G", 2), Partition("H", 1), Partition("I", 1, (4,))),
@@ -398,7 +399,7 @@ def test_open_partitions_take_the_least_of_all_memberships(preset):
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_the_search_for_memberships_equals_trying_them_all(data):
-    machine = load_machine("dgx-v100").restrict((0, 1, 4, 6))
+    machine = load_machine("dgx-v100").ideal().restrict((0, 1, 4, 6))
     some = st.sets(st.integers(0, 3), min_size=1, max_size=2).map(sorted).map(tuple)
     atoms = [f"A{k}" for k in range(data.draw(st.integers(1, 4)))]
     holdings = tuple(Holding((atom,), data.draw(some), GB) for atom in atoms)
@@ -423,22 +424,32 @@ def test_the_search_for_memberships_equals_trying_them_all(data):
 
 
 def test_open_partitions_may_take_sites_that_are_targets_already():
-    machine = load_machine("dgx-a100")
+    machine = load_machine("dgx-a100").ideal()
     requirements = (Requirement(("A",), ("G", 3)), Requirement(("A",), (4,)))
     program = Program(None, (Partition("G", 2),), (Holding(("A",), (0,)),), requirements, ())
     assert bound(program, machine).bound_ms == pytest.approx(1000 / 300)
     alone = Program(None, (Partition("G", 3),), (Holding(("A",), (0,)),), (Requirement(("A",), ("G",)),), ())
     links = Machine(
-        "links", machine.sites[:4], tuple(r for r in load_machine("dgx-v100").restrict((0, 1, 2, 3)).resources)
+        "links", machine.sites[:4], tuple(r for r in load_machine("dgx-v100").ideal().restrict((0, 1, 2, 3)).resources)
     )
     assert bound(alone, links).bound_ms == pytest.approx(1000 / 100)  # two of the targets have to be reached
     assert verify(bound(alone, links), alone, links)
 
 
 def test_a_large_switch_is_bounded_quickly():
-    machine = load_machine("gb200-nvl72")
+    machine = load_machine("gb200-nvl72").ideal()
     sites = tuple(range(72))
     program = preamble([(f"A{s}", (s,), GB) for s in sites], [("+".join(f"A{s}" for s in sites), sites)])
     certificate = bound(program, machine)
     assert certificate.bound_ms == pytest.approx(2 * 71 * 1000 / (72 * 900))
     assert certificate.bound_by.startswith("counting")
+
+
+def test_a_latency_passes_before_anything_is_under_way():
+    machine = load_machine("dgx-h100")
+    program = read_program("IN: A @ 0\nOUT: A @ 1")
+    certificate = bound(program, machine)
+    assert certificate.bound_ms == pytest.approx(1000 / 450 + machine.transfer_latency_us / 1000)
+    assert certificate.bound_by == "cut {1}: 1 GB must enter through 450 GB/s, after 4 us of latency"
+    assert certificate.bound_ms == pytest.approx(simulate(naive_body(program, machine), machine).completion_ms)
+    assert bound(read_program("IN: A @ 0, 1\nOUT: A @ 1"), machine).bound_ms == 0

@@ -36,7 +36,7 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """No body, with atoms split or not, completes before `bound_ms`. Latencies only add to it.
+    """No body, with atoms split or not, completes before `bound_ms`. Of latencies only the first transfer's counts.
 
     `whole_atoms` says that it holds only where no atom is split. `memberships` are those of open partitions under which
     the bound was found, the least over all of them; empty where none were open.
@@ -60,3 +60,8 @@ def bytes_text(size: float) -> str:
 def rate_text(bytes_per_ms: float) -> str:
     """A capacity in GB/s."""
     return f"{bytes_per_ms / 1e6:.6g} GB/s"
+
+
+def after_latency(milliseconds: float) -> str:
+    """What transfers wait for before anything is under way."""
+    return f", after {milliseconds * 1e3:g} us of latency" if milliseconds else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from einc.exprog.bounds.certificate import bytes_text, rate_text
+from einc.exprog.bounds.certificate import after_latency, bytes_text, rate_text
 from einc.exprog.bounds.demand import Demand, Demands
 from einc.exprog.bounds.fabric import Fabric
 
@@ -22,11 +22,13 @@ class Counting:
 
     def worth(self, demands: Demands, fabric: Fabric) -> float:
         sent = _bytes(demands)
-        return sent / fabric.total[0] if fabric.total[0] else float("inf") if sent else 0.0
+        if not sent:
+            return 0.0
+        return sent / fabric.total[0] + fabric.latency if fabric.total[0] else float("inf")
 
     def words(self, demands: Demands, fabric: Fabric) -> str:
         sent, capacity = bytes_text(_bytes(demands)), rate_text(fabric.total[0])
-        return f"counting: transfers of {sent} at least, through {capacity} in all"
+        return f"counting: transfers of {sent} at least, through {capacity} in all{after_latency(fabric.latency)}"
 
 
 def _bytes(demands: Demands) -> int:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from einc.exprog.bounds.certificate import bytes_text, rate_text
+from einc.exprog.bounds.certificate import after_latency, bytes_text, rate_text
 from einc.exprog.bounds.demand import Demands, Tangle
 from einc.exprog.bounds.fabric import Fabric, mask_of, members
 
@@ -30,7 +30,9 @@ class Cut:
     def worth(self, demands: Demands, fabric: Fabric) -> float:
         needed = needed_in(demands, self.sites)
         capacity, _ = fabric.entering(self.sites)
-        return needed / capacity if needed and capacity else float("inf") if needed else 0.0
+        if not needed:
+            return 0.0
+        return needed / capacity + fabric.latency if capacity else float("inf")
 
     def words(self, demands: Demands, fabric: Fabric) -> str:
         needed = bytes_text(needed_in(demands, self.sites))
@@ -38,7 +40,7 @@ class Cut:
         names = ", ".join(map(str, members(self.sites)))
         if self.sites.bit_count() > len(fabric.sites) // 2 + 1:
             names = f"all but {', '.join(map(str, members(fabric.everything & ~self.sites)))}"
-        return f"cut {{{names}}}: {needed} must enter through {capacity}"
+        return f"cut {{{names}}}: {needed} must enter through {capacity}{after_latency(fabric.latency)}"
 
 
 def best_cut(demands: Demands, fabric: Fabric) -> Cut | None:
@@ -48,7 +50,7 @@ def best_cut(demands: Demands, fabric: Fabric) -> Cut | None:
         needed = needed_in(demands, sites)
         if needed and needed > best * fabric.entering(sites)[0]:
             cut = Cut(sites)
-            best, found = cut.worth(demands, fabric), cut
+            best, found = cut.worth(demands, fabric) - fabric.latency, cut
     return found
 
 

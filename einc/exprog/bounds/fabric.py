@@ -16,6 +16,8 @@ from einc.machines.model import Machine, Pair
 BYTES_PER_MS = 1e6
 """Of one GB/s."""
 
+MS_PER_US = 1e-3
+
 Prices = Mapping[int, float]
 """A price for some resources, by position."""
 
@@ -42,6 +44,7 @@ class Fabric:
         self.capacity = [resource.gbs * BYTES_PER_MS for resource in machine.resources]
         self.names = [resource.name for resource in machine.resources]
         self.hbm = {site: machine.sites[site].hbm_gbs * BYTES_PER_MS for site in self.sites}
+        self.latency = machine.transfer_latency_us * MS_PER_US  # nothing is under way before it has passed
         self.total = self.cover(self.routes)
         self._entering: dict[int, tuple[float, Prices]] = {}
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from einc.exprog.bounds.certificate import after_latency
 from einc.exprog.bounds.demand import Demand, Demands
 from einc.exprog.bounds.fabric import Fabric, Prices, enters
 from einc.machines.model import Pair
@@ -71,10 +72,10 @@ class Priced:
         total = 0.0
         for position, rows in _by_demand(self.rows).items():
             total += _share(demands.family[position], rows, prices, fabric)
-        return total / capacity
+        return total / capacity + fabric.latency if total > 0 else 0.0
 
     def words(self, demands: Demands, fabric: Fabric) -> str:
-        return self.told
+        return self.told + after_latency(fabric.latency)
 
 
 def _by_demand(rows: Iterable[Row]) -> dict[int, list[Row]]:

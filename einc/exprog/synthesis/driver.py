@@ -30,7 +30,7 @@ from einc.exprog.synthesis.packing import Packing
 from einc.exprog.synthesis.placement import place
 from einc.exprog.synthesis.proposers import Answer, Proposer, Question, consult, read_candidate
 from einc.exprog.synthesis.rounding import choose_routes, pieces_for
-from einc.exprog.synthesis.scheduling import Schedule, first_schedule, improved_schedules
+from einc.exprog.synthesis.scheduling import MANY, Schedule, first_schedule, improved_schedules
 from einc.exprog.synthesis.splitting import can_split, families, split
 from einc.exprog.synthesis.tasks import Tasks, tasks_of
 from einc.exprog.synthesis.writing import actions_of, plain_actions
@@ -256,7 +256,9 @@ class _Search:
             self.say(f"{len(tasks.actions)} actions")
             schedule = first_schedule(tasks, seed)
             evaluator = Evaluator(split(placed, splits), self.machine)
-            taken = self.offer(evaluator, plain_actions(tasks), splits, "without waits")
+            taken = math.inf
+            if len(tasks.actions) <= MANY:  # thousands of flows at a time take long to time, and order is better
+                taken = self.offer(evaluator, plain_actions(tasks), splits, "without waits")
             for together in overlaps:
                 taken = min(taken, self.offer_schedule(evaluator, tasks, schedule, splits, together))
             gain = math.inf if best is None else best[0] / taken

@@ -34,8 +34,8 @@ MOST_PACKED = 24
 _CLOSE = 0.98
 """A bound so near to the best packing promises nothing."""
 
-_MUCH = 100_000
-"""Parts and targets of all shapes together from which routes are no longer priced."""
+_MUCH = 30_000
+"""Parts and targets of all shapes together, times sites, from which routes are chosen without a linear program."""
 
 
 def place(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -97,14 +98,19 @@ def pieces_for(
         steps[name] = steps.get(name, 0.0) + mean
         size[name] = demand.size
 
-    def count(grain: float) -> dict[str, int]:
-        return {name: max(1, min(most, limits.get(name, size[name]), round(size[name] / grain))) for name in size}
+    most_each = np.array([min(most, limits.get(name, size[name]), size[name]) for name in size])
+    bytes_each = np.array([size[name] for name in size], np.float64)
+    steps_each = np.array([steps[name] for name in size])
+
+    def count(grain: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+        wanted: np.ndarray[Any, np.dtype[np.float64]] = np.rint(bytes_each / grain).clip(1.0, most_each)
+        return wanted
 
     fine, coarse = 1.0, float(max(size.values())) * 2
     for _ in range(60):
         grain = (fine * coarse) ** 0.5
-        if sum(steps[name] * pieces for name, pieces in count(grain).items()) > actions:
+        if float(count(grain) @ steps_each) > actions:
             fine = grain
         else:
             coarse = grain
-    return count(coarse)
+    return dict(zip(size, map(int, count(coarse)), strict=True))
