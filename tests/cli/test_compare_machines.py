@@ -17,6 +17,10 @@ FFN = (
 )
 
 
+NAIVE = ("--schedule", "naive")
+"""What is tested here does not depend on it, and it is fast."""
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     (tmp_path / "ffn.ein").write_text(FFN)
@@ -32,18 +36,18 @@ def small_machine(path: Path, memory: int) -> str:
 
 def test_rows_are_what_the_plans_for_those_machines_say(model: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
     three = small_machine(tmp_path / "three.json", 1 << 20)
-    machines = ("dgx-v100", "gb200-nvl72", three)
+    machines = ("dgx-v100", "dgx-h100", three)
     options = [argument for name in machines for argument in ("--compare", name)]
     target = tmp_path / "p.bin"
-    document = einc("compile", model, "-m", "dgx-a100", "-o", target, *options, "--json").json()
+    document = einc("compile", model, "-m", "dgx-a100", *NAIVE, "-o", target, *options, "--json").json()
     rows = document["comparison"]
     assert [(row["machine"], row["devices"]) for row in rows] == [
-        ("dgx-a100", 8), ("dgx-v100", 8), ("gb200-nvl72", 72), ("three", 3),
+        ("dgx-a100", 8), ("dgx-v100", 8), ("dgx-h100", 8), ("three", 3),
     ]  # fmt: skip
     assert decode(target.read_bytes()).machine == "dgx-a100"
     assert document["predicted_ms"] == rows[0]["predicted_ms"] == decode(target.read_bytes()).predicted_ms
     for row, machine in zip(rows, ("dgx-a100", *machines), strict=True):
-        alone = einc("explain", model, "-m", machine, "--json").json()
+        alone = einc("explain", model, "-m", machine, *NAIVE, "--json").json()
         assert row["predicted_ms"] == alone["predicted_ms"] > 0
         assert row["total_cost"] == alone["total_cost"]
         assert row["memory_bytes"] == max(alone["memory_bytes"])
@@ -57,13 +61,13 @@ def test_the_number_of_sites_is_kept_as_far_as_there_are_any(
     three = small_machine(tmp_path / "three.json", 1 << 20)
     for devices, expected in (("5", [5, 5, 5, 3]), ("1,6", [2, 2, 2, 2])):
         options = ("--compare", "gb200-nvl72", "--compare", "host", "--compare", three)
-        found = einc("compile", model, "-m", "dgx-v100", "--devices", devices, *options, "--json").json()
+        found = einc("compile", model, "-m", "dgx-v100", *NAIVE, "--devices", devices, *options, "--json").json()
         assert [row["devices"] for row in found["comparison"]] == expected
 
 
 def test_the_table(model: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
-    shown = einc("compile", model, "-m", "dgx-a100", "--compare", "dgx-h100")
-    rows = einc("compile", model, "-m", "dgx-a100", "--compare", "dgx-h100", "--json").json()["comparison"]
+    shown = einc("compile", model, "-m", "dgx-a100", *NAIVE, "--compare", "dgx-h100")
+    rows = einc("compile", model, "-m", "dgx-a100", *NAIVE, "--compare", "dgx-h100", "--json").json()["comparison"]
     heading, first, second = shown.out.splitlines()
     assert heading.split()[:2] == ["machine", "sites"]
     for line, row in ((first, rows[0]), (second, rows[1])):
@@ -76,13 +80,13 @@ def test_a_machine_that_is_too_small_has_that_for_an_answer(
     model: Path, einc: Callable[..., Any], tmp_path: Path
 ) -> None:
     tiny = small_machine(tmp_path / "tiny.json", 4096)
-    shown = einc("compile", model, "-m", "dgx-a100", "--compare", tiny)
+    shown = einc("compile", model, "-m", "dgx-a100", *NAIVE, "--compare", tiny)
     assert shown.code == 0
     assert "tiny: " in shown.out.splitlines()[-1]
-    row = einc("compile", model, "-m", "dgx-a100", "--compare", tiny, "--json").json()["comparison"][1]
+    row = einc("compile", model, "-m", "dgx-a100", *NAIVE, "--compare", tiny, "--json").json()["comparison"][1]
     assert row["predicted_ms"] is row["ratio"] is None
     assert "memory" in row["error"] or "bytes" in row["error"]
-    assert einc("compile", model, "-m", tiny, "--compare", "dgx-a100").code == 69
+    assert einc("compile", model, "-m", tiny, *NAIVE, "--compare", "dgx-a100").code == 69
 
 
 def test_machines_that_are_not_there_are_found_before_anything_long(
@@ -94,7 +98,7 @@ def test_machines_that_are_not_there_are_found_before_anything_long(
     monkeypatch.setattr("einc.compiler.compile_model", never)
     target = tmp_path / "p.bin"
     for name, code in (("dgx-w100", 2), ("missing.json", 2), (str(model), 65)):
-        shown = einc("compile", model, "-m", "dgx-a100", "-o", target, "--compare", name)
+        shown = einc("compile", model, "-m", "dgx-a100", *NAIVE, "-o", target, "--compare", name)
         assert shown.code == code
         assert not target.exists()
     (tmp_path / "broken.json").write_text('{"name": 1}')
@@ -102,4 +106,4 @@ def test_machines_that_are_not_there_are_found_before_anything_long(
 
 
 def test_a_plan_on_standard_output_leaves_no_room_for_a_table(model: Path, einc: Callable[..., Any]) -> None:
-    assert einc("compile", model, "-m", "dgx-a100", "-o", "-", "--compare", "dgx-h100").code == 2
+    assert einc("compile", model, "-m", "dgx-a100", *NAIVE, "-o", "-", "--compare", "dgx-h100").code == 2

@@ -29,7 +29,7 @@ FFN = (
 def plan(einc: Callable[..., Any], tmp_path: Path) -> Path:
     (tmp_path / "ffn.ein").write_text(FFN)
     target = tmp_path / "ffn.bin"
-    options = ("-m", "dgx-v100", "--selector", "random", "--seed", 3)
+    options = ("-m", "dgx-v100", "--selector", "random", "--seed", 3, "--schedule", "naive")
     assert einc("compile", tmp_path / "ffn.ein", *options, "-o", target).code == 0
     return target
 
@@ -83,7 +83,7 @@ def test_the_terminal_says_where_the_time_goes(plan: Path, einc: Callable[..., A
 
 def test_two_plans_are_compared_by_time_too(plan: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
     other = tmp_path / "other.bin"
-    assert einc("compile", tmp_path / "ffn.ein", "-m", "dgx-h100", "-o", other).code == 0
+    assert einc("compile", tmp_path / "ffn.ein", "-m", "dgx-h100", "--schedule", "naive", "-o", other).code == 0
     both = einc("explain", plan, "--against", other, "--json").json()
     text = einc("explain", plan, "--against", other).out
     (row,) = (line for line in text.splitlines() if line.startswith("predicted ms"))
@@ -138,7 +138,7 @@ def test_a_trace_that_cannot_be_written_is_refused_at_once(plan: Path, einc: Cal
 
 
 def test_a_trace_of_a_model_is_that_of_its_plan(plan: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
-    options = ("-m", "dgx-v100", "--selector", "random", "--seed", 3)
+    options = ("-m", "dgx-v100", "--selector", "random", "--seed", 3, "--schedule", "naive")
     assert einc("explain", tmp_path / "ffn.ein", *options, "--trace", tmp_path / "m.json").code == 0
     assert einc("explain", plan, "--trace", tmp_path / "p.json").code == 0
     assert (tmp_path / "m.json").read_bytes() == (tmp_path / "p.json").read_bytes()

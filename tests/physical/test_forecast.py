@@ -23,7 +23,8 @@ MODELS = Path(__file__).parents[2] / "models"
 
 def compiled(model: str, machine: str, **options: object) -> Compiled:
     text = (MODELS / f"{model}.ein").read_text()
-    return compile_model(text, f"{model}.ein", CompileOptions(machine=machine, **options))  # type: ignore[arg-type]
+    chosen = CompileOptions(machine=machine, **{"schedule": "naive", **options})  # type: ignore[arg-type]
+    return compile_model(text, f"{model}.ein", chosen)
 
 
 @pytest.mark.parametrize("machine", ["dgx-v100", "dgx-a100"])
@@ -32,6 +33,7 @@ def compiled(model: str, machine: str, **options: object) -> Compiled:
     [
         ("ffn", {}),
         ("ffn", {"selector": "random", "seed": 5, "devices": 6}),
+        ("ffn", {"devices": 4, "schedule": "ai"}),
         ("llama_block", {"preset": "tiny", "selector": "random", "seed": 1}),
         ("llama_block", {"preset": "b8x1k"}),
         ("bert", {"selector": "greedy", "devices": 4}),
@@ -72,7 +74,7 @@ def test_a_matrix_product_by_hand() -> None:
         "model m\ndim a=1024\ndim b=2048\ndim c=512\ninput x: f16[a,b]\nweight w: f16[b,c]\nweight v: f16[c]\n"
         "y = matmul(x, w)\nz[a] = y[a,c] * v[c]\noutput z\n"
     )
-    found = compile_model(text, "m.ein", CompileOptions(machine="dgx-v100", devices=1, ideal=True))
+    found = compile_model(text, "m.ein", CompileOptions(machine="dgx-v100", devices=1, ideal=True, schedule="naive"))
     first, second = (works_of(found.program)[t] for t in (0, 1))
     assert (first.flops, second.flops) == (2 * 1024 * 2048 * 512, 2 * 1024 * 512)
     assert first.size == 2 * (1024 * 2048 + 2048 * 512 + 1024 * 512)
@@ -109,7 +111,7 @@ def test_transfers_and_copies_are_as_long_as_their_regions() -> None:
 def test_an_exchange_between_kernels_takes_its_own_time(machine: str, devices: int) -> None:
     """Rows are normalised, then columns: whatever a site has goes to all, when all have ended their first kernel."""
     text = 'model m\ndim i=64\ndim j=80\ninput x: f16[i,j]\na = softmax(x, "j")\nb = softmax(a, "i")\noutput b\n'
-    found = compile_model(text, "m.ein", CompileOptions(machine=machine, devices=devices, ideal=True))
+    found = compile_model(text, "m.ein", CompileOptions(machine=machine, devices=devices, ideal=True, schedule="naive"))
     program = found.program
     (exchange,) = (one for one in program.exchanges if one is not None)
     assert all(output.exchange is None for output in program.outputs)
