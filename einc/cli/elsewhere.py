@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from einc.cli.interrupts import keeping_the_best
 from einc.errors import CapacityError, MachineError
 from einc.options import CompileOptions
 
@@ -42,7 +43,8 @@ def comparison(
         other = Compiled(compiled.source, options, lambda stage, name=name: phase(f"{name}: {stage}"))  # type: ignore[misc]
         target = other.target
         try:
-            rows.append(costs(other.bundle))
+            with keeping_the_best(other.budget):
+                rows.append(costs(other.bundle))
         except (CapacityError, MachineError) as error:  # the answer for this machine is that it cannot
             rows.append(failed(target.machine.name, len(target.devices), error.message))
     return compared(rows)

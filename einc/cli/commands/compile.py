@@ -102,7 +102,7 @@ def compile_command(
                 if architectures is not None:
                     phase("compiling kernels")
                     summary["kernels"] = precompile(compiled.bundle, target, architectures)
-        rows = comparison(compiled, others, phase) if machines else None
+            rows = comparison(compiled, others, phase) if machines else None
     if compiled.options.machine is None and emit not in ("ast", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
     _print(emit, shown, summary, as_json, rows)
