@@ -13,7 +13,7 @@ from pathlib import Path
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import MissingFault
-from runtime.kernels import gpu_plans, kernel_cache, triton_compile
+from runtime.kernels import fused_attention, gpu_plans, kernel_cache, triton_compile
 from runtime.kernels.cublas import WORKSPACE, Cublas, Products
 from runtime.kernels.gemm import Gemm
 from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target
@@ -102,9 +102,28 @@ class GpuKernels(PlannedKernels):
         self._functions: dict[tuple[int, str], int] = {}
         self._loaded: list[int] = []
         self._tables: dict[tuple[int, bytes], int] = {}
+        self._attention = fused_attention.libraries()
+
+    def kernel(
+        self,
+        name: str,
+        attributes: Mapping[str, Attribute],
+        inputs: Sequence[GpuArray],
+        outputs: Sequence[GpuArray],
+        input_blocks: Sequence[Block],
+        output_blocks: Sequence[Block],
+        target: Target,
+    ) -> GpuKernel:
+        invoked = attributes, inputs, outputs, input_blocks, output_blocks, target
+        if name == "attention":
+            fused = fused_attention.prepare(*invoked, self._attention)
+            if fused is not None:
+                return fused
+        return super().kernel(name, *invoked)
 
     def versions(self) -> Mapping[str, str]:
         found = {"triton": self._compiler.removeprefix("triton ")} if self._compiler else {}
+        found |= {library.name: library.version for library in self._attention}
         if self._own_products is not None and (version := self._own_products.version()):
             found["cublas"] = version
         return found
