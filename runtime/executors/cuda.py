@@ -214,7 +214,6 @@ def _real_driver() -> Driver:
 
 
 def _real_kernels() -> Kernels:
-    import importlib
+    from runtime.kernels.gpu_registry import kernels
 
-    found: Kernels = importlib.import_module("runtime.kernels.gpu_registry").kernels()
-    return found
+    return kernels()

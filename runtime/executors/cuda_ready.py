@@ -54,7 +54,7 @@ def make_ready(
     targets = {device: driver.target(device) for device in sorted(set(devices))}
     reached = reach(driver, exchanging(bundle.tasks, bundle.buffers, devices), no_peer)
     require_device_memory(driver, bundle, devices)
-    tasks = forward(bundle, devices)
+    tasks = forward(bundle, devices=devices)
     blame = Blame(bundle, tasks)
     layout = lay_out(bundle, tasks, devices, reached.staged)
     for source, target in sorted(reached.direct | {(target, source) for source, target in reached.direct}):
