@@ -7,6 +7,7 @@ wait for. The turns are interleaved, and the medians are reported.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ import numpy as np
 
 from runtime.bundle import Bundle
 from runtime.executors.cuda import CudaExecutor
+from runtime.kernels import fused_attention
 from runtime.session import Session
 from tests.gpu.cases import Benchmark
 from tests.gpu.correctness import largest_error
@@ -25,7 +27,7 @@ from tests.gpu.correctness import largest_error
 ROUNDS = 7
 SECONDS = 0.08  # of every measurement
 SITES = 8
-ONE, MANY = "einc", f"einc, {SITES} sites"
+ONE, MANY, LIBRARY = "einc", f"einc, {SITES} sites", "einc, library attention"
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
@@ -67,10 +69,13 @@ def run(benchmark: Benchmark) -> Outcome:
     makers: dict[str, Callable[[], Contender]] = {
         ONE: partial(_einc, ONE, bundle, arrays, outcome),
         MANY: lambda: _einc(MANY, compiled(benchmark, SITES), arrays, outcome),
+        LIBRARY: partial(_with_library, bundle, arrays, outcome),
         "torch eager": partial(_torch, bundle, arrays, outcome, "eager"),
         "torch compiled, CUDA graph": partial(_torch, bundle, arrays, outcome, "compiled"),
         "jax": partial(_jax, bundle, arrays, outcome),
     }
+    if benchmark.model != "llama_block":
+        del makers[LIBRARY]
     contenders: dict[str, Contender] = {}
     for name, make in makers.items():
         try:
@@ -80,7 +85,7 @@ def run(benchmark: Benchmark) -> Outcome:
     outcome.ms = measured(contenders)
     if "torch eager" in contenders:
         theirs = {"y": contenders["torch eager"].result()}
-        for name in (ONE, MANY):
+        for name in (ONE, MANY, LIBRARY):
             if name in contenders:
                 outcome.errors[name] = largest_error({"y": contenders[name].result()}, theirs)
     return outcome
@@ -141,15 +146,25 @@ def _einc(name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome) -> Conten
     return Contender(executor.enqueue, executor.wait, lambda: session.offload("y"))
 
 
+def _with_library(bundle: Bundle, arrays: Arrays, outcome: Outcome) -> Contender:
+    """One site, with the attention of flash-attn or PyTorch instead of our own kernel."""
+    os.environ[fused_attention.ENVIRONMENT] = "flash,torch"
+    try:
+        return _einc(LIBRARY, bundle, arrays, outcome)
+    finally:
+        del os.environ[fused_attention.ENVIRONMENT]
+
+
 def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, how: str) -> Contender:
     import torch
 
-    from tests.gpu.torch_models import model_of, tensors
+    from tests.gpu.torch_models import given as torch_given
+    from tests.gpu.torch_models import model_of
 
     torch.set_grad_enabled(False)
     model = model_of(bundle)
     assert model is not None, "every benchmark has a model in PyTorch"
-    given = tensors(arrays)
+    given = torch_given(bundle, arrays)
     outcome.notes[f"torch {how}"] = torch.__version__
     if how == "eager":
         last = None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from runtime.bundle import Bundle
+from runtime.dtypes import storage
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
@@ -66,7 +67,8 @@ def _block(bundle: Bundle, implementation: str) -> Callable[[Any], Any]:
     shapes = {tensor.name: tensor.shape for tensor in bundle.tensors}
     d_head = shapes["w_q"][1]
     angles = np.arange(tokens)[:, None] * attributes["theta"] ** (-np.arange(0, d_head, 2) / d_head)
-    cosine, sine = (table[:, None].astype(np.float16) for table in (np.cos(angles), np.sin(angles)))
+    kind = storage(next(tensor.dtype for tensor in bundle.tensors if tensor.name == "x"))
+    cosine, sine = (table[:, None].astype(kind) for table in (np.cos(angles), np.sin(angles)))
 
     def norm(x: Any, gain: Any) -> Any:
         wide = x.astype(jnp.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import ClassVar
@@ -17,8 +18,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "runtime")]
 
 from cuda_fake import FakeDriver, NumpyKernels  # noqa: E402
 
+from runtime.executors import cuda  # noqa: E402
 from runtime.executors.cuda import CudaExecutor  # noqa: E402
 from runtime.session import Session  # noqa: E402
+from tests.gpu import benchmark  # noqa: E402
 from tests.gpu import check as gpu_check  # noqa: E402
 from tests.gpu.benchmark import Contender, measured  # noqa: E402
 from tests.gpu.benchmark import compiled as compiled_benchmark  # noqa: E402
@@ -73,10 +76,57 @@ def test_pytorch_and_numpy_agree():
     assert torch_reference(compiled(elementwise, 1, "f32"), {}, "cpu") is None
 
 
-@pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)
-def test_benchmarks_compile_at_full_size(benchmark):
+def test_pytorchs_models_can_be_compiled_whole():
+    torch = pytest.importorskip("torch")
+    from tests.gpu.torch_models import given, model_of
+
+    for name in ("ffn", "chain_a", "llama_block"):
+        case = next(case for case in CASES if (case.name, case.dtype) == (name, "f32") and not case.slow)
+        bundle = compiled(case, 1, "f32")
+        weights = given(bundle, arrays_of(bundle), device="cpu")
+        model = model_of(bundle)
+        with torch.inference_mode():
+            whole = torch.compile(model, fullgraph=True, dynamic=False, backend="eager")(weights)
+            assert torch.equal(whole, model(weights))
+
+
+def test_jax_computes_the_same():
+    pytest.importorskip("jax")
+    from tests.gpu import jax_models
+
+    case = next(case for case in CASES if (case.name, case.dtype) == ("llama_block", "f32") and not case.slow)
+    case = replace(case, definitions=(("seq_lens", "[13]"), *case.definitions[1:]))
+    bundle = compiled(case, 1, "f32")
+    arrays = arrays_of(bundle)
+    found = np.asarray(jax_models._block(bundle, "xla")(arrays))
+    assert largest_error({"y": found}, reference(case, arrays)) < 1e-5
+    chain = next(case for case in CASES if case.name == "chain_a" and not case.slow)
+    arrays = arrays_of(compiled(chain, 1, "f32"))
+    found = np.asarray(jax_models._chain(compiled(chain, 1, "f32"))(arrays))
+    assert largest_error({"y": found}, reference(chain, arrays)) < 1e-5
+
+
+def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
+    case = next(case for case in CASES if case.name == "chain_c" and not case.slow)
+    bundle = compiled(case, 4, "f32")
+    arrays = arrays_of(bundle)
+    driver = FakeDriver(1)
+    monkeypatch.setattr(cuda, "_real_driver", lambda: driver)
+    monkeypatch.setattr(cuda, "_real_kernels", lambda: NumpyKernels(driver))
+    outcome = benchmark.Outcome("chain_c")
+    contender = benchmark._einc("einc", bundle, arrays, outcome)
+    before = driver.counts["launch"]
+    assert measured({"einc": contender}, rounds=2, seconds=0)["einc"] > 0
+    assert driver.counts["launch"] - before == 2 + 2 + 2 * 3
+    assert largest_error({"y": contender.result()}, reference(case, arrays)) < 1e-5
+    assert outcome.host_us["einc"] > 0
+    assert any("contract by numpy" in line for line in outcome.kernels)
+
+
+@pytest.mark.parametrize("own", BENCHMARKS, ids=lambda own: own.name)
+def test_benchmarks_compile_at_full_size(own):
     for sites in (1, 8):
-        bundle = compiled_benchmark(benchmark, sites)
+        bundle = compiled_benchmark(own, sites)
         assert len(bundle.memory) == sites
         assert sum(bundle.memory) < 70e9  # one GPU holds them all
         assert [bundle.tensors[output.tensor].name for output in bundle.outputs] == ["y"]
@@ -131,6 +181,7 @@ def test_the_page_tells_what_holds_and_what_does_not():
     row = next(line for line in text.splitlines() if line.startswith("| LLaMA block, 8K tokens"))
     assert row.split("|")[2:] == [
         " 1.000 ",
+        "  ",
         " 1.200 ",
         " 1.000 ",
         "  ",

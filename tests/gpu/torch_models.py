@@ -28,8 +28,23 @@ def tensors(arrays: Arrays, dtype: torch.dtype | None = None, device: str = "cud
     return found
 
 
+def given(bundle: Bundle, arrays: Arrays, dtype: torch.dtype | None = None, device: str = "cuda") -> Weights:
+    """What a model is called with: the arrays, and the tables of its rotations, if it has any."""
+    weights = tensors(arrays, dtype, device)
+    ropes = [operation.attributes for operation in bundle.operations if operation.family == "rope"]
+    if ropes and "w_q" in weights:
+        d_head, like = weights["w_q"].shape[1], weights["x"]
+        places = torch.cat([torch.arange(int(length), dtype=torch.float64) for length in ropes[0]["seq_lens"]])
+        rates = float(ropes[0]["theta"]) ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angles = places[:, None] * rates
+        weights["cosine"], weights["sine"] = (
+            table.to(like.device, like.dtype) for table in (angles.cos(), angles.sin())
+        )
+    return weights
+
+
 def model_of(bundle: Bundle) -> Model | None:
-    """A function of all inputs and weights that gives the model's only output; None where there is none here."""
+    """A function of what `given` gives that computes the model's only output; None where there is none here."""
     if bundle.model == "ffn":
         return lambda w: torch.relu(w["x"] @ w["w1"]) @ w["w2"]
     if bundle.model.startswith("chain_"):
@@ -43,7 +58,7 @@ def reference(bundle: Bundle, arrays: Arrays, device: str = "cuda") -> dict[str,
     if model is None:
         return None
     with torch.inference_mode():
-        result = model(tensors(arrays, torch.float64, device))
+        result = model(given(bundle, arrays, torch.float64, device))
     name = bundle.tensors[bundle.outputs[0].tensor].name
     return {name: result.cpu().numpy()}
 
@@ -66,23 +81,11 @@ def _chain(bundle: Bundle) -> Model:
 def _block(bundle: Bundle) -> Model:
     attributes: dict[str, Any] = {}
     for operation in bundle.operations:
-        attributes |= {key: value for key, value in operation.attributes.items() if key in ("eps", "theta", "seq_lens")}
-    eps, theta = float(attributes["eps"]), float(attributes["theta"])
-    lengths = [int(length) for length in attributes["seq_lens"]]
-    tables: dict[tuple[torch.dtype, torch.device, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        attributes |= {key: value for key, value in operation.attributes.items() if key in ("eps", "seq_lens")}
+    eps, lengths = float(attributes["eps"]), [int(length) for length in attributes["seq_lens"]]
 
-    def rotations(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        d_head = like.shape[-1]
-        key = like.dtype, like.device, d_head
-        if key not in tables:
-            places = torch.cat([torch.arange(length, dtype=torch.float64) for length in lengths])
-            rates = theta ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
-            angles = (places[:, None] * rates).to(like.device)
-            tables[key] = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
-        return tables[key]
-
-    def rope(x: torch.Tensor) -> torch.Tensor:
-        cosine, sine = rotations(x)
+    def rope(x: torch.Tensor, w: Weights) -> torch.Tensor:
+        cosine, sine = w["cosine"], w["sine"]
         first, second = x.chunk(2, -1)
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
 
@@ -102,7 +105,7 @@ def _block(bundle: Bundle) -> Model:
 
         h = F.rms_norm(x, (d_model,), w["g_attn"], eps)
         q, k, v = (project(h, w[name]) for name in ("w_q", "w_k", "w_v"))
-        a = attend(rope(q), rope(k), v).transpose(0, 1).reshape(len(x), -1)
+        a = attend(rope(q, w), rope(k, w), v).transpose(0, 1).reshape(len(x), -1)
         r = x + F.linear(a, w["w_o"].reshape(d_model, -1))
         n = F.rms_norm(r, (d_model,), w["g_ffn"], eps)
         return r + F.linear(F.silu(F.linear(n, w["w_gate"])) * F.linear(n, w["w_up"]), w["w_down"])
