@@ -14,7 +14,7 @@ from typing import NamedTuple
 from einc.errors import ProgramError
 from einc.exprog.checker import check
 from einc.exprog.cover import Budget, cheapest_partition
-from einc.exprog.fluid import Fluid, alone
+from einc.exprog.fluid import Fluid, alone, others_of
 from einc.exprog.program import Action, Aggregate, Program, targets_of
 from einc.exprog.simulator import TOGETHER, Event, Timeline
 from einc.exprog.sizes import atom_sizes
@@ -71,6 +71,7 @@ class Evaluator:
             self._lanes[pair] = routes.setdefault(route, len(routes))
         self._routes = tuple(routes)
         self._alone = alone(self._capacity, routes)
+        self._others = others_of(len(self._capacity), routes)
         self._transfer_latency = machine.transfer_latency_us * _MS_PER_US
         self._kernel_latency = machine.kernel_latency_us * _MS_PER_US
         faults = check(_bare(preamble), machine).faults
@@ -128,7 +129,10 @@ class Evaluator:
                 return None
             steps.append(step)
         run = _Run(
-            steps, Fluid(self._capacity, self._routes, self._alone), self._transfer_latency, self._kernel_latency
+            steps,
+            Fluid(self._capacity, self._routes, self._alone, self._others),
+            self._transfer_latency,
+            self._kernel_latency,
         )
         run.hbm = self._capacity
         run.wanted = self._wanted
@@ -362,8 +366,10 @@ class _Run:
             if goals is None or len(found) < len(goals):
                 goals = found
         mask = aggregate.mask
-        self.budget.spend(len(goals or ()))
-        for goal in goals or ():
+        if not goals:
+            return
+        self.budget.spend(len(goals))
+        for goal in goals:
             if goal.aggregate.mask & mask == mask:
                 if goal.missing & mask != mask:
                     goal.overlapping = True

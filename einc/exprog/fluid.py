@@ -7,7 +7,10 @@ for the lanes that share a resource, directly or through others, with a lane who
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+_TIED = 16
+"""How often all lanes are filled together, after they were found connected, before that is looked at again."""
 
 Job = tuple[int, int]
 """What the caller knows a job by."""
@@ -28,18 +31,30 @@ class Fluid:
         "_load",
         "_marks",
         "_next",
+        "_others",
         "_rate",
         "_routes",
         "_served",
+        "_sharing",
         "_since",
+        "_tied",
+        "_used",
         "_users",
     )
 
-    def __init__(self, capacity: list[float], routes: Sequence[tuple[int, ...]], alone: Sequence[float]) -> None:
+    def __init__(
+        self,
+        capacity: list[float],
+        routes: Sequence[tuple[int, ...]],
+        alone: Sequence[float],
+        others: Sequence[Mapping[int, tuple[int, ...]]] | None = None,
+    ) -> None:
         lanes = len(routes)
         self._capacity = capacity
         self._routes = routes  # by lane: the resources that it crosses
         self._alone = alone  # by lane: its capacity where no other lane crosses its resources, else 0; see `alone`
+        # By resource and lane: what else the lane crosses.
+        self._others = others_of(len(capacity), routes) if others is None else others
         self._marks: list[list[tuple[float, Job]]] = [[] for _ in range(lanes)]  # by lane: when jobs end, in `served`
         self._rate = [0.0] * lanes
         self._served = [0.0] * lanes  # bytes that each job of the lane has been given up to `since`
@@ -47,6 +62,9 @@ class Fluid:
         self._next = [0.0] * lanes  # when the first job of the lane ends, if the rate stays
         self._active: dict[int, None] = {}  # lanes that have jobs
         self._users: list[set[int]] = [set() for _ in capacity]  # by resource that lanes share: active lanes
+        self._sharing: set[int] = set()  # active lanes that are not alone, and the resources that they cross
+        self._used: set[int] = set()
+        self._tied = 0  # for how many times all of them count as connected
         self._load = [0] * len(capacity)  # by resource that lanes share: jobs
         self._changed: dict[int, None] = {}  # lanes whose jobs came or went since `balance`
 
@@ -59,8 +77,10 @@ class Fluid:
             served = self._served[lane] = self._rate[lane] = 0.0
             self._active[lane] = None
             if not self._alone[lane]:
+                self._sharing.add(lane)
                 for resource in self._routes[lane]:
                     self._users[resource].add(lane)
+                    self._used.add(resource)
         if not self._alone[lane]:
             for resource in self._routes[lane]:
                 self._load[resource] += 1
@@ -96,6 +116,10 @@ class Fluid:
                     self._load[resource] -= gone
                     if not marks:
                         self._users[resource].remove(lane)
+                        if not self._users[resource]:
+                            self._used.remove(resource)
+                if not marks:
+                    self._sharing.remove(lane)
         return done
 
     def balance(self, now: float) -> None:
@@ -103,29 +127,43 @@ class Fluid:
         changed = self._changed
         if not changed:
             return
-        seen: set[int] = set()  # resources of the components done
+        shared = []
         for lane in changed:
-            if self._alone[lane]:
-                if jobs := len(self._marks[lane]):
-                    self._set(lane, self._alone[lane] / jobs, now)
-                continue
+            if not self._alone[lane]:
+                shared.append(lane)
+            elif jobs := len(self._marks[lane]):
+                self._set(lane, self._alone[lane] / jobs, now)
+        if self._tied:  # filling all at once is right too, and here it is likely to be needed
+            self._tied -= 1
+            if shared:
+                self._fill(self._used, self._sharing.copy(), now)
+        else:
+            self._fill_around(shared, now)
+        changed.clear()
+
+    def _fill_around(self, shared: Sequence[int], now: float) -> None:
+        """Fill what is connected with these lanes."""
+        seen: set[int] = set()
+        for lane in shared:
             for resource in self._routes[lane]:
                 if resource not in seen and self._users[resource]:
                     component, lanes = self._component(resource)
                     seen.update(component)
+                    if len(lanes) == len(self._sharing):
+                        self._tied = _TIED
                     self._fill(component, lanes, now)
-        changed.clear()
 
     def _component(self, resource: int) -> tuple[set[int], set[int]]:
         """The resources and active lanes that a resource is connected with."""
         component = {resource}
         lanes: set[int] = set()
         reached = [resource]
+        users, routes = self._users, self._routes
         for one in reached:
-            new = self._users[one] - lanes
+            new = users[one] - lanes
             lanes |= new
             for lane in new:
-                for other in self._routes[lane]:
+                for other in routes[lane]:
                     if other not in component:
                         component.add(other)
                         reached.append(other)
@@ -133,7 +171,9 @@ class Fluid:
 
     def _fill(self, component: set[int], rising: set[int], now: float) -> None:
         """Progressive filling: all rates rise together; those that cross a full resource stop."""
-        marks, routes, rates, changed = self._marks, self._routes, self._rate, self._changed
+        marks, rates, users = self._marks, self._rate, self._users
+        served, since, following = self._served, self._since, self._next
+        changed, others = self._changed, self._others
         load, left = self._load.copy(), self._capacity.copy()
         queue = [(left[resource] / load[resource], resource) for resource in component]
         heapq.heapify(queue)
@@ -149,16 +189,24 @@ class Fluid:
                 heapq.heapreplace(queue, (fills, resource))  # jobs have stopped elsewhere since: it fills later
                 continue
             heapq.heappop(queue)
-            level = max(level, fills)
-            for lane in self._users[resource] & rising:
-                count = len(marks[lane])
-                taken = level * count
-                for crossed in routes[lane]:
-                    load[crossed] -= count
-                    left[crossed] -= taken
-                if rates[lane] != level or lane in changed:
-                    self._set(lane, level, now)
-            rising -= self._users[resource]
+            if fills > level:
+                level = fills
+            stopping = users[resource] & rising
+            rising -= stopping
+            crossed = others[resource]
+            for lane in stopping:
+                own = marks[lane]
+                count = len(own)
+                for other in crossed[lane]:
+                    load[other] -= count
+                    left[other] -= level * count
+                rate = rates[lane]
+                if rate != level or lane in changed:
+                    much = served[lane] = served[lane] + rate * (now - since[lane])
+                    since[lane] = now
+                    rates[lane] = level
+                    missing = own[0][0] - much
+                    following[lane] = now + missing / level if missing > 0.0 else now
 
     def _set(self, lane: int, rate: float, now: float) -> None:
         served = self._served[lane] = self._served[lane] + self._rate[lane] * (now - self._since[lane])
@@ -178,3 +226,12 @@ def alone(capacity: Sequence[float], routes: Iterable[tuple[int, ...]]) -> list[
         min(capacity[resource] for resource in route) if all(crossing[resource] == 1 for resource in route) else 0.0
         for route in kept
     ]
+
+
+def others_of(resources: int, routes: Iterable[tuple[int, ...]]) -> list[dict[int, tuple[int, ...]]]:
+    """For every resource the lanes that cross it, each with the other resources that the lane crosses."""
+    table: list[dict[int, tuple[int, ...]]] = [{} for _ in range(resources)]
+    for lane, route in enumerate(routes):
+        for resource in route:
+            table[resource][lane] = tuple(other for other in route if other != resource)
+    return table

@@ -183,6 +183,6 @@ def test_a_program_of_500_actions_is_timed_in_20_ms(preset):
             before = time.process_time()
             evaluator.completion(program.actions)
             times.append(time.process_time() - before)
-        # Measured: 3 to 8 ms; the random body on a switch, where all flows are coupled at all times, 20 to 30 ms.
+        # Measured: 4 to 8 ms; the random body on a switch, where all flows are coupled at all times, 19 ms.
         hard = preset == "dgx-h100" and program.actions[0].aggregate[0].count(".") == 2
-        assert min(times) < (0.1 if hard else 0.02)
+        assert min(times) < (0.04 if hard else 0.02)
