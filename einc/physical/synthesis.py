@@ -193,16 +193,13 @@ class Synthesizer:
         return self._better(best, self._synthesized(node, form.program, form, best.bound_free_ms), WORTHWHILE)
 
     def _least(self, form: Canonical, bound_ms: float) -> float:
-        """A bound with latencies that no program does without, as bounds leave them out: a hop, and the aggregations.
-
-        It is only there to say when a search is in vain.
-        """
+        """A bound with the latency of aggregations, evenly spread: from there on a search is as good as in vain."""
         if not bound_ms:
             return 0.0
         whole = {holding.aggregate for holding in form.program.holdings}
         combined = sum(requirement.aggregate not in whole for requirement in form.program.requirements)
         kernels = -(-combined // self._sites)
-        return bound_ms + (self._machine.transfer_latency_us + kernels * self._machine.kernel_latency_us) / 1e3
+        return bound_ms + kernels * self._machine.kernel_latency_us / 1e3
 
     def _synthesized(self, node: str, program: Program, form: Canonical, bound_ms: float) -> Synthesis | None:
         seconds = self._budget.share(self._left + 1)

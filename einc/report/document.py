@@ -188,14 +188,17 @@ class _Clock:
 
         machine = self.machine
         completion, naive = exchange.completion_ms, exchange.naive_ms
-        bound_ms, bound_by = exchange.bound_ms, exchange.bound_by
+        bound_ms, bound_by, free_ms = exchange.bound_ms, exchange.bound_by, exchange.bound_free_ms
+        latency = plan_machine(self._bundle).transfer_latency_us / 1e3 if self._ideal else 0.0
         without_latencies = self._ideal and plan_machine(self._bundle) != machine
+        if free_ms is not None:
+            free_ms = max(0.0, free_ms - latency)  # bounds have the latency of one transfer at most
         if completion is None or naive is None or bound_ms is None or without_latencies:
             program = resolve(parse(exchange.program, "exchange program"), machine)
             if completion is None or naive is None or without_latencies:
                 completion = simulate(program, machine).completion_ms
                 naive = completion if exchange.naive else simulate(naive_body(program, machine), machine).completion_ms
-            if bound_ms is None:
+            if bound_ms is None or without_latencies:
                 certificate = bound(program, machine)
                 bound_ms, bound_by = certificate.bound_ms, certificate.bound_by
         return {
@@ -203,7 +206,7 @@ class _Clock:
             "completion_ms": completion,
             "naive_ms": naive,
             "bound_ms": bound_ms,
-            "bound_free_ms": exchange.bound_free_ms,
+            "bound_free_ms": free_ms,
             "bound_by": bound_by,
             "splits": dict(exchange.splits),
         }

@@ -203,8 +203,9 @@ def _movement(operation: Document) -> str:
         text = f"moves {size(moves['bytes'])} in {moves['transfers']} transfers"
     if exchange is not None:
         text += f", {exchange['completion_ms']:.3f} ms"
-        naive = "" if exchange["naive_ms"] == exchange["completion_ms"] else f"naive {exchange['naive_ms']:.3f} ms, "
-        text += f" ({naive}at least {exchange['bound_ms']:.3f} ms: {exchange['bound_by']})"
+        if exchange["naive_ms"] != exchange["completion_ms"]:
+            text += f" (naive {exchange['naive_ms']:.3f} ms)"
+        text += f"\n  no program takes less than {exchange['bound_ms']:.3f} ms: {_short(exchange['bound_by'], 70)}"
     return text
 
 

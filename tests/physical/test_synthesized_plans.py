@@ -1,0 +1,150 @@
+"""Plans with synthesized exchanges: they compute what they should, are proved, and are never slower than naive."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
+from physical_toys import graph_of, interpret, plan_of, random_graph, whole_arrays
+from test_build_cases import formula
+
+from einc.compiler import compile_model
+from einc.emit import emit
+from einc.exprog.checker import check
+from einc.exprog.synthesis import synthesize
+from einc.logical.optimize import optimize
+from einc.machines.load import load_machine
+from einc.machines.model import Machine
+from einc.options import CompileOptions
+from einc.physical.build import build
+from einc.physical.choose import build_fast
+from einc.physical.forecast import predicted_ms
+from einc.physical.program import DeviceProgram, Exchange
+from einc.physical.synthesis import Synthesizer
+from einc.physical.verify import races, verify
+from runtime.bundle import decode, encode
+from runtime.draws import random_input
+from runtime.executors.cpu import CpuExecutor
+from runtime.session import Session
+from runtime.verify import prove
+
+__all__ = ["toy_kernels"]
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+
+
+def exchanges(program: DeviceProgram) -> list[Exchange]:
+    found = (*program.exchanges, *(output.exchange for output in program.outputs))
+    return [exchange for exchange in found if exchange is not None]
+
+
+def mesh(sites: int) -> Machine:
+    return load_machine("dgx-v100").restrict(range(sites)).ideal()
+
+
+def checked(program: DeviceProgram, machine: Machine) -> DeviceProgram:
+    verify(program)
+    assert next(races(program), None) is None
+    for exchange in exchanges(program):
+        assert check(exchange.program, machine).valid
+        assert exchange.completion_ms is not None
+        assert exchange.naive_ms is not None
+        assert exchange.bound_ms is not None
+        assert exchange.bound_ms <= exchange.completion_ms * (1 + 1e-9)
+        assert exchange.completion_ms <= exchange.naive_ms * (1 + 1e-9)
+        assert exchange.bound_free_ms is None or exchange.bound_free_ms <= exchange.bound_ms * (1 + 1e-9)
+    assert predicted_ms(program, machine) <= predicted_ms(build(program.plan, machine), machine) * (1 + 1e-9)
+    return program
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs_compute_their_reference(seed: int) -> None:
+    rng = random.Random(seed)
+    graph, sites = random_graph(rng), 2 + seed % 4
+    machine = mesh(sites)
+    program = checked(build_fast(optimize(graph, sites, selector="random", seed=seed), machine), machine)
+    arrays = whole_arrays(graph)
+    for order in range(2):
+        for name, found in interpret(program, arrays, order).items():
+            np.testing.assert_array_equal(found, arrays[name])
+
+
+@pytest.mark.usefixtures("toy_kernels")
+@pytest.mark.parametrize("kind", SIGNATURES)
+def test_tuples_move_in_pieces(kind: str) -> None:
+    """What the search is asked for does not matter here, so that every exchange is taken that it finds."""
+    cut = 0
+    for seed, sites in enumerate((3, 3)):
+        machine = mesh(sites)
+        plan = optimize(toy_graph(kind, random.Random(seed)), sites, selector="random", seed=seed)
+        program = build(plan, machine, Synthesizer(machine, sites))
+        verify(program)
+        cut += sum(len(exchange.splits) for exchange in exchanges(program))
+        arrays = toy_arrays(plan.graph, seed)
+        for name, found in interpret(program, arrays, seed).items():
+            np.testing.assert_allclose(found, arrays[name], rtol=1e-5, atol=1e-5)
+        prove(decode(encode(emit(program, machine, tuple(range(sites)), "ai"))))
+    assert cut or kind == "top"  # whose tuples need most dimensions whole
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "devices", "settings"),
+    [
+        ("chain_b", "dgx-v100", 4, {"scale": "90"}),
+        ("chain_c", "dgx-a100", 7, {"scale": "200"}),
+        ("llama_block", "dgx-v100", 3, {}),
+        ("llama_block", "host", 5, {}),
+        ("ffn", "dgx-h100", 6, {"tokens": "50", "d_model": "23", "d_ff": "99"}),
+    ],
+)
+def test_models_compute_what_naive_plans_compute(
+    model: str, machine: str, devices: int, settings: dict[str, str]
+) -> None:
+    """On the CPU, inputs drawn at random; ideal, so that pieces pay however small they are."""
+    results = []
+    for schedule in ("ai", "naive"):
+        options = CompileOptions(
+            machine=machine,
+            devices=devices,
+            definitions=tuple(settings.items()),
+            preset="tiny" if model == "llama_block" else None,
+            dtype="f32",
+            schedule=schedule,
+            ideal=True,
+        )
+        bundle = compile_model((MODELS / f"{model}.ein").read_text(), f"{model}.ein", options).bundle
+        assert prove(bundle).tasks == len(bundle.tasks)
+        session = Session(bundle, executor=CpuExecutor(bundle, 2, poison=True))
+        session.load_all({t.name: random_input(t, n) for n, t in enumerate(bundle.tensors) if t.kind != "value"})
+        session.execute()
+        results.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
+    for name, found in results[0].items():
+        np.testing.assert_allclose(found, results[1][name], rtol=2e-4, atol=2e-4 * np.abs(found).max())
+
+
+def test_repeated_exchanges_are_synthesized_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(*arguments: object, **options: object) -> object:
+        calls.append(arguments)
+        return synthesize(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("einc.physical.synthesis.synthesize", counted)
+    product = formula("ij jk -> ik:sum", i=64, j=64, k=64)
+    nodes = [(f"h{n}", product, ("x" if n == 0 else f"h{n - 1}", f"w{n}")) for n in range(7)]
+    plan = plan_of(graph_of(nodes, ["h6"]), 4, {f"h{n}": (1, 4, 1) for n in range(7)})
+    program = build(plan, mesh(4), Synthesizer(mesh(4), 4))
+    found = [exchange for exchange in program.exchanges if exchange is not None]
+    assert len(found) == 6
+    assert len({id(exchange.program) for exchange in found}) == 1
+    assert 1 <= len(calls) <= 4  # between layers and to the output, each again where the placement is open
+    assert not found[0].naive
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    graph = random_graph(random.Random(5))
+    plan = optimize(graph, 3, selector="random", seed=5)
+    assert build_fast(plan, mesh(3), seed=2) == build_fast(plan, mesh(3), seed=2)
