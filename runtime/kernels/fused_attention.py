@@ -56,7 +56,8 @@ def packed(signature: Signature) -> Packed | None:
         or any(view.strides[-1] != view.itemsize for view in (s.q, s.k, s.v))
     ):
         return None
-    queries, keys = [0], []
+    queries: list[int] = [0]
+    keys: list[int] = []
     for rows in s.sequences():
         own, (lo, up) = rows.queries.stop - rows.queries.start, rows.keys
         if lo == up or (keys and keys[-1] != lo):

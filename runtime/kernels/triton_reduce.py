@@ -34,7 +34,7 @@ from runtime.kernels.triton_source import (
     power_of_two,
     wide,
 )  # fmt: skip
-from runtime.kernels.triton_tiles import PROGRAMS, Tiles
+from runtime.kernels.triton_tiles import MULTIPROCESSORS, PROGRAMS, Tiles
 
 ELEMENTS = 2048
 """Partial aggregates of a program."""
@@ -146,14 +146,14 @@ class _Plan:
             width = min(width, 1024)
             height = min(height, max(1, ELEMENTS // width))
         outer = math.prod(extents[axis] for axis in axes if not gone[axis] and axis != kept)
-        while height > 1 and outer * -(-(extents[kept] if kept is not None else 1) // height) < PROGRAMS // 4:
+        while height > 1 and outer * -(-(extents[kept] if kept is not None else 1) // height) < 2 * MULTIPROCESSORS:
             if height <= 16 and inner_kept:
                 break
             height //= 2
         spans = tuple(1 if gone[axis] else extent for axis, extent in enumerate(extents))
         tiles = Tiles(spans, kept, None, height, 1)
         plan = _Plan(extents, tuple(gone), tiles, reduced, width, 1)
-        shares = min(plan.steps // SHARED_OUT, PROGRAMS // 2 // max(1, tiles.count()))
+        shares = min(plan.steps // SHARED_OUT, PROGRAMS // max(1, tiles.count()))
         return plan if shares < 2 else _Plan(extents, tuple(gone), tiles, reduced, width, shares)
 
 

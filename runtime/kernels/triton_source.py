@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.dtypes import Array, DType, name_of, storage
+from runtime.dtypes import ITEMSIZE, Array, DType, name_of, storage
 from runtime.kernels.gemm import Gemm
 from runtime.kernels.gpu_base import WORKSPACE_ALIGNMENT, GpuArray, strides_of
 
@@ -32,6 +32,8 @@ TYPES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "i32": "i3
          "i8": "i8", "i16": "i16"}  # fmt: skip
 """The bundle's names of types, and of bits that are only moved, as Triton's signatures have them. Truth values are
 bytes in memory."""
+
+BYTES = {**ITEMSIZE, "i8": 1, "i16": 2}
 
 LANGUAGE = {
     "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",

@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from runtime.kernels.triton_source import Operand, power_of_two
+from runtime.kernels.triton_source import BYTES, Operand, power_of_two
 
-ELEMENTS = 2048
-"""In a tile: 16 for each of 128 threads, two to four vector accesses of 16 bytes per operand."""
+ACCESSES = 2
+"""Vector accesses of 16 bytes per thread and operand, of the widest type, if there is enough to do."""
 
-PROGRAMS = 1024
-"""Smaller tiles are made until there are as many: several for each multiprocessor of the largest GPUs."""
+THREADS = 128
+"""In a program of 4 warps."""
+
+PROGRAMS = 528
+"""As many are wanted before a thread has several accesses: four for each multiprocessor of a large GPU."""
+
+MULTIPROCESSORS = 132
+"""As many are wanted before a thread has a whole access."""
 
 LEAST = 256
 """Elements in a tile even then: fewer would leave threads idle."""
@@ -46,6 +52,7 @@ class Tiles:
     def locate(self, sixty_four: bool, number: str = "tl.program_id(0)") -> list[str]:
         """Lines that set r, c and the positions i0, i1, ... along the other axes."""
         lines = [f"tile = {number}{'.to(tl.int64)' if sixty_four else ''}"]
+        left = self.count()  # numbers that programs still have to tell apart
         flat = self.rows is None
         parts = [
             (self.columns, "c", self.width, "" if flat else "[None, :]"),
@@ -56,16 +63,18 @@ class Tiles:
                 continue
             steps = -(-self.extents[axis] // step)
             span = f"tl.arange(0, {step}){shape}{'.to(tl.int64)' if sixty_four else ''}"
-            lines.append(f"{name} = {f'(tile % {steps}) * {step} + ' if steps > 1 else ''}{span}")
+            left //= steps
             if steps > 1:
-                lines.append(f"tile = tile // {steps}")
+                lines.append(f"{name} = {f'(tile % {steps})' if left > 1 else 'tile'} * {step} + {span}")
+                lines += [f"tile = tile // {steps}"] if left > 1 else []
+            else:
+                lines.append(f"{name} = {span}")
         for axis in reversed(self.others):
             if self.extents[axis] == 1:
                 continue
-            lines.append(f"i{axis} = tile % {self.extents[axis]}")
-            lines.append(f"tile = tile // {self.extents[axis]}")
-        if lines[-1].startswith("tile = "):
-            lines.pop()
+            left //= self.extents[axis]
+            lines.append(f"i{axis} = tile % {self.extents[axis]}" if left > 1 else f"i{axis} = tile")
+            lines += [f"tile = tile // {self.extents[axis]}"] if left > 1 else []
         return lines
 
     def subscripts(self, item: Operand) -> dict[int, str]:
@@ -99,12 +108,21 @@ def elementwise(extents: Sequence[int], reads: Sequence[Operand], target: Operan
     total = 1
     for extent in extents:
         total *= extent
-    elements = ELEMENTS
-    while elements > LEAST and total // elements < PROGRAMS:
-        elements //= 2
+    elements = _elements(total, max(BYTES[item.dtype] for item in (*reads, target)))
     widest = 64 if across else elements
     width = min(power_of_two(extents[columns]), widest)
     height = 1 if rows is None else min(power_of_two(extents[rows]), max(1, elements // width))
     if height == 1:
         rows = None
     return Tiles(tuple(extents), rows, columns, height, width)
+
+
+def _elements(total: int, size: int) -> int:
+    """In a tile, of so many bytes each."""
+    vector = 16 * THREADS // size
+    elements = ACCESSES * vector
+    while elements > vector and total // elements < PROGRAMS:
+        elements //= 2
+    while elements > LEAST and total // elements < MULTIPROCESSORS:
+        elements //= 2
+    return max(LEAST, elements)
