@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-triton test-reference references check lint types imports bench bench-predicted testbed gpu-check gpu-wheels golden clean
+.PHONY: help demo test test-slow test-triton test-reference references check lint types imports bench bench-exchanges bench-predicted testbed gpu-check gpu-wheels golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -66,6 +66,9 @@ check: lint types imports test  ## everything that must hold before a change lan
 
 bench: .venv/dev  ## timings, paired and interleaved, as ratios
 	$(BIN)/python -m tests.bench
+
+bench-exchanges: .venv/dev  ## synthesized exchanges of all workloads against their bounds, and compile times
+	$(BIN)/python -m tests.bench.exchanges
 
 bench-predicted: .venv/dev  ## predicted time of whole plans: synthesized exchanges against naive ones
 	$(BIN)/python -m tests.bench.predicted
