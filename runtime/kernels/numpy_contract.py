@@ -212,10 +212,12 @@ class _Contraction:
 
     def _matrices(self, operand: Operand, batch: Names, first: Names, second: Names) -> Array:
         """A stack of matrices (batch..., first, second) in the compute type, with extent 1 for absent batch indices."""
-        if operand.array.dtype == self.dtype and _mergeable(operand, first) and _mergeable(operand, second):
-            view = _grouped(operand, batch, first, second)
-            if _blas_ready(view):
-                return view
+        same = operand.array.dtype == self.dtype
+        dense = operand if same else Operand(operand.names, np.empty(operand.array.shape, self.dtype))
+        if _mergeable(dense, first) and _mergeable(dense, second):
+            view = _grouped(dense, batch, first, second)
+            if _blas_ready(view):  # a copy that only converts keeps its order
+                return view if same else _grouped(self._copied(operand.names, operand.array), batch, first, second)
         order = tuple(name for name in (*batch, *first, *second) if name in operand.names)
         return _grouped(self._copied(order, indices.aligned(operand.array, operand.names, order)), batch, first, second)
 
