@@ -7,6 +7,8 @@ open memberships.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from einc.exprog.bounds.certificate import Certificate, Nothing, Witness
 from einc.exprog.bounds.combining import best_combining
 from einc.exprog.bounds.counting import Counting
@@ -31,6 +33,13 @@ def bound(program: Program, machine: Machine, whole_atoms: bool = False, thoroug
     """
     if any(partition.members is None for partition in program.partitions):
         return least(program, machine, lambda chosen, pains: _closed(chosen, machine, whole_atoms, thorough and pains))
+    bare = Program(program.gpus, program.partitions, program.holdings, program.requirements, ())
+    return _known(bare, machine, whole_atoms, thorough)
+
+
+@lru_cache(maxsize=32)
+def _known(program: Program, machine: Machine, whole_atoms: bool, thorough: bool) -> Certificate:
+    """The bound of a closed preamble; compilers and searches ask for it in turns."""
     return _closed(program, machine, whole_atoms, thorough)
 
 

@@ -47,11 +47,19 @@ class Fabric:
         self.latency = machine.transfer_latency_us * MS_PER_US  # nothing is under way before it has passed
         self.total = self.cover(self.routes)
         self._entering: dict[int, tuple[float, Prices]] = {}
+        self._into: dict[int, list[Pair]] = {site: [] for site in self.sites}
+        self._out_of: dict[int, list[Pair]] = {site: [] for site in self.sites}
+        for pair in self.routes:
+            self._out_of[pair[0]].append(pair)
+            self._into[pair[1]].append(pair)
 
     def entering(self, sites: int) -> tuple[float, Prices]:
         """The capacity in bytes per ms through which a set of sites is entered, and the prices that prove it."""
         if sites not in self._entering:
-            self._entering[sites] = self.cover(pair for pair in self.routes if enters(pair, sites))
+            outside = self.everything & ~sites
+            table, ends = (self._into, sites) if sites.bit_count() <= outside.bit_count() else (self._out_of, outside)
+            near = (pair for site in members(ends) if site in table for pair in table[site])
+            self._entering[sites] = self.cover(pair for pair in near if enters(pair, sites))
         return self._entering[sites]
 
     def cover(self, pairs: Iterable[Pair]) -> tuple[float, Prices]:
