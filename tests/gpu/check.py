@@ -143,12 +143,13 @@ def facts() -> dict[str, str]:
                 continue
         return "none"
 
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    try:
-        gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        gpu = "unknown"
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    def said(*command: str) -> str:
+        try:
+            found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return "unknown"
+        return found.splitlines()[0] if found else "unknown"
+
     packages = {
         "torch": installed("torch"),
         "triton": installed("triton"),
@@ -159,8 +160,10 @@ def facts() -> dict[str, str]:
     }
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit.stdout.strip() or "unknown",
-        "GPU, memory, driver": gpu,
+        "commit": said("git", "rev-parse", "--short", "HEAD"),
+        "GPU, memory, driver": said(
+            "nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"
+        ),
         "Python": platform.python_version(),
         "packages": ", ".join(f"{name} {number}" for name, number in packages.items()),
     }

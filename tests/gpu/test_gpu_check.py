@@ -76,6 +76,7 @@ def test_pytorch_and_numpy_agree():
     assert torch_reference(compiled(elementwise, 1, "f32"), {}, "cpu") is None
 
 
+@pytest.mark.slow
 def test_pytorchs_models_can_be_compiled_whole():
     torch = pytest.importorskip("torch")
     from tests.gpu.torch_models import given, model_of
@@ -90,6 +91,7 @@ def test_pytorchs_models_can_be_compiled_whole():
             assert torch.equal(whole, model(weights))
 
 
+@pytest.mark.slow
 def test_jax_computes_the_same():
     pytest.importorskip("jax")
     from tests.gpu import jax_models
@@ -298,6 +300,13 @@ def test_turns_are_interleaved_and_medians_taken():
     assert all(ms >= 0 for ms in found.values())
     turns = "".join(order)[8:]  # after the warming up
     assert turns == "aaabbb" + "bbbaaa" + "aaabbb" + "bbbaaa"
+
+
+def test_where_it_ran_is_told_also_where_nothing_can_be_asked(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    found = gpu_check.facts()
+    assert found["commit"] == found["GPU, memory, driver"] == "unknown"
+    assert f"numpy {np.__version__}" in found["packages"]
 
 
 # A machine without a network

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,16 +28,19 @@ from runtime.session import Session
 TINY = {"tokens": 13, "d_model": 11, "d_ff": 23}
 
 
+@cache
 def ffn(sites, dtype="f32"):
     return compiled((MODELS / "ffn.ein").read_text(), sites, dtype, **TINY)
 
 
+@cache
 def block(sites):
     text = (MODELS / "llama_block.ein").read_text()
     sizes = {"seq_lens": "[5, 9, 2]", "d_model": 48, "heads_q": 6, "heads_kv": 3, "d_head": 8, "d_ff": 40}
     return compiled(text, sites, "f32", **sizes)
 
 
+@cache
 def chain(sites, name="chain_a"):
     """With transfers both ways between any two sites, and aggregations."""
     return compiled((MODELS / f"{name}.ein").read_text(), sites, "f32", scale=300)
@@ -89,7 +93,7 @@ def test_compiled_plans_in_many_orders(make, sites, layout):
     assert not driver.leaks()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(18))
 def test_random_plans_in_many_orders(seed):
     bundle = random_plan(seed)
     arrays = arrays_of(bundle, seed)
@@ -111,7 +115,7 @@ def test_random_plans_in_many_orders(seed):
 def test_replays_give_the_same_bits():
     bundle = block(8)
     results = set()
-    for seed in range(6):
+    for seed in range(3):
         session, _, _ = on_fake(bundle, driver=FakeDriver(8, seed=seed))
         session.load_all(arrays_of(bundle))
         session.execute()
@@ -301,7 +305,7 @@ def run_once(bundle, driver, kernels=None, devices=(0, 1)):
 
 
 @pytest.mark.parametrize("name", ["chain_c", pytest.param("chain_a", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["once", "lost", "memory"])
+@pytest.mark.parametrize("kind", ["once", "lost", pytest.param("memory", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("reachable", [True, False])
 def test_a_failure_of_any_call_is_one_error_and_leaves_nothing(kind, reachable, name):
     bundle = chain(2, name)
@@ -333,6 +337,22 @@ def test_a_kernel_that_fails_is_named(stage):
     assert "(kernel for act)" in caught.value.where
     assert not driver.leaks()
     assert kernels.closed == 1
+
+
+@pytest.mark.parametrize(
+    "call", [("synchronize", 0), ("allocate", 0, 64), ("wait_on_host", 1), ("fill_bytes", 0, 1, 0, 1)]
+)
+def test_a_kernel_may_not_wait_or_allocate_in_a_capture(call):
+    driver = FakeDriver(2)
+
+    class Careless(NumpyKernels):
+        def _stage(self, stage, name):
+            if stage == "launch" and driver.capture is not None:
+                getattr(driver, call[0])(*call[1:])
+
+    with pytest.raises(KernelFault, match=f"the contract at site 0 failed: Misuse: {call[0]} while a stream is being"):
+        run_once(ffn(2), driver, Careless(driver))
+    assert not driver.leaks()
 
 
 def test_a_kernel_that_a_library_has_no_memory_for():
