@@ -70,7 +70,10 @@ class Session:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should be told of how the plan runs."""
-        return tuple(getattr(self._executor, "notes", ()))
+        from runtime.kernels import native
+
+        told = native.note() if self.backend == "cpu" else None
+        return (*getattr(self._executor, "notes", ()), *([] if told is None else [told]))
 
     def close(self) -> None:
         """Gives back what the backend holds; nothing can be loaded, executed or offloaded afterwards."""

@@ -52,6 +52,13 @@ def available() -> bool:
         return False
 
 
+def note() -> str | None:
+    """What to tell of kernels that are large enough for machine code and run in numpy; None where there are none."""
+    if not available.cache_info().currsize or available():
+        return None
+    return "elementwise kernels run in numpy: install llvmlite (the extra 'fast') to have them compiled"
+
+
 def worthwhile(elements: int) -> bool:
     """Whether an invocation is large enough for machine code, and it can be had."""
     return elements >= SMALL and available()

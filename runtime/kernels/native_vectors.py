@@ -1,8 +1,8 @@
 """Scalar programs on vectors of f32, with the functions that LLVM has no instruction for.
 
-`exp` and what is made of it are off by at most 2 ulp (units in the last place), `tanh` and the gelus by 4, against
-exact results; where an exponential is below 1.2e-38 it counts as 0. Everything else rounds as numpy does. Infinities
-and not-a-numbers come out as they do in numpy.
+`exp` and what is made of it are off by at most 3 ulp (units in the last place), `tanh` by 4, and the gelus by 4 ulp of
+their argument, against exact results; an exponential below 1.2e-38 counts as 0. Everything else rounds as numpy does.
+Infinities and not-a-numbers come out as they do in numpy.
 """
 
 from __future__ import annotations
