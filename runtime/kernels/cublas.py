@@ -35,7 +35,7 @@ _DEFAULT_ALGORITHM = -1
 class Products(Protocol):
     """What the registry needs of a library for products of matrices."""
 
-    def version(self) -> str: ...
+    def version(self, device: int) -> str: ...
 
     def launch(self, product: Gemm, pointers: tuple[int, int, int], workspace: int, device: int) -> Launch:
         """Pointers to A, B and C; the device is current, and has a handle of its own."""
@@ -60,9 +60,9 @@ class Cublas:
         self._one = {"f32": ctypes.c_float(1), "f64": ctypes.c_double(1)}
         self._zero = {"f32": ctypes.c_float(0), "f64": ctypes.c_double(0)}
 
-    def version(self) -> str:
-        number = self._library.getVersion(next(iter(self._handles.values()))) if self._handles else 0
-        return f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number else ""
+    def version(self, device: int) -> str:
+        number = int(self._library.getVersion(self._handle(device)))
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def launch(self, product: Gemm, pointers: tuple[int, int, int], workspace: int, device: int) -> Launch:
         library, handle, p = self._library, self._handle(device), product

@@ -102,6 +102,7 @@ class GpuKernels(PlannedKernels):
         self._functions: dict[tuple[int, str], int] = {}
         self._loaded: list[int] = []
         self._tables: dict[tuple[int, bytes], int] = {}
+        self._cublas = ""
         self._attention = fused_attention.libraries()
 
     def kernel(
@@ -124,8 +125,8 @@ class GpuKernels(PlannedKernels):
     def versions(self) -> Mapping[str, str]:
         found = {"triton": self._compiler.removeprefix("triton ")} if self._compiler else {}
         found |= {library.name: library.version for library in self._attention}
-        if self._own_products is not None and (version := self._own_products.version()):
-            found["cublas"] = version
+        if self._cublas:
+            found["cublas"] = self._cublas
         return found
 
     def close(self) -> None:
@@ -158,15 +159,15 @@ class GpuKernels(PlannedKernels):
             ]
             return _in_order(launches)
 
-        return GpuKernel(bind, self._description(plan, binaries), workspace, plan.complaint)
+        return GpuKernel(bind, self._description(plan, binaries, target), workspace, plan.complaint)
 
-    def _description(self, plan: Plan, binaries: Mapping[str, Binary]) -> Description:
+    def _description(self, plan: Plan, binaries: Mapping[str, Binary], target: Target) -> Description:
         providers, variants = [], []
         for step in plan.steps:
             providers.append("cublas" if isinstance(step, Gemm) else "triton")
             variants.append(step.variant if isinstance(step, Gemm) else step.source.name)
         if any(isinstance(step, Gemm) for step in plan.steps):
-            version = self._products.version()
+            self._cublas = version = self._products.version(target.device)
         else:
             version = next((b.compiler.removeprefix("triton ") for b in binaries.values()), "")
         shown = ", ".join(dict.fromkeys(variants)) or "nothing to do"

@@ -158,6 +158,9 @@ def _call(
     def share_of(name: str) -> list[tuple[str, int]]:
         return [("share", items[name].strides[0])] if shares > 1 else []
 
+    factor = s.scale * math.log2(math.e)
+    folded = factor > 0  # then the maximum is that of the products, and scaling and subtracting are one instruction
+    times = f" * {factor!r}" if folded else ""
     precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
 
     def block(masked: bool) -> list[str]:
@@ -170,7 +173,7 @@ def _call(
             f"keys = tl.load({_at('k_base', ('e[:, None]', strides('k')[2]), ('n[None, :]', strides('k')[1]))}"
             + (f", mask={' & '.join(k_mask)}, other=0)" if k_mask else ")")
         )
-        lines.append(f"scores = tl.dot(queries, keys{precision}) * {s.scale * math.log2(math.e)!r}")
+        lines.append(f"scores = tl.dot(queries, keys{precision}){'' if folded else f' * {factor!r}'}")
         if masked:
             hide = ["(n[None, :] < stop)"]
             if visible.causal:
@@ -181,12 +184,12 @@ def _call(
                 lines.append(f"let = tl.load(mask + n * {items['mask'].strides[0]}, mask=n < stop, other=0) != 0")
                 hide.append("let[None, :]")
             lines.append(f'scores = tl.where({" & ".join(hide)}, scores, float("-inf"))')
-        lines += ["new = tl.maximum(most, tl.max(scores, 1))"]
+        lines.append(f"new = tl.maximum(most, tl.max(scores, 1){times})")
         if masked:
             lines.append('base = tl.where(new == float("-inf"), 0.0, new)')
         base = "base" if masked else "new"
         lines += [
-            f"weights = tl.exp2(scores - {base}[:, None])",
+            f"weights = tl.exp2(scores{times} - {base}[:, None])",
             f"fade = tl.exp2(most - {base})",
             "total = total * fade + tl.sum(weights, 1)",
         ]

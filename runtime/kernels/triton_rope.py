@@ -13,8 +13,22 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.kernels.base import dtype_name
 from runtime.kernels.numpy_rope import parse
-from runtime.kernels.triton_source import LANGUAGE, Argument, Operand, Plan, Status, Table, assembled, operands, wide
-from runtime.kernels.triton_tiles import elementwise
+from runtime.kernels.triton_source import (
+    LANGUAGE,
+    Argument,
+    Operand,
+    Plan,
+    Status,
+    Table,
+    assembled,
+    operands,
+    power_of_two,
+    wide,
+)
+from runtime.kernels.triton_tiles import Tiles
+
+TILE = 2048
+"""Pairs of elements in a program's tile."""
 
 
 def plan_rope(
@@ -33,8 +47,11 @@ def plan_rope(
     kind = dtype_name(rotation.target)
     items = operands(views, [kind] * 4, ["x", "x_far", "y", "y_far"])
     extents = views[0].shape
-    tiles = elementwise(extents, items[:2], items[2])
     tokens, last = len(extents) - 2, len(extents) - 1
+    # Rows are heads where there are any: they share angles, whose sines take longer than all else.
+    rows = max(range(last), key=lambda axis: (axis != tokens and extents[axis] > 1, extents[axis]))
+    width = min(power_of_two(half), TILE)
+    tiles = Tiles(extents, rows, last, min(power_of_two(extents[rows]), TILE // width), width)
     wave = "tl.float64" if kind == "f64" else "tl.float32"
 
     def vector(name: str, dtype: str, axis: int, stride: int) -> Operand:

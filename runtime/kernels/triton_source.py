@@ -212,7 +212,7 @@ def call(
     Arguments are operands, or other pointers with the type of what they point to.
     """
     pointers = [(a.address, a.dtype) if isinstance(a, Operand) else a for a in arguments]
-    aligned = tuple(not isinstance(p, int) or p % ALIGNMENT == 0 for p, _ in pointers)
+    aligned = tuple(isinstance(p, Table) or (isinstance(p, int) and p % ALIGNMENT == 0) for p, _ in pointers)
     source = Source(name, text, tuple(dtype for _, dtype in pointers), aligned, warps, stages)
     unique = f"{name}_{source.key[:8]}"
     source = replace(source, name=unique, text=text.replace(f"def {name}(", f"def {unique}("))

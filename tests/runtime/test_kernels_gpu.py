@@ -135,8 +135,8 @@ class Products:
     def __init__(self, log):
         self.log = log
 
-    def version(self):
-        return "12.8.4"
+    def version(self, device):
+        return f"12.8.{device}"
 
     def launch(self, product, pointers, workspace, device):
         return lambda stream: self.log.append(("gemm", product.variant, pointers, workspace, stream))
@@ -202,7 +202,8 @@ def test_products_get_workspace_of_their_own(compiled):
     modules = Modules()
     own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
     kernel = own.kernel(*INVOCATIONS["contract of a strided operand"].arguments(), H100)
-    assert kernel.description.provider == "cublas+triton"
+    assert (kernel.description.provider, kernel.description.version) == ("cublas+triton", "12.8.0")
+    assert own.versions() == {"triton": "9.9", "cublas": "12.8.0"}
     scratch = kernel.workspace - WORKSPACE
     assert scratch > 0
     kernel.bind(0x5000_0000, 0)(5)
@@ -314,6 +315,19 @@ def test_cublas_is_called_as_cupy_binds_it():
         at = data.index(f"\0{name}(") if f"\0{name}(" in data else data.index(f"{name}(")
         signature = data[at : data.index(")", at)].split("(", 1)[1]
         assert len([part for part in signature.split(",") if part.strip()]) == count, (name, signature)
+
+
+def test_the_driver_is_called_as_cupy_binds_it():
+    """Names, and numbers of arguments by their documentation."""
+    pytest.importorskip("cupy")
+    from cupy.cuda import driver, runtime
+
+    for name, count in {"moduleLoadData": 1, "moduleGetFunction": 2, "moduleUnload": 1, "funcSetAttribute": 3,
+                        "launchKernel": 11}.items():  # fmt: skip
+        signature = getattr(driver, name).__doc__.split("(", 1)[1].split(")")[0]
+        assert len(signature.split(",")) == count, name
+    assert issubclass(driver.CUDADriverError, Exception)
+    assert {"malloc", "free", "memcpy", "memcpyHostToDevice", "streamSynchronize"} <= set(dir(runtime))
 
 
 def test_tables_and_status_are_told_apart():

@@ -231,6 +231,8 @@ def test_rope(dtype):
     plain = {"theta": 1e4, "scaling": "none"}
     low = [(0, 4, 0)]
     check("rope", {**plain, "seq_lens": [7, 9]}, [x], [y], lowers=low, out_lowers=low)
+    check("rope", {**plain, "seq_lens": [7, 9]}, [x[0]], [y[0]], lowers=[(4, 0)], out_lowers=[(4, 0)])
+    check("rope", plain, [x[1], np.arange(11)], [y[1]])
     llama = {"theta": 5e5, "scaling": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
              "original_length": 8192.0}  # fmt: skip
     check("rope", llama, [x, np.arange(11) ** 3 * 90], [y], tolerance=TOLERANCE[dtype] * 2)
