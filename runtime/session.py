@@ -45,6 +45,7 @@ class Session:
         self.bundle = bundle
         if devices is not None and len(devices) != len(bundle.memory):
             raise PlanFault(f"{len(devices)} devices are given for a plan of {len(bundle.memory)} sites")
+        self._chosen = executor is None and backend == "auto"
         self._executor = executor if executor is not None else _executor(bundle, backend, devices, no_peer)
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
         self._wanted = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
@@ -72,8 +73,8 @@ class Session:
         """What a user should be told of how the plan runs."""
         from runtime.kernels import native
 
-        told = native.note() if self.backend == "cpu" else None
-        return (*getattr(self._executor, "notes", ()), *([] if told is None else [told]))
+        told = [native.note(), _unused_gpus(self.bundle) if self._chosen else None] if self.backend == "cpu" else []
+        return (*getattr(self._executor, "notes", ()), *(note for note in told if note is not None))
 
     def close(self) -> None:
         """Gives back what the backend holds; nothing can be loaded, executed or offloaded afterwards."""
@@ -213,6 +214,15 @@ def _executor(bundle: Bundle, backend: str, devices: Sequence[int] | None, no_pe
     from runtime.executors.cpu import CpuExecutor
 
     return CpuExecutor(bundle)
+
+
+def _unused_gpus(bundle: Bundle) -> str | None:
+    """What to say where a plan for GPUs runs on the CPU although there are some."""
+    from runtime.executors.cuda_visible import cupy_installed, gpus_visible
+
+    if bundle.machine == HOST or not gpus_visible() or cupy_installed():
+        return None
+    return "GPUs are visible here, and unused without cupy: pip install 'einc[cuda12]'"
 
 
 def _gpus_wanted(bundle: Bundle) -> bool:

@@ -100,4 +100,5 @@ def test_the_backend_is_chosen(machine, visible, cupy, expected, plan, driver, m
     bundle = msgspec.structs.replace(decode(Path(plan).read_bytes()), machine=machine)
     with Session(bundle) as session:
         assert session.backend == expected
+        assert any("without cupy" in note for note in session.notes) is (visible > 0 and not cupy)
     assert not driver.leaks()
