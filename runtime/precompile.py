@@ -83,7 +83,7 @@ def sources(bundle: Bundle, architecture: str) -> tuple[Source, ...]:
 def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, architecture: str) -> None:
     number = int(architecture.removeprefix("sm_"))
     targets = {n: Target(n, architecture, divmod(number, 10), 0) for n in sorted(set(devices))}
-    tasks = forward(bundle, devices)
+    tasks = forward(bundle, devices=devices)
     steps = lay_out(bundle, tasks, devices, frozenset())
     memory = DeviceMemory(bundle, devices, [(site + 1) * _APART for site in range(len(devices))])
     slots = [(len(devices) + 1 + n) * _APART for n in range(len(steps.slots))]
