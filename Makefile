@@ -80,7 +80,7 @@ testbed: .venv/dev  ## exchange programs in reality: network namespaces with lim
 GPU_PYTHON_BIN ?= python3
 
 gpu-check:  ## correctness and speed on the GPU of this machine; writes docs/gpu-results.md
-	$(GPU_PYTHON_BIN) -m tests.gpu.check
+	$(GPU_PYTHON_BIN) tests/gpu
 
 # For a machine without a network: what it is likely to lack, for its version of Python.
 GPU_PYTHON ?= 3.12

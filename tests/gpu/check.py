@@ -1,7 +1,7 @@
 """`make gpu-check`: correctness and speed on whatever GPU is here, in under nine minutes, without a network.
 
-python -m tests.gpu.check                   everything, and docs/gpu-results.md
-python -m tests.gpu.check --only correctness --no-write
+python tests/gpu                   everything, and docs/gpu-results.md (or: python -m tests.gpu.check)
+python tests/gpu --only correctness --no-write
 
 Needs PyTorch, Triton, cupy, numpy, msgpack, click, rich; what else is missing may lie in `wheels/` (docs/cuda.md).
 Ends with 0 if all that was computed is right, 1 if not, and 69 where there is no GPU or a package is missing.
@@ -45,7 +45,7 @@ class Worker:
     """A process of `tests.gpu.worker` whose lines can be waited for."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tests.gpu.worker", *arguments]
+        command = [sys.executable, str(ROOT / "tests" / "gpu"), "worker", *arguments]
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._errors, text=True)
         self._lines: queue.Queue[str | None] = queue.Queue()

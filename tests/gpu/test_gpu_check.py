@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -317,6 +319,36 @@ def test_without_a_gpu_it_says_so(capsys):
     assert "no GPU" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("broken", "code"), [({}, 0), ({"same_bits": False}, 1)])
+def test_the_page_is_written_and_the_exit_code_tells(broken, code, tmp_path, monkeypatch, capsys):
+    page_file = tmp_path / "gpu-results.md"
+    monkeypatch.setattr(gpu_check, "RESULTS", page_file)
+    monkeypatch.setattr(gpu_check, "check_all", lambda findings, deadline: findings.checks.append(record(**broken)))
+    monkeypatch.setattr(gpu_check, "benchmark_all", lambda findings, deadline: findings.benchmarks.append(timing()))
+    assert gpu_check._run(None, write=True) == code
+    text = page_file.read_text()
+    assert "## Correctness" in text
+    assert "| LLaMA block, 8K tokens" in text
+    assert text in capsys.readouterr().out
+    page_file.unlink()
+    gpu_check._run("correctness", write=False)
+    assert not page_file.exists()
+
+
+def test_it_runs_from_anywhere_beside_other_packages_of_its_names(tmp_path):
+    for name in ("tests", "check", "models"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('another package')")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    script = str(ROOT / "tests" / "gpu")
+    found = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (69, "")
+    assert "no GPU" in found.stdout
+    worker = [sys.executable, script, "worker", "correctness", str(len(runs()))]  # no case is left
+    found = subprocess.run(worker, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -345,8 +377,6 @@ def test_wheels_are_unpacked(tmp_path):
 
 def test_all_that_the_check_imports_is_named_as_needed():
     """Third-party modules that compiling, running and reporting load, apart from those of competitors."""
-    import subprocess
-
     code = """
 import sys
 sys.path[:0] = ['.', 'tests/runtime']

@@ -1,7 +1,7 @@
 """What touches the GPU: a process that prints one JSON record per line, so that a lost device costs one case.
 
-python -m tests.gpu.worker correctness FIRST    all cases from this one on
-python -m tests.gpu.worker benchmark NAME
+python tests/gpu worker correctness FIRST    all cases from this one on
+python tests/gpu worker benchmark NAME
 """
 
 from __future__ import annotations
@@ -73,7 +73,3 @@ def main(arguments: list[str]) -> None:
     what, which = arguments
     for record in correctness(int(which)) if what == "correctness" else benchmark(which):
         print(json.dumps(record), flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,0 +1,34 @@
+"""`python tests/gpu`: the check, wherever it is run from and whatever other package is called `tests` there.
+
+python tests/gpu [--only correctness|benchmarks] [--no-write]
+python tests/gpu worker ...                                      what the check itself starts
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _find_own_modules() -> None:
+    """The checkout comes first, and its folder `tests` is the package of that name, which has no `__init__.py`."""
+    sys.path[:] = [str(ROOT), *(entry for entry in sys.path if Path(entry).resolve() != ROOT / "tests" / "gpu")]
+    if "tests" not in sys.modules:
+        own = types.ModuleType("tests")
+        own.__path__ = [str(ROOT / "tests")]
+        sys.modules["tests"] = own
+
+
+if __name__ == "__main__":
+    _find_own_modules()
+    if sys.argv[1:2] == ["worker"]:
+        from tests.gpu import worker
+
+        worker.main(sys.argv[2:])
+    else:
+        from tests.gpu import check
+
+        sys.exit(check.main(sys.argv[1:]))
