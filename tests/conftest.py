@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 # The suite is the same on every machine: also where there are GPUs, which `make gpu-check` is for.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# And from a script's background, where interrupts are ignored, by whatever is started as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,14 +5,18 @@ It imports next to nothing at the top, so that an interrupt while the rest is be
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; with no arguments given, take the process's own."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        _repeat_lost_interrupts()
     try:
         from einc.cli import output
 
@@ -27,6 +31,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 RARELY = 1_000_000
 """Objects made between two searches for cyclic garbage. Plans are millions of objects without cycles, and searching
 them again and again, as Python does by default, takes a third of the time of a large compilation."""
+
+
+MOMENT = 0.01
+"""Seconds until a lost interrupt comes again."""
+
+
+def _repeat_lost_interrupts() -> None:
+    """Interrupts again where Python lost an interrupt: what is raised in finalizers and callbacks is only printed."""
+    report = sys.unraisablehook
+
+    def interrupt_again() -> None:
+        import signal
+
+        time.sleep(MOMENT)
+        os.kill(os.getpid(), signal.SIGINT)  # which ends a wait, too; _thread.interrupt_main() would not
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            _thread.start_new_thread(interrupt_again, ())
+        else:
+            report(lost)
+
+    sys.unraisablehook = hook
 
 
 def _run(arguments: list[str], *, own_process: bool) -> None:

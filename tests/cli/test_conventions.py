@@ -185,6 +185,28 @@ def test_an_interrupt_while_reading_ends_with_130(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m.ein"]
 
 
+def test_an_interrupt_that_python_only_prints_comes_again() -> None:
+    """As in a finalizer, which may run anywhere; without more the program would go on."""
+    program = """
+import signal, sys, time
+from einc.cli import main
+from einc.cli.root import root
+
+class Lossy:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def make_context(*_):
+    Lossy()
+    time.sleep(60)
+
+root.make_context = make_context
+sys.exit(main.main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=50)
+    assert (done.returncode, done.stderr) == (130, b"einc: interrupted\n")
+
+
 def test_completion_answers_the_shell(start: Callable[..., subprocess.Popen[bytes]]) -> None:
     words = {"_EINC_COMPLETE": "bash_complete", "COMP_WORDS": "einc com", "COMP_CWORD": "1"}
     out, _ = start(env=words).communicate(timeout=60)

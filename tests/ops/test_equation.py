@@ -61,7 +61,8 @@ def brute_force(operator: Equation, arrays: list[np.ndarray]) -> np.ndarray:
         gathered.setdefault(tuple(at[name] for name in operator.result), []).append(results[-1])
     made = np.zeros(operator.outputs[0].shape, np.int64)
     for where, values in gathered.items():
-        made[where] = COMBINE[operator.aggregation or "sum"](values)
+        combined = COMBINE[operator.aggregation or "sum"](values)
+        made[where] = (combined + 2**63) % 2**64 - 2**63  # as 64-bit integers wrap around
     return made
 
 
