@@ -65,6 +65,7 @@ class CudaExecutor:
             origin = self._ready.layout.lanes[0].device
             self._start, self._end = (self._holdings.event(origin, timing=True) for _ in range(2))
             warm_up(self._driver, self._ready)
+            self._ready.status.clear()  # zeros may be what no input may have
             self._instance = captured(self._driver, self._holdings, self._ready)
 
     def fill(self, buffer: int, values: Array) -> None:

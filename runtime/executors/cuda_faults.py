@@ -10,6 +10,8 @@ from runtime.errors import KernelFault, MissingFault, RuntimeFault
 from runtime.executors.base import task_kind
 from runtime.executors.cuda_driver import OUT_OF_MEMORY, DriverError
 
+_CUPY = ("CUDARuntimeError", "CUDADriverError")
+
 
 @dataclass(frozen=True, slots=True)
 class Blame:
@@ -52,9 +54,9 @@ def plan_fault(error: Exception, what: str) -> RuntimeFault:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether CUDA or a library says so; cupy's and PyTorch's errors have that in their names."""
-    if isinstance(error, DriverError):
-        return error.status == OUT_OF_MEMORY
+    """Whether CUDA or a library says so: by CUDA's status, or in the name of the error, as cuBLAS's and PyTorch's."""
+    if isinstance(error, DriverError) or type(error).__name__ in _CUPY:
+        return bool(getattr(error, "status", None) == OUT_OF_MEMORY)
     return "OutOfMemory" in type(error).__name__
 
 

@@ -64,6 +64,10 @@ class StatusWords:
         bad = [complaint for complaint, word in zip(self._complaints, words, strict=True) if word]
         if not bad:
             return None
+        self.clear()
+        return min(bad, key=lambda complaint: complaint.step)
+
+    def clear(self) -> None:
+        """Nobody has complained."""
         for device, (pointer, _, size) in self._spans.items():
             self._driver.fill_bytes(device, pointer, 0, size)
-        return min(bad, key=lambda complaint: complaint.step)

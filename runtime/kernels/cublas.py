@@ -1,4 +1,7 @@
-"""Products of matrices by cuBLAS, through cupy's thin binding: f16, bf16, f32 and f64, summed in f32 or f64.
+"""Products of matrices by cuBLAS: f16, bf16, f32 and f64, summed in f32 or f64.
+
+The library is called directly. cupy's binding of it is of no use here: it refuses every call in a capture, and moves
+each product to cupy's own stream.
 
 A product takes its workspace from the executor: cuBLAS is then free of allocations in a capture, streams share nothing,
 and the same product has the same bits whenever it runs. Sums of 16-bit results are not split into 16-bit parts.
@@ -6,11 +9,12 @@ and the same product has the same bits whenever it runs. Sums of 16-bit results 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import os
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from runtime.errors import KernelFault, MissingFault
+from runtime.errors import MissingFault
 from runtime.kernels.gemm import Gemm
 from runtime.kernels.gpu_base import Launch
 
@@ -23,13 +27,42 @@ TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
 COMPUTE = {"f16": 68, "bf16": 68, "f32": 68, "f64": 70}
 """cublasComputeType: 32F and 64F."""
 
-NAMES = {
-    "create": 0, "destroy": 1, "getVersion": 1, "gemmStridedBatchedEx": 23, "setMathMode": 2, "setStream": 2,
-}  # fmt: skip
-"""What is called of cupy's binding, with how many arguments; a test holds it against the installed cupy."""
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 
+PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cublasCreate_v2": (_POINTER,),
+    "cublasDestroy_v2": (_POINTER,),
+    "cublasGetVersion_v2": (_POINTER, _POINTER),
+    "cublasSetMathMode": (_POINTER, _INT),
+    "cublasSetStream_v2": (_POINTER, _POINTER),
+    "cublasSetWorkspace_v2": (_POINTER, _POINTER, ctypes.c_size_t),
+    "cublasGemmEx": (
+        _POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, _INT, _INT,
+        _POINTER, _POINTER, _INT, _INT, _INT, _INT,
+    ),
+    "cublasGemmStridedBatchedEx": (
+        _POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER, _POINTER, _INT, _INT, _LONG, _POINTER, _INT, _INT, _LONG,
+        _POINTER, _POINTER, _INT, _INT, _LONG, _INT, _INT, _INT,
+    ),
+}  # fmt: skip
+"""What is called, and with what; all of it returns a status."""
+
+_NAMES = ("libcublas.so.13", "libcublas.so.12")
 _NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 _DEFAULT_ALGORITHM = -1
+_ALLOCATION_FAILED = 3
+_STATUS = {
+    1: "not initialized", 3: "allocation failed", 7: "invalid value", 8: "architecture mismatch", 11: "mapping error",
+    13: "execution failed", 14: "internal error", 15: "not supported",
+}  # fmt: skip
+
+
+class CublasError(Exception):
+    """What cuBLAS refused, and why."""
+
+
+class CublasOutOfMemory(CublasError):
+    """cuBLAS could not have the memory that it needs."""
 
 
 class Products(Protocol):
@@ -38,72 +71,85 @@ class Products(Protocol):
     def version(self, device: int) -> str: ...
 
     def launch(self, product: Gemm, pointers: tuple[int, int, int], workspace: int, device: int) -> Launch:
-        """Pointers to A, B and C; the device is current, and has a handle of its own."""
+        """Pointers to A, B and C, and to WORKSPACE bytes; the device is current, and has a handle of its own."""
 
     def close(self) -> None: ...
 
 
 class Cublas:
-    """See `Products`. Raises MissingFault where cupy or cuBLAS is not there."""
+    """See `Products`. `use` makes a device current. Raises MissingFault where cuBLAS is not there."""
 
-    def __init__(self) -> None:
-        try:
-            from cupy_backends.cuda.libs import cublas
-
-            cublas.gemmStridedBatchedEx  # noqa: B018 -- the library is loaded by the first look at it
-        except (ImportError, AttributeError) as error:
-            hint = "install CUDA's libraries, such as the package nvidia-cublas-cu12"
-            raise MissingFault("products of matrices need cuBLAS, which is not here", hint=hint) from error
-        self._library: Any = cublas
+    def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
+        self._use = use
+        self._library: Any = library if library is not None else _opened()
+        for name, arguments in PROTOTYPES.items():
+            function = getattr(self._library, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int
         self._handles: dict[int, int] = {}
-        self._set_workspace = _set_workspace()
         self._one = {"f32": ctypes.c_float(1), "f64": ctypes.c_double(1)}
         self._zero = {"f32": ctypes.c_float(0), "f64": ctypes.c_double(0)}
 
     def version(self, device: int) -> str:
-        number = int(self._library.getVersion(self._handle(device)))
-        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        number = ctypes.c_int()
+        self._call("cublasGetVersion_v2", self._handle(device), ctypes.addressof(number))
+        return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
     def launch(self, product: Gemm, pointers: tuple[int, int, int], workspace: int, device: int) -> Launch:
-        library, handle, p = self._library, self._handle(device), product
+        handle, p = self._handle(device), product
         scalar = "f64" if p.kind == "f64" else "f32"
-        arguments = (
-            handle, int(p.transpose_a), int(p.transpose_b), p.m, p.n, p.k, ctypes.addressof(self._one[scalar]),
-            pointers[0], TYPES[p.kind], p.lda, p.stride_a, pointers[1], TYPES[p.kind], p.ldb, p.stride_b,
-            ctypes.addressof(self._zero[scalar]), pointers[2], TYPES[p.result], p.ldc, p.stride_c, p.batch,
-            COMPUTE[p.kind], _DEFAULT_ALGORITHM,
+        one, zero = ctypes.addressof(self._one[scalar]), ctypes.addressof(self._zero[scalar])
+        (a, b, c), kind, result = pointers, TYPES[p.kind], TYPES[p.result]
+        shape = int(p.transpose_a), int(p.transpose_b), p.m, p.n, p.k
+        how = COMPUTE[p.kind], _DEFAULT_ALGORITHM
+        arguments: tuple[int, ...] = (
+            handle, *shape, one, a, kind, p.lda, b, kind, p.ldb, zero, c, result, p.ldc, *how,
         )  # fmt: skip
+        if p.batch != 1:
+            arguments = (
+                handle, *shape, one, a, kind, p.lda, p.stride_a, b, kind, p.ldb, p.stride_b,
+                zero, c, result, p.ldc, p.stride_c, p.batch, *how,
+            )  # fmt: skip
+        name = "cublasGemmEx" if p.batch == 1 else "cublasGemmStridedBatchedEx"
 
         def launch(stream: int) -> None:
-            library.setStream(handle, stream)
-            if self._set_workspace is not None and workspace:  # after the stream, which resets it
-                status = self._set_workspace(handle, workspace, WORKSPACE)
-                if status:
-                    raise KernelFault(f"cuBLAS does not take its workspace: status {status}")
-            library.gemmStridedBatchedEx(*arguments)
+            self._call("cublasSetStream_v2", handle, stream)
+            self._call("cublasSetWorkspace_v2", handle, workspace, WORKSPACE)  # after the stream, which resets it
+            self._call(name, *arguments)
 
         return launch
 
     def close(self) -> None:
-        while self._handles:
-            self._library.destroy(self._handles.popitem()[1])
+        with contextlib.ExitStack() as stack:  # one that fails keeps no other
+            while self._handles:
+                device, handle = self._handles.popitem()
+                stack.callback(self._call, "cublasDestroy_v2", handle)
+                stack.callback(self._use, device)
 
     def _handle(self, device: int) -> int:
+        """That of a device, which is current."""
         if device not in self._handles:
-            handle = int(self._library.create())
-            self._library.setMathMode(handle, _NO_REDUCED_PRECISION)
-            self._handles[device] = handle
+            made = ctypes.c_void_p()
+            self._call("cublasCreate_v2", ctypes.addressof(made))
+            handle = self._handles[device] = made.value or 0
+            self._call("cublasSetMathMode", handle, _NO_REDUCED_PRECISION)
         return self._handles[device]
 
+    def _call(self, name: str, *arguments: int) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            kind = CublasOutOfMemory if status == _ALLOCATION_FAILED else CublasError
+            raise kind(f"{name}: status {status} ({_STATUS.get(status, 'unknown')})")
 
-def _set_workspace() -> Any:
-    """cublasSetWorkspace of the library that cupy has loaded, which cupy does not bind; None where it is not found."""
-    for name in ("libcublas.so.13", "libcublas.so.12", "libcublas.so.11"):
-        try:
-            function = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW).cublasSetWorkspace_v2
-        except (OSError, AttributeError):
-            continue
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-        function.restype = ctypes.c_int
-        return function
-    return None
+
+def _opened() -> Any:
+    """The library: the one that is loaded already, that of NVIDIA's Python packages, or that of the system."""
+    names = list(_NAMES)
+    with contextlib.suppress(Exception):  # it comes with cupy 14, has errors of its own, and may find nothing
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        names.insert(0, load_nvidia_dynamic_lib("cublas").abs_path or names[0])
+    for name in names:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)
+    hint = "install CUDA's libraries, such as the package nvidia-cublas-cu12 (nvidia-cublas for CUDA 13)"
+    raise MissingFault("products of matrices need cuBLAS, which is not here", hint=hint)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from runtime.errors import KernelFault, MissingFault
 from runtime.kernels.gpu_base import Launch
+from runtime.kernels.triton_compile import HIDDEN
 
 STATIC_SHARED = 48 << 10
 """Bytes of shared memory that a kernel may have without being allowed more."""
@@ -17,6 +18,9 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 class ModuleDriver(Protocol):
     """Works on the current device."""
+
+    def use(self, device: int) -> None:
+        """Makes a device current."""
 
     def load(self, code: bytes, function: str, shared: int) -> tuple[int, int]:
         """A module and its function, which may use so much dynamic shared memory."""
@@ -43,6 +47,9 @@ class CupyModules:
             raise MissingFault("GPU kernels need cupy, which is not installed", hint=hint) from error
         self._driver: Any = driver
         self._runtime: Any = runtime
+
+    def use(self, device: int) -> None:
+        self._runtime.setDevice(device)
 
     def load(self, code: bytes, function: str, shared: int) -> tuple[int, int]:
         try:
@@ -74,9 +81,9 @@ class CupyModules:
 def launcher(
     driver: ModuleDriver, function: int, grid: int, warps: int, shared: int, pointers: Sequence[int]
 ) -> Launch:
-    """A launch whose parameters are these pointers, and two more of Triton's, which are 0."""
-    count = len(pointers) + 2
-    values = (ctypes.c_uint64 * count)(*pointers, 0, 0)
+    """A launch whose parameters are these pointers, and those that Triton adds, which are 0."""
+    count = len(pointers) + HIDDEN
+    values = (ctypes.c_uint64 * count)(*pointers, *[0] * HIDDEN)
     size = ctypes.sizeof(ctypes.c_uint64)
     addresses = (ctypes.c_uint64 * count)(*(ctypes.addressof(values) + size * n for n in range(count)))
     parameters, threads = ctypes.addressof(addresses), 32 * warps

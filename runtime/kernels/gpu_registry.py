@@ -100,7 +100,7 @@ class GpuKernels(PlannedKernels):
         self._compiler = triton_compile.version()
         self._binaries: dict[tuple[str, str], Binary] = {}
         self._functions: dict[tuple[int, str], int] = {}
-        self._loaded: list[int] = []
+        self._loaded: list[tuple[int, int]] = []  # device and module
         self._tables: dict[tuple[int, bytes], int] = {}
         self._cublas = ""
         self._attention = fused_attention.libraries()
@@ -130,18 +130,24 @@ class GpuKernels(PlannedKernels):
         return found
 
     def close(self) -> None:
-        while self._loaded:
-            self._modules.unload(self._loaded.pop())
-        while self._tables:
-            self._modules.release(self._tables.popitem()[1])
-        self._functions.clear()
-        if self._own_products is not None:
-            self._own_products.close()
+        """Everything is tried, also after a device was lost; the first error is raised in the end."""
+        with contextlib.ExitStack() as stack:
+            if self._own_products is not None:
+                stack.callback(self._own_products.close)
+            while self._tables:
+                (device, _), pointer = self._tables.popitem()
+                stack.callback(self._modules.release, pointer)
+                stack.callback(self._modules.use, device)
+            while self._loaded:
+                device, module = self._loaded.pop()
+                stack.callback(self._modules.unload, module)
+                stack.callback(self._modules.use, device)
+            self._functions.clear()
 
     @property
     def _products(self) -> Products:
         if self._own_products is None:
-            self._own_products = Cublas()
+            self._own_products = Cublas(self._modules.use)
         return self._own_products
 
     def prepared(self, plan: Plan, target: Target) -> GpuKernel:
@@ -199,7 +205,7 @@ class GpuKernels(PlannedKernels):
         key = (target.device, call.source.key)
         if key not in self._functions:
             module, function = self._modules.load(binary.code, binary.function, binary.shared)
-            self._loaded.append(module)
+            self._loaded.append((target.device, module))
             self._functions[key] = function
         pointers = [self._pointer(argument, memory, status, target) for argument in call.arguments]
         return launcher(self._modules, self._functions[key], call.grid, binary.warps, binary.shared, pointers)

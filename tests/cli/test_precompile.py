@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from runtime import precompile
 from runtime.bundle import decode
-from runtime.errors import MissingFault
 from runtime.kernels import kernel_cache, triton_compile
 from runtime.kernels.triton_compile import Binary
 
@@ -45,10 +45,7 @@ def test_kernels_need_a_plan_beside_which_they_are(einc):
 
 
 def test_no_compiler_is_told_before_any_work(einc, monkeypatch, tmp_path):
-    def missing():
-        raise MissingFault("kernels must be compiled, and Triton is not installed")
-
-    monkeypatch.setattr(triton_compile, "_triton", missing)
+    monkeypatch.setitem(sys.modules, "triton", None)
     result = einc("compile", FFN, "-o", tmp_path / "ffn.bin", "--precompile", "sm_80")
     assert result.code == 69
     assert "Triton is not installed" in result.err

@@ -430,6 +430,23 @@ def test_values_that_no_input_may_have(layout):
     assert not driver.leaks()
 
 
+def test_zeros_that_no_input_may_have_are_no_complaint():
+    """Kernels warm up on zeros, which may be wrong where ids are computed."""
+    text = "dim n = 6; dim d = 5; dim rows = 4; input ids : i64[n]; weight table : f32[rows, d]\n"
+    bundle = compiled(f"{text}output x = embedding(ids - 1, table)", 2, "f32")
+    for devices in (None, [0, 0]):
+        session, executor, driver = on_fake(bundle, devices)
+        table = np.arange(20, dtype="f4").reshape(4, 5)
+        session.load_all({"ids": np.array([1, 4, 2, 3, 1, 2]), "table": table})
+        session.execute()
+        assert np.array_equal(session.offload("x"), table[[0, 3, 1, 2, 0, 1]])
+        session.load("ids", np.array([1, 4, 2, 0, 1, 2]))
+        with pytest.raises(ValueFault, match="the embedding at site"):
+            session.execute()
+        executor.close()
+        assert not driver.leaks()
+
+
 def test_facts_say_who_runs_what():
     bundle = ffn(4)
     _, executor, driver = on_fake(bundle, [0, 0, 1, 1], FakeDriver(2))
