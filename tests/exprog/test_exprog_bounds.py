@@ -14,10 +14,11 @@ from scipy.optimize import linprog
 from einc.errors import ProgramError
 from einc.exprog.bounds import bound, verify
 from einc.exprog.bounds.counting import transfers
-from einc.exprog.bounds.cut import Cut, needed_in
-from einc.exprog.bounds.demand import Demand, demands_of
+from einc.exprog.bounds.cut import Cut, best_cut, needed_in
+from einc.exprog.bounds.demand import Demand
 from einc.exprog.bounds.fabric import fabric_of
 from einc.exprog.bounds.flow import flow
+from einc.exprog.bounds.outline import Outline, demands_of
 from einc.exprog.bounds.priced import Priced, Row
 from einc.exprog.evaluator import Evaluator
 from einc.exprog.naive import naive_body
@@ -311,6 +312,40 @@ def test_rank_equals_numpys(case):
         assert needed_in(demands, sites) >= needed
         if all(len(holding.aggregate) == 1 for holding in program.holdings):
             assert needed_in(demands, sites) == needed
+
+
+@few
+@given(machines_and_programs())
+def test_the_best_cut_is_the_best_of_all_sets(case):
+    machine, program = case
+    demands, fabric = demands_of(program), fabric_of(machine, program.gpus)
+    sets = [
+        mask_of(some) for size in range(1, len(fabric.sites)) for some in itertools.combinations(fabric.sites, size)
+    ]
+    worth = max((Cut(mask).worth(demands, fabric) for mask in sets if needed_in(demands, mask)), default=0.0)
+    found = best_cut(demands, fabric)
+    assert (0.0 if found is None else found.worth(demands, fabric)) == pytest.approx(worth)
+
+
+@few
+@given(machines_and_programs(), st.data())
+def test_demands_of_a_membership_are_those_of_its_sites(case, data):
+    """Sites named through a partition, chosen after the outline was made, count as if they were written out."""
+    _, program = case
+    members = tuple(sorted(data.draw(st.sets(st.integers(0, 3), min_size=1))))
+    chosen = data.draw(st.sets(st.integers(0, len(program.requirements) - 1)))
+    requirements = tuple(
+        Requirement(one.aggregate, (*one.targets, "P")) if number in chosen else one
+        for number, one in enumerate(program.requirements)
+    )
+    written = tuple(
+        Requirement(one.aggregate, tuple(sorted({*one.targets, *members}))) if number in chosen else one
+        for number, one in enumerate(program.requirements)
+    )
+    outline = Outline(dataclasses.replace(program, requirements=requirements))
+    found = outline.demands((Partition("P", len(members), members),))
+    expected = demands_of(dataclasses.replace(program, requirements=written))
+    assert found.signature() == expected.signature()
 
 
 @settings(max_examples=25, deadline=None)

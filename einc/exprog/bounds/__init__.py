@@ -13,9 +13,10 @@ from einc.exprog.bounds.certificate import Certificate, Nothing, Witness
 from einc.exprog.bounds.combining import best_combining
 from einc.exprog.bounds.counting import Counting
 from einc.exprog.bounds.cut import best_cut
-from einc.exprog.bounds.demand import demands_of
-from einc.exprog.bounds.fabric import fabric_of
+from einc.exprog.bounds.demand import Demands
+from einc.exprog.bounds.fabric import Fabric, fabric_of
 from einc.exprog.bounds.flow import flow
+from einc.exprog.bounds.outline import demands_of
 from einc.exprog.bounds.placement import least
 from einc.exprog.bounds.radius import Radius
 from einc.exprog.program import Partition, Program
@@ -32,7 +33,8 @@ def bound(program: Program, machine: Machine, whole_atoms: bool = False, thoroug
     requirement cannot be met.
     """
     if any(partition.members is None for partition in program.partitions):
-        return least(program, machine, lambda chosen, pains: _closed(chosen, machine, whole_atoms, thorough and pains))
+        fabric = fabric_of(machine, program.gpus)
+        return least(program, machine, lambda chosen, pains: _best(chosen, fabric, whole_atoms, thorough and pains))
     bare = Program(program.gpus, program.partitions, program.holdings, program.requirements, ())
     return _known(bare, machine, whole_atoms, thorough)
 
@@ -40,7 +42,7 @@ def bound(program: Program, machine: Machine, whole_atoms: bool = False, thoroug
 @lru_cache(maxsize=32)
 def _known(program: Program, machine: Machine, whole_atoms: bool, thorough: bool) -> Certificate:
     """The bound of a closed preamble; compilers and searches ask for it in turns."""
-    return _closed(program, machine, whole_atoms, thorough)
+    return _best(demands_of(program), fabric_of(machine, program.gpus), whole_atoms, thorough)
 
 
 def verify(certificate: Certificate, program: Program, machine: Machine) -> bool:
@@ -52,8 +54,7 @@ def verify(certificate: Certificate, program: Program, machine: Machine) -> bool
     return proved >= certificate.bound_ms * (1 - 1e-9)
 
 
-def _closed(program: Program, machine: Machine, whole_atoms: bool, thorough: bool) -> Certificate:
-    demands, fabric = demands_of(program), fabric_of(machine, program.gpus)
+def _best(demands: Demands, fabric: Fabric, whole_atoms: bool, thorough: bool) -> Certificate:
     witnesses: list[Witness | None] = [best_cut(demands, fabric), Counting(), best_combining(demands, fabric)]
     if thorough:
         witnesses.append(flow(demands, fabric))

@@ -58,12 +58,11 @@ def _traffic(demands: Demands) -> int:
 
 def _local(demands: Demands, sites: int) -> list[Forming]:
     """What is needed in a set of sites and held there, but in parts. Tangled aggregates are counted by rank alone."""
-    tangled = {name for tangle in demands.tangles for name, _ in tangle.wanted}
     return [
         entry
         for entry in demands.forming
         if entry.targets & sites
         and not entry.whole & sites
         and all(holder & sites for holder in entry.holders)
-        and entry.aggregate not in tangled
+        and not entry.tangled
     ]

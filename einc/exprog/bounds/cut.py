@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from einc.exprog.bounds.certificate import after_latency, bytes_text, rate_text
 from einc.exprog.bounds.demand import Demands, Tangle
@@ -46,8 +47,8 @@ class Cut:
 def best_cut(demands: Demands, fabric: Fabric) -> Cut | None:
     """The cut that proves most, of all or, on more than MOST_SITES sites, of a family of sensible ones."""
     best, found = 0.0, None
-    for sites in cuts(demands, fabric):
-        needed = needed_in(demands, sites)
+    chosen = cuts(demands, fabric)
+    for sites, needed in zip(chosen, _needed_in_all(demands, chosen), strict=True):
         if needed and needed > best * fabric.entering(sites)[0]:
             cut = Cut(sites)
             best, found = cut.worth(demands, fabric) - fabric.latency, cut
@@ -57,12 +58,7 @@ def best_cut(demands: Demands, fabric: Fabric) -> Cut | None:
 def cuts(demands: Demands, fabric: Fabric) -> Sequence[int]:
     """The sets of sites to try."""
     if len(fabric.sites) <= MOST_SITES:
-        chosen = (
-            mask_of(sites)
-            for count in range(1, len(fabric.sites))
-            for sites in itertools.combinations(fabric.sites, count)
-        )
-        return list(chosen)
+        return _all_sets(fabric.sites)
     singles = [1 << site for site in fabric.sites]
     runs = []
     length = 2
@@ -77,6 +73,30 @@ def cuts(demands: Demands, fabric: Fabric) -> Sequence[int]:
         for side in (mask, fabric.everything & ~mask)
         if side and side != fabric.everything
     ]
+
+
+@cache
+def _all_sets(sites: tuple[int, ...]) -> tuple[int, ...]:
+    """All sets of sites but none and all of them, small ones first."""
+    counts = range(1, len(sites))
+    return tuple(mask_of(some) for count in counts for some in itertools.combinations(sites, count))
+
+
+def _needed_in_all(demands: Demands, chosen: Sequence[int]) -> Sequence[float]:
+    """`needed_in` of many sets, up to rounding."""
+    if demands.tangles or max(chosen, default=0) >= 1 << 62:
+        return [needed_in(demands, sites) for sites in chosen]
+    import numpy as np
+
+    sets = np.array(chosen, np.int64)
+    needed = np.zeros(len(chosen))
+    for demand in demands.family:
+        lacking = np.zeros(len(chosen), bool)
+        for holder in demand.holders:
+            lacking |= sets & holder == 0
+        needed += demand.size * (lacking & (sets & demand.targets != 0))
+    found: list[float] = needed.tolist()
+    return found
 
 
 def needed_in(demands: Demands, sites: int) -> int:

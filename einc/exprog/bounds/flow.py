@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from einc.exprog.bounds.demand import Demand, Demands
-from einc.exprog.bounds.fabric import Fabric, enters, members
-from einc.exprog.bounds.priced import Priced, Row, holds
+from einc.exprog.bounds.fabric import Fabric, members
+from einc.exprog.bounds.priced import Priced, Row
 
 MOST_SITES = 10
 MOST_COLUMNS = 20_000
@@ -40,6 +43,38 @@ def flow(demands: Demands, fabric: Fabric) -> Priced | None:
     return program.witness()
 
 
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class _Cuts:
+    """All sets of sites but the empty one: which pairs enter and leave each, and which sites are inside."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.pairs = list(fabric.routes)
+        chosen = [mask for mask in range(1, fabric.everything + 1) if not mask & ~fabric.everything]
+        self.sets = np.array(chosen, np.int64)
+        self.place = {mask: number for number, mask in enumerate(chosen)}
+        source, end = (np.array([pair[side] for pair in self.pairs]) for side in (0, 1))
+        here, there = (self.sets[:, None] >> sites & 1 for sites in (source, end))
+        self.into: Matrix = (there > here).astype(np.float64)
+        self.out_of: Matrix = (here > there).astype(np.float64)
+        self.inside: Matrix = (self.sets[:, None] >> np.array(fabric.sites) & 1).astype(np.float64)
+
+    def possible(self, demand: Demand) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """For which sets a demand has rows, by kind."""
+        lacking = [self.sets & holder == 0 for holder in demand.holders]
+        around = [~self.sets & holder == 0 for holder in demand.holders]
+        return {
+            "enter": (self.sets & demand.targets != 0) & np.logical_or.reduce(lacking),
+            "leave": np.logical_or.reduce(around) & (not demand.complete),
+        }
+
+
+@lru_cache(maxsize=4)
+def _cuts_of(fabric: Fabric) -> _Cuts:
+    return _Cuts(fabric)
+
+
 @dataclass(frozen=True, slots=True)
 class _Block:
     """The first columns of a demand: early and late transfers by pair (the same where no first site matters), and a."""
@@ -52,43 +87,27 @@ class _Block:
 class _Program:
     def __init__(self, demands: Demands, fabric: Fabric) -> None:
         import highspy as library
-        import numpy as np
 
         highspy: Any = library
-        self.np, self.demands, self.fabric = np, demands, fabric
+        self.demands, self.fabric, self.cuts = demands, fabric, _cuts_of(fabric)
         self.solver: Any = highspy.Highs()
         self.solver.silent()
         self.solver.setOptionValue("threads", 1)
         self.optimal = highspy.HighsModelStatus.kOptimal
-        self.pairs = list(fabric.routes)
         self.rows: list[Row | None] = []
         self.known: set[tuple[int, str, int]] = set()
         self.values: Any = None
         self.duals: Any = None
-        self.sets = [mask for mask in range(1, 1 << fabric.everything.bit_length()) if not mask & ~fabric.everything]
-        self.into = np.array([[enters(pair, mask) for pair in self.pairs] for mask in self.sets], dtype=np.float64)
-        self.out_of = np.array(
-            [[enters(pair, fabric.everything & ~mask) for pair in self.pairs] for mask in self.sets], dtype=np.float64
-        )
-        self.inside = np.array([[mask >> site & 1 for site in fabric.sites] for mask in self.sets], dtype=np.float64)
-        self.place = {mask: number for number, mask in enumerate(self.sets)}
         self.solver.addCol(1.0, 0.0, highspy.kHighsInf, 0, [], [])
         self.blocks = [self._columns(demand) for demand in demands.family]
-        # A row "enter", "leave" or "receive" is possible for these sets, by demand.
-        self.possible = [
-            {
-                kind: np.array([holds(Row(k, kind, mask, 1.0), demand, fabric) for mask in self.sets])
-                for kind in ("enter", "leave", "receive")
-            }
-            for k, demand in enumerate(demands.family)
-        ]
+        self.possible = [self.cuts.possible(demand) for demand in demands.family]
         self._resources()
         for position, demand in enumerate(demands.family):
             self._start(position, demand)
 
     def _columns(self, demand: Demand) -> _Block:
         """Transfers of a copy by pair; in two stages where several sites have atoms and several are targets."""
-        count = len(self.pairs)
+        count = len(self.cuts.pairs)
         start = self.solver.getNumCol()
         staged = not demand.complete and demand.targets.bit_count() > 1 and len(demand.holders) > 1
         size = count * (2 if staged else 1) + (len(self.fabric.sites) if staged else 0)
@@ -108,7 +127,7 @@ class _Program:
         widest = max(self.fabric.capacity[resource] for resource in used)
         self.resource_rows = []
         for resource in used:
-            crossing = [k for k, pair in enumerate(self.pairs) if resource in self.fabric.routes[pair]]
+            crossing = [k for k, pair in enumerate(self.cuts.pairs) if resource in self.fabric.routes[pair]]
             columns, values = [0], [-self.fabric.capacity[resource] / widest]
             for block, demand in zip(self.blocks, self.demands.family, strict=True):
                 for start in sorted({block.early, block.late}):
@@ -137,7 +156,8 @@ class _Program:
             return False
         self.known.add(key)
         block = self.blocks[row.demand]
-        crossing = [k for k, pair in enumerate(self.pairs) if row.covers(pair)]
+        crosses = self.cuts.out_of if row.kind == "leave" else self.cuts.into
+        crossing = np.flatnonzero(crosses[self.cuts.place[row.sites]]).tolist()
         starts = {"enter": sorted({block.early, block.late}), "leave": [block.early], "receive": [block.late]}[row.kind]
         columns = [start + k for start in starts for k in crossing]
         if row.kind != "enter":
@@ -151,32 +171,31 @@ class _Program:
         if self.solver.getModelStatus() != self.optimal:
             return False
         solution = self.solver.getSolution()
-        self.values = self.np.array(solution.col_value)
+        self.values = np.array(solution.col_value)
         self.duals = list(solution.row_dual)
         return True
 
     def add_violated(self) -> bool:
         """Add the rows that the solution violates most; whether there were any."""
         added = False
-        count, sites = len(self.pairs), len(self.fabric.sites)
+        count, sites = len(self.cuts.pairs), len(self.fabric.sites)
         for position, block in enumerate(self.blocks):
             early = self.values[block.early : block.early + count]
             late = self.values[block.late : block.late + count]
             both = early if block.first < 0 else early + late
-            for row in self._violated(position, "enter", self.into @ both):
+            for row in self._violated(position, "enter", self.cuts.into @ both):
                 added |= self._add(row)
             if block.first >= 0:
-                first = self.inside @ self.values[block.first : block.first + sites]
-                for row in self._violated(position, "leave", self.out_of @ early + first):
+                first = self.cuts.inside @ self.values[block.first : block.first + sites]
+                for row in self._violated(position, "leave", self.cuts.out_of @ early + first):
                     added |= self._add(row)
         return added
 
     def _violated(self, position: int, kind: Any, left: Any) -> Iterator[Row]:
-        np = self.np
         short = np.where(self.possible[position][kind], 1.0 - left, 0.0)
         for number in np.argsort(-short, kind="stable")[:_PER_ROUND]:
             if short[number] > _VIOLATED:
-                yield Row(position, kind, self.sets[int(number)], 0.0)
+                yield Row(position, kind, int(self.cuts.sets[number]), 0.0)
 
     def witness(self) -> Priced | None:
         """The dual solution as weights and prices."""

@@ -15,49 +15,50 @@ from collections.abc import Callable
 
 from einc.exprog.bounds.certificate import Certificate
 from einc.exprog.bounds.cut import MOST_SITES
-from einc.exprog.bounds.demand import demands_of
+from einc.exprog.bounds.demand import Demands
+from einc.exprog.bounds.outline import Outline
 from einc.exprog.program import Program
 from einc.machines.model import Machine
 
 MOST_CHOICES = 1000
 """Partial choices that are bounded before the search ends with what it has."""
 
-Bounded = Callable[[Program, bool], Certificate]
-"""The bound of a program, and whether to take pains."""
+Bounded = Callable[[Demands, bool], Certificate]
+"""The bound for demands, and whether to take pains."""
 
 
 def least(program: Program, machine: Machine, bounded: Bounded) -> Certificate:
     """The certificate of the membership with the least bound; its `memberships` may be incomplete where time ended."""
     sites = range(len(machine.sites)) if program.gpus is None else sorted(set(program.gpus))
-    order = itertools.count()
-    first = bounded(program, False)
+    outline, order = Outline(program), itertools.count()
+    first = bounded(outline.demands(program.partitions), False)
     if len(sites) > MOST_SITES:
         return first
-    queue = [(first.bound_ms, 0, next(order), program, first, False)]
+    queue = [(first.bound_ms, 0, next(order), program.partitions, first, False)]
     seen: set[tuple[frozenset[int], object]] = set()
     choices = 0
     while True:
         value, depth, _, chosen, certificate, final = heapq.heappop(queue)
-        position = next((k for k, one in enumerate(chosen.partitions) if one.members is None), None)
+        position = next((k for k, one in enumerate(chosen) if one.members is None), None)
         if final or choices >= MOST_CHOICES:
             names = {partition.name for partition in program.partitions if partition.members is None}
-            memberships = tuple((p.name, p.members) for p in chosen.partitions if p.name in names and p.members)
+            memberships = tuple((p.name, p.members) for p in chosen if p.name in names and p.members)
             return dataclasses.replace(certificate, memberships=memberships)
         if position is None:
             choices += 10
-            certificate = bounded(chosen, True)
+            certificate = bounded(outline.demands(chosen), True)
             heapq.heappush(queue, (max(value, certificate.bound_ms), depth, next(order), chosen, certificate, True))
             continue
-        partition = chosen.partitions[position]
-        taken = frozenset(site for other in chosen.partitions for site in other.members or ())
+        partition = chosen[position]
+        taken = frozenset(site for other in chosen for site in other.members or ())
         for members in itertools.combinations([site for site in sites if site not in taken], partition.size):
             filled = dataclasses.replace(partition, members=members)
-            partitions = (*chosen.partitions[:position], filled, *chosen.partitions[position + 1 :])
-            child = dataclasses.replace(chosen, partitions=partitions)
-            key = (taken.union(members), demands_of(child).signature())
+            child = (*chosen[:position], filled, *chosen[position + 1 :])
+            demands = outline.demands(child)
+            key = (taken.union(members), demands.signature())
             if key in seen:
                 continue
             seen.add(key)
-            certificate = bounded(child, False)
+            certificate = bounded(demands, False)
             choices += 1
             heapq.heappush(queue, (max(value, certificate.bound_ms), depth - 1, next(order), child, certificate, False))

@@ -33,7 +33,7 @@ def _journeys(demands: Demands, fabric: Fabric) -> Iterator[tuple[float, int, in
     distances: dict[int, dict[int, float]] = {}
     wanted = [(demand.largest, demand.holders, demand.targets, 0.0) for demand in demands.family]
     wanted += [
-        (entry.size, entry.holders, entry.targets, 3 * entry.size / fastest)
+        (entry.largest, entry.holders, entry.targets, 3 * entry.largest / fastest)
         for entry in demands.forming
         if not entry.whole
     ]
