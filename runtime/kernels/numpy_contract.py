@@ -2,8 +2,9 @@
 
 More than two operands are contracted in pairs, the smallest intermediate first. A pair is one `np.matmul` into the
 result: indices are grouped as batch, rows, columns and summed, and every group is seen as one dimension where the
-strides allow it. Where they do not, leading rows or columns become batches, and only then is an operand copied. 16-bit
-floats are widened first (numpy's own product of float16 matrices is hundreds of times slower than that of float32).
+strides allow it. Where they do not, leading rows or columns become batches if large matrices are left; else the result
+is copied from one large product, or an operand is copied. 16-bit floats are widened first (numpy's own product of
+float16 matrices is hundreds of times slower than that of float32).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ Take = Callable[[Sequence[int], DType], Array]
 
 MIN_GROUP = 16
 """Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
+NARROW, DEEP = 256, 192
+"""The same where the copy is only of the result, and each of its elements is a sum of `DEEP` products or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def contraction(
 ) -> Kernel:
     """The kernel, with products that sum nothing left to a builder of maps, and elements converted by `move`.
 
-    With `add` its result is added to what the output holds; raises CannotAdd where no single call does that.
+    With `add` its result is added to what the output holds; raises CannotAdd where it cannot be.
     """
     output = single(outputs)
     source = text(attributes, ("equation",), "equation")
@@ -110,7 +113,7 @@ def build_added_contract(
 
 
 class CannotAdd(Exception):
-    """No single call adds to the result."""
+    """The result is no matrix product, or has to be rounded before it is added."""
 
 
 class _Contraction:
@@ -178,8 +181,9 @@ class _Contraction:
         if not _mergeable(b, summed):
             alternative = tuple(name for name in b.names if name in summed)
             summed = alternative if _mergeable(a, alternative) or not _mergeable(a, summed) else summed
-        loose_rows, rows = self._split(rows, a, c)
-        loose_columns, columns = self._split(columns, b, c)
+        deep = math.prod(self._shape(summed)) >= DEEP
+        loose_rows, rows = self._split(rows, a, c, deep)
+        loose_columns, columns = self._split(columns, b, c, deep)
         batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
         left = self._matrices(a, batch, rows, summed)
         right = self._matrices(b, batch, summed, columns)
@@ -188,11 +192,14 @@ class _Contraction:
             if _blas_ready(target):
                 self.calls.append(self._product(left, right, target, c))
                 return
-        if self.added_to is c:
+        if self.added_to is c and c.array.dtype != self.dtype:
             raise CannotAdd
         temporary = Operand((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
         self.calls.append(blas.product(left, right, _grouped(temporary, batch, rows, columns)))
-        self._store(temporary, c)
+        if self.added_to is c:
+            self.calls.append((np.add, [c.array, indices.aligned(temporary.array, temporary.names, c.names), c.array]))
+        else:
+            self._store(temporary, c)
 
     def _product(self, left: Array, right: Array, target: Array, result: Operand) -> Resolved:
         if self.added_to is not result:
@@ -202,12 +209,13 @@ class _Contraction:
             raise CannotAdd
         return call
 
-    def _split(self, group: Names, operand: Operand, result: Operand) -> tuple[Names, Names]:
+    def _split(self, group: Names, operand: Operand, result: Operand, deep: bool) -> tuple[Names, Names]:
         """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""
         start = 0
         while not (_mergeable(operand, group[start:]) and _mergeable(result, group[start:])):
             start += 1
-        large_enough = min(MIN_GROUP, math.prod(self._shape(group)))
+        least = NARROW if deep and _mergeable(operand, group) else MIN_GROUP
+        large_enough = min(least, math.prod(self._shape(group)))
         return (group[:start], group[start:]) if math.prod(self._shape(group[start:])) >= large_enough else ((), group)
 
     def _matrices(self, operand: Operand, batch: Names, first: Names, second: Names) -> Array:

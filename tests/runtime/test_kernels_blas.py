@@ -73,7 +73,7 @@ def test_small_products_integers_and_odd_strides_are_left_to_numpy():
 
 
 @pytest.mark.usefixtures("library")
-def test_contractions_add_where_one_call_does():
+def test_contractions_add_what_is_a_matrix_product():
     rng = np.random.default_rng(0)
     a, b, c = (rng.standard_normal(shape).astype("f4") for shape in ((70, 5, 61), (61, 5, 67), (70, 67)))
     kernel = build_added_contract({"equation": "i h k, k h j -> i j"}, [a, b], [before := c.copy()])
@@ -85,3 +85,15 @@ def test_contractions_add_where_one_call_does():
     assert build_added_contract({"equation": "i h k, k h j -> i j"}, [a.astype("f2"), b.astype("f2")], [half]) is None
     assert build_added_contract({"equation": "i j, i j -> i j"}, [c, c], [c.copy()]) is None
     assert build_added_contract({"equation": "i j -> i"}, [c], [np.zeros(70, "f4")]) is None
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
+def test_results_in_parts_are_added_from_one_product(dtype):
+    rng = np.random.default_rng(1)
+    shapes = ((41, 197), (3, 43, 197), (3, 41, 43))
+    a, b, c = ((9 * rng.standard_normal(shape)).astype(dtype) for shape in shapes)
+    kernel = build_added_contract({"equation": "t m, h d m -> h t d"}, [a, b], [after := c.copy()])
+    kernel.bind(np.empty(kernel.scratch, np.uint8))()
+    exact = c.astype("f8") + np.einsum("tm,hdm->htd", a.astype("f8"), b)
+    assert np.abs(after - exact).max() <= {"f4": 2e-2, "f8": 1e-10, "i8": 0}[dtype]

@@ -134,6 +134,23 @@ def test_large_matrices_need_no_scratch():
         assert kernel.scratch == 0, equation
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ml_dtypes.bfloat16, "int32"], ids=str)
+@pytest.mark.parametrize(
+    "equation", ["t m, h d m -> h t d", "h d m, m t -> h t d", "b t m, h d m -> h b t d", "t m, d h m -> t h d"]
+)
+def test_results_in_parts_are_copied_from_one_product(equation, dtype):
+    """Sums of many products whose result is no single matrix: heads first, with odd extents."""
+    rng = np.random.default_rng(11)
+    sizes = {"t": 37, "m": 211, "h": 3, "d": 43, "b": 2}
+    left, _ = equation.split("->")
+    arrays = [draw(rng, [sizes[n] for n in part.split()], dtype) for part in left.split(",")]
+    expected = reference(equation, arrays)
+    output = np.full(expected.shape, 77).astype(dtype)
+    run("contract", {"equation": equation}, arrays, output)
+    tolerance = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-5, "float64": 1e-12}.get(np.dtype(dtype).name, 0)
+    np.testing.assert_allclose(output.astype(expected.dtype), expected, atol=tolerance * np.abs(expected).max())
+
+
 def test_products_accumulate_wider_than_they_are_stored():
     a = np.full((1, 5000), 1, "f2")
     out = np.empty((1, 1), "f2")
