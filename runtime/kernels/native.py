@@ -3,7 +3,7 @@
 This is the one file that knows how LLVM is run (llvmlite, the extra `fast`). What is compiled are modules that our own
 emitters build, step by step, from scalar programs that `program.parse` has read: a closed set of functions, positions
 and numbers. No text of a plan becomes code. A module has one function that takes the address of 64-bit arguments.
-Compiling takes some ten milliseconds, once per process, so nothing is kept on disk.
+Compiling takes some tens of milliseconds, once per process, so nothing is kept on disk.
 """
 
 from __future__ import annotations
