@@ -72,11 +72,13 @@ def _aligned(name: str, descs: Sequence[TensorDesc], places: Sequence[int], prog
     if widest is None:
         first = descs[0]
         position, other = next((p, d) for p, d in zip(places, descs, strict=True) if not _comparable(d, first))
-        missing = next(dim for dim in other.dims if dim not in first.dims)
+        extra = next(dim for dim in other.dims if dim not in first.dims)
+        lacking = next(dim for dim in first.dims if dim not in other.dims)
         raise OperatorError(
-            f"{name}: operand {position + 1} has dimension '{missing}' that {first} lacks, and not all of its own",
+            f"{name}: operand {position + 1}, {other}, has dimension '{extra}' but not '{lacking}' of {first}",
             argument=position,
-            hint="one operand's dimensions must include the other's; an index equation can combine these",
+            hint="dimensions are aligned by name, and one operand's must include the other's; "
+            "the left side of an index equation names them",
         )
     labels = unique(widest.dims)
     inputs = []
