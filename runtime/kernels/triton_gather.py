@@ -8,8 +8,8 @@ import numpy as np
 
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
-from runtime.errors import PlanFault
-from runtime.kernels.base import attribute, dtype_name, integers, single
+from runtime.kernels.base import dtype_name
+from runtime.kernels.gather_signature import Append, Embedding
 from runtime.kernels.triton_source import Argument, Operand, Plan, ScratchPlan, Status, Table, assembled, operands, wide
 from runtime.kernels.triton_tiles import Tiles, elementwise
 
@@ -24,18 +24,8 @@ def plan_embedding(
     output_blocks: Sequence[Block],
 ) -> Plan:
     """Rows of the table by id; zeros for the ids of rows that the block of the table lacks."""
-    if len(inputs) != 2:
-        raise PlanFault(f"embedding has two inputs, found {len(inputs)}")
-    (ids, table), target = inputs, single(outputs)
-    vocabulary = attribute(attributes, ("vocabulary",), "vocabulary", int)
-    assert isinstance(vocabulary, int)
-    if ids.dtype.kind != "i" or table.ndim != 2 or table.dtype != target.dtype or table.dtype == np.bool_:
-        raise PlanFault(f"embedding of {ids.dtype}{ids.shape} in {table.dtype}{table.shape} as {target.dtype}")
-    if target.shape != (*ids.shape, table.shape[1]):
-        raise PlanFault(f"embedding of shape {ids.shape} in {table.shape} into {target.shape}")
-    lower, upper = input_blocks[1].lower[0], input_blocks[1].upper[0]
-    if upper - lower != len(table) or upper > vocabulary:
-        raise PlanFault(f"embedding with {len(table)} rows, {lower} to {upper} of {vocabulary}")
+    parsed = Embedding.parse(attributes, inputs, outputs, input_blocks)
+    ids, table, target, vocabulary, lower = parsed.ids, parsed.table, parsed.target, parsed.vocabulary, parsed.lower
     bits = _MOVED[table.dtype.itemsize]
     rank = target.ndim
     views = [ids[..., None], table[(None,) * (rank - 1) + (0,)], target]
@@ -56,7 +46,7 @@ def plan_embedding(
         f"value = tl.load({row.at(tiles.subscripts(row))} + number * {stride}, mask=found{masked}, other=0)",
         f"tl.store({y.at(at)}, value{f', mask={inside}' if inside else ''})",
     ]
-    title = f"rows {lower} to {upper} of a vocabulary of {vocabulary}"
+    title = f"rows {lower} to {lower + len(table)} of a vocabulary of {vocabulary}"
     status = [("status", Status(), "i32")]
     call = assembled("embedding", title, [number, row, y], target.shape, lines, tiles.count(), tables=status)
     return Plan((call,), complaint=f"an id is outside of the vocabulary: ids are 0 to {vocabulary - 1}")
@@ -74,16 +64,8 @@ def plan_append(
     Every row of the block first learns which new row comes last there, if any (a maximum of integers, which is the same
     in whatever order it is taken), and then all rows are written once.
     """
-    if len(inputs) != 3:
-        raise PlanFault(f"append has three inputs, found {len(inputs)}")
-    (cache, new, positions), target = inputs, single(outputs)
-    if cache.shape != target.shape or cache.dtype != target.dtype or new.dtype != target.dtype or cache.ndim != 3:
-        raise PlanFault(f"append to {cache.dtype}{cache.shape} as {target.dtype}{target.shape}")
-    if new.ndim != 3 or new.shape[::2] != cache.shape[::2] or positions.shape != new.shape[1:2]:
-        raise PlanFault(f"append of {new.shape} at {positions.shape} positions to {cache.shape}")
-    if positions.dtype.kind != "i":
-        raise PlanFault("append takes integer positions")
-    extents, origins = _sequences(attributes, cache, new, input_blocks, output_blocks)
+    parsed = Append.parse(attributes, inputs, outputs, input_blocks, output_blocks)
+    cache, new, positions, target = parsed.cache, parsed.new, parsed.positions, parsed.target
     rows, count = cache.shape[1], new.shape[1]
     scratch = ScratchPlan()
     (latest,) = operands([scratch.take((rows,), np.dtype(np.int32))], ["i32"], ["latest"])
@@ -94,8 +76,8 @@ def plan_append(
     )  # fmt: skip
     (place,) = operands([positions], [dtype_name(positions)], ["positions"])
     tables: list[tuple[str, Argument, str]] = [
-        ("extents", Table.of(extents), "i64"),
-        ("origins", Table.of(origins), "i64"),
+        ("extents", Table.of(parsed.extents), "i64"),
+        ("origins", Table.of(parsed.origins), "i64"),
         ("status", Status(), "i32"),
     ]
     body = [
@@ -128,31 +110,6 @@ def plan_append(
     ]
     write = assembled("append", f"{count} new rows", [old, fresh, line, y], target.shape, lines, tiles.count())
     return Plan((clear, mark, write), scratch.size, "a position is outside of its sequence of the cache")
-
-
-def _sequences(
-    attributes: Mapping[str, Attribute],
-    cache: Array,
-    new: Array,
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> tuple[Array, Array]:
-    """For every new row the extent of its sequence of the cache, and where that begins in the block."""
-    allowed = ("cache_lens", "new_lens")
-    cache_lens, new_lens = (np.array(integers(attributes, allowed, name), np.int64) for name in allowed)
-    if len(cache_lens) != len(new_lens):
-        raise PlanFault("append has as many sequences of new rows as of the cache")
-    low, up = output_blocks[0].lower[1], output_blocks[0].upper[1]
-    first, last = input_blocks[1].lower[1], input_blocks[1].upper[1]
-    cache_ends, new_ends = np.cumsum(cache_lens), np.cumsum(new_lens)
-    if up - low != cache.shape[1] or last - first != new.shape[1] or up > cache_ends[-1] or last > new_ends[-1]:
-        raise PlanFault(f"append of new rows {first} to {last} to rows {low} to {up}, which are not there")
-    begun, ended = np.searchsorted(cache_ends, low, side="right"), np.searchsorted(cache_ends, up)
-    if first > new_ends[begun] - new_lens[begun] or last < new_ends[ended]:
-        raise PlanFault(f"append to rows {low} to {up} lacks new rows: it has {first} to {last}")
-    sequence = np.searchsorted(new_ends, np.arange(first, last), side="right")
-    extents = cache_lens[sequence]
-    return extents, cache_ends[sequence] - extents - low
 
 
 def _masked(mask: str) -> str:

@@ -17,7 +17,8 @@ import numpy as np
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import PlanFault
-from runtime.kernels.base import attribute, integers, single
+from runtime.kernels.base import single
+from runtime.kernels.gather_signature import concat_parts
 from runtime.kernels.pieces import merged
 from runtime.kernels.triton_source import (
     ALIGNMENT,
@@ -62,29 +63,8 @@ def plan_concat(
     input_blocks: Sequence[Block],
     output_blocks: Sequence[Block],
 ) -> Plan:
-    """Every input's part of the output, by the bounds of the blocks; what an input has beside that is not looked at."""
-    target = single(outputs)
-    allowed = ("axis", "extents")
-    axis, extents = attribute(attributes, allowed, "axis", int), integers(attributes, allowed, "extents")
-    assert isinstance(axis, int)
-    if not 0 <= axis < target.ndim or len(extents) != len(inputs):
-        raise PlanFault(f"concat of {len(inputs)} inputs and {len(extents)} extents along axis {axis}")
-    origin, reached = output_blocks[0].lower[axis], 0
-    sources, goals = [], []
-    for offset, array, block in zip(accumulate(extents[:-1], initial=0), inputs, input_blocks, strict=True):
-        start, stop = offset + block.lower[axis] - origin, offset + block.upper[axis] - origin
-        low, up = max(start, 0), min(stop, target.shape[axis])
-        if low >= up:
-            continue
-        part = (slice(None),) * axis
-        goals.append(target[(*part, slice(low, up))])
-        sources.append(array[(*part, slice(low - start, up - start))])
-        if low != reached:
-            raise PlanFault(f"concat has nothing for positions {reached} to {low}")
-        reached = up
-    if reached != target.shape[axis]:
-        raise PlanFault(f"concat fills {reached} of {target.shape[axis]} positions")
-    return plan_moves(sources, goals)
+    """Every input's part of the output, by the bounds of the blocks."""
+    return plan_moves(*concat_parts(attributes, inputs, outputs, input_blocks, output_blocks))
 
 
 def plan_regroup(

@@ -13,10 +13,9 @@ import numpy as np
 
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
-from runtime.errors import PlanFault
-from runtime.kernels.base import attribute, dtype_name, single
+from runtime.kernels import select_signature
+from runtime.kernels.base import dtype_name
 from runtime.kernels.pieces import merged
-from runtime.kernels.ranking import INDEX
 from runtime.kernels.ranking import NOWHERE as _NOWHERE
 from runtime.kernels.triton_source import LANGUAGE, Call, Plan, assembled, operands, power_of_two, wide
 from runtime.kernels.triton_tiles import Tiles
@@ -70,12 +69,9 @@ def plan_argmax(
     output_blocks: Sequence[Block],
 ) -> Plan:
     """Indices and values without the axis."""
-    source, first = _searched("argmax", attributes, inputs, input_blocks)
-    if len(outputs) != 2 or any(output.shape != source.shape[:-1] for output in outputs):
-        raise PlanFault("argmax has two outputs with the dimensions of its input but the one it searches")
-    index, value = outputs
-    require_types(source, index, value)
-    return Plan((select_call("argmax", [source], [], value[..., None], index[..., None], first),))
+    found = select_signature.argmax(attributes, inputs, outputs, input_blocks)
+    values, indices = found.values[..., None], found.indices[..., None]
+    return Plan((select_call("argmax", [found.source], [], values, indices, found.first),))
 
 
 def plan_topk(
@@ -86,12 +82,8 @@ def plan_topk(
     output_blocks: Sequence[Block],
 ) -> Plan:
     """Values and indices, with as many along the last axis as the outputs have, filled up where there are fewer."""
-    source, first = _searched("topk", attributes, inputs, input_blocks)
-    if len(outputs) != 2 or outputs[0].shape != outputs[1].shape or outputs[0].shape[:-1] != source.shape[:-1]:
-        raise PlanFault("topk has two outputs of one shape, with lists in place of the dimension that it searches")
-    values, indices = outputs
-    require_types(source, indices, values)
-    return Plan((select_call("topk", [source], [], values, indices, first),))
+    found = select_signature.topk(attributes, inputs, outputs, input_blocks)
+    return Plan((select_call("topk", [found.source], [], found.values, found.indices, found.first),))
 
 
 def select_call(
@@ -157,19 +149,3 @@ def select_call(
     ]
     title = f"{name}: the first {count} of rows of {sources[0].shape[-1]}"
     return assembled(name, title, items, views[0].shape, lines, tiles.count(), KEYS[ranked])
-
-
-def _searched(
-    name: str, attributes: Mapping[str, Attribute], inputs: Sequence[Array], blocks: Sequence[Block]
-) -> tuple[Array, int]:
-    """The input with the axis that is searched moved to the end, and where the block begins along it."""
-    source, axis = single(inputs), attribute(attributes, ("axis",), "axis", int)
-    assert isinstance(axis, int)
-    if not 0 <= axis < source.ndim or len(blocks) != 1 or len(blocks[0].lower) != source.ndim:
-        raise PlanFault(f"{name} over axis {axis} of a tensor of {source.ndim} dimensions")
-    return np.moveaxis(source, axis, -1), blocks[0].lower[axis]
-
-
-def require_types(source: Array, index: Array, value: Array) -> None:
-    if dtype_name(index) != INDEX or value.dtype != source.dtype or dtype_name(source) == "bool":
-        raise PlanFault(f"numbers are ranked with indices of type {INDEX}")

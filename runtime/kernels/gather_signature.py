@@ -1,0 +1,128 @@
+"""Invocations of the kernels that move rows (`embedding`, `append`, `concat`): attributes, arrays and blocks held
+against each other, and what follows of where rows are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array
+from runtime.errors import PlanFault
+from runtime.kernels.base import attribute, integers, single
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """`table` has the rows from `lower` on of a vocabulary of so many; `target` gets one for each of `ids`."""
+
+    ids: Array
+    table: Array
+    target: Array
+    vocabulary: int
+    lower: int
+
+    @staticmethod
+    def parse(
+        attributes: Mapping[str, Attribute],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        input_blocks: Sequence[Block],
+    ) -> Embedding:
+        if len(inputs) != 2:
+            raise PlanFault(f"embedding has two inputs, found {len(inputs)}")
+        (ids, table), target = inputs, single(outputs)
+        vocabulary = attribute(attributes, ("vocabulary",), "vocabulary", int)
+        assert isinstance(vocabulary, int)
+        if ids.dtype.kind != "i" or table.ndim != 2 or table.dtype != target.dtype or table.dtype == np.bool_:
+            raise PlanFault(f"embedding of {ids.dtype}{ids.shape} in {table.dtype}{table.shape} as {target.dtype}")
+        if target.shape != (*ids.shape, table.shape[1]):
+            raise PlanFault(f"embedding of shape {ids.shape} in {table.shape} into {target.shape}")
+        lower, upper = input_blocks[1].lower[0], input_blocks[1].upper[0]
+        if upper - lower != len(table) or upper > vocabulary:
+            raise PlanFault(f"embedding with {len(table)} rows, {lower} to {upper} of {vocabulary}")
+        return Embedding(ids, table, target, vocabulary, lower)
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A block of a cache, and new rows for its sequences.
+
+    A new row at `positions[t]` of its sequence, which has `extents[t]` rows, belongs to row `positions[t] + origins[t]`
+    of the block, if it has that one.
+    """
+
+    cache: Array
+    new: Array
+    positions: Array
+    target: Array
+    extents: Array
+    origins: Array
+
+    @staticmethod
+    def parse(
+        attributes: Mapping[str, Attribute],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        input_blocks: Sequence[Block],
+        output_blocks: Sequence[Block],
+    ) -> Append:
+        if len(inputs) != 3:
+            raise PlanFault(f"append has three inputs, found {len(inputs)}")
+        (cache, new, positions), target = inputs, single(outputs)
+        allowed = ("cache_lens", "new_lens")
+        cache_lens, new_lens = (np.array(integers(attributes, allowed, name), np.int64) for name in allowed)
+        if cache.shape != target.shape or cache.dtype != target.dtype or new.dtype != target.dtype or cache.ndim != 3:
+            raise PlanFault(f"append to {cache.dtype}{cache.shape} as {target.dtype}{target.shape}")
+        if new.ndim != 3 or new.shape[::2] != cache.shape[::2] or positions.shape != new.shape[1:2]:
+            raise PlanFault(f"append of {new.shape} at {positions.shape} positions to {cache.shape}")
+        if positions.dtype.kind != "i" or len(cache_lens) != len(new_lens):
+            raise PlanFault("append takes integer positions, and as many sequences of new rows as of the cache")
+        low, up = output_blocks[0].lower[1], output_blocks[0].upper[1]
+        first, last = input_blocks[1].lower[1], input_blocks[1].upper[1]
+        cache_ends, new_ends = np.cumsum(cache_lens), np.cumsum(new_lens)
+        if up - low != cache.shape[1] or last - first != new.shape[1] or up > cache_ends[-1] or last > new_ends[-1]:
+            raise PlanFault(f"append of new rows {first} to {last} to rows {low} to {up}, which are not there")
+        begun, ended = np.searchsorted(cache_ends, low, side="right"), np.searchsorted(cache_ends, up)
+        if first > new_ends[begun] - new_lens[begun] or last < new_ends[ended]:
+            raise PlanFault(f"append to rows {low} to {up} lacks new rows: it has {first} to {last}")
+        sequence = np.searchsorted(new_ends, np.arange(first, last), side="right")
+        extents = cache_lens[sequence]
+        return Append(cache, new, positions, target, extents, cache_ends[sequence] - extents - low)
+
+
+def concat_parts(
+    attributes: Mapping[str, Attribute],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    input_blocks: Sequence[Block],
+    output_blocks: Sequence[Block],
+) -> tuple[list[Array], list[Array]]:
+    """Parts of the inputs, and the parts of the output that get them; what inputs have beside that is not looked at."""
+    target = single(outputs)
+    allowed = ("axis", "extents")
+    axis, extents = attribute(attributes, allowed, "axis", int), integers(attributes, allowed, "extents")
+    assert isinstance(axis, int)
+    if not 0 <= axis < target.ndim or len(extents) != len(inputs):
+        raise PlanFault(f"concat of {len(inputs)} inputs and {len(extents)} extents along axis {axis}")
+    origin, reached = output_blocks[0].lower[axis], 0
+    sources: list[Array] = []
+    goals: list[Array] = []
+    for offset, array, block in zip(itertools.accumulate(extents[:-1], initial=0), inputs, input_blocks, strict=True):
+        start, stop = offset + block.lower[axis] - origin, offset + block.upper[axis] - origin
+        low, up = max(start, 0), min(stop, target.shape[axis])
+        if low >= up:
+            continue
+        part = (slice(None),) * axis
+        goal, source = target[(*part, slice(low, up))], array[(*part, slice(low - start, up - start))]
+        if low != reached or goal.shape != source.shape or goal.dtype != source.dtype:
+            raise PlanFault(f"concat of {source.dtype}{source.shape} into {goal.dtype}{goal.shape} at {low}")
+        sources.append(source)
+        goals.append(goal)
+        reached = up
+    if reached != target.shape[axis]:
+        raise PlanFault(f"concat fills {reached} of {target.shape[axis]} positions")
+    return sources, goals
