@@ -17,10 +17,14 @@ from runtime.errors import KernelFault, PlanFault, RuntimeFault, ValueFault
 from runtime.executors import pool
 from runtime.executors.arena import Arenas, aligned_bytes
 from runtime.executors.base import Record, task_kind
+from runtime.executors.dependencies import dependencies
 from runtime.executors.forwarding import forward
 from runtime.executors.host import cores, require_memory, single_threaded_blas
+from runtime.executors.replicas import share
 from runtime.executors.schedule import TaskGraph
+from runtime.executors.sums import add_up
 from runtime.kernels.base import Kernel, Run
+from runtime.kernels.numpy_contract import build_added_contract
 from runtime.kernels.pieces import Resolved, runner
 from runtime.kernels.registry import prepare, prepare_merge
 from runtime.merges import groups
@@ -51,13 +55,21 @@ class CpuExecutor:
         self.workers = workers or cores()
         self._arenas = Arenas(bundle)
         self._groups = groups(bundle)
-        self._tasks = bundle.tasks if copies else forward(bundle)
+        self._tasks, self._added = bundle.tasks, frozenset[int]()
+        if not copies:
+            self._spare_moves()
         self._kernels = [self._prepared(number, task) for number, task in enumerate(self._tasks)]
-        self._graph = TaskGraph.of(self._tasks, [kernel.nanoseconds for kernel in self._kernels], ranks)
+        after = [task.after for task in self._tasks] if copies else dependencies(bundle, self._tasks)
+        self._graph = TaskGraph.of(after, [kernel.nanoseconds for kernel in self._kernels], ranks)
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
+
+    def _spare_moves(self) -> None:
+        """Leaves out what need not be done where all sites share one memory."""
+        summed, self._added = add_up(self.bundle, forward(self.bundle), self.workers, self._can_add)
+        self._tasks = share(self.bundle, forward(self.bundle, summed))
 
     def fill(self, buffer: int, values: Array) -> None:
         np.copyto(self._arenas.buffers[buffer], values, casting="unsafe")
@@ -92,9 +104,15 @@ class CpuExecutor:
     def _is_fence(self, number: int) -> bool:
         return isinstance(self._tasks[number], FenceTask)
 
+    def _can_add(self, task: KernelTask, target: Region) -> bool:
+        operation, views = self.bundle.operations[task.operation], self._arenas.views
+        if operation.kernel != "contract":
+            return False
+        return build_added_contract(operation.kernel_attributes, views(task.reads), views([target])) is not None
+
     def _prepared(self, number: int, task: AnyTask) -> Kernel:
         try:
-            return self._kernel(task)
+            return self._adding(task) if number in self._added else self._kernel(task)
         except PlanFault as fault:
             fault.where = f"tasks[{number}], {task_kind(task)} for {task.serves}" + (
                 f", {fault.where}" if fault.where else ""
@@ -124,6 +142,22 @@ class CpuExecutor:
         if isinstance(task, CopyTask):
             return _moves(views(task.reads), views(task.writes))
         return Kernel(lambda _: runner([]))
+
+    def _adding(self, task: AnyTask) -> Kernel:
+        """A product that adds to its result; by a detour where its operands turn out not to be laid out for it."""
+        assert isinstance(task, KernelTask)
+        operation, views = self.bundle.operations[task.operation], self._arenas.views
+        attributes, reads, target = operation.kernel_attributes, views(task.reads), self._arenas.view(task.writes[0])
+        kernel = build_added_contract(attributes, reads, [target])
+        if kernel is not None:
+            return kernel
+        product = np.empty_like(target)
+        kernel = prepare(operation.kernel, attributes, reads, [product])
+
+        def bind(memory: Array) -> Run:
+            return runner([(kernel.bind(memory), []), (np.add, [target, product, target])])
+
+        return Kernel(bind, kernel.scratch, kernel.nanoseconds)
 
     def _fault(self, error: pool.TaskError) -> KernelFault:
         if error.task < 0:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from runtime.boxes import inside
 from runtime.bundle import (
     ITEMSIZE,
     AggregateTask,
@@ -30,13 +31,16 @@ MAX_SHARING = 1 << 20
 """Pairs of buffers that share bytes; plans with more run as they are."""
 
 
-def forward(bundle: Bundle, devices: Sequence[int] | None = None) -> tuple[AnyTask, ...]:
+def forward(
+    bundle: Bundle, tasks: Sequence[AnyTask] | None = None, *, devices: Sequence[int] | None = None
+) -> tuple[AnyTask, ...]:
     """The tasks of a validated bundle, with as many transfers as possible replaced by fences.
 
-    `devices` tells which sites share a memory: those of one device. Without it, all do.
+    `tasks` are the bundle's own unless it is run otherwise already. `devices` tells which sites share a memory: those
+    of one device. Without it, all do.
     """
-    sharing = _sharing(bundle)
-    return bundle.tasks if sharing is None else _Forwarding(bundle, sharing, devices).run()
+    own, sharing = bundle.tasks if tasks is None else tuple(tasks), _sharing(bundle)
+    return own if sharing is None else _Forwarding(bundle, own, sharing, devices).run()
 
 
 def reads_of(task: AnyTask) -> tuple[Region, ...]:
@@ -52,10 +56,16 @@ def writes_of(task: AnyTask) -> tuple[Region, ...]:
 
 
 class _Forwarding:
-    def __init__(self, bundle: Bundle, sharing: Sequence[Sequence[int]], devices: Sequence[int] | None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        tasks: Sequence[AnyTask],
+        sharing: Sequence[Sequence[int]],
+        devices: Sequence[int] | None,
+    ) -> None:
         sites = devices or [0] * len(bundle.memory)
         self.devices = [sites[buffer.site] for buffer in bundle.buffers]
-        self.tasks = list(bundle.tasks)
+        self.tasks = list(tasks)
         self.sharing = sharing
         self.fixed = {region.buffer for output in bundle.outputs for region in output.regions}
         self.reads: dict[int, set[int]] = defaultdict(set)  # buffer -> tasks
@@ -105,10 +115,10 @@ class _Forwarding:
             if reader <= number:
                 continue
             regions = (region for region in reads_of(self.tasks[reader]) if region.buffer == written.buffer)
-            touching = [region for region in regions if _overlap(region.block, written.block)]
+            touching = [region for region in regions if overlap(region.block, written.block)]
             if touching and rewritten is not None and reader > rewritten:
                 return readers if self._covers(rewritten, written) else None
-            if not all(_inside(region.block, written.block) for region in touching):
+            if not all(inside(region.block, written.block) for region in touching):
                 return None
             if touching:
                 readers.append(reader)
@@ -116,12 +126,12 @@ class _Forwarding:
 
     def _covers(self, writer: int, region: Region) -> bool:
         writes = writes_of(self.tasks[writer])
-        return any(write.buffer == region.buffer and _inside(region.block, write.block) for write in writes)
+        return any(write.buffer == region.buffer and inside(region.block, write.block) for write in writes)
 
     def _touches(self, writer: int, region: Region, buffer: int) -> bool:
         """Whether a task's writes to `buffer` can hit the region: where the buffer is another one, by its bytes."""
         return buffer != region.buffer or any(
-            write.buffer == buffer and _overlap(write.block, region.block) for write in writes_of(self.tasks[writer])
+            write.buffer == buffer and overlap(write.block, region.block) for write in writes_of(self.tasks[writer])
         )
 
     def _wait(self, writer: int, readers: Sequence[int]) -> None:
@@ -133,7 +143,7 @@ def _redirected(task: AnyTask, transfer: TransferTask) -> AnyTask:
     """The task with its reads inside what the transfer wrote taken from the source, and waiting for the transfer."""
 
     def source(region: Region) -> Region:
-        if region.buffer == transfer.write.buffer and _inside(region.block, transfer.write.block):
+        if region.buffer == transfer.write.buffer and inside(region.block, transfer.write.block):
             return Region(transfer.read.buffer, region.block)
         return region
 
@@ -168,9 +178,5 @@ def _sharing(bundle: Bundle) -> list[list[int]] | None:
     return sharing
 
 
-def _overlap(one: Block, other: Block) -> bool:
+def overlap(one: Block, other: Block) -> bool:
     return all(a < d and c < b for a, b, c, d in zip(one.lower, one.upper, other.lower, other.upper, strict=True))
-
-
-def _inside(inner: Block, outer: Block) -> bool:
-    return all(c <= a and b <= d for a, b, c, d in zip(inner.lower, inner.upper, outer.lower, outer.upper, strict=True))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runtime.bundle import AnyTask
-
 OVERHEAD_NS = 2000.0
 """What it takes to start any task."""
 
@@ -22,18 +20,18 @@ class TaskGraph:
     ranks: tuple[float, ...]
 
     @staticmethod
-    def of(tasks: Sequence[AnyTask], nanoseconds: Sequence[float], ranks: Sequence[float] | None = None) -> TaskGraph:
-        """Unless ranks are given, a task's rank is the time of the longest chain of tasks that it starts."""
-        successors: list[list[int]] = [[] for _ in tasks]
-        for number, task in enumerate(tasks):
-            for earlier in task.after:
+    def of(
+        after: Sequence[Sequence[int]], nanoseconds: Sequence[float], ranks: Sequence[float] | None = None
+    ) -> TaskGraph:
+        """From what every task waits for. Unless ranks are given, they are the times of the longest chains of tasks."""
+        successors: list[list[int]] = [[] for _ in after]
+        for number, earlier_tasks in enumerate(after):
+            for earlier in earlier_tasks:
                 successors[earlier].append(number)
         if ranks is None:
-            lengths = [0.0] * len(tasks)
-            for number in range(len(tasks) - 1, -1, -1):
+            lengths = [0.0] * len(after)
+            for number in range(len(after) - 1, -1, -1):
                 rest = max((lengths[later] for later in successors[number]), default=0.0)
                 lengths[number] = OVERHEAD_NS + nanoseconds[number] + rest
             ranks = lengths
-        return TaskGraph(
-            tuple(map(tuple, successors)), tuple(len(task.after) for task in tasks), tuple(nanoseconds), tuple(ranks)
-        )
+        return TaskGraph(tuple(map(tuple, successors)), tuple(map(len, after)), tuple(nanoseconds), tuple(ranks))

@@ -22,7 +22,11 @@ class Task:
 def random_graph(seed, count=200, nanoseconds=None):
     rng = random.Random(seed)
     tasks = [Task(tuple(sorted(rng.sample(range(i), min(i, rng.randrange(4)))))) for i in range(count)]
-    return tasks, TaskGraph.of(tasks, nanoseconds or [rng.choice([1.0, 1e6]) for _ in tasks])
+    return tasks, TaskGraph.of(afters(tasks), nanoseconds or [rng.choice([1.0, 1e6]) for _ in tasks])
+
+
+def afters(tasks):
+    return [task.after for task in tasks]
 
 
 def never(_):
@@ -69,7 +73,7 @@ def ancestors(tasks, number):
 
 def test_one_worker_takes_the_most_urgent_task_first():
     tasks = [Task(()) for _ in range(6)] + [Task((2,)), Task((6,))]
-    graph = TaskGraph.of(tasks, [1e4, 3e4, 1e4, 2e4, 1e4, 1e4, 5e4, 1e4])
+    graph = TaskGraph.of(afters(tasks), [1e4, 3e4, 1e4, 2e4, 1e4, 1e4, 5e4, 1e4])
     order = []
     pool.run(graph, 1, lambda _: order.append, never)
     assert order == [2, 6, 1, 3, 0, 4, 5, 7]  # the chain 2, 6, 7 is the longest; then 1
@@ -78,14 +82,14 @@ def test_one_worker_takes_the_most_urgent_task_first():
 def test_given_ranks_replace_the_critical_path():
     tasks = [Task(()) for _ in range(5)]
     order = []
-    pool.run(TaskGraph.of(tasks, [1.0] * 5, [3, 1, 4, 1.5, 9]), 1, lambda _: order.append, never)
+    pool.run(TaskGraph.of(afters(tasks), [1.0] * 5, [3, 1, 4, 1.5, 9]), 1, lambda _: order.append, never)
     assert order == [4, 2, 0, 3, 1]
 
 
 def test_an_empty_graph_and_one_of_fences_only_end():
     pool.run(TaskGraph.of([], []), 2, lambda _: lambda _: None, never)
     tasks = [Task((i - 1,) if i else ()) for i in range(20000)]
-    pool.run(TaskGraph.of(tasks, [0.0] * len(tasks)), 2, lambda _: lambda _: None, lambda _: True)
+    pool.run(TaskGraph.of(afters(tasks), [0.0] * len(tasks)), 2, lambda _: lambda _: None, lambda _: True)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -135,13 +139,13 @@ def test_an_interrupt_stops_the_workers_after_their_present_task():
         return run
 
     with pytest.raises(KeyboardInterrupt):
-        pool.run(TaskGraph.of(tasks, [1e6] * 1000), 2, start_worker, never)
+        pool.run(TaskGraph.of(afters(tasks), [1e6] * 1000), 2, start_worker, never)
     assert len(ran) < 50
     assert threading.active_count() == before
 
 
 def test_little_time_is_spent_per_task():
     tasks = [Task(tuple(range(i // 8 * 8 - 8, i // 8 * 8)) if i >= 8 else ()) for i in range(4000)]
-    graph = TaskGraph.of(tasks, [100.0] * len(tasks))
+    graph = TaskGraph.of(afters(tasks), [100.0] * len(tasks))
     seconds = min(pool.run(graph, 2, lambda _: lambda _: None, never) for _ in range(5))
     assert seconds / len(tasks) < 50e-6  # some 2 microseconds on an idle machine

@@ -1,0 +1,84 @@
+"""Equal copies that several sites gather, where all of them share one memory: the first is enough.
+
+Buffers of one block whose parts are moved from the same regions hold the same. Readers of the later ones read the
+earliest instead, and what would have gathered the others becomes fences. As with transfers that are spared, tasks are
+taken in the order in which they stand, in which every read must still see what it did.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from runtime.bundle import AggregateTask, AnyTask, Block, Bundle, CopyTask, FenceTask, KernelTask, Region, TransferTask
+from runtime.executors.forwarding import overlap, reads_of, writes_of
+from runtime.executors.lifetimes import Lifetimes
+
+MOST_PARTS = 256
+"""Parts of a buffer beyond which it is left as it is: every pair is looked at."""
+
+Recipe = tuple[int, Block, tuple[tuple[Block, Region], ...]]
+"""What a gathered buffer holds: a tensor's block, and from where its parts come."""
+
+
+def share(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[AnyTask, ...]:
+    """The tasks of a validated bundle, or what has become of them, with fewer buffers gathered."""
+    lifetimes, changed = Lifetimes(bundle, tasks), list(tasks)
+    saved = {region.buffer for output in bundle.outputs for region in output.regions}
+    alike: dict[Recipe, list[int]] = defaultdict(list)
+    for buffer, movers in lifetimes.writers.items():
+        recipe = _recipe(bundle, tasks, lifetimes, buffer, movers)
+        if recipe is not None:
+            alike[recipe].append(buffer)
+    for buffers in alike.values():
+        first, *others = sorted(buffers, key=lambda buffer: (lifetimes.writers[buffer][-1], buffer))
+        for other in others:
+            readers = lifetimes.readers[other]
+            if other in saved or not readers or not _serves(lifetimes, first, readers):
+                continue
+            for number in readers:
+                changed[number] = _reading(changed[number], other, first)
+            for number in lifetimes.writers[other]:
+                changed[number] = FenceTask(tasks[number].site, tasks[number].serves, tasks[number].after)
+    return tuple(changed)
+
+
+def _recipe(
+    bundle: Bundle, tasks: Sequence[AnyTask], lifetimes: Lifetimes, buffer: int, movers: Sequence[int]
+) -> Recipe | None:
+    """None for a buffer that is not only moved to, is written again, or comes from what changes meanwhile."""
+    parts: list[tuple[Block, Region]] = []
+    for number in movers:
+        task = tasks[number]
+        if not isinstance(task, TransferTask | CopyTask) or any(w.buffer != buffer for w in writes_of(task)):
+            return None
+        parts += [(write.block, read) for read, write in zip(reads_of(task), writes_of(task), strict=True)]
+    for _, read in parts:
+        if read.buffer in lifetimes.writers and lifetimes.writers[read.buffer][-1] > movers[0]:
+            return None
+    if len(parts) > MOST_PARTS or lifetimes.lost_within(buffer, movers[0], movers[-1]):
+        return None
+    disjoint = not any(overlap(one, other) for (one, _), (other, _) in itertools.combinations(parts, 2))
+    if not disjoint:
+        return None
+    record = bundle.buffers[buffer]
+    return record.tensor, record.block, tuple(sorted(parts, key=lambda part: (part[0].lower, part[0].upper)))
+
+
+def _serves(lifetimes: Lifetimes, buffer: int, readers: Sequence[int]) -> bool:
+    """Whether the buffer is complete before all of these, and still there for all of them."""
+    complete = lifetimes.writers[buffer][-1]
+    return complete < readers[0] and not lifetimes.lost_within(buffer, complete, readers[-1])
+
+
+def _reading(task: AnyTask, old: int, new: int) -> AnyTask:
+    def moved(region: Region) -> Region:
+        return Region(new, region.block) if region.buffer == old else region
+
+    if isinstance(task, TransferTask):
+        return msgspec.structs.replace(task, read=moved(task.read))
+    assert isinstance(task, KernelTask | AggregateTask | CopyTask)
+    return msgspec.structs.replace(task, reads=tuple(map(moved, task.reads)))
