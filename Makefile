@@ -46,8 +46,8 @@ test-triton: .venv/triton  ## GPU kernels without a GPU: interpreted on the CPU,
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_plans.py
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
-test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU
-	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py
+test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
+	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/gpu/live_rehearsal.py
 
 references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
 	$(BIN)/python tests/reference/make_references.py

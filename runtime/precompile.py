@@ -7,11 +7,14 @@ Other mappings share most of their kernels with these; what they lack is compile
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from runtime.bundle import Bundle
@@ -27,7 +30,10 @@ from runtime.kernels.gpu_registry import PlannedKernels
 from runtime.kernels.triton_compile import ARCHITECTURES, Binary
 from runtime.kernels.triton_source import Call, Plan, Source
 
-__all__ = ["ARCHITECTURES", "precompile", "require_compiler", "sources"]
+__all__ = ["ARCHITECTURES", "compile_all", "precompile", "require_compiler", "sources"]
+
+Job = tuple[Source, str]
+"""A kernel and the architecture that it is compiled for."""
 
 _APART = 1 << 40  # bytes between the arenas of sites, which nobody reads
 _FEW = 4  # kernels that are compiled in this process
@@ -53,29 +59,43 @@ def precompile(
 
     What is there already is kept. Raises MissingFault, KernelFault, PlanFault and OSError.
     """
-    compiler = require_compiler()
-    jobs: list[tuple[Source, str]] = []
+    require_compiler()
+    jobs: list[Job] = []
     count = 0
     for architecture in architectures:
         needed = sources(bundle, architecture)
         count = max(count, len(needed))
-        jobs += [
-            (source, architecture)
-            for source in needed
-            if kernel_cache.find(source, architecture, [place], compiler) is None
-        ]
-    for done, (job, binary) in enumerate(zip(jobs, _compiled(jobs), strict=True), 1):
-        kernel_cache.store(job[0], job[1], binary, place)
-        if progress is not None:
-            progress(done, len(jobs))
+        jobs += [(source, architecture) for source in needed]
+    compile_all(jobs, place, progress)
     return count
 
 
-def sources(bundle: Bundle, architecture: str) -> tuple[Source, ...]:
-    """All kernels of a plan that have to be compiled, in a fixed order."""
+def compile_all(
+    jobs: Sequence[Job],
+    place: Path,
+    progress: Callable[[int, int], None] | None = None,
+    seconds: float = math.inf,
+) -> int:
+    """Writes those kernels into a directory that are not there, until the time is up; how many it has written."""
+    compiler, begin = require_compiler(), perf_counter()
+    missing = [job for job in jobs if kernel_cache.find(*job, [place], compiler) is None]
+    done = 0
+    with closing(_compiled(missing)) as binaries:
+        for (source, architecture), binary in zip(missing, binaries, strict=True):
+            kernel_cache.store(source, architecture, binary, place)
+            done += 1
+            if progress is not None:
+                progress(done, len(missing))
+            if perf_counter() - begin > seconds:
+                break
+    return done
+
+
+def sources(bundle: Bundle, architecture: str, mappings: Iterable[tuple[int, ...]] | None = None) -> tuple[Source, ...]:
+    """All kernels of a plan that have to be compiled, in a fixed order; `mappings` give every site its device."""
     kernels = _Collector()
     sites = len(bundle.memory)
-    for devices in dict.fromkeys((tuple(range(sites)), (0,) * sites)):
+    for devices in mappings or dict.fromkeys((tuple(range(sites)), (0,) * sites)):
         _prepare(bundle, devices, kernels, architecture)
     return tuple(kernels.found[key] for key in sorted(kernels.found))
 
@@ -125,17 +145,14 @@ def _no_driver() -> Driver:
     return driver  # type: ignore[no-any-return]
 
 
-def _compiled(jobs: Sequence[tuple[Source, str]]) -> Iterable[Binary]:
-    workers = min(len(jobs), os.cpu_count() or 1, 8)
+def _compiled(jobs: Sequence[Job]) -> Generator[Binary]:
+    workers = min(len(jobs), os.cpu_count() or 1, 16)
     if len(jobs) <= _FEW or workers < 2:
-        return map(_compile, jobs)
-    return _in_processes(jobs, workers)
-
-
-def _in_processes(jobs: Sequence[tuple[Source, str]], workers: int) -> Iterable[Binary]:
+        yield from map(_compile, jobs)
+        return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(_compile, jobs, chunksize=2)
 
 
-def _compile(job: tuple[Source, str]) -> Binary:
+def _compile(job: Job) -> Binary:
     return triton_compile.compile_source(*job)

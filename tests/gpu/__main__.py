@@ -1,6 +1,6 @@
 """`python tests/gpu`: the check, wherever it is run from and whatever other package is called `tests` there.
 
-python tests/gpu [--only correctness|benchmarks] [--no-write]
+python tests/gpu [--only correctness|benchmarks] [--no-write] [--output FILE] [--seconds N] [--rehearse]
 python tests/gpu worker ...                                      what the check itself starts
 """
 

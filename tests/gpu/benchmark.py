@@ -8,7 +8,7 @@ wait for. The turns are interleaved, and the medians are reported.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -18,18 +18,23 @@ from typing import Any
 import numpy as np
 
 from runtime.bundle import Bundle
-from runtime.executors.cuda import CudaExecutor
 from runtime.kernels import fused_attention
 from runtime.session import Session
-from tests.gpu.cases import Benchmark
+from tests.gpu.cases import Benchmark, Definitions
 from tests.gpu.correctness import largest_error
+from tests.gpu.places import Place
 
 ROUNDS = 7
-SECONDS = 0.08  # of every measurement
 SITES = 8
 ONE, MANY, LIBRARY = "einc", f"einc, {SITES} sites", "einc, library attention"
+EAGER, FAST, JAX = "torch eager", "torch compiled, CUDA graph", "jax"
+NO_TIME = "there was no time for it"
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +44,15 @@ class Contender:
     enqueue: Callable[[], Any]
     wait: Callable[[], Any]
     result: Callable[[], Any]
+    close: Callable[[], Any] = _nothing
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Milliseconds by contender; what went wrong with others; einc's largest errors against PyTorch, by contender."""
+    """Milliseconds by contender; what went wrong with others; einc's largest errors against PyTorch, by contender.
+
+    `complete` once all contenders have been measured in turns; before that each was measured by itself.
+    """
 
     name: str
     ms: dict[str, float] = field(default_factory=dict)
@@ -52,46 +61,70 @@ class Outcome:
     host_us: dict[str, float] = field(default_factory=dict)
     kernels: list[str] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
+    complete: bool = False
 
 
-def compiled(benchmark: Benchmark, sites: int) -> Bundle:
+def compiled(benchmark: Benchmark, definitions: Definitions, sites: int) -> Bundle:
     from einc.compiler import compile_model
     from einc.options import CompileOptions
 
-    options = CompileOptions(machine="dgx-h100", devices=sites, definitions=benchmark.definitions, schedule="naive")
+    options = CompileOptions(machine="dgx-h100", devices=sites, definitions=definitions, schedule="naive")
     return compile_model(benchmark.text(), f"{benchmark.model}.ein", options).bundle
 
 
-def run(benchmark: Benchmark) -> Outcome:
+def run(benchmark: Benchmark, place: Place, seconds: float) -> Iterator[Outcome]:
+    """Outcomes with one contender more each, and in the end all of them in turns; none is begun after the time."""
+    begin = perf_counter()
     outcome = Outcome(benchmark.name)
-    bundle = compiled(benchmark, 1)
-    arrays = _drawn(bundle)
+    definitions = place.definitions(benchmark)
+    bundle = compiled(benchmark, definitions, 1)
+    arrays = _drawn(bundle, place)
     makers: dict[str, Callable[[], Contender]] = {
-        ONE: partial(_einc, ONE, bundle, arrays, outcome),
-        MANY: lambda: _einc(MANY, compiled(benchmark, SITES), arrays, outcome),
-        LIBRARY: partial(_with_library, bundle, arrays, outcome),
-        "torch eager": partial(_torch, bundle, arrays, outcome, "eager"),
-        "torch compiled, CUDA graph": partial(_torch, bundle, arrays, outcome, "compiled"),
-        "jax": partial(_jax, bundle, arrays, outcome),
+        ONE: partial(_einc, ONE, bundle, arrays, outcome, place),
+        EAGER: partial(_torch, bundle, arrays, outcome, place, "eager"),
+        MANY: lambda: _einc(MANY, compiled(benchmark, definitions, SITES), arrays, outcome, place),
+        FAST: partial(_torch, bundle, arrays, outcome, place, "compiled"),
+        JAX: partial(_jax, bundle, arrays, outcome, place),
+        LIBRARY: partial(_with_library, bundle, arrays, outcome, place),
     }
     if benchmark.model != "llama_block":
         del makers[LIBRARY]
     contenders: dict[str, Contender] = {}
-    for name, make in makers.items():
-        try:
-            contenders[name] = make()
-        except Exception as error:
-            outcome.problems[name] = f"{type(error).__name__}: {error}"[:400]
-    outcome.ms = measured(contenders)
-    if "torch eager" in contenders:
-        theirs = {"y": contenders["torch eager"].result()}
-        for name in (ONE, MANY, LIBRARY):
-            if name in contenders:
-                outcome.errors[name] = largest_error({"y": contenders[name].result()}, theirs)
-    return outcome
+    try:
+        for name, make in makers.items():
+            if perf_counter() - begin > seconds:
+                outcome.problems[name] = NO_TIME
+                continue
+            try:
+                contender = make()
+                contenders[name] = contender
+                outcome.ms |= measured({name: contender}, place.seconds, rounds=1)
+                if EAGER in contenders and name in (ONE, EAGER, MANY, LIBRARY):
+                    _compare(contenders, outcome)
+            except Exception as error:
+                contenders.pop(name, None)
+                outcome.problems[name] = f"{type(error).__name__}: {error}"[:400]
+            yield outcome
+        outcome.ms = measured(contenders, place.seconds)
+        outcome.complete = True
+        yield outcome
+    finally:
+        for contender in contenders.values():
+            contender.close()
+        contenders.clear()
+        makers.clear()
+        place.tidy()
 
 
-def measured(contenders: Mapping[str, Contender], rounds: int = ROUNDS, seconds: float = SECONDS) -> dict[str, float]:
+def _compare(contenders: Mapping[str, Contender], outcome: Outcome) -> None:
+    """Errors of einc's that are not known yet."""
+    new = [name for name in (ONE, MANY, LIBRARY) if name in contenders and name not in outcome.errors]
+    theirs = {"y": contenders[EAGER].result()}
+    for name in new:
+        outcome.errors[name] = largest_error({"y": contenders[name].result()}, theirs)
+
+
+def measured(contenders: Mapping[str, Contender], seconds: float, rounds: int = ROUNDS) -> dict[str, float]:
     """The median over all rounds of the milliseconds of one computation, by contender."""
     counts = {}
     for name, contender in contenders.items():
@@ -114,22 +147,22 @@ def _time(contender: Contender, count: int) -> float:
     return (perf_counter() - begin) / count
 
 
-def _drawn(bundle: Bundle) -> Arrays:
+def _drawn(bundle: Bundle, place: Place) -> Arrays:
     """N(0, 1) in the tensors' type, weights divided by the square root of their fan-in; drawn on the GPU."""
     import torch
 
-    generator = torch.Generator("cuda").manual_seed(7)
+    generator = torch.Generator(place.torch).manual_seed(7)
     arrays = {}
     for tensor in bundle.tensors:
         if tensor.kind != "value":
-            values = torch.randn(tensor.shape, generator=generator, device="cuda", dtype=torch.float32)
+            values = torch.randn(tensor.shape, generator=generator, device=place.torch, dtype=torch.float32)
             values /= tensor.fan_in**0.5 if tensor.kind == "weight" else 1.0
             arrays[tensor.name] = values.half().cpu().numpy()
     return arrays
 
 
-def _einc(name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome) -> Contender:
-    executor = CudaExecutor(bundle, [0] * len(bundle.memory))
+def _einc(name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:
+    executor = place.executor(bundle)
     session = Session(bundle, executor=executor)
     session.load_all(arrays)
     launches = []
@@ -143,19 +176,19 @@ def _einc(name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome) -> Conten
         for k in facts["kernels"]  # type: ignore[attr-defined]
     ]
     outcome.notes[name] = f"{facts['graph']}"
-    return Contender(executor.enqueue, executor.wait, lambda: session.offload("y"))
+    return Contender(executor.enqueue, executor.wait, lambda: session.offload("y"), executor.close)
 
 
-def _with_library(bundle: Bundle, arrays: Arrays, outcome: Outcome) -> Contender:
+def _with_library(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:
     """One site, with the attention of flash-attn or PyTorch instead of our own kernel."""
     os.environ[fused_attention.ENVIRONMENT] = "flash,torch"
     try:
-        return _einc(LIBRARY, bundle, arrays, outcome)
+        return _einc(LIBRARY, bundle, arrays, outcome, place)
     finally:
         del os.environ[fused_attention.ENVIRONMENT]
 
 
-def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, how: str) -> Contender:
+def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place, how: str) -> Contender:
     import torch
 
     from tests.gpu.torch_models import given as torch_given
@@ -164,7 +197,7 @@ def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, how: str) -> Conten
     torch.set_grad_enabled(False)
     model = model_of(bundle)
     assert model is not None, "every benchmark has a model in PyTorch"
-    given = torch_given(bundle, arrays)
+    given = torch_given(bundle, arrays, device=place.torch)
     outcome.notes[f"torch {how}"] = torch.__version__
     if how == "eager":
         last = None
@@ -173,8 +206,10 @@ def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, how: str) -> Conten
             nonlocal last
             last = model(given)
 
-        return Contender(enqueue, torch.cuda.synchronize, lambda: model(given).float().cpu().numpy().astype("f2"))
-    fast = torch.compile(model, fullgraph=True, dynamic=False)
+        return Contender(enqueue, place.wait, lambda: model(given).cpu().numpy())
+    fast = torch.compile(model, fullgraph=True, dynamic=False, backend="eager" if place.rehearsal else "inductor")
+    if place.rehearsal:
+        return Contender(lambda: fast(given), place.wait, lambda: fast(given).numpy())
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -184,13 +219,13 @@ def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, how: str) -> Conten
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = fast(given)
-    return Contender(graph.replay, torch.cuda.synchronize, lambda: result.cpu().numpy())
+    return Contender(graph.replay, place.wait, lambda: result.cpu().numpy(), graph.reset)
 
 
-def _jax(bundle: Bundle, arrays: Arrays, outcome: Outcome) -> Contender:
+def _jax(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:
     from tests.gpu.jax_models import prepared
 
-    function, version = prepared(bundle, arrays)
+    function, version = prepared(bundle, arrays, "cpu" if place.rehearsal else "gpu")
     outcome.notes["jax"] = version
     last: list[Any] = [function()]
 

@@ -62,12 +62,16 @@ CASES: tuple[Case, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A model at full size in f16, against PyTorch and JAX; `aim` is for 8 sites on one GPU, relative to one."""
+    """A model at full size in f16, against PyTorch and JAX; `aim` is for 8 sites on one GPU, relative to one.
+
+    `small` are the sizes at which it is rehearsed.
+    """
 
     name: str
     title: str
     model: str
-    definitions: Definitions = ()
+    definitions: Definitions
+    small: Definitions
     aim: float | None = None
 
     def text(self) -> str:
@@ -76,16 +80,21 @@ class Benchmark:
 
 def _block(tokens: int) -> Benchmark:
     title, aim = f"LLaMA block, {tokens // 1024}K tokens", 1.15 if tokens >= 8192 else None
-    return Benchmark(f"block{tokens // 1024}k", title, "llama_block", _sizes(seq_lens=[tokens]), aim)
+    small = _sizes(seq_lens=[tokens // 512], d_model=64, heads_q=8, heads_kv=4, d_head=8, d_ff=112)
+    return Benchmark(f"block{tokens // 1024}k", title, "llama_block", _sizes(seq_lens=[tokens]), small, aim)
+
+
+def _chain(letter: str) -> Benchmark:
+    return Benchmark(f"chain_{letter}", f"matrix chain {letter.upper()}", f"chain_{letter}", (), _sizes(scale=64))
 
 
 BENCHMARKS: tuple[Benchmark, ...] = (
     _block(8192),
     _block(1024),
-    Benchmark("chain_a", "matrix chain A", "chain_a"),
-    Benchmark("chain_c", "matrix chain C", "chain_c"),
+    _chain("a"),
+    _chain("c"),
     _block(32768),
-    Benchmark("chain_b", "matrix chain B", "chain_b"),
+    _chain("b"),
 )
 """In the order of their importance, should the time run out."""
 

@@ -2,9 +2,11 @@
 
 python tests/gpu                   everything, and docs/gpu-results.md (or: python -m tests.gpu.check)
 python tests/gpu --only correctness --no-write
+python tests/gpu --rehearse --output page.md      all of the script on a machine without a GPU (`places`)
 
 Needs PyTorch, Triton, cupy, numpy, msgpack, click, rich; what else is missing may lie in `wheels/` (docs/cuda.md).
-Ends with 0 if all that was computed is right, 1 if not, and 69 where there is no GPU or a package is missing.
+Ends with 0 if all that was computed is right, 1 if not, and 69 where there is no GPU or a package is missing. The page
+is written after every result, so that it tells what was reached however the check ends.
 """
 
 from __future__ import annotations
@@ -15,30 +17,40 @@ import json
 import os
 import platform
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from importlib import invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import IO, Any
 
+from tests.gpu.places import CPU, GPU, REHEARSE, Place
 from tests.gpu.report import Findings, page, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "gpu-results.md"
 UNAVAILABLE = 69
 LIMIT = 530.0
-FOR_BENCHMARKS = 290.0
-"""Seconds in all, and how many of them are kept for benchmarks."""
+"""Seconds in all."""
+FOR_KERNELS, FOR_BENCHMARKS = 100.0, 290.0
+"""Of these: at most for compiling kernels, and kept for benchmarks."""
 CASE_LIMIT, BENCHMARK_LIMIT = 90.0, 150.0
+ENOUGH = 20.0
+"""Seconds without which no benchmark is begun."""
 
 NEEDED = (
     "click", "cupy", "lap", "lark", "ml_dtypes", "msgpack", "msgspec", "numpy", "rich", "safetensors", "threadpoolctl",
     "torch", "triton",
 )  # fmt: skip
+FOR_GPUS = ("cupy", "triton")
+"""A rehearsal does without them."""
+
+Save = Callable[[], None]
 
 
 class Worker:
@@ -47,7 +59,9 @@ class Worker:
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, str(ROOT / "tests" / "gpu"), "worker", *arguments]
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._errors, text=True)
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._errors, text=True, process_group=0
+        )
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -71,18 +85,32 @@ class Worker:
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)  # and the compilers that it has started
             code = self._process.wait()
         self._errors.seek(0)
         return code, " / ".join(line.strip() for line in self._errors.read().splitlines()[-4:])[-600:]
 
 
-def check_all(findings: Findings, deadline: float, start: type[Worker] = Worker) -> None:
+Start = Callable[..., Worker]
+"""Starts a worker with these arguments."""
+
+
+def compile_kernels(findings: Findings, seconds: float, start: Start = Worker) -> None:
+    """What is not compiled here is compiled when it is needed."""
+    worker = start("kernels", f"{seconds:.0f}")
+    try:
+        record = worker.record(seconds + 30)
+    except TimeoutError:
+        record = None
+    code, complaint = worker.end()
+    findings.kernels = record or {"problem": f"exit code {code}, {complaint}"}
+
+
+def check_all(findings: Findings, place: Place, deadline: float, save: Save, start: Start = Worker) -> None:
     """Runs the cases of correctness, with a new worker after every one that was lost, until the deadline."""
     from tests.gpu.cases import CASES
-    from tests.gpu.worker import runs
 
-    titles = [f"{CASES[number].title} on {sites} sites" for number, sites in runs()]
+    titles = [f"{CASES[number].title} on {sites} sites" for number, sites in place.runs()]
     position = 0
     while position < len(titles):
         worker, running = start("correctness", str(position)), position
@@ -94,6 +122,7 @@ def check_all(findings: Findings, deadline: float, start: type[Worker] = Worker)
                 else:
                     findings.checks.append(record)
                     position = record["position"] + 1
+                    save()
         except TimeoutError:
             why = "no answer in time"
         code, complaint = worker.end()
@@ -105,30 +134,44 @@ def check_all(findings: Findings, deadline: float, start: type[Worker] = Worker)
     findings.left += titles[position:]
 
 
-def benchmark_all(findings: Findings, deadline: float, start: type[Worker] = Worker) -> None:
+def benchmark_all(findings: Findings, deadline: float, save: Save, start: Start = Worker) -> None:
+    """Runs the benchmarks likewise; of one that is lost, what it had found before that counts."""
     from tests.gpu.cases import BENCHMARKS
 
-    for benchmark in BENCHMARKS:
+    titles = [benchmark.title for benchmark in BENCHMARKS]
+    position = 0
+    while position < len(titles) and deadline - perf_counter() > ENOUGH:
         left = deadline - perf_counter()
-        if left < 20:
-            findings.left.append(benchmark.title)
-            continue
-        worker = start("benchmark", benchmark.name)
+        worker, running, begun = (
+            start("benchmarks", str(position), f"{left - ENOUGH / 2:.0f}"),
+            position,
+            perf_counter(),
+        )
         why = ""
         try:
-            record = worker.record(min(BENCHMARK_LIMIT, left))
+            while (record := worker.record(min(begun + BENCHMARK_LIMIT, deadline) - perf_counter())) is not None:
+                if "start" in record:
+                    running, begun = record["start"], perf_counter()
+                    continue
+                findings.take(record)
+                save()
+                if record["complete"]:
+                    position = record["position"] + 1
+                    print(f"  {titles[record['position']]}: {record['ms']}", flush=True)
         except TimeoutError:
-            record, why = None, "no answer in time"
+            why = "no answer in time"
         code, complaint = worker.end()
-        if record is None:
-            findings.lost.append(f"{benchmark.title}: {why or f'exit code {code}, {complaint}'}")
-        else:
-            findings.benchmarks.append(record)
-            print(f"  {benchmark.title}: {record['ms']}", flush=True)
+        if position <= running:
+            if why:
+                findings.broken.append(f"{titles[running]}: {why}")
+            else:
+                findings.lost.append(f"{titles[running]}: exit code {code}, {complaint}")
+            position = running + 1
+    findings.left += titles[position:]
 
 
-def missing() -> list[str]:
-    return [name for name in NEEDED if find_spec(name) is None]
+def missing(place: Place = GPU) -> list[str]:
+    return [name for name in NEEDED if find_spec(name) is None and not (place.rehearsal and name in FOR_GPUS)]
 
 
 def facts() -> dict[str, str]:
@@ -174,41 +217,63 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tests.gpu.check", description="Check einc on the GPU of this machine."
     )
     parser.add_argument("--only", choices=["correctness", "benchmarks"])
-    parser.add_argument("--no-write", action="store_true", help="leave docs/gpu-results.md as it is")
+    parser.add_argument("--no-write", action="store_true", help="write no page")
+    parser.add_argument("--output", type=Path, help="the page, instead of docs/gpu-results.md")
+    parser.add_argument("--seconds", type=float, default=LIMIT, help=f"that it may take in all ({LIMIT:.0f})")
+    parser.add_argument(REHEARSE, action="store_true", help="without a GPU, at small sizes: says nothing of any GPU")
     chosen = parser.parse_args(arguments)
+    if chosen.rehearse and not (chosen.output or chosen.no_write):
+        parser.error("a rehearsal needs --output or --no-write")
+    place = CPU if chosen.rehearse else GPU
     sys.path.insert(0, str(ROOT))
     from runtime.executors.cuda_visible import gpus_visible
 
-    if not gpus_visible():
+    if not place.rehearsal and not gpus_visible():
         print("no GPU is visible here: nothing is checked (the suite, `make test`, covers what needs none)")
         return UNAVAILABLE
     with tempfile.TemporaryDirectory() as folder:
         from tests.gpu.wheels import FOLDER, unpack
 
-        taken = unpack(FOLDER.glob("*.whl"), Path(folder)) if missing() else []
-        sys.path.append(folder)
+        packages = Path(folder) / "packages"
+        taken = unpack(FOLDER.glob("*.whl"), packages) if missing(place) else []
+        sys.path.append(str(packages))
         invalidate_caches()
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH"), folder]))
-        if absent := missing():
+        paths = [str(ROOT), os.environ.get("PYTHONPATH"), str(packages)]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        os.environ["EINC_KERNEL_CACHE"] = str(Path(folder) / "kernels")
+        os.environ["XDG_CACHE_HOME"] = str(Path(folder) / "cache")
+        if absent := missing(place):
             print(f"missing here, and in {FOLDER.name}/: {', '.join(absent)}; docs/cuda.md says how to bring them")
             return UNAVAILABLE
         if taken:
             print(f"from {FOLDER.name}/: {', '.join(taken)}")
-        return _run(chosen.only, write=not chosen.no_write)
+        return _run(place, chosen.only, None if chosen.no_write else chosen.output or RESULTS, chosen.seconds)
 
 
-def _run(only: str | None, *, write: bool) -> int:
+def _run(place: Place, only: str | None, output: Path | None, limit: float) -> int:
     begin = perf_counter()
-    findings = Findings()
+    findings, where = Findings(rehearsal=place.rehearsal), facts()
+
+    def save() -> None:
+        if output is not None:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.write_text(page(findings, where, perf_counter() - begin))
+
+    def start(*arguments: str) -> Worker:
+        return Worker(*arguments, *([REHEARSE] if place.rehearsal else []))
+
+    if find_spec("triton") is not None:
+        compile_kernels(findings, min(FOR_KERNELS, limit / 5), start)
+        print(f"kernels: {findings.kernels}", flush=True)
     if only != "benchmarks":
-        check_all(findings, begin + LIMIT - (FOR_BENCHMARKS if only is None else 0))
+        kept = FOR_BENCHMARKS * limit / LIMIT if only is None else 0
+        check_all(findings, place, begin + limit - kept, save, start)
         print(summary(findings), flush=True)
     if only != "correctness":
-        benchmark_all(findings, begin + LIMIT)
-    text = page(findings, facts(), perf_counter() - begin)
-    print(text)
-    if write:
-        RESULTS.write_text(text)
+        benchmark_all(findings, begin + limit, save, start)
+    findings.finished = True
+    save()
+    print(page(findings, where, perf_counter() - begin))
     return 0 if findings.passed else 1
 
 

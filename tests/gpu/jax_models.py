@@ -15,15 +15,17 @@ from runtime.dtypes import storage
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
-def prepared(bundle: Bundle, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> tuple[Callable[[], Any], str]:
+def prepared(
+    bundle: Bundle, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]], backend: str = "gpu"
+) -> tuple[Callable[[], Any], str]:
     """A call that enqueues one computation and gives its result, compiled; and the version with the kind of attention.
 
     Raises ImportError where JAX is missing or has no GPU.
     """
     import jax
 
-    if jax.default_backend() != "gpu":
-        raise ImportError("jax has no GPU here")
+    if jax.default_backend() != backend:
+        raise ImportError(f"jax has no {backend} here")
     given = {name: jax.device_put(array) for name, array in arrays.items()}
     if bundle.model.startswith("chain_"):
         function = jax.jit(_chain(bundle))

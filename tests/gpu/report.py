@@ -10,17 +10,32 @@ from tests.gpu.cases import BENCHMARKS, MOST, MOST_HOST_US, TOLERANCE, Benchmark
 
 Record = Mapping[str, Any]
 ONE, MANY, LIBRARY = "einc", "einc, 8 sites", "einc, library attention"
+LONGEST = 300
+"""Characters of a reason."""
+NO_TIME = "there was no time for it"
 RIVALS = ("torch eager", "torch compiled, CUDA graph", "jax")
 
 
 @dataclass(slots=True)
 class Findings:
-    """Everything that workers reported. `lost` are cases that took the process with them, `left` those not reached."""
+    """Everything that workers reported.
+
+    `lost` are cases that took the process with them, `broken` benchmarks that did or took too long, `left` what was
+    not reached.
+    """
 
     checks: list[Record] = field(default_factory=list)
     benchmarks: list[Record] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    kernels: Record = field(default_factory=dict)
+    finished: bool = False
+    rehearsal: bool = False
+
+    def take(self, record: Record) -> None:
+        """A benchmark's record, which replaces an earlier one of the same benchmark."""
+        self.benchmarks = [one for one in self.benchmarks if one["name"] != record["name"]] + [record]
 
     @property
     def wrong(self) -> list[Record]:
@@ -29,7 +44,7 @@ class Findings:
     @property
     def passed(self) -> bool:
         """Whether something was checked, and all of it was right."""
-        off = [record for record in self.benchmarks if not_accurate(record)]
+        off = [record for record in self.benchmarks if not record["errors"] or not_accurate(record)]
         return bool(self.checks or self.benchmarks) and not (self.wrong or self.lost or off)
 
 
@@ -41,19 +56,24 @@ def holds(record: Record) -> bool:
 def not_accurate(record: Record) -> list[str]:
     """Plans of a benchmark whose result is not PyTorch's, or that did not run."""
     far = [name for name, error in record["errors"].items() if not error <= 2 * TOLERANCE["f16"]]
-    return far + [name for name in (ONE, MANY) if name in record["problems"]]
+    return far + [name for name in (ONE, MANY) if record["problems"].get(name, NO_TIME) != NO_TIME]
 
 
 def page(findings: Findings, facts: Mapping[str, str], seconds: float) -> str:
+    title, origin = "Results on a GPU", "Written by `make gpu-check` (see [cuda.md](cuda.md))."
+    if findings.rehearsal:
+        title, origin = "Rehearsal without a GPU", "Kernels are numpy's, sizes are small, and times mean nothing."
+    kernels = ", ".join(f"{name}: {value}" for name, value in findings.kernels.items())
     lines = [
-        "# Results on a GPU",
+        f"# {title}",
         "",
-        "Written by `make gpu-check` (see [cuda.md](cuda.md)). All plans run on one GPU, however many sites they have.",
+        f"{origin} All plans run on one GPU, however many sites they have.",
         "",
         "| | |",
         "| --- | --- |",
         *(f"| {name} | {value} |" for name, value in facts.items()),
-        f"| the whole check took | {seconds:.0f} s |",
+        *([f"| kernels compiled before | {kernels} |"] if kernels else []),
+        f"| {'the whole check took' if findings.finished else '**ended early**, after'} | {seconds:.0f} s |",
         "",
         *_correctness(findings),
         *_speed(findings),
@@ -96,15 +116,16 @@ def _error(record: Record) -> str:
 
 def _reason(record: Record) -> str:
     if record["problem"]:
-        return str(record["problem"]).replace("\n", " ")
+        return " ".join(str(record["problem"]).split())[:LONGEST]
     if not record["same_bits"]:
         return "runs differ"
     return f"error {record['error']:.2g} (PyTorch {record['torch_error']}), allowed {record['tolerance']:g}"
 
 
 def _speed(findings: Findings) -> list[str]:
+    broken = [f"- **did not end**: {title}" for title in findings.broken]
     if not findings.benchmarks:
-        return []
+        return broken
     lines = [
         "## Speed",
         "",
@@ -125,6 +146,11 @@ def _speed(findings: Findings) -> list[str]:
         title = known[record["name"]].title
         lines += [f"- {title}, {name}: {problem}" for name, problem in record["problems"].items()]
         lines += [f"- **wrong**: {title}, {name}" for name in not_accurate(record)]
+        if not record["complete"]:
+            lines.append(f"- {title}: measured one after another, not in turns")
+        if not record["errors"]:
+            lines.append(f"- **wrong**: {title}: compared with nothing")
+    lines += broken
     lines += ["", "### Kernels", ""]
     for record in findings.benchmarks:
         lines.append(f"{known[record['name']].title}:")
@@ -158,6 +184,7 @@ def summary(findings: Findings) -> str:
     lines = [f"{len(findings.checks) - len(findings.wrong)} of {len(findings.checks)} plans are right"]
     lines += [f"wrong: {record['case']} on {record['sites']} sites: {_reason(record)}" for record in findings.wrong]
     lines += [f"took the process with it: {title}" for title in findings.lost]
+    lines += [f"did not end: {title}" for title in findings.broken]
     lines += [f"not reached in time: {title}" for title in findings.left]
     for record in findings.benchmarks:
         lines.append(f"{record['name']}: " + ", ".join(f"{name} {ms:.3f} ms" for name, ms in record["ms"].items()))

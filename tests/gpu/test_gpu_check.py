@@ -30,9 +30,9 @@ from tests.gpu.benchmark import compiled as compiled_benchmark  # noqa: E402
 from tests.gpu.cases import BENCHMARKS, CASES, SITES  # noqa: E402
 from tests.gpu.correctness import arrays_of, check, compiled, largest_error, reference  # noqa: E402
 from tests.gpu.models import TEXTS  # noqa: E402
+from tests.gpu.places import CPU, GPU, of  # noqa: E402
 from tests.gpu.report import Findings, holds, page, summary  # noqa: E402
 from tests.gpu.wheels import fits, unpack  # noqa: E402
-from tests.gpu.worker import runs  # noqa: E402
 
 SMALL = [(case, case.sites[number % len(case.sites)]) for number, case in enumerate(CASES) if not case.slow]
 
@@ -61,7 +61,7 @@ def test_every_operator_is_in_some_case():
 
 @pytest.mark.parametrize("sites", SITES)
 def test_cases_cover_every_number_of_sites_and_kind_of_model(sites):
-    there = {CASES[number].name for number, own in runs() if own == sites}
+    there = {CASES[number].name for number, own in GPU.runs() if own == sites}
     assert there >= {"ffn", "chain_a", "chain_b", "chain_c", "llama_block", *TEXTS}
 
 
@@ -118,9 +118,9 @@ def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
     monkeypatch.setattr(cuda, "_real_driver", lambda: driver)
     monkeypatch.setattr(cuda, "_real_kernels", lambda: NumpyKernels(driver))
     outcome = benchmark.Outcome("chain_c")
-    contender = benchmark._einc("einc", bundle, arrays, outcome)
+    contender = benchmark._einc("einc", bundle, arrays, outcome, GPU)
     before = driver.counts["launch"]
-    assert measured({"einc": contender}, rounds=2, seconds=0)["einc"] > 0
+    assert measured({"einc": contender}, 0, rounds=2)["einc"] > 0
     assert driver.counts["launch"] - before == 2 + 2 + 2 * 3
     assert largest_error({"y": contender.result()}, reference(case, arrays)) < 1e-5
     assert outcome.host_us["einc"] > 0
@@ -130,7 +130,7 @@ def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
 @pytest.mark.parametrize("own", BENCHMARKS, ids=lambda own: own.name)
 def test_benchmarks_compile_at_full_size(own):
     for sites in (1, 8):
-        bundle = compiled_benchmark(own, sites)
+        bundle = compiled_benchmark(own, own.definitions, sites)
         assert len(bundle.memory) == sites
         assert sum(bundle.memory) < 70e9  # one GPU holds them all
         assert [bundle.tensors[output.tensor].name for output in bundle.outputs] == ["y"]
@@ -167,6 +167,7 @@ def timing(name="block8k", ours=1.0, many=1.1, error=1e-3, **problems):
         "host_us": {"einc": 9.0, "einc, 8 sites": 61.0},
         "kernels": ["einc: 7 contract by cublas"],
         "notes": {},
+        "complete": True,
     }
 
 
@@ -221,6 +222,8 @@ def test_nothing_checked_is_not_passed_and_bad_benchmarks_fail():
     assert not Findings(benchmarks=[timing(error=0.5)]).passed
     assert not Findings(benchmarks=[timing(error=float("nan"))]).passed
     assert not Findings(benchmarks=[timing(einc="PlanFault: no kernel")]).passed
+    assert not Findings(benchmarks=[timing() | {"errors": {}}]).passed  # compared with nothing
+    assert Findings(benchmarks=[timing(**{"einc, 8 sites": benchmark.NO_TIME})]).passed
     assert not Findings([record()], lost=["x"]).passed
 
 
@@ -240,7 +243,7 @@ class FakeWorker:
         self.records = self._records(int(which))
 
     def _records(self, first):
-        for position in range(first, len(runs())):
+        for position in range(first, len(GPU.runs())):
             yield {"start": position}
             if position in self.deaths:
                 return
@@ -256,15 +259,20 @@ class FakeWorker:
         return 3, "CUDA error"
 
 
+def nothing():
+    pass
+
+
 def test_a_lost_device_costs_one_case():
     class Dying(FakeWorker):
-        deaths, hangs, started = frozenset({2, 3, len(runs()) - 1}), frozenset({5}), []
+        deaths, hangs, started = frozenset({2, 3, len(GPU.runs()) - 1}), frozenset({5}), []
 
-    findings = Findings()
-    gpu_check.check_all(findings, perf_counter() + 1000, Dying)
+    findings, saved = Findings(), []
+    gpu_check.check_all(findings, GPU, perf_counter() + 1000, lambda: saved.append(len(findings.checks)), Dying)
     assert Dying.started == [0, 3, 4, 6]
     positions = [record["position"] for record in findings.checks]
-    assert positions == [n for n in range(len(runs())) if n not in Dying.deaths | Dying.hangs]
+    assert positions == [n for n in range(len(GPU.runs())) if n not in Dying.deaths | Dying.hangs]
+    assert saved == list(range(1, len(positions) + 1))  # whatever was found is on the page at once
     assert len(findings.lost) == 4
     assert "exit code 3, CUDA error" in findings.lost[0]
     assert "no answer in time" in findings.lost[2]
@@ -285,10 +293,77 @@ def test_what_is_not_reached_in_time_is_told(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(gpu_check, "perf_counter", lambda: now[0])
     findings = Findings()
-    gpu_check.check_all(findings, 50.0, Slow)
+    gpu_check.check_all(findings, GPU, 50.0, nothing, Slow)
     assert len(findings.checks) == 3
     assert not findings.lost
-    assert len(findings.left) == len(runs()) - 3
+    assert len(findings.left) == len(GPU.runs()) - 3
+
+
+class BenchmarkWorker:
+    """Two records for each benchmark; every one takes 10 seconds. `ends` says how some of them go wrong."""
+
+    def __init__(self, now, ends, what, first, seconds):
+        assert what == "benchmarks"
+        self.now, self.ends, self.records = now, ends, self._records(int(first))
+        self.given = float(seconds)
+
+    def _records(self, first):
+        for position in range(first, len(BENCHMARKS)):
+            name = BENCHMARKS[position].name
+            yield {"start": position}
+            for complete in (False, True):
+                self.now[0] += 10
+                if complete and name in self.ends:
+                    if self.ends[name] == "hangs":
+                        raise TimeoutError
+                    return
+                yield {**timing(name, ours=2.0 - complete), "position": position, "complete": complete}
+
+    def record(self, seconds):
+        assert seconds <= gpu_check.BENCHMARK_LIMIT
+        return next(self.records, None)
+
+    def end(self):
+        return 9, "out of memory"
+
+
+def benchmarked(monkeypatch, deadline, **ends):
+    now, findings, saved = [0.0], Findings(), []
+    monkeypatch.setattr(gpu_check, "perf_counter", lambda: now[0])
+
+    def start(*arguments):
+        return BenchmarkWorker(now, ends, *arguments)
+
+    gpu_check.benchmark_all(findings, deadline, lambda: saved.append(now[0]), start)
+    return findings, saved
+
+
+def test_all_benchmarks_are_run_and_the_last_record_of_each_counts(monkeypatch):
+    findings, saved = benchmarked(monkeypatch, 1000)
+    assert [found["name"] for found in findings.benchmarks] == [own.name for own in BENCHMARKS]
+    assert all(found["complete"] and found["ms"]["einc"] == 1.0 for found in findings.benchmarks)
+    assert len(saved) == 2 * len(BENCHMARKS)
+    assert findings.passed
+
+
+def test_of_a_benchmark_that_is_lost_there_is_what_it_had_found(monkeypatch):
+    findings, _ = benchmarked(monkeypatch, 1000, block1k="dies", chain_c="hangs")
+    by_name = {found["name"]: found for found in findings.benchmarks}
+    assert set(by_name) == {own.name for own in BENCHMARKS}
+    assert [name for name, found in by_name.items() if not found["complete"]] == ["block1k", "chain_c"]
+    assert findings.lost == ["LLaMA block, 1K tokens: exit code 9, out of memory"]
+    assert findings.broken == ["matrix chain C: no answer in time"]
+    assert not findings.passed
+    text = page(findings, {}, 1.0)
+    assert "- LLaMA block, 1K tokens: measured one after another, not in turns" in text
+    assert "- **did not end**: matrix chain C: no answer in time" in text
+
+
+def test_benchmarks_that_are_not_reached_are_told(monkeypatch):
+    findings, _ = benchmarked(monkeypatch, 45, chain_a="hangs")
+    assert [found["name"] for found in findings.benchmarks] == ["block8k", "block1k", "chain_a"]
+    assert findings.left == [own.title for own in BENCHMARKS[3:]]
+    assert "**ended early**, after | 1 s" in page(findings, {}, 1.0)
 
 
 def test_turns_are_interleaved_and_medians_taken():
@@ -297,7 +372,7 @@ def test_turns_are_interleaved_and_medians_taken():
     def contender(name):
         return Contender(lambda: order.append(name), lambda: None, lambda: None)
 
-    found = measured({"a": contender("a"), "b": contender("b")}, rounds=4, seconds=0)
+    found = measured({"a": contender("a"), "b": contender("b")}, seconds=0, rounds=4)
     assert found.keys() == {"a", "b"}
     assert all(ms >= 0 for ms in found.values())
     turns = "".join(order)[8:]  # after the warming up
@@ -311,6 +386,67 @@ def test_where_it_ran_is_told_also_where_nothing_can_be_asked(monkeypatch):
     assert f"numpy {np.__version__}" in found["packages"]
 
 
+class Told:
+    """A contender of `benchmark.run` that is there at once."""
+
+    def __init__(self, value=1.0):
+        self.closed, self.value = 0, value
+
+    def contender(self):
+        return Contender(nothing, nothing, lambda: np.full(3, self.value), self.close)
+
+    def close(self):
+        self.closed += 1
+
+
+def contended(monkeypatch, seconds, **made):
+    """All outcomes of a benchmark whose contenders are given: a Told, or an error."""
+    own, clock = BENCHMARKS[0], [0.0]
+    monkeypatch.setattr(benchmark, "compiled", lambda *_: None)
+    monkeypatch.setattr(benchmark, "_drawn", lambda *_: {})
+    monkeypatch.setattr(type(CPU), "tidy", lambda self: None)
+
+    def make(name):
+        clock[0] += 10
+        if isinstance(made.get(name), Exception):
+            raise made[name]
+        return made.get(name, Told()).contender()
+
+    monkeypatch.setattr(benchmark, "_einc", lambda name, *_: make({benchmark.ONE: "one"}.get(name, "many")))
+    monkeypatch.setattr(benchmark, "_torch", lambda *arguments: make(arguments[-1]))
+    monkeypatch.setattr(benchmark, "_jax", lambda *_: make("jax"))
+    monkeypatch.setattr(benchmark, "_with_library", lambda *_: make("library"))
+    monkeypatch.setattr(benchmark, "perf_counter", lambda: clock[0])
+    return [replace(outcome, ms=dict(outcome.ms)) for outcome in benchmark.run(own, CPU, seconds)]
+
+
+def test_outcomes_grow_and_contenders_are_closed(monkeypatch):
+    one = Told()
+    outcomes = contended(monkeypatch, 1000, one=one, jax=ImportError("no jax"))
+    assert [len(outcome.ms) for outcome in outcomes] == [1, 2, 3, 4, 4, 5, 5]
+    assert [outcome.complete for outcome in outcomes] == [False] * 6 + [True]
+    assert outcomes[-1].errors == {"einc": 0, "einc, 8 sites": 0, "einc, library attention": 0}
+    assert outcomes[-1].problems == {"jax": "ImportError: no jax"}
+    assert one.closed == 1
+
+
+def test_nothing_is_begun_after_the_time_and_what_is_wrong_is_seen(monkeypatch):
+    last = contended(monkeypatch, 25, one=Told(1.5))[-1]
+    assert last.complete
+    assert set(last.ms) == {"einc", "torch eager", "einc, 8 sites"}
+    assert last.problems == dict.fromkeys(
+        ("torch compiled, CUDA graph", "jax", "einc, library attention"), benchmark.NO_TIME
+    )
+    assert last.errors == {"einc": 0.5, "einc, 8 sites": 0}
+
+
+def test_arguments_of_workers_name_the_place():
+    assert of(["correctness", "3"]) == (GPU, ["correctness", "3"])
+    assert of(["correctness", "3", "--rehearse"]) == (CPU, ["correctness", "3"])
+    assert set(CPU.runs()) < set(GPU.runs())
+    assert {number for number, _ in CPU.runs()} == {n for n, case in enumerate(CASES) if not case.slow}
+
+
 # A machine without a network
 
 
@@ -322,17 +458,20 @@ def test_without_a_gpu_it_says_so(capsys):
 @pytest.mark.parametrize(("broken", "code"), [({}, 0), ({"same_bits": False}, 1)])
 def test_the_page_is_written_and_the_exit_code_tells(broken, code, tmp_path, monkeypatch, capsys):
     page_file = tmp_path / "gpu-results.md"
-    monkeypatch.setattr(gpu_check, "RESULTS", page_file)
-    monkeypatch.setattr(gpu_check, "check_all", lambda findings, deadline: findings.checks.append(record(**broken)))
-    monkeypatch.setattr(gpu_check, "benchmark_all", lambda findings, deadline: findings.benchmarks.append(timing()))
-    assert gpu_check._run(None, write=True) == code
+    monkeypatch.setattr(gpu_check, "compile_kernels", lambda findings, *_: None)
+    monkeypatch.setattr(gpu_check, "check_all", lambda findings, *_: findings.checks.append(record(**broken)))
+    monkeypatch.setattr(gpu_check, "benchmark_all", lambda findings, *_: findings.benchmarks.append(timing()))
+    assert gpu_check._run(GPU, None, page_file, 530) == code
     text = page_file.read_text()
     assert "## Correctness" in text
     assert "| LLaMA block, 8K tokens" in text
+    assert "# Results on a GPU" in text
+    assert "ended early" not in text
     assert text in capsys.readouterr().out
     page_file.unlink()
-    gpu_check._run("correctness", write=False)
+    gpu_check._run(CPU, "correctness", None, 530)
     assert not page_file.exists()
+    assert "# Rehearsal without a GPU" in capsys.readouterr().out
 
 
 def test_it_runs_from_anywhere_beside_other_packages_of_its_names(tmp_path):
@@ -344,7 +483,7 @@ def test_it_runs_from_anywhere_beside_other_packages_of_its_names(tmp_path):
     found = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (69, "")
     assert "no GPU" in found.stdout
-    worker = [sys.executable, script, "worker", "correctness", str(len(runs()))]  # no case is left
+    worker = [sys.executable, script, "worker", "correctness", str(len(GPU.runs()))]  # no case is left
     found = subprocess.run(worker, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
 

@@ -1,34 +1,59 @@
 """What touches the GPU: a process that prints one JSON record per line, so that a lost device costs one case.
 
-python tests/gpu worker correctness FIRST    all cases from this one on
-python tests/gpu worker benchmark NAME
+python tests/gpu worker kernels SECONDS              compiles what the others need, into EINC_KERNEL_CACHE
+python tests/gpu worker correctness FIRST            all cases from this one on
+python tests/gpu worker benchmarks FIRST SECONDS     all benchmarks from this one on
+
+With --rehearse on a machine without a GPU, as far as that goes (`places`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-from runtime.bundle import Bundle
-from runtime.session import Session
+from runtime.kernels import kernel_cache
 from tests.gpu.cases import BENCHMARKS, CASES
 from tests.gpu.correctness import Array, Result, arrays_of, check, compiled, reference
+from tests.gpu.places import Place, of
 
 LOST = 3
 """The exit code of a worker whose device is of no more use."""
 
+REHEARSED = 6
+"""Kernels that a rehearsal compiles; the tests have them all."""
 
-def runs() -> list[tuple[int, int]]:
-    """All cases with their numbers of sites, as positions of cases."""
-    return [(number, sites) for number, case in enumerate(CASES) for sites in case.sites]
+Record = dict[str, Any]
 
 
-def correctness(first: int) -> Iterator[dict[str, Any]]:
+def kernels(place: Place, seconds: float) -> Iterator[Record]:
+    """All kernels of all plans are compiled, on all processors at once, so that no case waits for a compiler."""
+    from runtime import precompile
+    from tests.gpu.benchmark import compiled as compiled_benchmark
+
+    begin = perf_counter()
+    bundles = [compiled_benchmark(one, place.definitions(one), sites) for one in BENCHMARKS for sites in (1, 8)]
+    bundles += [compiled(CASES[number], sites, CASES[number].dtype) for number, sites in place.runs()]
+    architecture = place.architecture
+    needed: dict[str, precompile.Job] = {}
+    for bundle in bundles:
+        for source in precompile.sources(bundle, architecture, [(0,) * len(bundle.memory)]):
+            needed.setdefault(source.key, (source, architecture))
+    jobs = list(needed.values())[: REHEARSED if place.rehearsal else None]
+    where = Path(os.environ[kernel_cache.ENVIRONMENT])
+    done = precompile.compile_all(jobs, where, seconds=seconds - (perf_counter() - begin))
+    yield {"kernels": len(needed), "compiled": done, "architecture": architecture, "seconds": perf_counter() - begin}
+
+
+def correctness(place: Place, first: int) -> Iterator[Record]:
     expected: dict[int, dict[str, Array]] = {}
-    for position, (number, sites) in enumerate(runs()):
+    for position, (number, sites) in enumerate(place.runs()):
         if position < first:
             continue
         case = CASES[number]
@@ -36,40 +61,40 @@ def correctness(first: int) -> Iterator[dict[str, Any]]:
         try:
             if number not in expected:
                 expected = {number: reference(case, arrays_of(compiled(case, 1, case.dtype)))}
-            result = check(case, sites, _on_one_gpu, expected[number], "cuda")
+            result = check(case, sites, place.session, expected[number], place.torch)
         except Exception as error:
             problem = error.render() if hasattr(error, "render") else f"{type(error).__name__}: {error}"
             result = Result(case.title, sites, problem=problem)
         yield {"position": position, **result.record()}
-        if result.problem and not _device_works():
+        if result.problem and not place.works():
             sys.stdout.flush()
             raise SystemExit(LOST)
 
 
-def _on_one_gpu(bundle: Bundle) -> Session:
-    return Session(bundle, "cuda", [0] * len(bundle.memory))
-
-
-def _device_works() -> bool:
-    """An error like an illegal address makes every later call of this process fail."""
-    from cupy.cuda import runtime
-
-    try:
-        runtime.deviceSynchronize()
-        runtime.free(runtime.malloc(256))
-    except Exception:
-        return False
-    return True
-
-
-def benchmark(name: str) -> Iterator[dict[str, Any]]:
+def benchmarks(place: Place, first: int, seconds: float) -> Iterator[Record]:
+    """Several records for each, every one with more in it than the one before; the time is shared out among them."""
     from tests.gpu.benchmark import run
 
-    (found,) = (one for one in BENCHMARKS if one.name == name)
-    yield asdict(run(found))
+    begin = perf_counter()
+    for position, benchmark in enumerate(BENCHMARKS):
+        if position < first:
+            continue
+        yield {"start": position}
+        share = (seconds - (perf_counter() - begin)) / (len(BENCHMARKS) - position)
+        for outcome in run(benchmark, place, 1.3 * share):  # the first ones are the most important
+            yield {"position": position, **asdict(outcome)}
+        if not place.works():
+            sys.stdout.flush()
+            raise SystemExit(LOST)
 
 
 def main(arguments: list[str]) -> None:
-    what, which = arguments
-    for record in correctness(int(which)) if what == "correctness" else benchmark(which):
+    place, (what, *rest) = of(arguments)
+    if what == "kernels":
+        records = kernels(place, float(rest[0]))
+    elif what == "correctness":
+        records = correctness(place, int(rest[0]))
+    else:
+        records = benchmarks(place, int(rest[0]), float(rest[1]))
+    for record in records:
         print(json.dumps(record), flush=True)
