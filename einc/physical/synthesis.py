@@ -49,6 +49,9 @@ ENOUGH = 1.02
 WORTHWHILE = 1.05
 """By how much another placement must be able to be faster for it to be looked for, and be faster to be taken."""
 
+NEAR = 1.15
+"""A body so near to its bound shows that bounds can be reached: then only a placement with a lower one can help."""
+
 MOST_OPEN_SITES = 10
 """On larger machines, the placement is that of the fewest bytes."""
 
@@ -186,9 +189,11 @@ class Synthesizer:
         return self._better(best, self._synthesized(node, with_members(form.program, members), form, best.bound_ms))
 
     def _with_placement(self, node: str, form: Canonical, best: Found) -> Found:
-        if self._uniform or best.bound_free_ms is None:
+        if self._uniform or best.bound_free_ms is None or best.bound_ms is None:
             return best
         if best.completion_ms <= WORTHWHILE * self._least(form, best.bound_free_ms):
+            return best
+        if best.bound_ms <= WORTHWHILE * best.bound_free_ms and best.completion_ms <= NEAR * best.bound_ms:
             return best
         return self._better(best, self._synthesized(node, form.program, form, best.bound_free_ms), WORTHWHILE)
 

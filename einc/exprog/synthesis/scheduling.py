@@ -19,6 +19,9 @@ MANY = 4000
 _SETTLED = 2
 """Of how many of the first orders the gaps are closed."""
 
+_FRUITLESS = 10
+"""Changes without success after which an order is as good as it gets, at least."""
+
 
 class Schedule(NamedTuple):
     """When every task starts, and when the last one ends, in ms."""
@@ -156,16 +159,22 @@ def _makespan(schedule: Schedule) -> float:
 def improved_schedules(
     tasks: Tasks, best: Schedule, seed: int, rounds: int, stop: Callable[[], bool], goal: float = 0.0
 ) -> Iterator[Schedule]:
-    """Ever better schedules from `rounds` random changes of the order of the best one; ends early at `goal`."""
+    """Ever better schedules from `rounds` random changes of the order of the best one.
+
+    Ends early at `goal`, and where a quarter of the rounds, or ten, found nothing.
+    """
     scheduler = Scheduler(tasks)
     mean = sum(tasks.durations) / max(1, len(tasks.durations))
     noise = random.Random(seed)
+    patience = max(_FRUITLESS, rounds // 4)
+    left = patience
     for _ in range(rounds):
-        if stop() or best.makespan <= goal:
+        if stop() or best.makespan <= goal or not left:
             return
+        left -= 1
         spread = mean * noise.choice((0.5, 1.0, 3.0))
         keys = [start + noise.gauss(0.0, spread) for start in best.starts]
         trial = scheduler.settle(scheduler.forwards(keys), 1)
         if trial.makespan < best.makespan * (1 - 1e-9):
-            best = trial
+            best, left = trial, patience
             yield best
