@@ -9,11 +9,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runtime.bundle import Bundle
-from runtime.executors.cuda import CudaExecutor
-from runtime.session import Session
 from tests.gpu.cases import CASES, Benchmark, Definitions
+
+if TYPE_CHECKING:  # packages that travel as wheels are not there yet when this is imported
+    from runtime.bundle import Bundle
+    from runtime.executors.cuda import CudaExecutor
+    from runtime.session import Session
 
 REHEARSE = "--rehearse"
 
@@ -52,6 +55,8 @@ class Place:
 
     def executor(self, bundle: Bundle) -> CudaExecutor:
         """All sites on one GPU."""
+        from runtime.executors.cuda import CudaExecutor
+
         devices = [0] * len(bundle.memory)
         if not self.rehearsal:
             return CudaExecutor(bundle, devices)
@@ -62,6 +67,8 @@ class Place:
         return CudaExecutor(bundle, devices, driver=driver, kernels=NumpyKernels(driver))
 
     def session(self, bundle: Bundle) -> Session:
+        from runtime.session import Session
+
         return Session(bundle, executor=self.executor(bundle))
 
     def works(self) -> bool:

@@ -514,6 +514,18 @@ def test_wheels_are_unpacked(tmp_path):
     assert (tmp_path / "site" / "onlyhere" / "__init__.py").read_text() == "VALUE = 5"
 
 
+def test_the_check_begins_without_what_it_needs():
+    """Packages that travel as wheels are found only after it has begun."""
+    code = f"""
+import sys
+sys.path[:0] = ['.', 'tests/runtime']
+sys.modules.update(dict.fromkeys({gpu_check.NEEDED}))
+from tests.gpu import check
+assert check.missing() == list(check.NEEDED)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 def test_all_that_the_check_imports_is_named_as_needed():
     """Third-party modules that compiling, running and reporting load, apart from those of competitors."""
     code = """
