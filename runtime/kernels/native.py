@@ -3,7 +3,8 @@
 This is the one file that knows how LLVM is run (llvmlite, the extra `fast`). What is compiled are modules that our own
 emitters build, step by step, from scalar programs that `program.parse` has read: a closed set of functions, positions
 and numbers. No text of a plan becomes code. A module has one function that takes the address of 64-bit arguments.
-Compiling takes some tens of milliseconds, once per process, so nothing is kept on disk.
+Compiling takes some tens of milliseconds, attention two hundred, once per process, so nothing is kept on disk. A thread
+of its own does it while the rest of a plan is prepared and weights are read.
 """
 
 from __future__ import annotations
@@ -11,30 +12,38 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
 from runtime.dtypes import Array
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 SMALL = 1 << 14
 """Elements below which numpy's few calls are as fast, or the time to compile does not come back."""
 
 Address = int
 Compiled = Callable[[Address], None]
+_P = ParamSpec("_P")
+_LOCK = threading.Lock()
 
 
 class Invocation:
-    """A call of compiled code with its arguments: addresses, extents and strides. It keeps alive what they are of."""
+    """A call of code, once that is compiled, with addresses, extents and strides of arrays that it keeps alive."""
 
-    __slots__ = ("_address", "_function", "_kept")
+    __slots__ = ("_address", "_code", "_function", "_kept")
 
-    def __init__(self, function: Compiled, arguments: list[int], *arrays: Array) -> None:
+    def __init__(self, code: Future[Compiled], arguments: list[int], *arrays: Array) -> None:
         held = np.array(arguments, np.int64)
-        self._function, self._address, self._kept = function, address(held), (held, arrays)
+        self._code, self._address, self._kept = code, address(held), (held, arrays)
+        self._function: Compiled | None = None
 
     def __call__(self) -> None:
+        if self._function is None:
+            self._function = self._code.result()
         self._function(self._address)
 
 
@@ -64,9 +73,24 @@ def worthwhile(elements: int) -> bool:
     return elements >= SMALL and available()
 
 
-def compiled(module: Any) -> Compiled:
-    """The function of a module. Other threads run while it does."""
-    return _machine().compile(module)
+def wide_registers() -> bool:
+    """Whether there are 32 registers of 512 bits."""
+    return _machine().wide
+
+
+def code(emit: Callable[_P, Any]) -> Callable[_P, Future[Compiled]]:
+    """For a function that makes a module: what begins to compile it when its arguments are first seen."""
+    found: dict[object, Future[Compiled]] = {}
+
+    @wraps(emit)
+    def begun(*args: _P.args, **kwargs: _P.kwargs) -> Future[Compiled]:
+        with _LOCK:
+            key = (args, *sorted(kwargs.items()))
+            if key not in found:
+                found[key] = _compiler().submit(lambda: _machine().compile(emit(*args, **kwargs)))
+            return found[key]
+
+    return begun
 
 
 class _Machine:
@@ -78,28 +102,31 @@ class _Machine:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         features = llvm.get_host_cpu_features()
-        self._llvm, self._lock = llvm, threading.Lock()
+        self._llvm = llvm
         self._target = llvm.Target.from_default_triple().create_target_machine(
             cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2
         )
         triple = llvm.get_default_triple()
         # Without instructions for 16-bit floats LLVM would call functions that may not be there.
         self.ready = bool(features.get("f16c") and features.get("fma")) or triple.startswith(("aarch64", "arm64"))
+        self.wide = bool(features.get("avx512f"))
+        # Our emitters write loops that need no more than registers for their variables.
+        self._passes = llvm.create_new_module_pass_manager()
+        self._passes.add_sroa_pass()
+        self._builder = llvm.create_pass_builder(self._target, llvm.create_pipeline_tuning_options(speed_level=1))
         self._engine: Any = None
 
     def compile(self, module: Any) -> Compiled:
+        """The function of a module; other threads run while it does. Only one thread compiles."""
         llvm = self._llvm
-        with self._lock:
-            parsed = llvm.parse_assembly(str(module))
-            parsed.verify()
-            options = llvm.create_pipeline_tuning_options(speed_level=1)
-            builder = llvm.create_pass_builder(self._target, options)
-            builder.getModulePassManager().run(parsed, builder)
-            if self._engine is None:
-                self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._target)
-            self._engine.add_module(parsed)
-            self._engine.finalize_object()
-            entry = self._engine.get_function_address(module.name)
+        parsed = llvm.parse_assembly(str(module))
+        parsed.verify()
+        self._passes.run(parsed, self._builder)
+        if self._engine is None:
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._target)
+        self._engine.add_module(parsed)
+        self._engine.finalize_object()
+        entry = self._engine.get_function_address(module.name)
         function: Compiled = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(entry)
         return function
 
@@ -107,3 +134,10 @@ class _Machine:
 @cache
 def _machine() -> _Machine:
     return _Machine()
+
+
+@cache
+def _compiler() -> Executor:
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(1, "einc compiler")

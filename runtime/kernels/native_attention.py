@@ -1,11 +1,13 @@
-"""The kernel `attention` with machine code between numpy's matrix products: one pass finds the largest score of every
-row, and one makes the weights and their sum. Keys that a row does not see are not looked at."""
+"""The kernel `attention` as machine code: one call for all heads and sequences of an invocation; see `native_tiles.py`.
+
+What it is not made for falls to numpy: f64, operands that are not dense along the last axis, and small invocations.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +15,21 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.kernels import native
 from runtime.kernels.attention_signature import Signature, parse
-from runtime.kernels.base import Kernel
-from runtime.kernels.native_map import move
-from runtime.kernels.numpy_attention import Tiles, Worker, pitch, tiled
+from runtime.kernels.base import Kernel, Run, ScratchArray, ScratchPlan, dtype_name
+from runtime.kernels.numpy_attention import tiled
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+ROWS = 512
+"""Query rows, all heads of a group together, that are walked through all their keys at once."""
+TILE = 240
+"""Keys in a tile: with 32 rows, scores of 30 KiB, which stay in a core's first cache or close by."""
+FAR = 1 << 40
+"""Positions beyond this are as good as this."""
+
+LANES = 16
+_LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def build_attention(
@@ -26,107 +40,121 @@ def build_attention(
     output_blocks: Sequence[Block],
 ) -> Kernel:
     signature = parse(attributes, inputs, outputs, input_blocks, output_blocks)
-    fits = signature.dtype == np.float32 and native.worthwhile(signature.q.shape[0] * signature.most_pairs())
-    return tiled(signature, NativeWorker if fits else Worker)
+    pairs = signature.q.shape[0] * signature.most_pairs()
+    arrays = (signature.q, signature.k, signature.v, signature.o, signature.mask)
+    dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
+    few = signature.k.shape[1] < 1 << 30
+    if signature.dtype != np.float32 or not (dense and few and native.worthwhile(pairs)):
+        return tiled(signature)
+    layout = _Layout.plan(signature)
+
+    def bind(memory: Array) -> Run:
+        return _Invocation(signature, layout, memory).run
+
+    width = signature.q.shape[2] + signature.v.shape[2]
+    return Kernel(bind, layout.scratch, pairs * (width / 50 + 0.5))
 
 
-class NativeWorker(Worker):
-    tile_keys, tile_scores = 2048, 1 << 19  # 2 MiB: two passes over them cost less than smaller matrix products
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A worker's memory for an invocation, and its parts: (first query, queries) of one sequence each."""
 
-    def __init__(self, signature: Signature, tiles: Tiles, memory: Array) -> None:
-        super().__init__(signature, tiles, memory)
-        self._weigh, self._add = _weighing(), _adding()
-        self._limits = np.zeros((2, len(self.places)), np.int64)
-        self._arguments = np.zeros(10, np.int64)
-        self._where = native.address(self._arguments)
+    parts: tuple[tuple[int, int], ...]
+    tile: int
+    code: Future[native.Compiled]
+    limits: tuple[Array, Array] | None
+    """The keys that queries see, where that is known beforehand; else there is room for them."""
+    room: tuple[ScratchArray, ScratchArray]
+    results: tuple[ScratchArray, ScratchArray]
+    memory: tuple[ScratchArray, ...]
+    scratch: int
 
-    def weigh(
-        self,
-        scores: Array,
-        places: Array,
-        extremes: tuple[int, int],
-        keys: tuple[int, int],
-        largest: Array,
-        sums: Array,
-        worth: Array,
-    ) -> None:
-        (lo, up), visible, queries = keys, self.s.visible, len(places)
-        first, last = self._limits[:, :queries]
-        first.fill(0)
-        last.fill(up - lo)
-        if visible.causal:
-            np.clip(np.add(places, 1 - lo, out=last), 0, up - lo, out=last)
-        if visible.window:
-            np.clip(np.add(places, 1 - lo - visible.window, out=first), 0, last, out=first)
-        if self.s.mask is not None:
-            np.copyto(scores, -np.inf, where=self.masked(keys))
-        arrays = (first, last, scores, largest, sums, worth)
-        numbers = [scores.shape[0] * scores.shape[1], queries, up - lo, pitch(up - lo) * scores.itemsize]
-        self._call(self._weigh, numbers, arrays)
+    @staticmethod
+    def plan(s: Signature) -> _Layout:
+        from runtime.kernels.native_tiles import Shape, attention
 
-    def add(self, totals: Array, worth: Array, products: Array) -> None:
-        self._call(self._add, [worth.size, totals.shape[-1]], (totals, worth, products))
-
-    def widen(self, source: Array, target: Array) -> None:
-        function, arguments = move(source, target)
-        function(*arguments)
-
-    def _call(self, function: native.Compiled, numbers: list[int], arrays: tuple[Array, ...]) -> None:
-        arguments = [*numbers, *map(native.address, arrays)]
-        self._arguments[: len(arguments)] = arguments
-        function(self._where)
-
-
-@cache
-def _weighing() -> native.Compiled:
-    """See `Worker.weigh`: for blocks of rows, a row per query, which sees the keys from `first` to `last`."""
-    from runtime.kernels.native_emitter import F32, I64, Emitter, Value
-    from runtime.kernels.native_vectors import exp
-
-    e = Emitter()
-    b = e.b
-    blocks, queries, keys, step, firsts, lasts, scores, largest, sums, worths = (e.argument() for _ in range(10))
-    with e.loop(blocks) as block, e.loop(queries) as query:
-        number = b.add(b.mul(block, queries), query)
-        first, last = (e.read(table, query, I64) for table in (firsts, lasts))
-        row = b.add(scores, b.mul(number, step))
-        seen, count = b.add(row, b.mul(first, I64(4))), b.sub(last, first)
-        before = e.splat(e.read(largest, number, F32))
-        found = e.fold(count, e.number(-math.inf), e.larger, lambda at, mask: e.load(seen, at, "f32", mask))
-        most = e.larger(before, found)
-
-        def weight(position: Value, mask: Value | None) -> Value:
-            value = exp(e, b.fsub(e.load(seen, position, "f32", mask), most))
-            e.store(value, seen, position, "f32", mask)
-            return value
-
-        total = e.fold(count, e.number(0.0), lambda one, other: b.fadd(one, other), weight)
-        e.clear(row, first)
-        e.clear(b.add(row, b.mul(last, I64(4))), b.sub(keys, last))
-        worth = exp(e, b.fsub(before, most))
-        e.write(worths, number, worth)
-        e.write(sums, number, e.multiply_add(e.splat(e.read(sums, number, F32)), worth, total))
-        e.write(largest, number, most)
-    return native.compiled(e.finish())
+        shape = Shape(12, 2) if native.wide_registers() else Shape(6, 1)
+        lanes, numbers = shape.lanes, shape.numbers
+        group = s.q.shape[0] // s.k.shape[0]
+        parts = [part for rows in s.sequences() for part in rows.split(max(1, ROWS // group))]
+        most = max((part.queries.stop - part.queries.start for part in parts), default=0)
+        blocks = -(-most * group // lanes)
+        tile = max(1, min(TILE, s.k.shape[1]))
+        deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
+        plan = ScratchPlan()
+        wide = np.dtype(np.float32)
+        copied = s.mask is not None or s.k.dtype != wide
+        fixed, queries = s.positions is None, s.q.shape[1]
+        limits = np.empty(queries, _LIMIT), np.empty(queries, _LIMIT)
+        if fixed:
+            _limit(s, *limits)
+        return _Layout(
+            tuple((part.queries.start, part.queries.stop - part.queries.start) for part in parts),
+            tile,
+            attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape),
+            limits=limits if fixed else None,
+            room=(plan.take((0 if fixed else queries,), _LIMIT), plan.take((0 if fixed else queries,), _LIMIT)),
+            results=(plan.take(s.q.shape[:2], wide), plan.take(s.q.shape[:2], wide)),
+            memory=(
+                plan.take((lanes, max(deep_k, deep_v)), wide),
+                plan.take((blocks, deep_k, lanes), wide),
+                plan.take((blocks, deep_v, lanes), wide),
+                plan.take((tile + numbers, lanes), wide),
+                plan.take((blocks, 2, lanes), _LIMIT),
+                plan.take((blocks, 4), _PLACE),
+                plan.take((blocks, 2, lanes), wide),
+                plan.take((copied * tile, deep_k), wide),
+                plan.take((copied * tile, deep_v), wide),
+                plan.take((tile,), _LIMIT),
+            ),
+            scratch=plan.size,
+        )
 
 
-@cache
-def _adding() -> native.Compiled:
-    """See `Worker.add`."""
-    from runtime.kernels.native_emitter import F32, I64, Emitter, Value
+class _Invocation:
+    """One invocation with one worker's memory."""
 
-    e = Emitter()
-    b = e.b
-    rows, width, totals, worths, products = (e.argument() for _ in range(5))
-    with e.loop(rows) as number:
-        offset = b.mul(b.mul(number, width), I64(4))
-        total, product = b.add(totals, offset), b.add(products, offset)
-        worth = e.splat(e.read(worths, number, F32))
+    def __init__(self, signature: Signature, layout: _Layout, memory: Array) -> None:
+        s = self.s = signature
+        self.limits = layout.limits or (layout.room[0].of(memory), layout.room[1].of(memory))
+        self.sums, self.largest = (result.of(memory) for result in layout.results)
+        table = np.array(layout.parts, _PLACE).reshape(-1, 2)
+        deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
+        where = native.address
+        arguments = [  # in the order of `native_tiles.Arguments`
+            s.k.shape[0],
+            s.q.shape[0] // s.k.shape[0],
+            len(table),
+            where(table),
+            *map(where, self.limits),
+            0 if s.mask is None else where(s.mask),
+            *(n for x in (s.q, s.k, s.v, s.o) for n in (where(x), *x.strides[:2])),
+            s.q.shape[1],
+            where(self.sums),
+            where(self.largest),
+            s.k.shape[2],
+            s.v.shape[2],
+            deep_k,
+            deep_v,
+            int(np.float32(s.scale).view(np.int32)),
+            layout.tile,
+            *(where(array.of(memory)) for array in layout.memory),
+        ]
+        self.code = native.Invocation(layout.code, arguments, memory, table)
 
-        def body(position: Value, mask: Value | None) -> None:
-            value = e.load(total, position, "f32", mask)
-            value = e.multiply_add(value, worth, e.load(product, position, "f32", mask))
-            e.store(value, total, position, "f32", mask)
+    def run(self) -> None:
+        if self.s.positions is not None:
+            _limit(self.s, *self.limits)
+        self.code()
+        np.log(self.sums, out=self.sums)
+        np.add(self.sums, self.largest, out=self.s.lse)
 
-        e.sweep(width, body)
-    return native.compiled(e.finish())
+
+def _limit(s: Signature, first: Array, last: Array) -> None:
+    """The keys that every query sees, from `first` to `last`, as far as they are in its block."""
+    for rows in s.sequences():
+        (lo, up), own = rows.keys, rows.queries
+        found = np.arange(own.start, own.stop) if s.positions is None else np.clip(s.positions[own], -FAR, FAR)
+        after = found.astype(_PLACE) + (rows.ahead + 1)
+        last[own] = np.clip(after, lo, up) if s.visible.causal else up
+        first[own] = np.clip(after - s.visible.window, lo, last[own]) if s.visible.window else lo

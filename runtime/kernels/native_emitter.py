@@ -53,6 +53,13 @@ class Emitter:
         """The next arguments: an address and the strides of `leading` axes."""
         return Operand(self.argument(), [self.argument() for _ in range(leading)])
 
+    def variable(self, initial: Value) -> Value:
+        """A place for a value, which is a register once the module is compiled."""
+        with self.b.goto_entry_block():
+            place = self.b.alloca(initial.type)
+        self.b.store(initial, place)
+        return place
+
     def finish(self) -> Any:
         self.b.ret_void()
         return self.module
@@ -168,18 +175,33 @@ class Emitter:
             name = f"llvm.masked.store.v{LANES}{_element(stored)}.p0"
             self.intrinsic(name, ir.VoidType(), value, place, I32(ITEMSIZE[kind]), mask)
 
-    def clear(self, row: Value, count: Value) -> None:
-        """Zeros for so many f32."""
-        self.sweep(count, lambda position, mask: self.store(self.number(0.0), row, position, "f32", mask))
-
     def read(self, table: Value, number: Value, element: Any) -> Value:
         """A scalar of an array."""
         return self.b.load(self.b.gep(self.b.inttoptr(table, element.as_pointer()), [number]))
 
-    def write(self, table: Value, number: Value, lanes: Value) -> None:
-        """Puts the first lane into an array."""
-        value = self.b.extract_element(lanes, I32(0))
+    def put(self, table: Value, number: Value, value: Value) -> None:
+        """Writes a scalar of an array."""
         self.b.store(value, self.b.gep(self.b.inttoptr(table, value.type.as_pointer()), [number]))
+
+    def load_bits(self, table: Value, position: Value) -> Value:
+        """Integers of 32 bits from `position` of an array."""
+        return self.b.load(self._place(table, position, I32), align=4)
+
+    def transposed(self, lines: Sequence[Value]) -> list[Value]:
+        """A square of `LANES` vectors, turned: quarters across each other trade places, in ever smaller squares."""
+        lines, width = list(lines), LANES // 2
+        while width:
+            orders = [
+                [lane - (lane & width) + shift + (LANES if lane & width else 0) for lane in range(LANES)]
+                for shift in (0, width)
+            ]
+            masks = [ir.Constant(vector(I32), order) for order in orders]
+            for one in range(LANES):
+                if not one & width:
+                    pair = lines[one], lines[one + width]
+                    lines[one], lines[one + width] = (self.b.shuffle_vector(*pair, mask) for mask in masks)
+            width //= 2
+        return lines
 
     def rounded(self, value: Value, kind: str) -> Value:
         """Values in the form that is stored: ties to even, any not-a-number as a quiet one."""
@@ -219,9 +241,7 @@ class Emitter:
         term: Callable[[Value, Value | None], Value],
     ) -> Value:
         """The terms of a row of `count` elements combined, in every lane; `neutral` changes nothing when combined."""
-        with self.b.goto_entry_block():
-            place = self.b.alloca(neutral.type)
-        self.b.store(neutral, place)
+        place = self.variable(neutral)
 
         def body(position: Value, mask: Value | None) -> None:
             value = term(position, mask)

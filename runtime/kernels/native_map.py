@@ -7,7 +7,7 @@ operands that are not dense along the last axis (a transpose), and invocations t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -79,10 +79,8 @@ def move(source: Array, target: Array) -> Resolved:
     return _store, [source, target]
 
 
-@cache
-def _function(
-    steps: tuple[program.Typed, ...], names: tuple[str, ...], lone: tuple[bool, ...], leading: int
-) -> native.Compiled:
+@native.code
+def _function(steps: tuple[program.Typed, ...], names: tuple[str, ...], lone: tuple[bool, ...], leading: int) -> Any:
     """Machine code for a program over operands of these types; `lone` are those with one element per row."""
     from runtime.kernels.native_emitter import Emitter, Value
     from runtime.kernels.native_vectors import evaluate
@@ -98,7 +96,7 @@ def _function(
             e.store(evaluate(e, steps, inputs), rows[-1], position, names[-1], mask)
 
         e.sweep(count, body)
-    return native.compiled(e.finish())
+    return e.finish()
 
 
 def _store(source: Array, target: Array) -> None:

@@ -6,7 +6,7 @@ What this is not made for falls to numpy, as in `native_map`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -51,8 +51,8 @@ def build_rope(
     return Kernel(bind, scratch.size, 0.5 * source.size)
 
 
-@cache
-def _function(kind: str, leading: int) -> native.Compiled:
+@native.code
+def _function(kind: str, leading: int) -> Any:
     from runtime.dtypes import ITEMSIZE
     from runtime.kernels.native_emitter import F32, F64, I64, Emitter, Operand, Value, vector
     from runtime.kernels.native_vectors import waves
@@ -81,4 +81,4 @@ def _function(kind: str, leading: int) -> native.Compiled:
                 e.store(second, b.add(written, width), position, kind, mask)
 
         e.sweep(half, turn)
-    return native.compiled(e.finish())
+    return e.finish()

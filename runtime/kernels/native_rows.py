@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
+from typing import Any
 
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, name_of
@@ -71,8 +71,8 @@ def _compiled(name: str, eps: Attribute, reference: Kernel, inputs: Sequence[Arr
     return Kernel(lambda _: run, nanoseconds=(0.5 + len(vectors) * 0.3 if vectors else 2.0) * target.size)
 
 
-@cache
-def _function(name: str, kind: str, leading: int, eps: float) -> native.Compiled:
+@native.code
+def _function(name: str, kind: str, leading: int, eps: float) -> Any:
     from runtime.kernels.native_emitter import F32, Emitter, Value
     from runtime.kernels.native_vectors import exp
 
@@ -117,4 +117,4 @@ def _function(name: str, kind: str, leading: int, eps: float) -> native.Compiled
             e.store(value, target, position, kind, mask)
 
         e.sweep(count, write)
-    return native.compiled(e.finish())
+    return e.finish()

@@ -28,6 +28,10 @@ ROWS = 64
 """Queries of one head in a tile where they see different keys: half as many scores per row are made in vain."""
 THIN, THIN_KEYS = 16, 256
 """Keys in a tile of no more than `THIN` rows: small matrix products are fastest if nothing is packed for them."""
+KEYS = 512
+"""Keys in a larger tile."""
+SCORES = 1 << 17
+"""Scores in a tile of several heads: half a MiB of f32, which stays in a core's cache."""
 WIDENED = 1 << 22
 """Elements of keys and values that are widened at once: 16 MiB of f32."""
 
@@ -40,15 +44,14 @@ def build_attention(
     output_blocks: Sequence[Block],
 ) -> Kernel:
     """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
-    return tiled(parse(attributes, inputs, outputs, input_blocks, output_blocks), Worker)
+    return tiled(parse(attributes, inputs, outputs, input_blocks, output_blocks))
 
 
-def tiled(signature: Signature, worker: type[Worker]) -> Kernel:
-    """The kernel, with the steps between the matrix products as `worker` takes them."""
-    tiles = Tiles.plan(signature, worker.tile_keys, worker.tile_scores)
+def tiled(signature: Signature) -> Kernel:
+    tiles = Tiles.plan(signature)
 
     def bind(memory: Array) -> Run:
-        return worker(signature, tiles, memory).run
+        return Worker(signature, tiles, memory).run
 
     width = signature.q.shape[2] + signature.v.shape[2]
     scoring = signature.q.shape[0] * signature.most_pairs() * (width / 30 + 1.5)
@@ -75,7 +78,7 @@ class Tiles:
     places: ScratchArray
 
     @staticmethod
-    def plan(signature: Signature, most_keys: int, most_scores: int) -> Tiles:
+    def plan(signature: Signature) -> Tiles:
         q, k, v, dtype = signature.q, signature.k, signature.v, signature.dtype
         group = q.shape[0] // k.shape[0]
         most = max(STACKED // group, 1)
@@ -84,9 +87,9 @@ class Tiles:
         rows = tuple(block for part in signature.sequences() for block in part.split(most))
         longest = max((block.queries.stop - block.queries.start for block in rows), default=1)
         stacked = group * longest
-        tile = most_keys if stacked > THIN else THIN_KEYS
+        tile = KEYS if stacked > THIN else THIN_KEYS
         keys = max(1, min(tile, max((up - lo for lo, up in (block.keys for block in rows)), default=1)))
-        heads = max(1, min(k.shape[0], most_scores // (stacked * keys)))
+        heads = max(1, min(k.shape[0], SCORES // (stacked * keys)))
         used_often = any(a.keys == b.keys for a, b in itertools.pairwise(rows))
         all_keys = used_often and heads * k.shape[1] * (k.shape[2] + v.shape[2]) <= WIDENED
         span = k.shape[1] if all_keys else keys
@@ -116,11 +119,6 @@ class Tiles:
 
 class Worker:
     """The views of one invocation with one worker's memory."""
-
-    tile_keys = 512
-    """Keys in a tile."""
-    tile_scores = 1 << 17
-    """Scores in a tile of several heads: half a MiB of f32, which stays in a core's cache."""
 
     def __init__(self, signature: Signature, tiles: Tiles, memory: Array) -> None:
         self.s, self.tiles = signature, tiles
@@ -174,7 +172,7 @@ class Worker:
             else:
                 products = carved(self.parts, *totals.shape)
                 np.matmul(scores, values, out=products)
-                self.add(totals, worth, products)
+                np.add(np.multiply(totals, worth, out=totals), products, out=totals)
         if not tiles:
             totals.fill(0)
         np.log(sums, out=worth)
@@ -211,13 +209,6 @@ class Worker:
         np.add(np.multiply(sums, worth, out=sums), part, out=sums)
         np.copyto(largest, new)
 
-    def add(self, totals: Array, worth: Array, products: Array) -> None:
-        """The totals, multiplied by what they are now worth, plus the products."""
-        np.add(np.multiply(totals, worth, out=totals), products, out=totals)
-
-    def widen(self, source: Array, target: Array) -> None:
-        np.copyto(target, source, casting="unsafe")
-
     def _operands(self, heads: slice, keys: tuple[int, int]) -> tuple[Array, Array]:
         """Keys and values of some heads, wide; what the mask hides of the values, which may be anything, is 0."""
         s = self.s
@@ -229,7 +220,7 @@ class Worker:
             if memory is not None:
                 wide = carved(memory, *views[n].shape)
                 if fresh:
-                    self.widen(views[n], wide)
+                    np.copyto(wide, views[n], casting="unsafe")
                 views[n] = wide
         if s.mask is not None and fresh:
             np.copyto(views[1], 0, where=self.masked((lo, up))[:, np.newaxis])

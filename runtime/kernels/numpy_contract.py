@@ -92,7 +92,7 @@ def contraction(
         return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
 
     result = Operand(equation.output, output)
-    _Contraction(joined.extents, dtype, measured, _move, add).plan(operands, result)
+    _Contraction(joined.extents, dtype, measured, move, add).plan(operands, result)
 
     def bind(memory: Array) -> Run:
         carved = ScratchPlan()

@@ -10,7 +10,7 @@ import pytest
 
 from runtime.bundle import Block
 from runtime.errors import PlanFault
-from runtime.kernels import native_attention, numpy_attention
+from runtime.kernels import native, native_attention, numpy_attention
 from runtime.kernels.registry import prepare
 
 pytestmark = pytest.mark.usefixtures("provider")
@@ -108,11 +108,10 @@ def check(a, arrays, first=(0, 0), heads=(0, 0)):
 def small_tiles(request, monkeypatch):
     """Tiles so small that there are several in every direction, and of uneven sizes."""
     stacked, rows, keys, scores = request.param
-    monkeypatch.setattr(numpy_attention, "STACKED", stacked)
-    monkeypatch.setattr(numpy_attention, "ROWS", rows)
-    for worker in (numpy_attention.Worker, native_attention.NativeWorker):
-        monkeypatch.setattr(worker, "tile_keys", keys)
-        monkeypatch.setattr(worker, "tile_scores", scores)
+    for name, value in {"STACKED": stacked, "ROWS": rows, "KEYS": keys, "SCORES": scores}.items():
+        monkeypatch.setattr(numpy_attention, name, value)
+    monkeypatch.setattr(native_attention, "ROWS", stacked)
+    monkeypatch.setattr(native_attention, "TILE", keys)
 
 
 CASES = {
@@ -161,6 +160,20 @@ def test_any_blocks(name):
         parts = [q[h0 * group : h1 * group, q0:q1], k[h0:h1, k0:k1], v[h0:h1, k0:k1]]
         parts += [x[own[extra]] for extra, x in zip(a["extras"], extras, strict=True)]
         check(a, parts, (q0, k0), (h0 * group, h0))
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("d", "dv"), [(37, 41), (16, 12), (1, 83)])
+def test_more_rows_than_registers_have_lanes(d, dv, dtype, wide, monkeypatch):
+    """Blocks of registers that are full and that are not, for registers of either number."""
+    monkeypatch.setattr(native, "wide_registers", lambda: wide)
+    monkeypatch.setattr(native_attention, "ROWS", 70)
+    monkeypatch.setattr(native_attention, "TILE", 31)
+    a = attributes((39, 6), (45, 9), causal=True, extras=["mask"], scale=1 / d)
+    arrays = operands(3, 1, 45, 54, d, dv, dtype)
+    check(a, [*arrays, RNG(3).random(54) < 0.7])
+    check(a | {"extras": [], "window": 17}, arrays)
 
 
 def pair(rng, extent):
