@@ -223,8 +223,8 @@ def _call(
         f"inside = (query < count) & (query < {per_tile}) & (member < {group})",
         "query = first + tl.minimum(query, count - 1)",
         f"own = {head_of_keys} * {group} + tl.minimum(member, {group - 1})",
-        f"e = tl.arange(0, {q_span})",
-        f"f = tl.arange(0, {v_span})",
+        f"e = tl.arange(0, {q_span}){cast}",
+        f"f = tl.arange(0, {v_span}){cast}",
     ]
     if s.positions is not None:
         given = _at("positions", ("query", items["positions"].strides[0]))

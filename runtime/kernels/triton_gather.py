@@ -36,7 +36,7 @@ def plan_embedding(
     inside = tiles.mask(at)
     masked = f" & {inside}" if inside else ""
     lines = [
-        *tiles.locate(wide([y], target.shape)),
+        *tiles.locate(wide([number, y], target.shape)),
         f"number = tl.load({number.at(place)}{_masked(tiles.mask(place))}).to(tl.int64)",
         f"wrong = ((number < 0) | (number >= {vocabulary})).to(tl.int32)",
         *_any("wrong", tiles, number),
@@ -80,10 +80,11 @@ def plan_append(
         ("origins", Table.of(parsed.origins), "i64"),
         ("status", Status(), "i32"),
     ]
+    nth = "t.to(tl.int64)" if wide([place], (count,)) else "t"
     body = [
         "t = tl.program_id(0) * 256 + tl.arange(0, 256)",
         f"inside = t < {count}",
-        f"position = tl.load(positions + t * {place.strides[0]}, mask=inside, other=0).to(tl.int64)",
+        f"position = tl.load(positions + {nth} * {place.strides[0]}, mask=inside, other=0).to(tl.int64)",
         "wrong = (position < 0) | (position >= tl.load(extents + t, mask=inside, other=1))",
         "tl.store(status, 1, mask=tl.max(wrong.to(tl.int32), 0) != 0)",
         "row = position + tl.load(origins + t, mask=inside, other=0)",
@@ -102,7 +103,7 @@ def plan_append(
     inside = tiles.mask(at)
     also = f" & {inside}" if inside else ""
     lines = [
-        *tiles.locate(wide([old, y], target.shape)),
+        *tiles.locate(wide([old, fresh, y], target.shape)),
         f"row = tl.load({line.at(own)}{_masked(tiles.mask(own))}).to(tl.int64)",
         f"kept = tl.load({old.at(tiles.subscripts(old))}, mask=(row < 0){also}, other=0)",
         f"written = tl.load({fresh.at(tiles.subscripts(fresh))} + row * {step}, mask=(row >= 0){also}, other=0)",

@@ -57,7 +57,7 @@ def plan_meanpool(
         f"count = tl.zeros([{TOKENS}], tl.int32)",
         f"end = tl.load(spans + 2 * {row} + 1)",
         f"for start in range(tl.load(spans + 2 * {row}), end, {TOKENS}):",
-        f"    t = start + tl.arange(0, {TOKENS})",
+        f"    t = start + tl.arange(0, {TOKENS}){'.to(tl.int64)' if sixty_four else ''}",
         f"    let = tl.load(mask + t * {stride}, mask=t < end, other=0) != 0",
         f"    at = x + t[:, None] * {x.strides[0]} + c[None, :] * {x.strides[1]}",
         f"    sums += tl.load(at, mask=let[:, None]{also}, other=0){x.load_suffix}",

@@ -221,7 +221,7 @@ def _call(
 def _positions(plan: _Plan, sixty_four: bool) -> list[str]:
     """Lines that set k, the tile's positions along the reduced axis, and j1, ... along the other reduced axes."""
     lines = []
-    rest = "step.to(tl.int64)" if sixty_four and plan.steps > 1 else "step"
+    rest = "tl.cast(step, tl.int64)" if sixty_four else "step"
     if plan.reduced is not None:
         count = -(-plan.extents[plan.reduced] // plan.width)
         span = f"tl.arange(0, {plan.width})[None, :]{'.to(tl.int64)' if sixty_four else ''}"

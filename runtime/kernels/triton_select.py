@@ -141,11 +141,12 @@ def select_call(
             "        best_rank = tl.where(better, rank, best_rank)",
             "        best_place = tl.where(better, place, best_place)",
         ]
+    nth = "tl.cast(n, tl.int64)" if sixty_four else "n"
     lines += [
         "    last_rank = tl.max(best_rank, 0)",
         f"    last_place = tl.min(tl.where(best_rank == last_rank, best_place, {NOWHERE}), 0)",
-        f"    tl.store({element('values', 'n')}, value_of(last_rank).to({LANGUAGE[kind]}))",
-        f"    tl.store({element('indices', 'n')}, last_place)",
+        f"    tl.store({element('values', nth)}, value_of(last_rank).to({LANGUAGE[kind]}))",
+        f"    tl.store({element('indices', nth)}, last_place)",
     ]
     title = f"{name}: the first {count} of rows of {sources[0].shape[-1]}"
     return assembled(name, title, items, views[0].shape, lines, tiles.count(), KEYS[ranked])

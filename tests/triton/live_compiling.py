@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 from gpu_invocations import INVOCATIONS, MERGES
@@ -46,6 +47,21 @@ def test_every_kernel_compiles(name, architecture, tmp_path):
         assert binary.shared <= MEMORY[architecture]
         kernel_cache.store(source, architecture, binary, tmp_path)
         assert kernel_cache.find(source, architecture, [tmp_path], version()) == binary
+
+
+def far(array):
+    """The same with its first axis stepping over more elements than 32 bits count."""
+    if len(array.shape) < 2:
+        return array
+    return replace(array, strides=(((1 << 32) + 16) * array.itemsize, *array.strides[1:]))
+
+
+@pytest.mark.parametrize("name", [name for name in INVOCATIONS if name != "contract of integers"])
+def test_every_kernel_compiles_with_wide_offsets(name):
+    one = INVOCATIONS[name]
+    plan = replace(one, inputs=tuple(map(far, one.inputs)), outputs=tuple(map(far, one.outputs))).plan()
+    for source in sources(plan):
+        assert compile_source(source, "sm_90").function == source.name
 
 
 def test_equal_sources_are_equal_code(tmp_path, monkeypatch):
