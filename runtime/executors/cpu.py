@@ -19,6 +19,7 @@ from runtime.executors.arena import Arenas, aligned_bytes
 from runtime.executors.base import Record, task_kind
 from runtime.executors.dependencies import dependencies
 from runtime.executors.forwarding import forward
+from runtime.executors.gathers import gather
 from runtime.executors.host import cores, require_memory, single_threaded_blas
 from runtime.executors.replicas import share
 from runtime.executors.schedule import TaskGraph
@@ -35,7 +36,7 @@ _STEPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 class CpuExecutor:
     """See `executors.base.Executor`.
 
-    `workers` defaults to one per core; `copies` makes every transfer a copy, also those that can be spared where sites
+    `workers` defaults to one per core; `copies` runs the tasks as they are, also those that can be spared where sites
     share one memory. For tests: `poison` fills memory with not-a-numbers before each run, `ranks` replaces the order in
     which ready tasks start, highest first.
     """
@@ -55,21 +56,24 @@ class CpuExecutor:
         self.workers = workers or cores()
         self._arenas = Arenas(bundle)
         self._groups = groups(bundle)
-        self._tasks, self._added = bundle.tasks, frozenset[int]()
-        if not copies:
-            self._spare_moves()
-        self._kernels = [self._prepared(number, task) for number, task in enumerate(self._tasks)]
-        after = [task.after for task in self._tasks] if copies else dependencies(bundle, self._tasks)
-        self._graph = TaskGraph.of(after, [kernel.nanoseconds for kernel in self._kernels], ranks)
+        tasks, self._added = (bundle.tasks, frozenset[int]()) if copies else self._spared()
+        self._numbers = [number for number, task in enumerate(tasks) if not isinstance(task, FenceTask)]
+        self._tasks = [tasks[number] for number in self._numbers]
+        self._kernels = [self._prepared(*numbered) for numbered in zip(self._numbers, self._tasks, strict=True)]
+        costs = [kernel.nanoseconds for kernel in self._kernels]
+        chosen = None if ranks is None else [ranks[number] for number in self._numbers]
+        self._graph = TaskGraph.of(dependencies(bundle, self._tasks), costs, chosen)
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
 
-    def _spare_moves(self) -> None:
-        """Leaves out what need not be done where all sites share one memory."""
-        summed, self._added = add_up(self.bundle, forward(self.bundle), self.workers, self._can_add)
-        self._tasks = share(self.bundle, forward(self.bundle, summed))
+    def _spared(self) -> tuple[Sequence[AnyTask], frozenset[int]]:
+        """The tasks without what need not be done where all sites share one memory, and which of them add."""
+        forwarded = forward(self.bundle)
+        summed, added = add_up(self.bundle, forwarded, self.workers, self._can_add)
+        left = {number for number, task in enumerate(summed) if task is not forwarded[number]}
+        return gather(self.bundle, share(self.bundle, forward(self.bundle, summed, only=left))), added
 
     def fill(self, buffer: int, values: Array) -> None:
         np.copyto(self._arenas.buffers[buffer], values, casting="unsafe")
@@ -82,9 +86,13 @@ class CpuExecutor:
             self._arenas.poison()
         try:
             with single_threaded_blas():
-                return 1e3 * pool.run(self._graph, self.workers, self._start_worker, self._is_fence, records)
+                ran: list[Record] | None = None if records is None else []
+                seconds = pool.run(self._graph, self.workers, self._start_worker, ran)
         except pool.TaskError as error:
             raise self._fault(error) from error.cause
+        if records is not None:
+            records += [(self._numbers[task], worker, start, end) for task, worker, start, end in ran or ()]
+        return 1e3 * seconds
 
     def _start_worker(self, worker: int) -> pool.RunTask:
         np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
@@ -100,9 +108,6 @@ class CpuExecutor:
             run()
 
         return run_task
-
-    def _is_fence(self, number: int) -> bool:
-        return isinstance(self._tasks[number], FenceTask)
 
     def _can_add(self, task: KernelTask, target: Region) -> bool:
         operation, views = self.bundle.operations[task.operation], self._arenas.views
@@ -139,9 +144,8 @@ class CpuExecutor:
             return prepare_merge(task.aggregation, views(task.reads), views(task.writes), group.dims)
         if isinstance(task, TransferTask):
             return _moves(views([task.read]), views([task.write]))
-        if isinstance(task, CopyTask):
-            return _moves(views(task.reads), views(task.writes))
-        return Kernel(lambda _: runner([]))
+        assert isinstance(task, CopyTask)
+        return _moves(views(task.reads), views(task.writes))
 
     def _adding(self, task: AnyTask) -> Kernel:
         """A product that adds to its result; by a detour where its operands turn out not to be laid out for it."""
@@ -167,7 +171,7 @@ class CpuExecutor:
         fault = ValueFault if isinstance(error.cause, ValueFault) else KernelFault
         return fault(
             f"the {kernel} at site {task.site} failed: {_told(error.cause)}",
-            where=f"task {error.task} ({task_kind(task)} for {task.serves})",
+            where=f"task {self._numbers[error.task]} ({task_kind(task)} for {task.serves})",
         )
 
 

@@ -9,7 +9,7 @@ transfer stays. The plan itself is left as it is: this is one executor's way of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -32,15 +32,19 @@ MAX_SHARING = 1 << 20
 
 
 def forward(
-    bundle: Bundle, tasks: Sequence[AnyTask] | None = None, *, devices: Sequence[int] | None = None
+    bundle: Bundle,
+    tasks: Sequence[AnyTask] | None = None,
+    *,
+    devices: Sequence[int] | None = None,
+    only: Collection[int] | None = None,
 ) -> tuple[AnyTask, ...]:
     """The tasks of a validated bundle, with as many transfers as possible replaced by fences.
 
     `tasks` are the bundle's own unless it is run otherwise already. `devices` tells which sites share a memory: those
-    of one device. Without it, all do.
+    of one device. Without it, all do. `only` the transfers at these positions are looked at, if it is given.
     """
     own, sharing = bundle.tasks if tasks is None else tuple(tasks), _sharing(bundle)
-    return own if sharing is None else _Forwarding(bundle, own, sharing, devices).run()
+    return own if sharing is None else _Forwarding(bundle, own, sharing, devices).run(only)
 
 
 def reads_of(task: AnyTask) -> tuple[Region, ...]:
@@ -77,9 +81,9 @@ class _Forwarding:
             for region in writes_of(task):
                 self.writes[region.buffer].append(number)
 
-    def run(self) -> tuple[AnyTask, ...]:
+    def run(self, only: Collection[int] | None) -> tuple[AnyTask, ...]:
         """Later transfers first, so that one that passes on what another brought reads that one's source, too."""
-        for number in range(len(self.tasks) - 1, -1, -1):
+        for number in sorted(range(len(self.tasks)) if only is None else only, reverse=True):
             task = self.tasks[number]
             if isinstance(task, TransferTask) and self.devices[task.read.buffer] == self.devices[task.write.buffer]:
                 self._try(number, task)
@@ -179,4 +183,7 @@ def _sharing(bundle: Bundle) -> list[list[int]] | None:
 
 
 def overlap(one: Block, other: Block) -> bool:
-    return all(a < d and c < b for a, b, c, d in zip(one.lower, one.upper, other.lower, other.upper, strict=True))
+    for a, b, c, d in zip(one.lower, one.upper, other.lower, other.upper, strict=True):
+        if a >= d or c >= b:
+            return False
+    return True

@@ -35,16 +35,14 @@ def run(
     graph: TaskGraph,
     workers: int,
     start_worker: Callable[[int], RunTask],
-    idle: Callable[[int], bool],
     records: list[Record] | None = None,
 ) -> float:
     """Runs every task once and returns seconds.
 
-    `start_worker(w)` is called in worker w's thread and gives what runs a task there; tasks for which `idle` holds
-    only order others and are not run. The first error of a task stops all workers once their present tasks are done,
-    and is raised as TaskError; so is an interrupt of the calling thread.
+    `start_worker(w)` is called in worker w's thread and gives what runs a task there. The first error of a task stops
+    all workers once their present tasks are done, and is raised as TaskError; so is an interrupt of the calling thread.
     """
-    state = _State(graph, idle)
+    state = _State(graph)
     lanes: list[list[Record]] = [[] for _ in range(workers)]
     origin = perf_counter()
     state.begin()
@@ -78,8 +76,8 @@ def run(
 class _State:
     """What the workers share, under one lock."""
 
-    def __init__(self, graph: TaskGraph, idle: Callable[[int], bool]) -> None:
-        self.graph, self.idle = graph, idle
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
         self.waiting = list(graph.predecessors)
         self.ready: list[tuple[float, int]] = []
         self.large = 0  # of the ready tasks
@@ -151,19 +149,9 @@ class _State:
             self._finish()
 
     def _release(self, task: int) -> None:
-        """All predecessors have ended; a task that only orders others ends at once, however many follow each other."""
-        pending = [task]
-        while pending:
-            number = pending.pop()
-            if not self.idle(number):
-                heapq.heappush(self.ready, (-self.graph.ranks[number], number))
-                self.large += self.graph.nanoseconds[number] >= TINY_NS
-                continue
-            self.left -= 1
-            for later in self.graph.successors[number]:
-                self.waiting[later] -= 1
-                if self.waiting[later] == 0:
-                    pending.append(later)
+        """All predecessors have ended."""
+        heapq.heappush(self.ready, (-self.graph.ranks[task], task))
+        self.large += self.graph.nanoseconds[task] >= TINY_NS
 
     def _finish(self) -> None:
         self.stopped = True

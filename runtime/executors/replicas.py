@@ -50,13 +50,13 @@ def _recipe(
     bundle: Bundle, tasks: Sequence[AnyTask], lifetimes: Lifetimes, buffer: int, movers: Sequence[int]
 ) -> Recipe | None:
     """None for a buffer that is not only moved to, is written again, or comes from what changes meanwhile."""
-    parts: list[tuple[Block, Region]] = []
-    for number in movers:
-        task = tasks[number]
-        if not isinstance(task, TransferTask | CopyTask) or any(w.buffer != buffer for w in writes_of(task)):
-            return None
-        parts += [(write.block, read) for read, write in zip(reads_of(task), writes_of(task), strict=True)]
-    for _, read in parts:
+    if not all(only_moves(tasks[number], buffer) for number in movers):
+        return None
+    regions = [
+        pair for number in movers for pair in zip(reads_of(tasks[number]), writes_of(tasks[number]), strict=True)
+    ]
+    parts = [(write.block, read) for read, write in regions]
+    for read, _ in regions:
         if read.buffer in lifetimes.writers and lifetimes.writers[read.buffer][-1] > movers[0]:
             return None
     if len(parts) > MOST_PARTS or lifetimes.lost_within(buffer, movers[0], movers[-1]):
@@ -66,6 +66,11 @@ def _recipe(
         return None
     record = bundle.buffers[buffer]
     return record.tensor, record.block, tuple(sorted(parts, key=lambda part: (part[0].lower, part[0].upper)))
+
+
+def only_moves(task: AnyTask, buffer: int) -> bool:
+    """Whether the task moves something to the buffer, and does nothing else."""
+    return isinstance(task, TransferTask | CopyTask) and all(region.buffer == buffer for region in writes_of(task))
 
 
 def _serves(lifetimes: Lifetimes, buffer: int, readers: Sequence[int]) -> bool:

@@ -23,6 +23,7 @@ from runtime.executors import sums
 from runtime.executors.cpu import CpuExecutor
 from runtime.executors.dependencies import dependencies
 from runtime.executors.forwarding import forward, reads_of, writes_of
+from runtime.executors.gathers import gather
 from runtime.executors.replicas import share
 from runtime.executors.sums import add_up
 from runtime.kernels import blas
@@ -152,8 +153,10 @@ def added_up(bundle, tasks, workers):
 
 def spared(bundle, workers=1):
     """As the executor does it."""
-    summed, added = added_up(bundle, forward(bundle), workers)
-    return share(bundle, forward(bundle, summed)), added
+    forwarded = forward(bundle)
+    summed, added = added_up(bundle, forwarded, workers)
+    left = [number for number, task in enumerate(summed) if task is not forwarded[number]]
+    return gather(bundle, share(bundle, forward(bundle, summed, only=left))), added
 
 
 def waiting(tasks, after):
@@ -186,6 +189,7 @@ def variants(bundle):
     """Tasks, and which of them add: as they are, with one change of each kind, and with all."""
     own, nothing = bundle.tasks, frozenset()
     yield from [(own, nothing), (forward(bundle), nothing), (share(bundle, own), nothing)]
+    yield gather(bundle, own), nothing
     yield from [added_up(bundle, own, 1), spared(bundle), spared(bundle, 2)]
 
 

@@ -1,0 +1,53 @@
+"""Buffers that are filled by many small moves, where all sites share one memory: one task makes all of them.
+
+With many sites, starting a task takes longer than what it moves. The moves into a buffer are made together by the last
+of them, if nobody needs one before, and all that they read is still there then.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from runtime.boxes import size
+from runtime.bundle import ITEMSIZE, AnyTask, Bundle, CopyTask, FenceTask
+from runtime.executors.forwarding import reads_of, writes_of
+from runtime.executors.lifetimes import Lifetimes
+from runtime.executors.replicas import only_moves
+
+SMALL = 1 << 15
+"""Bytes that are moved in about the time that starting a task takes."""
+
+
+def gather(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[AnyTask, ...]:
+    """The tasks of a validated bundle, or what has become of them, with fewer tasks that move little."""
+    lifetimes, changed = Lifetimes(bundle, tasks), list(tasks)
+    for buffer, movers in lifetimes.writers.items():
+        *others, last = movers
+        if not others or not all(_is_small(bundle, tasks[number], buffer) for number in movers):
+            continue
+        readers = lifetimes.readers[buffer]
+        if (readers and readers[0] <= last) or lifetimes.lost_within(buffer, movers[0], last):
+            continue
+        if all(
+            _stays(lifetimes, region.buffer, number, last) for number in others for region in reads_of(tasks[number])
+        ):
+            moves = [tasks[number] for number in movers]
+            reads, writes = (tuple(r for task in moves for r in of(task)) for of in (reads_of, writes_of))
+            final = moves[-1]
+            changed[last] = CopyTask(final.site, final.serves, final.after, reads=reads, writes=writes)
+            for number in others:
+                changed[number] = FenceTask(tasks[number].site, tasks[number].serves, tasks[number].after)
+    return tuple(changed)
+
+
+def _is_small(bundle: Bundle, task: AnyTask, buffer: int) -> bool:
+    itemsize = ITEMSIZE[bundle.tensors[bundle.buffers[buffer].tensor].dtype]
+    return only_moves(task, buffer) and sum(size(region.block) for region in writes_of(task)) * itemsize <= SMALL
+
+
+def _stays(lifetimes: Lifetimes, buffer: int, start: int, end: int) -> bool:
+    """Whether the buffer holds the same after the task at `end` as at `start`."""
+    writers = lifetimes.writers.get(buffer, [])
+    place = bisect_right(writers, start)
+    return not (place < len(writers) and writers[place] <= end) and not lifetimes.lost_within(buffer, start, end)
