@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, DType, name_of
 from runtime.errors import PlanFault
+
+if TYPE_CHECKING:
+    from runtime.kernels.packs import Pack
 
 ALIGNMENT = 64
 Run = Callable[[], None]
@@ -25,12 +28,14 @@ Run = Callable[[], None]
 class Kernel:
     """`bind` takes a byte array of at least `scratch` bytes and gives the callable.
 
-    `nanoseconds` is a rough estimate of its time on one core, for the order in which tasks are started.
+    `nanoseconds` is a rough estimate of its time on one core, for the order in which tasks are started. `packs` are
+    constant operands that it can use in another layout, if whoever runs it makes them.
     """
 
     bind: Callable[[Array], Run]
     scratch: int = 0
     nanoseconds: float = 0.0
+    packs: tuple[Pack, ...] = ()
 
 
 class Builder(Protocol):

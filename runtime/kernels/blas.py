@@ -12,6 +12,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,14 @@ SMALL = 1 << 18
 MOST_MATRICES = 64
 """Matrices in a stack that are multiplied one by one; numpy is left to loop over more."""
 
-_ROWS, _PLAIN, _TURNED = 101, 111, 112  # what the C interface to BLAS calls these
+BY_ROWS, _PLAIN, _TURNED = 101, 111, 112  # what the C interface to BLAS calls these
 _SYMBOLS = (
     ("scipy_cblas_{}gemm64_", ctypes.c_int64),
     ("cblas_{}gemm64_", ctypes.c_int64),
     ("scipy_cblas_{}gemm", ctypes.c_int),
     ("cblas_{}gemm", ctypes.c_int),
 )
-_LETTERS: dict[str, tuple[str, Any]] = {"<f4": ("s", ctypes.c_float), "<f8": ("d", ctypes.c_double)}
+LETTERS: dict[str, tuple[str, Any]] = {"<f4": ("s", ctypes.c_float), "<f8": ("d", ctypes.c_double)}
 
 Gemm = Callable[..., None]
 Layout = tuple[int, int]
@@ -42,13 +43,13 @@ Layout = tuple[int, int]
 
 def product(left: Array, right: Array, target: Array) -> Resolved:
     """The call that writes `left @ right` to `target`, for stacks of matrices as `np.matmul` takes them."""
-    direct = _direct(left, right, target, add=False) if _large(left, target) and _mkl() is not None else None
+    direct = _direct(left, right, target, add=False) if large(left, target) and mkl() is not None else None
     return direct if direct is not None else (np.matmul, [left, right, target])
 
 
 def added_product(left: Array, right: Array, target: Array) -> Resolved | None:
     """The call that adds `left @ right` to `target`, or None where there is none."""
-    return _direct(left, right, target, add=True) if _large(left, target) else None
+    return _direct(left, right, target, add=True) if large(left, target) else None
 
 
 class Multiplication:
@@ -64,28 +65,53 @@ class Multiplication:
             self._gemm(*arguments)
 
 
-def _large(left: Array, target: Array) -> bool:
+def large(left: Array, target: Array) -> bool:
+    """Whether a product is worth a call of its own, and one of few matrices."""
     rows, columns = target.shape[-2:]
     return math.prod(target.shape[:-2]) <= MOST_MATRICES and bool(rows * columns * left.shape[-1] >= SMALL)
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One product of stacks of matrices as BLAS is told of it: by rows of the target, which may turn all three."""
+
+    left: Array
+    right: Array
+    target: Array
+    layouts: tuple[Layout, Layout, Layout]
+    turned: bool
+
+    @staticmethod
+    def of(left: Array, right: Array, target: Array) -> Product | None:
+        """None where the operands are not laid out for it."""
+        if not left.dtype == right.dtype == target.dtype:
+            return None
+        layout = _layout(target)
+        turned = layout is not None and layout[0] == _TURNED
+        if turned:  # the transposes' product is the product's transpose
+            left, right, target = (array.swapaxes(-1, -2) for array in (right, left, target))
+        first, second, third = (_layout(array) for array in (left, right, target))
+        if first is None or second is None or third is None:
+            return None
+        return Product(left, right, target, (first, second, third), turned)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        rows, columns = self.target.shape[-2:]
+        return rows, columns, self.left.shape[-1]
+
+
 def _direct(left: Array, right: Array, target: Array, *, add: bool) -> Resolved | None:
-    gemm = _gemm(target.dtype.str)
-    if gemm is None or not left.dtype == right.dtype == target.dtype:
+    gemm, found = _gemm(target.dtype.str), Product.of(left, right, target)
+    if gemm is None or found is None:
         return None
-    layouts = [_layout(array) for array in (left, right, target)]
-    if layouts[2] is not None and layouts[2][0] == _TURNED:  # the transposes' product is the product's transpose
-        left, right, target = right.swapaxes(-1, -2), left.swapaxes(-1, -2), target.swapaxes(-1, -2)
-        layouts = [_layout(array) for array in (left, right, target)]
-    if None in layouts:
-        return None
-    (turn_left, rows_left), (turn_right, rows_right), (_, rows_target) = [x for x in layouts if x is not None]
-    sizes = (*target.shape[-2:], left.shape[-1])
+    (turn_left, rows_left), (turn_right, rows_right), (_, rows_target) = found.layouts
+    arrays, stack = (found.left, found.right, found.target), target.shape[:-2]
     calls = [
-        (_ROWS, turn_left, turn_right, *sizes, 1.0, a, rows_left, b, rows_right, float(add), c, rows_target)
-        for a, b, c in zip(*(_addresses(array, target.shape[:-2]) for array in (left, right, target)), strict=True)
+        (BY_ROWS, turn_left, turn_right, *found.sizes, 1.0, a, rows_left, b, rows_right, float(add), c, rows_target)
+        for a, b, c in zip(*(_addresses(array, stack) for array in arrays), strict=True)
     ]
-    return Multiplication(gemm, calls, left, right, target), []
+    return Multiplication(gemm, calls, *arrays), []
 
 
 def _layout(array: Array) -> Layout | None:
@@ -106,11 +132,11 @@ def _addresses(array: Array, stack: Sequence[int]) -> Iterator[int]:
 
 @cache
 def _gemm(dtype: str) -> Gemm | None:
-    if dtype not in _LETTERS:
+    if dtype not in LETTERS:
         return None
-    letter, number = _LETTERS[dtype]
-    mkl = _mkl()
-    library, symbols = (mkl, _SYMBOLS[-1:]) if mkl is not None else (_openblas(), _SYMBOLS)
+    letter, number = LETTERS[dtype]
+    intel = mkl()
+    library, symbols = (intel, _SYMBOLS[-1:]) if intel is not None else (_openblas(), _SYMBOLS)
     for name, integer in symbols:
         function: Any = getattr(library, name.format(letter), None)
         if function is not None:
@@ -123,7 +149,7 @@ def _gemm(dtype: str) -> Gemm | None:
 
 
 @cache
-def _mkl() -> ctypes.CDLL | None:
+def mkl() -> ctypes.CDLL | None:
     """Intel's library, told to compute in the calling thread; from where its wheel puts it."""
     for path in sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so.*")):
         try:

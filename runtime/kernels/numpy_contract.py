@@ -19,9 +19,10 @@ import numpy as np
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, DType, compute, storage
 from runtime.errors import PlanFault
-from runtime.kernels import blas, indices
+from runtime.kernels import blas, indices, packs
 from runtime.kernels.base import Builder, Kernel, Run, ScratchPlan, dtype_name, single, text
 from runtime.kernels.numpy_map import build_map
+from runtime.kernels.packing import packing
 from runtime.kernels.pieces import Resolved, runner
 
 Names = tuple[str, ...]
@@ -39,6 +40,10 @@ NARROW, DEEP = 256, 192
 class Operand:
     names: Names
     array: Array
+
+
+Factor = tuple[Operand, Names, Names, Names]
+"""An operand of a matrix product, and its indices that are batches, rows and columns."""
 
 
 def build_contract(
@@ -92,14 +97,15 @@ def contraction(
         return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
 
     result = Operand(equation.output, output)
-    _Contraction(joined.extents, dtype, measured, move, add).plan(operands, result)
+    measuring = _Contraction(joined.extents, dtype, measured, move, add)
+    measuring.plan(operands, result)
 
     def bind(memory: Array) -> Run:
         carved = ScratchPlan()
         taken = _Contraction(joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move, add)
         return runner(taken.plan(operands, result))
 
-    return Kernel(bind, scratch.size, math.prod(joined.extents.values()) / 20)
+    return Kernel(bind, scratch.size, math.prod(joined.extents.values()) / 20, tuple(measuring.packs))
 
 
 def build_added_contract(
@@ -123,6 +129,7 @@ class _Contraction:
         self.extents, self.dtype, self.take, self.move, self.add = extents, dtype, take, move, add
         self.added_to: Operand | None = None
         self.calls: list[Resolved] = []
+        self.packs: list[packs.Pack] = []
 
     def plan(self, operands: Sequence[Operand], output: Operand) -> list[Resolved]:
         self.added_to = output if self.add else None
@@ -185,29 +192,54 @@ class _Contraction:
         loose_rows, rows = self._split(rows, a, c, deep)
         loose_columns, columns = self._split(columns, b, c, deep)
         batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
-        left = self._matrices(a, batch, rows, summed)
-        right = self._matrices(b, batch, summed, columns)
         if c.array.dtype == self.dtype and all(_mergeable(c, group) for group in (rows, columns)):
             target = _grouped(c, batch, rows, columns)
             if _blas_ready(target):
-                self.calls.append(self._product(left, right, target, c))
+                self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=self.added_to is c)
                 return
         if self.added_to is c and c.array.dtype != self.dtype:
             raise CannotAdd
         temporary = Operand((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
-        self.calls.append(blas.product(left, right, _grouped(temporary, batch, rows, columns)))
+        target = _grouped(temporary, batch, rows, columns)
+        self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=False)
         if self.added_to is c:
             self.calls.append((np.add, [c.array, indices.aligned(temporary.array, temporary.names, c.names), c.array]))
         else:
             self._store(temporary, c)
 
-    def _product(self, left: Array, right: Array, target: Array, result: Operand) -> Resolved:
-        if self.added_to is not result:
-            return blas.product(left, right, target)
-        call = blas.added_product(left, right, target)
+    def _product(self, left: Factor, right: Factor, target: Array, *, add: bool) -> None:
+        """The product of two operands as matrices; one that is constant need not be laid out in every run."""
+        factors = (left, right)
+        (first, for_first), (second, for_second) = (self._aside(factor) for factor in factors)
+        call = blas.added_product(first, second, target) if add else blas.product(first, second, target)
         if call is None:
             raise CannotAdd
-        return call
+        side = 1 if packs.constant(right[0].array) else 0
+        operand = factors[side][0].array
+        form = None
+        if packs.constant(operand):
+            form = packing(first, second, target, side, add=add, converted=operand.dtype != self.dtype)
+        if form is None:
+            self.calls += [*for_first, *for_second, call]
+            return
+        chosen = form
+
+        def make() -> Array:
+            matrix, calls = _Contraction(self.extents, self.dtype, np.empty, self.move, False)._aside(factors[side])
+            runner(calls)()
+            return chosen.pack(matrix)
+
+        pack = packs.pack_of(operand, form.form, form.size, make)
+        self.packs.append(pack)
+        own, others = (for_second, for_first) if side else (for_first, for_second)
+        self.calls += [*others, (packs.Packed(pack, form.multiply, runner([*own, call])), [])]
+
+    def _aside(self, factor: Factor) -> tuple[Array, list[Resolved]]:
+        """An operand as matrices, and the calls that make them."""
+        before, self.calls = self.calls, []
+        matrices = self._matrices(*factor)
+        calls, self.calls = self.calls, before
+        return matrices, calls
 
     def _split(self, group: Names, operand: Operand, result: Operand, deep: bool) -> tuple[Names, Names]:
         """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""

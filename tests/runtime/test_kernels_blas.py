@@ -17,11 +17,11 @@ SIZES = (70, 67, 61)  # enough multiplications to be worth a call
 def library(request, monkeypatch):
     """With what numpy brings, and with MKL where it is installed."""
     if request.param == "openblas":
-        monkeypatch.setattr(blas, "_mkl", lambda: None)
+        monkeypatch.setattr(blas, "mkl", lambda: None)
         monkeypatch.setattr(blas, "_gemm", blas._gemm.__wrapped__)
         if blas._openblas() is None:
             pytest.skip("numpy has no OpenBLAS of its own")
-    elif blas._mkl() is None and blas._openblas() is None:
+    elif blas.mkl() is None and blas._openblas() is None:
         pytest.skip("there is no BLAS to call")
 
 
