@@ -8,6 +8,7 @@ Every sum is added up in the order that the plan gives, so that results are equa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from runtime.executors.base import Record, task_kind
 from runtime.executors.dependencies import dependencies
 from runtime.executors.forwarding import forward
 from runtime.executors.gathers import gather
-from runtime.executors.host import cores, require_memory, single_threaded_blas
+from runtime.executors.host import cores, most_memory, require_memory, single_threaded_blas
 from runtime.executors.replicas import share
 from runtime.executors.schedule import TaskGraph
 from runtime.executors.sums import add_up
@@ -74,6 +75,12 @@ class CpuExecutor:
         summed, added = add_up(self.bundle, forwarded, self.workers, self._can_add)
         left = {number for number, task in enumerate(summed) if task is not forwarded[number]}
         return gather(self.bundle, share(self.bundle, forward(self.bundle, summed, only=left))), added
+
+    def facts(self) -> dict[str, Any]:
+        """Workers, and bytes: of the plan's arenas, of the kernels' scratch space, and the most of the process."""
+        scratch = self._scratch_size * self.workers
+        memory = {"plan": sum(self.bundle.memory), "scratch": scratch, "process": most_memory()}
+        return {"workers": self.workers, "memory_bytes": memory}
 
     def fill(self, buffer: int, values: Array) -> None:
         np.copyto(self._arenas.buffers[buffer], values, casting="unsafe")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,16 @@ def require_memory(needed: int, what: str) -> None:
             f"{what} needs {_gigabytes(needed)} of memory, and {_gigabytes(available)} are available",
             hint="compile the model with smaller dimensions (-D), or run it on a larger machine",
         )
+
+
+def most_memory() -> int | None:
+    """The most bytes that this process has held at a time, or None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _system_memory() -> int | None:

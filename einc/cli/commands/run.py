@@ -129,9 +129,10 @@ def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float
     times, launches = [], []
     for _ in range(repeat):
         times.append(session.execute(trace=traced and not apart))
-        launches.append(session.facts.get("host_us"))
+        if apart:
+            launches.append(session.facts["host_us"])
     facts = session.facts
-    if facts:
+    if apart:
         facts["host_us"] = launches
     if traced and apart:
         session.execute(trace=True)
@@ -203,14 +204,27 @@ def _report(
     if as_json:
         output.say_json(document)
         return
-    best = sorted(times)[len(times) // 2]
     shown = ", ".join(f"{name} {facts['dtype']}{facts['shape']}" for name, facts in shapes.items())
-    timing = f"{best:.3f} ms" if len(times) == 1 else f"{best:.3f} ms (median of {len(times)})"
     tell = output.note if quiet else output.say
     where = "GPU" if backend == "cuda" else backend
-    tell(f"{bundle.model} on the {where}, {len(bundle.devices)} sites: {shown} in {timing}")
+    tell(f"{bundle.model} on the {where}, {len(bundle.devices)} sites: {shown} in {_timing(times)}")
     if comparison is not None:
         tell(f"as it should be: {comparison}")
+    held = [(name, count) for name, count in facts.get("memory_bytes", {}).items() if count is not None]
+    if held:
+        tell("memory: " + ", ".join(f"{name} {count / 1e6:,.1f} MB" for name, count in held))
+
+
+def _timing(times: list[float]) -> str:
+    """One time; or the median of several, the middle half and the extremes."""
+    if len(times) == 1:
+        return f"{times[0]:.3f} ms"
+    import numpy as np
+
+    least, low, median, high, most = np.percentile(times, [0, 25, 50, 75, 100])
+    return (
+        f"{median:.3f} ms (median of {len(times)}; half in {low:.3f} to {high:.3f}, all in {least:.3f} to {most:.3f})"
+    )
 
 
 def _uses_stdout(targets: tuple[str, ...]) -> bool:
