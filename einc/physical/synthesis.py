@@ -49,7 +49,7 @@ ENOUGH = 1.02
 WORTHWHILE = 1.05
 """By how much another placement must be able to be faster for it to be looked for, and be faster to be taken."""
 
-NEAR = 1.15
+NEAR = 1.25
 """A body so near to its bound shows that bounds can be reached: then only a placement with a lower one can help."""
 
 MOST_OPEN_SITES = 10
@@ -65,7 +65,10 @@ Members = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the search for one canonical preamble came to; `actions` and `splits` None where the naive body is best."""
+    """What the search for one canonical preamble came to; `actions` None where the naive body is best.
+
+    `packed_ms` is that of the search for a body; infinite where there was none.
+    """
 
     members: Members
     actions: tuple[Action, ...] | None
@@ -75,6 +78,7 @@ class Found:
     bound_ms: float | None
     bound_free_ms: float | None
     bound_by: str | None
+    packed_ms: float = math.inf
 
 
 class Synthesizer:
@@ -186,7 +190,10 @@ class Synthesizer:
     def _with_body(self, node: str, form: Canonical, members: Members, best: Found) -> Found:
         if best.bound_ms is None or best.completion_ms <= ENOUGH * self._least(form, best.bound_ms):
             return best
-        return self._better(best, self._synthesized(node, with_members(form.program, members), form, best.bound_ms))
+        found = self._synthesized(node, with_members(form.program, members), form, best.bound_ms)
+        if found is not None and found.packed_ms is not None:
+            best = replace(best, packed_ms=found.packed_ms)
+        return self._better(best, found)
 
     def _with_placement(self, node: str, form: Canonical, best: Found) -> Found:
         if self._uniform or best.bound_free_ms is None or best.bound_ms is None:
@@ -195,7 +202,8 @@ class Synthesizer:
             return best
         if best.bound_ms <= WORTHWHILE * best.bound_free_ms and best.completion_ms <= NEAR * best.bound_ms:
             return best
-        return self._better(best, self._synthesized(node, form.program, form, best.bound_free_ms), WORTHWHILE)
+        found = self._synthesized(node, form.program, form, best.bound_free_ms, best.packed_ms / WORTHWHILE)
+        return self._better(best, found, WORTHWHILE)
 
     def _least(self, form: Canonical, bound_ms: float) -> float:
         """A bound with the latency of aggregations, evenly spread: from there on a search is as good as in vain."""
@@ -206,7 +214,9 @@ class Synthesizer:
         kernels = -(-combined // self._sites)
         return bound_ms + kernels * self._machine.kernel_latency_us / 1e3
 
-    def _synthesized(self, node: str, program: Program, form: Canonical, bound_ms: float) -> Synthesis | None:
+    def _synthesized(
+        self, node: str, program: Program, form: Canonical, bound_ms: float, most_packed_ms: float = math.inf
+    ) -> Synthesis | None:
         seconds = self._budget.share(self._left + 1)
         found: Synthesis | None = None
         if seconds:
@@ -221,6 +231,7 @@ class Synthesizer:
                     progress=lambda what, ms: self._report(f"the exchange for {node}: {what}", ms, bound_ms),
                     most_pieces={atom: 1 if self._uniform else most for atom, most in form.most_pieces},
                     enough=ENOUGH * self._least(form, bound_ms) / bound_ms if bound_ms else ENOUGH,
+                    most_packed_ms=most_packed_ms,
                 )
         if found is not None and found.interrupted:
             self._budget.interrupted = True

@@ -83,7 +83,8 @@ class Synthesis:
 
     `naive_ms` is what the naive body takes, with the fewest bytes moved where memberships are open. No program with
     these memberships takes less than its `bound`. `interrupted` says that the search was, by KeyboardInterrupt, and
-    `proposals` has a line on what became of every proposal.
+    `proposals` has a line on what became of every proposal. `packed_ms` is what the fullest resource takes with bytes
+    divided among routes as well as can be, which ever finer pieces approach; None where nothing was divided.
     """
 
     program: Program
@@ -93,6 +94,7 @@ class Synthesis:
     bound: Certificate
     interrupted: bool = False
     proposals: tuple[str, ...] = ()
+    packed_ms: float | None = None
 
 
 def synthesize(
@@ -107,6 +109,7 @@ def synthesize(
     proposers: Sequence[Proposer] = (),
     most_pieces: Mapping[str, int] | None = None,
     enough: float = ENOUGH,
+    most_packed_ms: float = math.inf,
 ) -> Synthesis:
     """The best program found for a preamble, whose partitions may be open; a body that it has is a candidate too.
 
@@ -114,9 +117,10 @@ def synthesize(
     seed and iterations give the same program unless `time_limit` (in seconds) ends the search. An interrupt
     (KeyboardInterrupt) ends it too once there is a first program. `proposers` are asked for candidates first.
     `most_pieces` has atoms that cannot be cut at will; those of one aggregate count by the first of them. The search
-    ends with a program that takes `enough` times the bound. Raises ProgramError for a preamble that cannot be met.
+    ends with a program that takes `enough` times the bound, and where the placement found has a `packed_ms` above
+    `most_packed_ms`. Raises ProgramError for a preamble that cannot be met.
     """
-    search_ = _Search(preamble, machine, time_limit, progress, most_pieces, enough)
+    search_ = _Search(preamble, machine, time_limit, progress, most_pieces, enough, most_packed_ms)
     try:
         search_.begin(proposers)
         search_.run(iterations, most_actions or max(MOST_ACTIONS, 150 * len(machine.sites)), seed)
@@ -153,9 +157,11 @@ class _Search:
         progress: Progress | None,
         most_pieces: Mapping[str, int] | None = None,
         enough: float = ENOUGH,
+        most_packed_ms: float = math.inf,
     ) -> None:
         self.preamble, self.machine = preamble, machine
-        self.enough = enough
+        self.enough, self.most_packed_ms = enough, most_packed_ms
+        self.packed_ms: float | None = None
         self.most_pieces = most_pieces or {}
         self.deadline = math.inf if time_limit is None else time.monotonic() + time_limit
         self.progress = progress
@@ -218,8 +224,11 @@ class _Search:
             if self.best_ms <= self.certificate.bound_ms * self.enough:
                 return
         self.say("placing")
-        placed, demands, packing = place(self.preamble, fabric, 0.02, self.stop)
+        placed, demands, packing = place(self.preamble, fabric, 0.02, self.stop, self.most_packed_ms)
         self.offer_program(naive_body(placed, self.machine), {}, "naive body")
+        self.packed_ms = packing.fullest_ms
+        if self.packed_ms > self.most_packed_ms:
+            return
         if demands:
             self.construct(placed, demands, packing, fabric, iterations, most_actions, seed)
         self.refine(packing.fullest_ms * self.enough, iterations, seed)
@@ -331,8 +340,9 @@ class _Search:
             whole = dataclasses.replace(with_members(self.preamble, members), actions=())
             self.certificate = bound(whole, self.machine)
         told = tuple(self.proposals)
+        naive = max(self.naive_ms, completion)
         return Synthesis(
-            self.best, self.splits, completion, max(self.naive_ms, completion), self.certificate, proposals=told
+            self.best, self.splits, completion, naive, self.certificate, proposals=told, packed_ms=self.packed_ms
         )
 
 

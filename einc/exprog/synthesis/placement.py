@@ -39,9 +39,12 @@ _MUCH = 30_000
 
 
 def place(
-    program: Program, fabric: Fabric, slack: float, stop: Callable[[], bool] = lambda: False
+    program: Program, fabric: Fabric, slack: float, stop: Callable[[], bool] = lambda: False, below: float = np.inf
 ) -> tuple[Program, tuple[Demand, ...], Packing]:
-    """The program with the best membership found, its demands, and their packing."""
+    """The program with the best membership found, its demands, and their packing.
+
+    The search ends early where no membership can have a packing of less than `below` ms.
+    """
     if not is_open(program):
         demands = demands_of(program)
         return program, demands, _pack(demands, fabric, slack, np.inf, stop)
@@ -53,11 +56,11 @@ def place(
     best: tuple[Program, tuple[Demand, ...], Packing] | None = None
     for _ in range(MOST_PACKED):
         pick = search.pick()
-        if best is not None and (stop() or search.bounds[pick] >= best[2].fullest_ms * _CLOSE):
+        if best is not None and (stop() or search.bounds[pick] >= min(best[2].fullest_ms * _CLOSE, below)):
             break
         trial = with_members(program, search.members(pick))
         demands = demands_of(trial)
-        packing = _pack(demands, fabric, slack, np.inf if best is None else best[2].fullest_ms, stop)
+        packing = _pack(demands, fabric, slack, below if best is None else min(below, best[2].fullest_ms), stop)
         if best is None or packing.fullest_ms < best[2].fullest_ms:
             best = trial, demands, packing
         search.learn(Prices(fabric, packing.price / np.array(fabric.rates)))
