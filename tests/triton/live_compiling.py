@@ -6,10 +6,12 @@ import os
 from dataclasses import replace
 
 import pytest
-from gpu_invocations import INVOCATIONS, MERGES
+from gpu_invocations import INVOCATIONS, MERGES, array, made
 
+from runtime.dtypes import ITEMSIZE, compute
 from runtime.errors import KernelFault
 from runtime.kernels import gpu_plans, kernel_cache
+from runtime.kernels.program import COMPARISONS, FUNCTIONS
 from runtime.kernels.triton_compile import compile_source, version
 from runtime.kernels.triton_source import Call, Source, layout
 
@@ -61,6 +63,53 @@ def test_every_kernel_compiles_with_wide_offsets(name):
     one = INVOCATIONS[name]
     plan = replace(one, inputs=tuple(map(far, one.inputs)), outputs=tuple(map(far, one.outputs))).plan()
     for source in sources(plan):
+        assert compile_source(source, "sm_90").function == source.name
+
+
+def every_function(kind):
+    """A program of all functions that there are for a type, one after another, and of casts to all types and back."""
+    steps = []
+
+    def step(text):
+        steps.append(f"t{len(steps)} = {text}")
+        return f"t{len(steps) - 1}"
+
+    value = "x0"
+    for name, (arity, kinds) in FUNCTIONS.items():
+        if compute(kind) not in kinds:
+            continue
+        if arity == 1:
+            value = step(f"{name} {value}")
+        elif name in COMPARISONS:
+            value = step(f"where {step(f'{name} {value} x1')} {value} x1")
+        elif arity == 2:
+            value = step(f"{name} {value} x1")
+            value = step(f"{name} {value} {'true' if kind == 'bool' else 3}")
+        else:
+            value = step(f"where x2 {value} x1")
+    for other in ITEMSIZE:
+        value = step(f"cast:{kind} {step(f'cast:{other} {value}')}")
+    if kind in ("f32", "f64"):
+        value = step(f"pow {step(f'pow {value} 2.0')} 0.5")
+    return "; ".join(steps)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("kind", ITEMSIZE)
+def test_every_function_compiles(kind, architecture):
+    program = every_function(kind)
+    operands = [array(kind, 30, 70), array(kind, 70), array("bool", 30, 70)]
+    indices = "i j, j, i j -> i j"
+    one = made("map", {"program": program, "indices": indices}, operands, array(kind, 30, 70))
+    (source,) = sources(one.plan())
+    assert compile_source(source, architecture).function == source.name
+
+
+@pytest.mark.parametrize("aggregation", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize("kind", ["f64", "i32", "i64", "bf16"])
+def test_every_aggregation_compiles(kind, aggregation):
+    attributes = {"program": "t0 = copy x0", "indices": "i j -> i", "aggregation": aggregation}
+    for source in sources(made("reduce", attributes, [array(kind, 33, 700)], array(kind, 33)).plan()):
         assert compile_source(source, "sm_90").function == source.name
 
 
