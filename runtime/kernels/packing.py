@@ -77,12 +77,13 @@ class _ByLibrary:
 
     def pack(self, matrix: Array) -> Array:
         where = matrix.T if self.product.turned else matrix
-        raw = np.empty(self.size + 64, np.uint8)
-        start: int = -_address(raw) % 64
-        packed = raw[start : start + self.size]
         turn, step = self.product.layouts[self.side]
-        sizes = self.product.sizes
-        self.functions.pack(blas.BY_ROWS, _LEFT + self.side, turn, *sizes, 1.0, _address(where), step, _address(packed))
+        which, sizes = _LEFT + self.side, self.product.sizes
+        room: int = self.functions.size(which, *sizes)
+        raw = np.empty(room + 64, np.uint8)
+        start: int = -_address(raw) % 64
+        packed = raw[start : start + room]
+        self.functions.pack(blas.BY_ROWS, which, turn, *sizes, 1.0, _address(where), step, _address(packed))
         return packed
 
     def multiply(self, packed: Array) -> Run:
