@@ -11,10 +11,16 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from einc.exprog.bounds.certificate import after_latency, bytes_text, rate_text
 from einc.exprog.bounds.demand import Demands, Tangle
 from einc.exprog.bounds.fabric import Fabric, mask_of, members
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 MOST_SITES = 8
 """Up to so many sites, all sets of sites are tried."""
@@ -46,13 +52,16 @@ class Cut:
 
 def best_cut(demands: Demands, fabric: Fabric) -> Cut | None:
     """The cut that proves most, of all or, on more than MOST_SITES sites, of a family of sensible ones."""
-    best, found = 0.0, None
+    import numpy as np
+
     chosen = cuts(demands, fabric)
-    for sites, needed in zip(chosen, _needed_in_all(demands, chosen), strict=True):
-        if needed and needed > best * fabric.entering(sites)[0]:
-            cut = Cut(sites)
-            best, found = cut.worth(demands, fabric) - fabric.latency, cut
-    return found
+    needed = _needed_in_all(demands, chosen)
+    if not needed.any():
+        return None
+    pairs = zip(chosen, needed.tolist(), strict=True)
+    capacities = np.array([fabric.entering(sites)[0] if much else 1.0 for sites, much in pairs])
+    with np.errstate(divide="ignore"):
+        return Cut(chosen[int((needed / capacities).argmax())])
 
 
 def cuts(demands: Demands, fabric: Fabric) -> Sequence[int]:
@@ -82,21 +91,20 @@ def _all_sets(sites: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(mask_of(some) for count in counts for some in itertools.combinations(sites, count))
 
 
-def _needed_in_all(demands: Demands, chosen: Sequence[int]) -> Sequence[float]:
+def _needed_in_all(demands: Demands, chosen: Sequence[int]) -> Floats:
     """`needed_in` of many sets, up to rounding."""
-    if demands.tangles or max(chosen, default=0) >= 1 << 62:
-        return [needed_in(demands, sites) for sites in chosen]
     import numpy as np
 
-    sets = np.array(chosen, np.int64)
-    needed = np.zeros(len(chosen))
-    for demand in demands.family:
-        lacking = np.zeros(len(chosen), bool)
-        for holder in demand.holders:
-            lacking |= sets & holder == 0
-        needed += demand.size * (lacking & (sets & demand.targets != 0))
-    found: list[float] = needed.tolist()
-    return found
+    if demands.tangles or not demands.family or max(chosen, default=0) >= 1 << 62:
+        return np.array([float(needed_in(demands, sites)) for sites in chosen])
+    family, sets = demands.family, np.array(chosen, np.int64)
+    holders = np.array([holder for demand in family for holder in demand.holders], np.int64)
+    first = np.cumsum([0, *(len(demand.holders) for demand in family[:-1])])
+    lacking = np.logical_or.reduceat((holders[:, None] & sets) == 0, first)
+    targets = np.array([demand.targets for demand in family], np.int64)
+    wanted = (targets[:, None] & sets) != 0
+    needed: Floats = np.array([float(demand.size) for demand in family]) @ (lacking & wanted)
+    return needed
 
 
 def needed_in(demands: Demands, sites: int) -> int:
