@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from runtime.executors.cuda_driver import Driver, DriverError
 from runtime.executors.cuda_holdings import Holdings
 from runtime.executors.cuda_order import START
@@ -27,13 +31,14 @@ def warm_up(driver: Driver, ready: Ready) -> None:
 def captured(driver: Driver, holdings: Holdings, ready: Ready) -> int:
     """The instance of one graph of all steps, ready on the devices."""
     origin = ready.streams[0]
-    driver.begin_capture(origin)
-    try:
-        enqueue(driver, ready)
-    except BaseException:
-        _abandon(driver, holdings, origin)
-        raise
-    graph = holdings.graph(driver.end_capture(origin))
+    with _nothing_collected():
+        driver.begin_capture(origin)
+        try:
+            enqueue(driver, ready)
+        except BaseException:
+            _abandon(driver, holdings, origin)
+            raise
+        graph = holdings.graph(driver.end_capture(origin))
     instance = holdings.instance(graph)
     driver.upload(instance, origin)
     driver.synchronize(ready.layout.lanes[0].device)
@@ -71,6 +76,18 @@ def enqueue(driver: Driver, ready: Ready, profile: Profile | None = None) -> Non
             raise ready.blame.fault(error, ready.layout.works[number].task) from error
     for earlier in order.last_waits:
         driver.wait(streams[0], event_of(earlier))
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """An executor or an array of some library that is collected in a capture would wait or free, and so end it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _abandon(driver: Driver, holdings: Holdings, origin: int) -> None:

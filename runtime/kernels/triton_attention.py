@@ -162,6 +162,8 @@ def _call(
     folded = factor > 0  # then the maximum is that of the products, and scaling and subtracting are one instruction
     times = f" * {factor!r}" if folded else ""
     precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
+    if kind == "f64":  # Triton has sums in f32 otherwise, or says that they are not
+        precision += ", out_dtype=tl.float64"
 
     def block(masked: bool) -> list[str]:
         """One block of keys."""

@@ -67,8 +67,8 @@ def compile_source(source: Source, architecture: str) -> Binary:
             options=options,
         )
     except Exception as error:
-        first = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {first[0] if first else ''}"
+        lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
+        reason = " ... ".join([f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__, *lines[-1:]])
         raise KernelFault(f"Triton could not compile {source.name} for {architecture}: {reason}") from error
     facts, entry = compiled.metadata, re.search(r"\.entry\s[^(]*\(([^)]*)\)", compiled.asm["ptx"])
     special = any(getattr(facts, name, 0) for name in _SPECIAL) or facts.num_ctas != 1

@@ -403,6 +403,32 @@ def test_an_executor_that_nobody_closes_is_released_with_it():
     assert not driver.leaks()
 
 
+def test_nothing_is_collected_in_a_capture(monkeypatch):
+    """What somebody forgot to close is released by the collector, which must not run while a graph is captured."""
+    driver = FakeDriver(2)
+    forgotten = CudaExecutor(ffn(2), driver=driver, kernels=NumpyKernels(driver))
+    forgotten.itself = forgotten  # only the collector finds it
+    del forgotten
+    begin = driver.begin_capture
+
+    def begin_capture(stream):
+        begin(stream)
+        gc.set_threshold(1)
+
+    monkeypatch.setattr(driver, "begin_capture", begin_capture)
+    threshold = gc.get_threshold()
+    try:
+        session, executor, _ = on_fake(ffn(2), None, driver)
+    finally:
+        gc.set_threshold(*threshold)
+    assert gc.isenabled()
+    session.load_all(arrays_of(ffn(2)))
+    session.execute()
+    executor.close()
+    gc.collect()
+    assert not driver.leaks()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_values_that_no_input_may_have(layout):
     bundle = compiled(TRANSFORMER, 5, "f32")

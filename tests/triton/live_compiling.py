@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from gpu_invocations import INVOCATIONS, MERGES, array, made
+from gpu_invocations import INVOCATIONS, MERGES, array, attention, made
 
 from runtime.dtypes import ITEMSIZE, compute
 from runtime.errors import KernelFault
@@ -105,6 +105,15 @@ def test_every_function_compiles(kind, architecture):
     assert compile_source(source, architecture).function == source.name
 
 
+@pytest.mark.parametrize("kind", ["f64", "bf16"])
+def test_attention_compiles_for_other_types(kind):
+    wide = "f64" if kind == "f64" else "f32"
+    operands = [array(kind, 8, 100, 64), array(kind, 2, 100, 64), array(kind, 2, 100, 64)]
+    one = made("attention", attention([100], [100]), operands, array(kind, 8, 100, 64), array(wide, 8, 100))
+    (source,) = sources(one.plan())
+    assert compile_source(source, "sm_90").function == source.name
+
+
 @pytest.mark.parametrize("aggregation", ["sum", "prod", "max", "min"])
 @pytest.mark.parametrize("kind", ["f64", "i32", "i64", "bf16"])
 def test_every_aggregation_compiles(kind, aggregation):
@@ -144,3 +153,4 @@ def test_what_triton_refuses_is_one_line():
     with pytest.raises(KernelFault, match="Triton could not compile wrong for sm_90") as caught:
         compile_source(source, "sm_90")
     assert "\n" not in caught.value.message
+    assert "undefined" in caught.value.message
