@@ -92,7 +92,7 @@ class CpuExecutor:
         if self._poison:
             self._arenas.poison()
         try:
-            with single_threaded_blas():
+            with single_threaded_blas(), np.errstate():  # a worker is this thread
                 ran: list[Record] | None = None if records is None else []
                 seconds = pool.run(self._graph, self.workers, self._start_worker, ran)
         except pool.TaskError as error:

@@ -1,11 +1,13 @@
-"""Runs a task graph on a pool of threads: a task starts when its predecessors have ended, the most urgent first.
+"""Runs a task graph on a few threads: a task starts when its predecessors have ended, the most urgent first.
 
-A worker takes the lock once per task, when it reports the end of one and picks the next. Others are woken only for
+The calling thread is one of them, so that a single worker needs no other, and nobody waits for a thread to start. A
+worker takes the lock once per task, when it reports the end of one and picks the next. Others are woken only for
 work that is worth it: waking a thread takes longer than a tiny task.
 """
 
 from __future__ import annotations
 
+import _thread
 import heapq
 import threading
 from collections.abc import Callable
@@ -18,7 +20,7 @@ TINY_NS = 20_000.0
 """Tasks below this time stay with the worker that made them ready."""
 
 POLL = 0.2
-"""Seconds after which the waiting thread looks for an interrupt that did not wake it."""
+"""Seconds after which a waiting worker looks for an interrupt that did not wake it."""
 
 RunTask = Callable[[int], None]
 
@@ -39,38 +41,45 @@ def run(
 ) -> float:
     """Runs every task once and returns seconds.
 
-    `start_worker(w)` is called in worker w's thread and gives what runs a task there. The first error of a task stops
-    all workers once their present tasks are done, and is raised as TaskError; so is an interrupt of the calling thread.
+    `start_worker(w)` is called in worker w's thread and gives what runs a task there; worker 0 is the calling thread.
+    The first error of a task stops all workers once their present tasks are done, and is raised as TaskError. An
+    interrupt of the calling thread stops them, too, and is raised as it is.
     """
     state = _State(graph)
-    lanes: list[list[Record]] = [[] for _ in range(workers)]
+    lanes: list[list[Record] | None] = [None if records is None else [] for _ in range(workers)]
     origin = perf_counter()
     state.begin()
-    threads = [
-        threading.Thread(
-            target=state.work,
-            args=(w, start_worker, None if records is None else lanes[w], origin),
-            name=f"einc worker {w}",
-            daemon=True,
-        )
-        for w in range(workers)
-    ]
+    helpers: list[threading.Lock] = []
     try:
-        for thread in threads:
-            thread.start()
-        while not state.over.wait(POLL):
-            pass
+        for worker in range(1, workers):
+            helpers.append(_started(state.work, worker, start_worker, lanes[worker], origin))
+        state.work(0, start_worker, lanes[0], origin)
     finally:
         state.stop()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+        for ended in helpers:
+            ended.acquire()
     seconds = perf_counter() - origin
     if state.error is not None:
-        raise state.error from state.error.cause
+        cause = state.error.cause
+        raise (state.error if isinstance(cause, Exception) else cause) from cause
     if records is not None:
-        records.extend(record for lane in lanes for record in lane)
+        records.extend(record for lane in lanes for record in lane or ())
     return seconds
+
+
+def _started(function: Callable[..., None], *arguments: object) -> threading.Lock:
+    """Calls a function in a new thread, without waiting for it to start; the lock is free when it has ended."""
+    ended = threading.Lock()
+    ended.acquire()
+
+    def work() -> None:
+        try:
+            function(*arguments)
+        finally:
+            ended.release()
+
+    _thread.start_new_thread(work, ())
+    return ended
 
 
 class _State:
@@ -86,7 +95,6 @@ class _State:
         self.stopped = False
         self.error: TaskError | None = None
         self.changed = threading.Condition(threading.Lock())
-        self.over = threading.Event()
 
     def begin(self) -> None:
         with self.changed:
@@ -128,7 +136,7 @@ class _State:
                 self._end(ended)
             while not self.ready and not self.stopped:
                 self.sleeping += 1
-                self.changed.wait()
+                self.changed.wait(POLL)
                 self.sleeping -= 1
             if self.stopped:
                 return None
@@ -155,5 +163,4 @@ class _State:
 
     def _finish(self) -> None:
         self.stopped = True
-        self.over.set()
         self.changed.notify_all()

@@ -118,3 +118,15 @@ def test_little_time_is_spent_per_task():
     graph = TaskGraph.of(after, [100.0] * len(after))
     seconds = min(pool.run(graph, 2, lambda _: lambda _: None) for _ in range(5))
     assert seconds / len(after) < 50e-6  # some 2 microseconds on an idle machine
+
+
+def test_one_worker_needs_no_other_thread_and_takes_interrupts():
+    seen = set()
+
+    def start_worker(_):
+        seen.add(threading.get_ident())
+        return lambda number: _thread.interrupt_main() if number == 3 else time.sleep(0.001)
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(TaskGraph.of([()] * 1000, [1e6] * 1000), 1, start_worker)
+    assert seen == {threading.get_ident()}
