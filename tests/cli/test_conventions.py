@@ -234,6 +234,8 @@ def test_models_are_listed_and_copied(
     listed = einc("models", "list", "--json").json()["models"]
     assert "digits" in [model["name"] for model in listed]
     assert all(model["about"] for model in listed)
+    assert einc("models", "copy", "swap").code == 0
+    assert einc("exprog", "check", "swap.exprog").code == 0
     assert einc("models", "copy", "digits").code == 0
     text = (tmp_path / "digits.ein").read_text()
     assert einc("models", "copy", "digits").code == 2  # it is there already

@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from pathlib import Path
 
 from hypothesis import strategies as st
 
 from einc.exprog.program import Action, Holding, Program, Requirement
 from einc.machines.model import Machine, Resource, Site
 
-SWAP = """
-IN:  A @ 0; B @ 1
-OUT: A+B @ 0, 1
-
-A @ 0 -> 1;  B @ 1 -> 0;  A+B @ 0, 1
-"""
-DOUBLING = """
-IN:  A @ 0; B @ 1; C @ 2; D @ 3
-OUT: A+B+C+D @ 0, 1, 2, 3
-
-A @ 0 -> 1;    B @ 1 -> 0
-C @ 2 -> 3;    D @ 3 -> 2
-A+B @ 0 -> 2;  A+B @ 1 -> 3
-C+D @ 2 -> 0;  C+D @ 3 -> 1
-A+B+C+D @ 0, 1, 2, 3
-"""
-CUBE_MESH = """
-GPUS: 0, 1, 2, 3, 4, 5, 6, 7
-PARTITIONS: G1 {size 4} G2 {size 4}
-IN:  A @ 0; B @ 1; C @ 2; D @ 3;
-     E @ 4; F @ 5; G @ 6; H @ 7
-OUT: A+B+E+F @ G1; C+D+G+H @ G2
-A @ 0 -> 1;    B @ 1 -> 0;    C @ 2 -> 3
-D @ 3 -> 2;    E @ 4 -> 5;    F @ 5 -> 4
-G @ 6 -> 7;    H @ 7 -> 6
-A+B @ 0 -> 4;  A+B @ 1 -> 5;  C+D @ 2 -> 6
-C+D @ 3 -> 7;  E+F @ 4 -> 0;  E+F @ 5 -> 1
-G+H @ 6 -> 2;  G+H @ 7 -> 3
-A+B+E+F @ G1;  C+D+G+H @ G2
-"""
+EXCHANGES = Path(__file__).parents[2] / "models" / "exchanges"
+SWAP, DOUBLING, CUBE_MESH = (
+    (EXCHANGES / f"{name}.exprog").read_text() for name in ("swap", "recursive-doubling", "cube-mesh")
+)
 PREAMBLE = """
 GPUS: 0, 1, 2, 3
 PARTITIONS: S1 {size 1} S2 {size 1}

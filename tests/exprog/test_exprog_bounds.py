@@ -91,7 +91,7 @@ def test_collectives(name, v100, links, a100, h100):
 
 def test_the_papers_examples():
     h100, v100 = load_machine("dgx-h100").ideal(), load_machine("dgx-v100").ideal()
-    swap, doubling = read_program(SWAP), read_program("GPUS: 0, 1, 2, 3\n" + DOUBLING.strip())
+    swap, doubling = read_program(SWAP), read_program(DOUBLING)
     assert bound(swap, h100).bound_ms == pytest.approx(1000 / 450)
     assert bound(swap, h100).bound_by == "cut {0}: 1 GB must enter through 450 GB/s"
     assert bound(doubling, h100).bound_ms == pytest.approx(6000 / 1800)

@@ -56,7 +56,7 @@ def optimized(text, name, **options):
     ("text", "machine", "most"),
     [
         (SWAP, "dgx-h100", 2.26),
-        ("GPUS: 0, 1, 2, 3\n" + DOUBLING, "dgx-h100", 3.45),
+        (DOUBLING, "dgx-h100", 3.45),
         (CUBE_MESH, "dgx-v100", 14.0),
     ],
     ids=["swap", "four-site all-reduce", "cube mesh"],

@@ -1,4 +1,4 @@
-"""`einc models`: the models that come with einc."""
+"""`einc models`: the models and exchange programs that come with einc."""
 
 from __future__ import annotations
 
@@ -18,18 +18,26 @@ if TYPE_CHECKING:
 group = LazyGroup(
     "models",
     {
-        "list": (f"{__name__}:list_command", "List the models."),
-        "copy": (f"{__name__}:copy_command", "Copy a model to a file of yours."),
+        "list": (f"{__name__}:list_command", "List the models and exchange programs."),
+        "copy": (f"{__name__}:copy_command", "Copy one to a file of yours."),
     },
-    help="List and copy the models that come with einc.",
+    help="List and copy the models and exchange programs that come with einc.",
     epilog=examples("einc models list", "einc models copy ffn"),
 )
 
 
+SUFFIXES = (".ein", ".exprog")
+
+
 def _models() -> dict[str, Traversable]:
-    found = resources.files("models").iterdir()
-    return {entry.name.removesuffix(".ein"): entry for entry in sorted(found, key=lambda e: e.name)
-            if entry.name.endswith(".ein")}  # fmt: skip
+    """By name; models first, then exchange programs."""
+    folder = resources.files("models")
+    return {
+        entry.name.removesuffix(suffix): entry
+        for suffix, place in zip(SUFFIXES, (folder, folder / "exchanges"), strict=True)
+        for entry in sorted(place.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(suffix)
+    }
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -39,7 +47,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @click.command("list", cls=Command, epilog=examples("einc models list"))
 @json_option
 def list_command(as_json: bool) -> None:
-    """List the models, each with the first line of its description."""
+    """List the models and exchange programs, each with the first line of its description."""
     about = {name: _description(entry.read_text("utf-8")) for name, entry in _models().items()}
     if as_json:
         output.say_json({"models": [{"name": name, "about": line} for name, line in about.items()]})
@@ -49,12 +57,12 @@ def list_command(as_json: bool) -> None:
         output.say(f"{name:<{width}}  {line}".rstrip())
 
 
-@click.command("copy", cls=Command, epilog=examples("einc models copy ffn", "einc models copy ffn -o mine.ein"))
+@click.command("copy", cls=Command, epilog=examples("einc models copy ffn", "einc models copy swap -o mine.exprog"))
 @click.argument("name", metavar="NAME", shell_complete=_complete)
-@click.option("-o", "--output", "target", metavar="FILE", help="Where to.  [default: NAME.ein here]")
+@click.option("-o", "--output", "target", metavar="FILE", help="Where to.  [default: NAME.ein or NAME.exprog here]")
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")
 def copy_command(name: str, target: str | None, force: bool) -> None:
-    """Copy a model to a file of yours, to read or to change."""
+    """Copy a model or an exchange program to a file of yours, to read or to change."""
     import difflib
     import os
 
@@ -63,7 +71,7 @@ def copy_command(name: str, target: str | None, force: bool) -> None:
         close = difflib.get_close_matches(name, models, 1)
         hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(models)}"
         raise UsageError(f"no model named '{name}' comes with einc", hint=hint)
-    path = f"{name}.ein" if target is None else target
+    path = models[name].name if target is None else target
     if target is None and os.path.exists(path) and not force:
         raise UsageError("there is such a file already", where=path, hint="--force overwrites it")
     output.write_bytes(path, models[name].read_bytes())
