@@ -104,4 +104,27 @@ across = attention(q, far_k, far_v)
 output plain, causal, lse, masked, across
 """
 
-TEXTS = {"elementwise": ELEMENTWISE, "reductions": REDUCTIONS, "rows": ROWS, "attention_cases": ATTENTION}
+MERGES = """
+model merges
+param n = 2
+dim columns = 67 * n
+input x : f32[columns]
+input i : i64[columns]
+place, value = argmax(x, "columns")
+best, places = topk(x, 5, "columns")
+total = sum(sigmoid(x), "columns")
+largest = max(x, "columns")
+least = min(x, "columns")
+product = prod(sigmoid(x) + 0.5, "columns")
+counts = sum(i, "columns")
+output place, value, best, places, total, largest, least, product, counts
+"""
+"""With one dimension there is nothing else to cut: sites aggregate what each of them found."""
+
+TEXTS = {
+    "elementwise": ELEMENTWISE,
+    "reductions": REDUCTIONS,
+    "rows": ROWS,
+    "attention_cases": ATTENTION,
+    "merges": MERGES,
+}

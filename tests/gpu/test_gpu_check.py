@@ -20,8 +20,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "runtime")]
 
 from cuda_fake import FakeDriver, NumpyKernels  # noqa: E402
 
+from runtime.bundle import AggregateTask, KernelTask  # noqa: E402
 from runtime.executors import cuda  # noqa: E402
 from runtime.executors.cuda import CudaExecutor  # noqa: E402
+from runtime.kernels import gpu_plans  # noqa: E402
 from runtime.session import Session  # noqa: E402
 from tests.gpu import benchmark  # noqa: E402
 from tests.gpu import check as gpu_check  # noqa: E402
@@ -59,10 +61,25 @@ def test_every_operator_is_in_some_case():
     assert set(registry.names()) <= called
 
 
+def test_every_kernel_and_aggregation_is_in_some_plan():
+    kernels, aggregations, merges = set(), set(), set()
+    for number, sites in GPU.runs():
+        if CASES[number].name in TEXTS and CASES[number].dtype == "f32":
+            bundle = compiled(CASES[number], sites, CASES[number].dtype)
+            for task in bundle.tasks:
+                if isinstance(task, KernelTask):
+                    kernels.add(bundle.operations[task.operation].kernel)
+                elif isinstance(task, AggregateTask):
+                    (aggregations if len(task.writes) == 1 else merges).add(task.aggregation)
+    assert kernels == set(gpu_plans.KERNELS)
+    assert merges == set(gpu_plans.MERGES)
+    assert aggregations == {"sum", "prod", "max", "min"}
+
+
 @pytest.mark.parametrize("sites", SITES)
 def test_cases_cover_every_number_of_sites_and_kind_of_model(sites):
     there = {CASES[number].name for number, own in GPU.runs() if own == sites}
-    assert there >= {"ffn", "chain_a", "chain_b", "chain_c", "llama_block", *TEXTS}
+    assert there >= {"ffn", "chain_a", "chain_b", "chain_c", "llama_block", "llama", "llama_decode", "bert", *TEXTS}
 
 
 def test_pytorch_and_numpy_agree():

@@ -99,6 +99,7 @@ CHOSEN = [
     ("chain_a", "f32", 4, 2),
     ("rows", "f32", 2, 1),
     ("llama_block", "f16", 4, 2),
+    ("merges", "f16", 4, 2),
 ]
 """Model, dtype, sites, and devices that these share. `live_kernels.py` has every kernel at other sizes."""
 
