@@ -55,7 +55,7 @@ NEAR = 1.25
 MOST_OPEN_SITES = 10
 """On larger machines, the placement is that of the fewest bytes."""
 
-ITERATIONS = 100
+ITERATIONS = 40
 MOST_ACTIONS = 500
 
 
