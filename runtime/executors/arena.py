@@ -8,12 +8,13 @@ from types import EllipsisType
 
 import numpy as np
 
-from runtime.bundle import Bundle, Region
+from runtime.bundle import Block, Bundle, Region
 from runtime.dtypes import Array, storage
 from runtime.errors import MissingFault, PlanFault
 from runtime.executors.host import require_memory
 
 ALIGNMENT = 64
+LOADED = ("input", "weight")
 POISON = 0xFF
 """Every byte of it makes a not-a-number of any floating type, and -1 of an integer."""
 
@@ -29,19 +30,27 @@ def aligned_bytes(size: int) -> Array:
 
 
 class Arenas:
-    """Allocates all arenas; raises MissingFault where memory is short, and PlanFault for a buffer outside its arena."""
+    """Allocates all arenas; raises MissingFault where memory is short, and PlanFault for a buffer outside its arena.
 
-    def __init__(self, bundle: Bundle) -> None:
+    With `shared`, sites that are loaded with one block have it in one place, that of the first of them. Views of
+    weights are read-only: nothing but loading changes them.
+    """
+
+    def __init__(self, bundle: Bundle, *, shared: bool = False) -> None:
         require_memory(sum(bundle.memory), f"running {bundle.model} on {len(bundle.memory)} sites")
         self.bundle = bundle
         self.arenas = [aligned_bytes(size) for size in bundle.memory]
         self.buffers: list[Array] = []
+        loaded: dict[tuple[int, Block], Array] = {}
         for number, buffer in enumerate(bundle.buffers):
             shape = [up - lo for lo, up in zip(buffer.block.lower, buffer.block.upper, strict=True)]
             dtype, arena = storage(bundle.tensors[buffer.tensor].dtype), self.arenas[buffer.site]
             if min(shape, default=0) < 0 or not 0 <= buffer.offset <= arena.size - math.prod(shape) * dtype.itemsize:
                 raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
-            self.buffers.append(np.ndarray(shape, dtype, arena.data, buffer.offset))
+            array = np.ndarray(shape, dtype, arena.data, buffer.offset)
+            if shared and buffer.role in LOADED:
+                array = loaded.setdefault((buffer.tensor, buffer.block), array)
+            self.buffers.append(array)
 
     def view(self, region: Region) -> Array:
         """A region of a buffer, as a view."""
@@ -50,7 +59,9 @@ class Arenas:
         if not all(first <= lo < up <= last for lo, up, first, last in bounds):
             raise PlanFault("the region is outside its buffer", where=f"buffers[{region.buffer}]")
         key: tuple[slice | EllipsisType, ...] = (*(slice(lo - first, up - first) for lo, up, first, _ in bounds), ...)
-        return self.buffers[region.buffer][key]
+        view = self.buffers[region.buffer][key]
+        view.flags.writeable = self.bundle.buffers[region.buffer].role != "weight"
+        return view
 
     def views(self, regions: Sequence[Region]) -> list[Array]:
         return [self.view(region) for region in regions]

@@ -18,6 +18,7 @@ from runtime.errors import KernelFault, PlanFault, RuntimeFault, ValueFault
 from runtime.executors import pool
 from runtime.executors.arena import Arenas, aligned_bytes
 from runtime.executors.base import Record, task_kind
+from runtime.executors.constants import Constants
 from runtime.executors.dependencies import dependencies
 from runtime.executors.forwarding import forward
 from runtime.executors.gathers import gather
@@ -26,7 +27,7 @@ from runtime.executors.replicas import share
 from runtime.executors.schedule import TaskGraph
 from runtime.executors.sums import add_up
 from runtime.kernels.base import Kernel, Run
-from runtime.kernels.numpy_contract import build_added_contract
+from runtime.kernels.native_contract import build_added_contract
 from runtime.kernels.pieces import Resolved, runner
 from runtime.kernels.registry import prepare, prepare_merge
 from runtime.merges import groups
@@ -55,7 +56,7 @@ class CpuExecutor:
     ) -> None:
         self.bundle, self._poison = bundle, poison
         self.workers = workers or cores()
-        self._arenas = Arenas(bundle)
+        self._arenas = Arenas(bundle, shared=not copies)
         self._groups = groups(bundle)
         tasks, self._added = (bundle.tasks, frozenset[int]()) if copies else self._spared()
         self._numbers = [number for number, task in enumerate(tasks) if not isinstance(task, FenceTask)]
@@ -66,6 +67,7 @@ class CpuExecutor:
         self._graph = TaskGraph.of(dependencies(bundle, self._tasks), costs, chosen)
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
+        self._constants = Constants(() if copies else self._kernels)
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
 
@@ -77,13 +79,16 @@ class CpuExecutor:
         return gather(self.bundle, share(self.bundle, forward(self.bundle, summed, only=left))), added
 
     def facts(self) -> dict[str, Any]:
-        """Workers, and bytes: of the plan's arenas, of the kernels' scratch space, and the most of the process."""
-        scratch = self._scratch_size * self.workers
-        memory = {"plan": sum(self.bundle.memory), "scratch": scratch, "process": most_memory()}
+        """Workers, and bytes: of the plan's arenas, of the kernels' scratch space, of weights that are laid out for
+        them, and the most of the process."""
+        scratch, packed = self._scratch_size * self.workers, self._constants.size
+        memory = {"plan": sum(self.bundle.memory), "scratch": scratch, "packed": packed, "process": most_memory()}
         return {"workers": self.workers, "memory_bytes": memory}
 
     def fill(self, buffer: int, values: Array) -> None:
-        np.copyto(self._arenas.buffers[buffer], values, casting="unsafe")
+        array = self._arenas.buffers[buffer]
+        np.copyto(array, values, casting="unsafe")
+        self._constants.changed(array)
 
     def fetch(self, region: Region) -> Array:
         return self._arenas.view(region)
@@ -93,6 +98,7 @@ class CpuExecutor:
             self._arenas.poison()
         try:
             with single_threaded_blas(), np.errstate():  # a worker is this thread
+                self._constants.lay_out(self.workers)
                 ran: list[Record] | None = None if records is None else []
                 seconds = pool.run(self._graph, self.workers, self._start_worker, ran)
         except pool.TaskError as error:
