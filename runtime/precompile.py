@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from runtime.bundle import Bundle
-from runtime.errors import MissingFault
+from runtime.errors import KernelFault, MissingFault
 from runtime.executors.cuda_driver import Driver
 from runtime.executors.cuda_memory import DeviceMemory
 from runtime.executors.cuda_steps import Part, lay_out
@@ -75,13 +75,22 @@ def compile_all(
     place: Path,
     progress: Callable[[int, int], None] | None = None,
     seconds: float = math.inf,
+    failed: list[KernelFault] | None = None,
 ) -> int:
-    """Writes those kernels into a directory that are not there, until the time is up; how many it has written."""
+    """Writes those kernels into a directory that are not there, until the time is up; how many it has written.
+
+    Kernels that cannot be compiled are added to `failed`; without it, the first of them is raised.
+    """
     compiler, begin = require_compiler(), perf_counter()
     missing = [job for job in jobs if kernel_cache.find(*job, [place], compiler) is None]
     done = 0
     with closing(_compiled(missing)) as binaries:
         for (source, architecture), binary in zip(missing, binaries, strict=True):
+            if isinstance(binary, KernelFault):
+                if failed is None:
+                    raise binary
+                failed.append(binary)
+                continue
             kernel_cache.store(source, architecture, binary, place)
             done += 1
             if progress is not None:
@@ -145,7 +154,7 @@ def _no_driver() -> Driver:
     return driver  # type: ignore[no-any-return]
 
 
-def _compiled(jobs: Sequence[Job]) -> Generator[Binary]:
+def _compiled(jobs: Sequence[Job]) -> Generator[Binary | KernelFault]:
     workers = min(len(jobs), os.cpu_count() or 1, 16)
     if len(jobs) <= _FEW or workers < 2:
         yield from map(_compile, jobs)
@@ -154,5 +163,8 @@ def _compiled(jobs: Sequence[Job]) -> Generator[Binary]:
         yield from pool.map(_compile, jobs, chunksize=2)
 
 
-def _compile(job: Job) -> Binary:
-    return triton_compile.compile_source(*job)
+def _compile(job: Job) -> Binary | KernelFault:
+    try:
+        return triton_compile.compile_source(*job)
+    except KernelFault as fault:
+        return fault

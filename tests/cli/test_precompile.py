@@ -9,8 +9,10 @@ import pytest
 
 from runtime import precompile
 from runtime.bundle import decode
+from runtime.errors import KernelFault
 from runtime.kernels import kernel_cache, triton_compile
 from runtime.kernels.triton_compile import Binary
+from runtime.kernels.triton_source import Source
 
 FFN = "models/ffn.ein"
 
@@ -79,6 +81,27 @@ def test_kernels_are_written_once_beside_the_plan(einc, compiler, tmp_path):
     assert compiler == []  # all were there
     needed = precompile.sources(decode(plan.read_bytes()), "sm_90")
     assert all(kernel_cache.find(source, "sm_90", [place], None) is not None for source in needed)
+
+
+def test_one_kernel_that_cannot_be_compiled(compiler, tmp_path, monkeypatch):
+    sources = [
+        Source(name, f"def {name}(x):\n    pass\n", ("f32",), (True,)) for name in ("one", "bad", "other", "last")
+    ]
+    good = triton_compile.compile_source
+
+    def some(source, architecture):
+        if source.name == "bad":
+            raise KernelFault("Triton could not compile bad")
+        return good(source, architecture)
+
+    monkeypatch.setattr(triton_compile, "compile_source", some)
+    jobs, failed = [(source, "sm_90") for source in sources], []
+    with pytest.raises(KernelFault, match="compile bad"):
+        precompile.compile_all(jobs, tmp_path / "strict")
+    assert precompile.compile_all(jobs, tmp_path / "place", failed=failed) == 3
+    assert [fault.message for fault in failed] == ["Triton could not compile bad"]
+    assert precompile.compile_all(jobs, tmp_path / "place", failed=[]) == 0  # the others are there
+    assert precompile.compile_all(jobs, tmp_path / "hurried", seconds=-1) == 1
 
 
 def test_a_directory_that_cannot_be_written(einc, compiler, tmp_path):

@@ -68,7 +68,7 @@ class Worker:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith("{"):
+            if line.startswith('{"'):
                 self._lines.put(line)
         self._lines.put(None)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from runtime.errors import KernelFault
 from runtime.kernels import kernel_cache
 from tests.gpu.cases import BENCHMARKS, CASES
 from tests.gpu.correctness import Array, Result, arrays_of, check, compiled, reference
@@ -47,8 +48,11 @@ def kernels(place: Place, seconds: float) -> Iterator[Record]:
             needed.setdefault(source.key, (source, architecture))
     jobs = list(needed.values())[: REHEARSED if place.rehearsal else None]
     where = Path(os.environ[kernel_cache.ENVIRONMENT])
-    done = precompile.compile_all(jobs, where, seconds=seconds - (perf_counter() - begin))
-    yield {"kernels": len(needed), "compiled": done, "architecture": architecture, "seconds": perf_counter() - begin}
+    failed: list[KernelFault] = []
+    done = precompile.compile_all(jobs, where, seconds=seconds - (perf_counter() - begin), failed=failed)
+    found = {"kernels": len(needed), "compiled": done, "architecture": architecture}
+    problem = {"failed": len(failed), "first": failed[0].message[:300]} if failed else {}
+    yield found | problem | {"seconds": round(perf_counter() - begin)}
 
 
 def correctness(place: Place, first: int) -> Iterator[Record]:
