@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from runtime.dtypes import Array
 from runtime.executors.host import available_memory
@@ -47,6 +46,8 @@ class Constants:
     def lay_out(self, workers: int) -> None:
         """Makes the packs of what has changed."""
         if self._stale:
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(workers) as threads:
                 list(threads.map(Pack.make, sorted(self._stale, key=lambda pack: _address(pack.source))))
             self._stale.clear()
