@@ -6,7 +6,6 @@ and the executor answers for every handle itself.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -43,8 +42,6 @@ class CupyDriver:
     """See `cuda_driver.Driver`. Raises MissingFault where cupy, a driver or a device is not there."""
 
     def __init__(self) -> None:
-        # Before any library reads it: cuBLAS with workspaces of its own choosing is not reproducible across streams.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         try:
             import cupy
             from cupy.cuda import runtime
