@@ -79,11 +79,11 @@ class CpuExecutor:
         return gather(self.bundle, share(self.bundle, forward(self.bundle, summed, only=left))), added
 
     def facts(self) -> dict[str, Any]:
-        """Workers, and bytes: of the plan's arenas, of the kernels' scratch space, of weights that are laid out for
-        them, and the most of the process."""
+        """Workers, tasks that are run, and bytes: of arenas, of scratch space, of weights laid out for kernels, and the
+        most that the process has held."""
         scratch, packed = self._scratch_size * self.workers, self._constants.size
         memory = {"plan": sum(self.bundle.memory), "scratch": scratch, "packed": packed, "process": most_memory()}
-        return {"workers": self.workers, "memory_bytes": memory}
+        return {"workers": self.workers, "tasks": len(self._tasks), "memory_bytes": memory}
 
     def fill(self, buffer: int, values: Array) -> None:
         array = self._arenas.buffers[buffer]

