@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from runtime.errors import MissingFault
@@ -48,6 +50,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 """What is called, and with what; all of it returns a status."""
 
 _NAMES = ("libcublas.so.13", "libcublas.so.12")
+_PLACES = ("nvidia/cu13/lib", "nvidia/cublas/lib")
+"""Where NVIDIA's packages have them."""
 _NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 _DEFAULT_ALGORITHM = -1
 _ALLOCATION_FAILED = 3
@@ -86,27 +90,30 @@ class Cublas:
             function = getattr(self._library, name)
             function.argtypes, function.restype = arguments, ctypes.c_int
         self._handles: dict[int, int] = {}
-        self._one = {"f32": ctypes.c_float(1), "f64": ctypes.c_double(1)}
-        self._zero = {"f32": ctypes.c_float(0), "f64": ctypes.c_double(0)}
+        self._numbers: dict[tuple[Any, float], Any] = {}
 
     def version(self, device: int) -> str:
         number = ctypes.c_int()
         self._call("cublasGetVersion_v2", self._handle(device), ctypes.addressof(number))
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
+    def _number(self, kind: str, value: float) -> int:
+        """The address of a number of the type in which products of a type are summed."""
+        scalar = ctypes.c_double if kind == "f64" else ctypes.c_float
+        return ctypes.addressof(self._numbers.setdefault((scalar, value), scalar(value)))
+
     def launch(self, product: Gemm, pointers: tuple[int, int, int], workspace: int, device: int) -> Launch:
         handle, p = self._handle(device), product
-        scalar = "f64" if p.kind == "f64" else "f32"
-        one, zero = ctypes.addressof(self._one[scalar]), ctypes.addressof(self._zero[scalar])
+        scale, zero = (self._number(p.kind, value) for value in (p.scale, 0.0))
         (a, b, c), kind, result = pointers, TYPES[p.kind], TYPES[p.result]
         shape = int(p.transpose_a), int(p.transpose_b), p.m, p.n, p.k
         how = COMPUTE[p.kind], _DEFAULT_ALGORITHM
         arguments: tuple[int, ...] = (
-            handle, *shape, one, a, kind, p.lda, b, kind, p.ldb, zero, c, result, p.ldc, *how,
+            handle, *shape, scale, a, kind, p.lda, b, kind, p.ldb, zero, c, result, p.ldc, *how,
         )  # fmt: skip
         if p.batch != 1:
             arguments = (
-                handle, *shape, one, a, kind, p.lda, p.stride_a, b, kind, p.ldb, p.stride_b,
+                handle, *shape, scale, a, kind, p.lda, p.stride_a, b, kind, p.ldb, p.stride_b,
                 zero, c, result, p.ldc, p.stride_c, p.batch, *how,
             )  # fmt: skip
         name = "cublasGemmEx" if p.batch == 1 else "cublasGemmStridedBatchedEx"
@@ -143,7 +150,8 @@ class Cublas:
 
 def _opened() -> Any:
     """The library: the one that is loaded already, that of NVIDIA's Python packages, or that of the system."""
-    names = list(_NAMES)
+    packaged = (Path(entry) / place / name for entry in sys.path for place, name in zip(_PLACES, _NAMES, strict=True))
+    names = [*(str(path) for path in packaged if path.exists()), *_NAMES]
     with contextlib.suppress(Exception):  # it comes with cupy 14, has errors of its own, and may find nothing
         from cuda.pathfinder import load_nvidia_dynamic_lib
 

@@ -7,6 +7,7 @@ in another place, than the library takes it arrives as something else.
 from __future__ import annotations
 
 import ctypes
+import sys
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int, c_longlong, c_size_t, c_void_p
 
 import numpy as np
@@ -81,21 +82,45 @@ class Library:
     def _cublasSetWorkspace(self, handle, memory, size):
         self.state[handle] = self.state[handle][0], (memory, size)
 
-    def _cublasGemmEx(self, handle, ta, tb, m, n, k, one, a, at, lda, b, bt, ldb, zero, c, ct, ldc, how, algorithm):
+    def _cublasGemmEx(self, handle, ta, tb, m, n, k, scale, a, at, lda, b, bt, ldb, zero, c, ct, ldc, how, algorithm):
         self._cublasGemmStridedBatchedEx(
-            handle, ta, tb, m, n, k, one, a, at, lda, 0, b, bt, ldb, 0, zero, c, ct, ldc, 0, 1, how, algorithm
+            handle, ta, tb, m, n, k, scale, a, at, lda, 0, b, bt, ldb, 0, zero, c, ct, ldc, 0, 1, how, algorithm
         )
 
     def _cublasGemmStridedBatchedEx(
-        self, handle, ta, tb, m, n, k, one, a, at, lda, sa, b, bt, ldb, sb, zero, c, ct, ldc, sc, count, how, algorithm
+        self,
+        handle,
+        ta,
+        tb,
+        m,
+        n,
+        k,
+        scale,
+        a,
+        at,
+        lda,
+        sa,
+        b,
+        bt,
+        ldb,
+        sb,
+        zero,
+        c,
+        ct,
+        ldc,
+        sc,
+        count,
+        how,
+        algorithm,
     ):
         assert at == bt
         number = c_double if how == 70 else c_float
-        assert number.from_address(one).value == 1
+        scale = number.from_address(scale).value
         assert number.from_address(zero).value == 0
         assert how == (70 if KINDS[at] == "f64" else 68)
         assert algorithm == -1
-        multiply(Gemm(bool(ta), bool(tb), m, n, k, a, lda, sa, b, ldb, sb, c, ldc, sc, count, KINDS[at], KINDS[ct]))
+        matrices = m, n, k, a, lda, sa, b, ldb, sb, c, ldc, sc, count
+        multiply(Gemm(bool(ta), bool(tb), *matrices, KINDS[at], KINDS[ct], scale))
 
 
 def own():
@@ -103,22 +128,24 @@ def own():
     return Cublas(used.append, library), library, used
 
 
+@pytest.mark.parametrize("scale", [1.0, -0.75])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(("dtype", "result"), [("f4", "f4"), ("f8", "f8"), ("f2", "f2"), ("f2", "f4")])
-def test_products_arrive_as_they_are_meant(batch, dtype, result):
+def test_products_arrive_as_they_are_meant(batch, dtype, result, scale):
     rng = np.random.default_rng(batch)
     m, n, k = 5, 7, 3
     a, b = (rng.integers(-3, 4, shape).astype(dtype) for shape in ((batch, k, m), (batch, n, k)))
     c = np.zeros((batch, n, m), result)
     name = {"f2": "f16", "f4": "f32", "f8": "f64"}
     where = tuple(x.ctypes.data for x in (a, b, c))
-    product = Gemm(False, False, m, n, k, 1, m, k * m, 2, k, n * k, 3, m, n * m, batch, name[dtype], name[result])
+    matrices = m, n, k, 1, m, k * m, 2, k, n * k, 3, m, n * m, batch
+    product = Gemm(False, False, *matrices, name[dtype], name[result], scale)
     products, library, _ = own()
     workspace = 0x7F00_0000_0100
     launch = products.launch(product, where, workspace, 0)
     before = len(library.calls)
     launch(STREAM)
-    assert np.array_equal(c, (b.astype("f8") @ a.astype("f8")).astype(result))
+    assert np.array_equal(c, (scale * (b.astype("f8") @ a.astype("f8"))).astype(result))
     called = [call for call, _ in library.calls[before:]]
     gemm = "cublasGemmEx" if batch == 1 else "cublasGemmStridedBatchedEx"
     assert called == ["cublasSetStream_v2", "cublasSetWorkspace_v2", gemm]
@@ -187,3 +214,22 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
         Cublas(lambda device: None)
     assert caught.value.exit_code == 69
     assert "nvidia-cublas" in caught.value.hint
+
+
+def test_the_library_of_nvidias_packages_is_found(monkeypatch, tmp_path):
+    there = tmp_path / "nvidia" / "cublas" / "lib" / "libcublas.so.12"
+    there.parent.mkdir(parents=True)
+    there.touch()
+    looked = []
+
+    def load(name, *arguments, **named):
+        looked.append(name)
+        if name != str(there):
+            raise OSError(name)
+        return Library()
+
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    monkeypatch.setattr(cublas.ctypes, "CDLL", load)
+    assert Cublas(lambda device: None).version(0) == "12.8.4"
+    assert looked[-1] == str(there)
