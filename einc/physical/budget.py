@@ -37,8 +37,8 @@ class Budget:
         return 0.0 if self.interrupted else max(0.0, self._deadline - time.monotonic())
 
     def share(self, exchanges: int) -> float:
-        """What the next of so many exchanges may take: many need nothing, so that each may take some of it."""
-        return self.left * min(1.0, _GENEROSITY / max(1, exchanges))
+        """What the next of so many exchanges may take; those that need less leave the rest to those after them."""
+        return self.left / max(1, exchanges)
 
     @contextmanager
     def searching(self) -> Iterator[None]:
@@ -56,6 +56,3 @@ class Budget:
         if self._searching or not self.open or self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-
-
-_GENEROSITY = 3

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -54,6 +55,9 @@ NEAR = 1.25
 
 MOST_OPEN_SITES = 10
 """On larger machines, the placement is that of the fewest bytes."""
+
+_BOUNDING = 0.25
+"""The part of an exchange's time that the bound over all placements may take."""
 
 ITERATIONS = 40
 MOST_ACTIONS = 500
@@ -184,7 +188,9 @@ class Synthesizer:
                 certificate = bound(closed, self._machine, thorough=not self._uniform)
                 found = replace(found, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
                 if self._sites <= MOST_OPEN_SITES and not self._uniform:
-                    found = replace(found, bound_free_ms=bound(form.program, self._machine).bound_ms)
+                    ends = time.monotonic() + _BOUNDING * self._budget.share(self._left + 1)
+                    free = bound(form.program, self._machine, stop=lambda: time.monotonic() >= ends)
+                    found = replace(found, bound_free_ms=free.bound_ms)
         return found
 
     def _with_body(self, node: str, form: Canonical, members: Members, best: Found) -> Found:

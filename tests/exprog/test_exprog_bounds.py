@@ -456,6 +456,16 @@ def test_the_search_for_memberships_equals_trying_them_all(data):
     assert verify(certificate, program, machine)
 
 
+@pytest.mark.parametrize("polls", [0, 1, 5, 30])
+def test_a_search_for_memberships_that_is_ended_early_is_sound(polls):
+    machine = load_machine("dgx-v100").ideal()
+    mesh = read_program(CUBE_MESH, machine=machine)
+    open_mesh = dataclasses.replace(mesh, partitions=(Partition("G1", 4), Partition("G2", 4)))
+    calls = itertools.count()
+    found = bound(open_mesh, machine, stop=lambda: next(calls) >= polls)
+    assert 0 < found.bound_ms <= bound(open_mesh, machine).bound_ms * (1 + 1e-9)
+
+
 def test_open_partitions_may_take_sites_that_are_targets_already():
     machine = load_machine("dgx-a100").ideal()
     requirements = (Requirement(("A",), ("G", 3)), Requirement(("A",), (4,)))

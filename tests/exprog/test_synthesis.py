@@ -121,10 +121,23 @@ def test_an_interrupt_keeps_the_best():
     assert check(found.program, machine).valid
 
 
-def test_a_time_limit_that_is_over_gives_a_program():
+def test_a_time_limit_that_is_over_gives_a_first_body():
     machine = load_machine("dgx-v100").ideal()
     found = synthesize(read_preamble(CUBE_MESH, "p", machine), machine, time_limit=1e-9)
     assert check(found.program, machine).valid
+    assert found.completion_ms < found.naive_ms * 0.6
+
+
+def test_a_placement_that_is_packed_no_better_is_not_routed():
+    machine = load_machine("dgx-v100").ideal()
+    preamble = read_preamble(CUBE_MESH, "p", machine)
+    found = synthesize(preamble, machine, iterations=0, most_actions=125)
+    again = synthesize(preamble, machine, iterations=0, most_actions=125, most_packed_ms=found.packed_ms * 2)
+    given_up = synthesize(preamble, machine, iterations=0, most_actions=125, most_packed_ms=found.packed_ms / 2)
+    assert again == found
+    assert given_up.packed_ms > found.packed_ms / 2
+    assert found.splits
+    assert not given_up.splits
 
 
 def test_what_cannot_be_met_is_an_error():

@@ -7,6 +7,7 @@ open memberships.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from einc.exprog.bounds.certificate import Certificate, Nothing, Witness
@@ -25,16 +26,26 @@ from einc.machines.model import Machine
 __all__ = ["Certificate", "bound", "verify"]
 
 
-def bound(program: Program, machine: Machine, whole_atoms: bool = False, thorough: bool = True) -> Certificate:
+def bound(
+    program: Program,
+    machine: Machine,
+    whole_atoms: bool = False,
+    thorough: bool = True,
+    stop: Callable[[], bool] = lambda: False,
+) -> Certificate:
     """The best lower bound that is known for the program's preamble; its actions do not matter.
 
     Partitions without members are open: the bound is the least over all memberships. With `whole_atoms` it holds only
-    for bodies that split no atom. Without `thorough` the linear program is left out. Raises ProgramError where a
-    requirement cannot be met.
+    for bodies that split no atom. Without `thorough` the linear program is left out. The search of memberships
+    ends with what it has proved where `stop` says so. Raises ProgramError where a requirement cannot be met.
     """
     if any(partition.members is None for partition in program.partitions):
         fabric = fabric_of(machine, program.gpus)
-        return least(program, machine, lambda chosen, pains: _best(chosen, fabric, whole_atoms, thorough and pains))
+
+        def bounded(demands: Demands, pains: bool) -> Certificate:
+            return _best(demands, fabric, whole_atoms, thorough and pains)
+
+        return least(program, machine, bounded, stop)
     bare = Program(program.gpus, program.partitions, program.holdings, program.requirements, ())
     return _known(bare, machine, whole_atoms, thorough)
 

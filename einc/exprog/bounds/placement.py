@@ -27,8 +27,11 @@ Bounded = Callable[[Demands, bool], Certificate]
 """The bound for demands, and whether to take pains."""
 
 
-def least(program: Program, machine: Machine, bounded: Bounded) -> Certificate:
-    """The certificate of the membership with the least bound; its `memberships` may be incomplete where time ended."""
+def least(program: Program, machine: Machine, bounded: Bounded, stop: Callable[[], bool]) -> Certificate:
+    """The certificate of the membership with the least bound; its `memberships` may be incomplete where time ended.
+
+    It has ended when `stop` says so.
+    """
     sites = range(len(machine.sites)) if program.gpus is None else sorted(set(program.gpus))
     outline, order = Outline(program), itertools.count()
     first = bounded(outline.demands(program.partitions), False)
@@ -40,7 +43,7 @@ def least(program: Program, machine: Machine, bounded: Bounded) -> Certificate:
     while True:
         value, depth, _, chosen, certificate, final = heapq.heappop(queue)
         position = next((k for k, one in enumerate(chosen) if one.members is None), None)
-        if final or choices >= MOST_CHOICES:
+        if final or choices >= MOST_CHOICES or stop():
             names = {partition.name for partition in program.partitions if partition.members is None}
             memberships = tuple((p.name, p.members) for p in chosen if p.name in names and p.members)
             return dataclasses.replace(certificate, memberships=memberships)

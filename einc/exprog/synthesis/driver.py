@@ -67,6 +67,12 @@ _TOGETHER = (1, 2, 3)
 _FAR = 1.5
 """Candidates are timed up to so many times the best time."""
 
+_AT_LEAST = 2
+"""Grains that are tried even where no time is left, ..."""
+
+MOST_DEMANDS = 500
+"""... of so many demands at most, for which they take next to none."""
+
 MOST_TOLD = 300
 """Characters of a line about a proposal."""
 
@@ -252,7 +258,8 @@ class _Search:
         patience = _PATIENCE
         overlaps = _TOGETHER if fabric.transfer_latency else _TOGETHER[:1]
         for actions in _grains(most_actions) if splittable else _GRAINS[:1]:
-            if self.stop() or self.best_ms <= goal:
+            enough = len(seen) >= _AT_LEAST or len(demands) > MOST_DEMANDS
+            if (enough and self.stop()) or self.best_ms <= goal:
                 break
             most = MOST_PIECES if splittable else 1
             counts = pieces_for(demands, family, packing, actions, most, self.most_pieces)
