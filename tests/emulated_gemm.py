@@ -25,7 +25,7 @@ def multiply(product, workspace=0):
     b = stack(p.b, b_shape, p.ldb, p.stride_b, p.batch, p.kind, workspace)
     c = stack(p.c, (p.m, p.n), p.ldc, p.stride_c, p.batch, p.result, workspace)
     a, b = (x.swapaxes(1, 2) if turned else x for x, turned in ((a, p.transpose_a), (b, p.transpose_b)))
-    c[...] = (a.astype("f8") @ b.astype("f8")).astype(c.dtype)
+    c[...] = (p.scale * (a.astype("f8") @ b.astype("f8"))).astype(c.dtype)
 
 
 def stack(address, shape, leading, stride, batch, kind, workspace):

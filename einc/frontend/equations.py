@@ -38,7 +38,7 @@ class Equations:
         join = Join(_is_product(value))
         element = self._elements.element(value, join)
         missing = [name for name in join.indices() if name not in {index.text for index in statement.indices}]
-        if missing and not _is_product(value, numbers=True):
+        if missing and not _is_product(value):
             raise self._findings.fail(
                 f"index '{missing[0]}' stands only on the right of '=', which is not one product",
                 self._place_of(missing[0], join, statement.span),
@@ -139,14 +139,13 @@ class Equations:
         return next(places, otherwise)
 
 
-def _is_product(expression: ast.Expression, numbers: bool = False) -> bool:
-    """Whether an expression multiplies indexed tensors (and numbers, where they may be), and does nothing else."""
-    factors = ast.Indexed | ast.Literal | ast.Name if numbers else ast.Indexed
+def _is_product(expression: ast.Expression) -> bool:
+    """Whether an expression multiplies indexed tensors and numbers, and does nothing else."""
     waiting = [expression]
     while waiting:
         current = waiting.pop()
         if isinstance(current, ast.Binary) and current.operator == "*":
             waiting += [current.left, current.right]
-        elif not isinstance(current, factors):
+        elif not isinstance(current, ast.Indexed | ast.Literal | ast.Name):
             return False
     return True

@@ -113,15 +113,20 @@ class Equation(MappedOperator):
         indices, program = self._indices_text, self.program.text
         if self.aggregation is None:
             return KernelCall("map", (("program", program), ("indices", indices)))
-        if self.aggregation == "sum" and len(self.operands) > 1 and self.program.is_product:
-            return KernelCall("contract", (("equation", indices),))
+        factor = self.program.product_factor
+        if self.aggregation == "sum" and len(self.operands) > 1 and factor is not None:
+            if factor == 1:
+                return KernelCall("contract", (("equation", indices),))
+            if self.dtype.is_float:
+                return KernelCall("contract", (("equation", indices), ("scale", factor)))
         return KernelCall("reduce", (("program", program), ("indices", indices), ("aggregation", self.aggregation)))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import contract, join_and_aggregate
 
         if self.kernel.name == "contract":
-            return (contract(arrays, self.labels, self.result, self.dtype),)
+            factor = self.program.product_factor
+            return (contract(arrays, self.labels, self.result, self.dtype, 1.0 if factor is None else factor),)
         dtypes = [desc.dtype for desc in self.operands]
         return (join_and_aggregate(self.program, arrays, self.labels, dtypes, self.result, self.aggregation),)
 

@@ -97,14 +97,16 @@ def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[D
     return results[-1]
 
 
-def contract(arrays: Sequence[Array], labels: Labels, result: Sequence[str], dtype: DType) -> Array:
-    """The product of the arrays, summed over every index that `result` lacks."""
+def contract(
+    arrays: Sequence[Array], labels: Labels, result: Sequence[str], dtype: DType, factor: float = 1.0
+) -> Array:
+    """The product of the arrays, summed over every index that `result` lacks, times a number."""
     number = _numbers(labels)
     operands: list[Any] = []
     for array, names in zip(arrays, labels, strict=True):
         operands += [array.astype(accumulating(dtype)), [number[name] for name in names]]
     total: Array = np.einsum(*operands, [number[name] for name in result], optimize=True)
-    return total.astype(dtype.numpy())
+    return (total if factor == 1 else total * factor).astype(dtype.numpy())
 
 
 def join_and_aggregate(

@@ -8,6 +8,7 @@ last step is the result. Its text form stands in bundles:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -131,11 +132,15 @@ class ScalarProgram:
         return ScalarProgram(self.arity, tuple(steps)), tuple(types)
 
     @property
-    def is_product(self) -> bool:
-        """Whether it multiplies all of its inputs, each once, and nothing else."""
-        read = [str(operand) for step in self.steps for operand in step.operands]
+    def product_factor(self) -> float | None:
+        """The number (1 if there is none) that a program multiplies its inputs by, if it does nothing but multiply
+        all of them, each once, and numbers; else None."""
+        operands = [operand for step in self.steps for operand in step.operands]
+        factor = math.prod(float(x.value) for x in operands if isinstance(x, Literal))
+        read = [str(operand) for operand in operands if not isinstance(operand, Literal)]
         wanted = [f"x{k}" for k in range(self.arity)] + [f"t{i}" for i in range(len(self.steps) - 1)]
-        return all(step.function == "mul" for step in self.steps) and sorted(read) == sorted(wanted)
+        multiplies = all(step.function == "mul" for step in self.steps) and sorted(read) == sorted(wanted)
+        return factor if multiplies and math.isfinite(factor) else None
 
     @property
     def is_discontinuous(self) -> bool:

@@ -115,6 +115,17 @@ def text(attributes: Mapping[str, Attribute], allowed: Sequence[str], name: str)
     return value
 
 
+def factor(attributes: Mapping[str, Attribute], allowed: Sequence[str]) -> float:
+    """The attribute `scale`, a number that a result is multiplied by; 1 where it is not given."""
+    if "scale" not in attributes:
+        return 1.0
+    value = attribute(attributes, allowed, "scale", float)
+    assert isinstance(value, float)
+    if not math.isfinite(value):
+        raise PlanFault(f"the kernel attribute 'scale' is {value}")
+    return value
+
+
 def single(arrays: Sequence[Array]) -> Array:
     if len(arrays) != 1:
         raise PlanFault(f"a kernel with one input or output is given {len(arrays)}")

@@ -17,9 +17,10 @@ LIMIT = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """C = op(A) op(B) for `batch` matrices, which lie `stride_a` (and so on) elements apart.
+    """C = scale op(A) op(B) for `batch` matrices, which lie `stride_a` (and so on) elements apart.
 
-    `kind` is the type of A and B, `result` that of C; sums are made in f32, and in f64 for f64.
+    `kind` is the type of A and B, `result` that of C; sums are made in f32, and in f64 for f64, and multiplied by
+    `scale` before they are rounded.
     """
 
     transpose_a: bool
@@ -39,6 +40,7 @@ class Gemm:
     batch: int
     kind: str
     result: str
+    scale: float = 1.0
 
     @property
     def variant(self) -> str:
@@ -84,8 +86,10 @@ def merged(axes: Sequence[Axis]) -> Axis | None:
     return Axis(math.prod(axis.extent for axis in long), long[-1].stride) if long else Axis(1, 1)
 
 
-def product(a: Matrix, b: Matrix, c: Matrix, batch: tuple[int, int, int, int], kind: str, result: str) -> Gemm | None:
-    """C = A B, `batch` being how many and how far apart in a, b and c; None where cuBLAS takes no such operands."""
+def product(
+    a: Matrix, b: Matrix, c: Matrix, batch: tuple[int, int, int, int], kind: str, result: str, scale: float = 1.0
+) -> Gemm | None:
+    """C = scale A B, `batch` being how many and how far apart in a, b and c; None for what cuBLAS does not take."""
     stored = [matrix.stored() for matrix in (a, b, c)]
     if max(a.rows.extent, a.columns.extent, b.columns.extent, batch[0]) >= LIMIT:
         return None
@@ -96,6 +100,6 @@ def product(a: Matrix, b: Matrix, c: Matrix, batch: tuple[int, int, int, int], k
     m, n, k = a.rows.extent, b.columns.extent, a.columns.extent
     if not c_rows:
         return Gemm(a_rows, b_rows, m, n, k, a.address, lda, stride_a, b.address, ldb, stride_b,
-                    c.address, ldc, stride_c, count, kind, result)  # fmt: skip
+                    c.address, ldc, stride_c, count, kind, result, scale)  # fmt: skip
     return Gemm(not b_rows, not a_rows, n, m, k, b.address, ldb, stride_b, a.address, lda, stride_a,
-                c.address, ldc, stride_c, count, kind, result)  # fmt: skip
+                c.address, ldc, stride_c, count, kind, result, scale)  # fmt: skip

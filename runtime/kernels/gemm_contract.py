@@ -1,4 +1,4 @@
-"""The kernel `contract` on a GPU: {equation}, a product of operands summed over the indices that the result lacks.
+"""The kernel `contract` on a GPU: {equation, scale}, a product of operands summed over indices the result lacks.
 
 More than two operands are contracted in pairs, the smallest intermediate first. A pair becomes one batched product of
 matrices where strides allow it: indices are grouped as batch, rows, columns and summed; of rows and columns that are
@@ -17,7 +17,7 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, compute, storage
 from runtime.errors import PlanFault
 from runtime.kernels import gemm, indices
-from runtime.kernels.base import dtype_name, single, text
+from runtime.kernels.base import dtype_name, factor, single, text
 from runtime.kernels.gemm import Axis, Matrix
 from runtime.kernels.triton_map import plan_map
 from runtime.kernels.triton_reduce import plan_reduce
@@ -25,6 +25,7 @@ from runtime.kernels.triton_source import Plan, ScratchPlan, Step, address
 
 Names = tuple[str, ...]
 
+NAMES = ("equation", "scale")
 MIN_GROUP = 16
 """Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
 
@@ -61,7 +62,7 @@ def plan_contract(
 ) -> Plan:
     """Raises PlanFault for what is no contraction."""
     output = single(outputs)
-    source = text(attributes, ("equation",), "equation")
+    source, scale = text(attributes, NAMES, "equation"), factor(attributes, NAMES)
     equation = indices.parse(source)
     joined = indices.join(equation, inputs, output)
     known = {name for names in joined.inputs for name in names}
@@ -71,14 +72,15 @@ def plan_contract(
     kinds = sorted({compute(dtype_name(array)) for array in (*inputs, output)})
     if len(kinds) != 1 or kinds == ["bool"]:
         raise PlanFault(f"a contraction of {' and '.join(kinds)} is not defined")
-    steps = [f"t{k} = mul {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(inputs) - 1)]
-    program: dict[str, Attribute] = {"program": "; ".join(steps) or "t0 = copy x0", "indices": source}
+    if scale != 1 and kinds[0] not in ("f32", "f64"):
+        raise PlanFault(f"a contraction of {kinds[0]} has no scale")
+    program: dict[str, Attribute] = {"program": indices.product_program(len(inputs), scale), "indices": source}
     if known == set(equation.output):  # nothing is summed
         return plan_map(program, inputs, outputs, input_blocks, output_blocks)
     operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
     lone = any(name not in equation.output and sum(name in names for names in joined.inputs) == 1 for name in known)
     if len(operands) > 1 and not lone and kinds[0] in ("f32", "f64"):
-        lowering = _Lowering(joined.extents, kinds[0])
+        lowering = _Lowering(joined.extents, kinds[0], scale)
         if lowering.plan(operands, Operand(equation.output, output)):
             return Plan(tuple(lowering.steps), lowering.scratch.size)
     return plan_reduce({**program, "aggregation": "sum"}, inputs, outputs, input_blocks, output_blocks)
@@ -87,14 +89,15 @@ def plan_contract(
 class _Lowering:
     """Collects the steps of one contraction; `kind` is the type that intermediates have."""
 
-    def __init__(self, extents: Mapping[str, int], kind: str) -> None:
-        self.extents, self.kind = extents, kind
+    def __init__(self, extents: Mapping[str, int], kind: str, scale: float) -> None:
+        self.extents, self.kind, self.scale = extents, kind, scale
+        self.result: Operand | None = None
         self.scratch = ScratchPlan()
         self.steps: list[Step] = []
 
     def plan(self, operands: Sequence[Operand], output: Operand) -> bool:
         """Whether products of matrices can do it."""
-        left = list(operands)
+        left, self.result = list(operands), output
         while len(left) > 2:
             pair, names = self._smallest(left, output)
             target = Operand(names, self.scratch.take(self._shape(names), storage(self.kind)))
@@ -117,7 +120,7 @@ class _Lowering:
         summed = tuple(n for n in a.names if n in b.names and n not in c.names)
         if not summed:
             equation = f"{' '.join(a.names)}, {' '.join(b.names)} -> {' '.join(c.names)}"
-            self._map("t0 = mul x0 x1", equation, [a.array, b.array], c.array)
+            self._map(indices.product_program(2, self._factor(c)), equation, [a.array, b.array], c.array)
             return True
         batch = tuple(n for n in c.names if n in a.names and n in b.names)
         rows = tuple(n for n in c.names if n not in b.names)
@@ -136,7 +139,7 @@ class _Lowering:
             names = (*batch, *rows, *columns)
             result = c.kind if c.kind in (kind, self.kind) else self.kind
             target = Operand(names, self.scratch.take(self._shape(names), storage(result)))
-        products = self._products(a, b, target, batch, rows, summed, columns, kind)
+        products = self._products(a, b, target, batch, rows, summed, columns, kind, self._factor(c))
         if products is None:
             return False
         self.steps += products
@@ -165,7 +168,16 @@ class _Lowering:
         return copy
 
     def _products(
-        self, a: Operand, b: Operand, c: Operand, batch: Names, rows: Names, summed: Names, columns: Names, kind: str
+        self,
+        a: Operand,
+        b: Operand,
+        c: Operand,
+        batch: Names,
+        rows: Names,
+        summed: Names,
+        columns: Names,
+        kind: str,
+        scale: float,
     ) -> list[Step] | None:
         matrices = (_matrix(a, rows, summed), _matrix(b, summed, columns), _matrix(c, rows, columns))
         assert all(matrix is not None for matrix in matrices)
@@ -183,11 +195,14 @@ class _Lowering:
                 assert matrix is not None
                 offset = sum(at * walk[1 + which] for at, walk in zip(position, walks, strict=True))
                 moved.append(Matrix(matrix.address + offset * x.array.itemsize, matrix.rows, matrix.columns))
-            product = gemm.product(moved[0], moved[1], moved[2], inner, kind, c.kind)
+            product = gemm.product(moved[0], moved[1], moved[2], inner, kind, c.kind, scale)
             if product is None:
                 return None
             found.append(product)
         return found
+
+    def _factor(self, target: Operand) -> float:
+        return self.scale if target is self.result else 1.0
 
     def _map(self, program: str, equation: str, inputs: Sequence[Array], output: Array) -> None:
         self.steps += plan_map({"program": program, "indices": equation}, inputs, [output]).steps

@@ -1,4 +1,6 @@
-"""The kernel `contract` in numpy: {equation}, a product of operands summed over the indices that the result lacks.
+"""The kernel `contract` in numpy: {equation, scale}, a product of operands summed over indices the result lacks.
+
+What is summed is multiplied by `scale`, 1 unless it is given, and rounded once.
 
 More than two operands are contracted in pairs, the smallest intermediate first. A pair is one `np.matmul` into the
 result: indices are grouped as batch, rows, columns and summed, and every group is seen as one dimension where the
@@ -20,7 +22,7 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, DType, compute, storage
 from runtime.errors import PlanFault
 from runtime.kernels import blas, indices, packs
-from runtime.kernels.base import Builder, Kernel, Run, ScratchPlan, dtype_name, single, text
+from runtime.kernels.base import Builder, Kernel, Run, ScratchPlan, dtype_name, factor, single, text
 from runtime.kernels.numpy_map import build_map
 from runtime.kernels.packing import packing
 from runtime.kernels.pieces import Resolved, runner
@@ -30,6 +32,7 @@ Move = Callable[[Array, Array], Resolved]
 """What copies one array to another of its shape, rounding or widening floats."""
 Take = Callable[[Sequence[int], DType], Array]
 
+_NAMES = ("equation", "scale")
 MIN_GROUP = 16
 """Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
 NARROW, DEEP = 256, 192
@@ -71,7 +74,7 @@ def contraction(
     With `add` its result is added to what the output holds; raises CannotAdd where it cannot be.
     """
     output = single(outputs)
-    source = text(attributes, ("equation",), "equation")
+    source, scale = text(attributes, _NAMES, "equation"), factor(attributes, _NAMES)
     equation = indices.parse(source)
     joined = indices.join(equation, inputs, output)
     known = {name for names in joined.inputs for name in names}
@@ -81,11 +84,12 @@ def contraction(
     kinds = sorted({compute(dtype_name(array)) for array in (*inputs, output)})
     if len(kinds) != 1 or kinds == ["bool"]:
         raise PlanFault(f"a contraction of {' and '.join(kinds)} is not defined")
+    if scale != 1 and storage(kinds[0]).kind != "f":
+        raise PlanFault(f"a contraction of {kinds[0]} has no scale")
     if known == set(equation.output):  # nothing is summed
         if add:
             raise CannotAdd
-        steps = [f"t{k} = mul {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(inputs) - 1)]
-        product: dict[str, Attribute] = {"program": "; ".join(steps) or "t0 = copy x0", "indices": source}
+        product: dict[str, Attribute] = {"program": indices.product_program(len(inputs), scale), "indices": source}
         return multiply(product, inputs, outputs, *blocks)
 
     operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
@@ -97,12 +101,14 @@ def contraction(
         return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
 
     result = Operand(equation.output, output)
-    measuring = _Contraction(joined.extents, dtype, measured, move, add)
+    measuring = _Contraction(joined.extents, dtype, measured, move, add, scale)
     measuring.plan(operands, result)
 
     def bind(memory: Array) -> Run:
         carved = ScratchPlan()
-        taken = _Contraction(joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move, add)
+        taken = _Contraction(
+            joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move, add, scale
+        )
         return runner(taken.plan(operands, result))
 
     return Kernel(bind, scratch.size, math.prod(joined.extents.values()) / 20, tuple(measuring.packs))
@@ -125,14 +131,23 @@ class CannotAdd(Exception):
 class _Contraction:
     """Plans the calls of one contraction in compute type `dtype`; `take` gives temporary arrays."""
 
-    def __init__(self, extents: Mapping[str, int], dtype: DType, take: Take, move: Move, add: bool) -> None:
-        self.extents, self.dtype, self.take, self.move, self.add = extents, dtype, take, move, add
-        self.added_to: Operand | None = None
+    def __init__(
+        self,
+        extents: Mapping[str, int],
+        dtype: DType,
+        take: Take,
+        move: Move,
+        add: bool = False,
+        scale: float = 1.0,
+    ) -> None:
+        self.extents, self.dtype, self.take, self.move = extents, dtype, take, move
+        self.add, self.scale = add, scale
+        self.result: Operand | None = None
         self.calls: list[Resolved] = []
         self.packs: list[packs.Pack] = []
 
     def plan(self, operands: Sequence[Operand], output: Operand) -> list[Resolved]:
-        self.added_to = output if self.add else None
+        self.result = output
         left = [self._summed(x, self._needed(operands, k, output)) for k, x in enumerate(operands)]
         while len(left) > 2:
             left = self._contract_smallest(left, output)
@@ -141,7 +156,9 @@ class _Contraction:
         elif self.add:
             raise CannotAdd
         else:
-            self._store(left[0], output)
+            only = left[0] if self.scale == 1 else self._copied(left[0].names, left[0].array)
+            self._scale(only.array, output)
+            self._store(only, output)
         return self.calls
 
     def _needed(self, operands: Sequence[Operand], k: int, output: Operand) -> set[str]:
@@ -176,12 +193,13 @@ class _Contraction:
         return [target, *(x for j, x in enumerate(operands) if j not in pair)]
 
     def _pair(self, a: Operand, b: Operand, c: Operand) -> None:
+        adds = self.add and self.result is c
         batch = tuple(name for name in c.names if name in a.names and name in b.names)
         rows = tuple(name for name in c.names if name not in b.names)
         columns = tuple(name for name in c.names if name not in a.names)
         summed = tuple(name for name in a.names if name in b.names and name not in c.names)
         if not summed:
-            if self.added_to is c:
+            if adds:
                 raise CannotAdd
             self._multiply(a, b, c)
             return
@@ -192,17 +210,20 @@ class _Contraction:
         loose_rows, rows = self._split(rows, a, c, deep)
         loose_columns, columns = self._split(columns, b, c, deep)
         batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
-        if c.array.dtype == self.dtype and all(_mergeable(c, group) for group in (rows, columns)):
+        written = c.array.dtype == self.dtype and not (adds and self.scale != 1)
+        if written and all(_mergeable(c, group) for group in (rows, columns)):
             target = _grouped(c, batch, rows, columns)
             if _blas_ready(target):
-                self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=self.added_to is c)
+                self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=adds)
+                self._scale(c.array, c)
                 return
-        if self.added_to is c and c.array.dtype != self.dtype:
+        if adds and c.array.dtype != self.dtype:
             raise CannotAdd
         temporary = Operand((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
         target = _grouped(temporary, batch, rows, columns)
         self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=False)
-        if self.added_to is c:
+        self._scale(temporary.array, c)
+        if adds:
             self.calls.append((np.add, [c.array, indices.aligned(temporary.array, temporary.names, c.names), c.array]))
         else:
             self._store(temporary, c)
@@ -225,7 +246,7 @@ class _Contraction:
         chosen = form
 
         def make() -> Array:
-            matrix, calls = _Contraction(self.extents, self.dtype, np.empty, self.move, False)._aside(factors[side])
+            matrix, calls = _Contraction(self.extents, self.dtype, np.empty, self.move)._aside(factors[side])
             runner(calls)()
             return chosen.pack(matrix)
 
@@ -272,8 +293,14 @@ class _Contraction:
         target = c if c.array.dtype == self.dtype else Operand(c.names, self.take(c.array.shape, self.dtype))
         views = [indices.aligned(o.array, o.names, c.names) for o in (x, y)]
         self.calls.append((np.multiply, [*views, target.array]))
+        self._scale(target.array, c)
         if target is not c:
             self._store(target, c)
+
+    def _scale(self, values: Array, target: Operand) -> None:
+        """Multiplies what is to become `target`, in the compute type, if that is the result."""
+        if target is self.result and self.scale != 1:
+            self.calls.append((np.multiply, [values, values.dtype.type(self.scale), values]))
 
     def _store(self, source: Operand, target: Operand) -> None:
         self.calls.append(self.move(indices.aligned(source.array, source.names, target.names), target.array))

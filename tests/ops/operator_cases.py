@@ -66,6 +66,7 @@ def structural(dtype: DType) -> dict[str, Operator]:
         "matmul_right_batch": registry.call("matmul", [x, desc("h d f", dtype)], {}),
         "heads": eq("t d, h s d", "t d, h e d", "h t e", "t0 = mul x0 x1", "sum"),
         "contract3": eq("t d, d f, f u", "i j, j k, k l", "l i", product3, "sum"),
+        "contract_scaled": eq("t d, d f", "i j, j k", "i k", "t0 = mul 2 x0; t1 = mul t0 x1; t2 = mul 3 t1", "sum"),
         "outer": eq("t, d", "i, j", "j i", "t0 = mul x0 x1"),
         "dot": eq("d, d", "i, i", "", "t0 = mul x0 x1", "sum"),
         "square_norm": eq("t d", "i j", "i", "t0 = mul x0 x0", "sum"),

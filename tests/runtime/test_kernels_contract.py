@@ -109,6 +109,25 @@ def test_contract_equals_einsum(equation, dtype, layout):
         np.testing.assert_array_equal(array, old)
 
 
+@pytest.mark.parametrize("equation", EQUATIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ml_dtypes.bfloat16], ids=str)
+def test_contractions_times_a_number(equation, dtype):
+    rng = np.random.default_rng(8)
+    left, right = equation.split("->")
+    arrays = [draw(rng, [EXTENTS[n] for n in part.split()], dtype) for part in left.split(",")]
+    output = strided(np.full([EXTENTS[n] for n in right.split()], 77).astype(dtype))
+    expected = -0.375 * reference(equation, arrays)
+    run("contract", {"equation": equation, "scale": -0.375}, arrays, output)
+    tolerance = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-5, "float64": 1e-12}[np.dtype(dtype).name]
+    np.testing.assert_allclose(output.astype(expected.dtype), expected, atol=tolerance * np.abs(expected).max())
+
+
+def test_a_number_is_multiplied_before_the_result_is_rounded():
+    a, out = np.full((1, 4000), 100, "f2"), np.empty((1, 1), "f2")
+    run("contract", {"equation": "i j, j k -> i k", "scale": 1e-4}, [a, a.T], out)
+    assert out[0, 0] == 4000  # without it the sum is beyond f16
+
+
 def test_all_memory_orders_of_a_batched_product():
     rng = np.random.default_rng(3)
     extents = {"b": 3, "i": 18, "j": 20, "k": 33}
@@ -171,6 +190,9 @@ F = np.ones((2, 3), "f4")
         ({}, [F, F.T], np.ones((2, 2), "f4"), "missing"),
         ({"equation": 3}, [F, F.T], np.ones((2, 2), "f4"), "should be str"),
         ({"equation": "i j, j k -> i k", "x": 1}, [F, F.T], np.ones((2, 2), "f4"), "unknown kernel attribute 'x'"),
+        ({"equation": "i j, j k -> i k", "scale": 2}, [F, F.T], np.ones((2, 2), "f4"), "should be float"),
+        ({"equation": "i j, j k -> i k", "scale": np.inf}, [F, F.T], np.ones((2, 2), "f4"), "scale"),
+        ({"equation": "i j, j k -> i k", "scale": 2.0}, [F.astype("i4"), F.T.astype("i4")], np.ones((2, 2), "i4"), "i"),
         ({"equation": "i j, j k"}, [F, F.T], np.ones((2, 2), "f4"), "one '->'"),
         ({"equation": "i j, j k -> i i"}, [F, F.T], np.ones((2, 2), "f4"), "twice"),
         ({"equation": "i j, j k -> i k"}, [F], np.ones((2, 2), "f4"), "2 operands is applied to 1"),

@@ -88,37 +88,14 @@ class Library:
         )
 
     def _cublasGemmStridedBatchedEx(
-        self,
-        handle,
-        ta,
-        tb,
-        m,
-        n,
-        k,
-        scale,
-        a,
-        at,
-        lda,
-        sa,
-        b,
-        bt,
-        ldb,
-        sb,
-        zero,
-        c,
-        ct,
-        ldc,
-        sc,
-        count,
-        how,
-        algorithm,
+        self, handle, ta, tb, m, n, k, scale, a, at, lda, sa, b, bt, ldb, sb, zero, c, ct, ldc, sc, count, how, way
     ):
         assert at == bt
         number = c_double if how == 70 else c_float
         scale = number.from_address(scale).value
         assert number.from_address(zero).value == 0
         assert how == (70 if KINDS[at] == "f64" else 68)
-        assert algorithm == -1
+        assert way == -1
         matrices = m, n, k, a, lda, sa, b, ldb, sb, c, ldc, sc, count
         multiply(Gemm(bool(ta), bool(tb), *matrices, KINDS[at], KINDS[ct], scale))
 

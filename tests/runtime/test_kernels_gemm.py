@@ -36,8 +36,8 @@ def drawn(names, dtype, seed, order=None):
     return part.transpose([order.index(n) for n in names])
 
 
-def planned(equation, inputs, output):
-    return plan_contract({"equation": equation}, [device(x) for x in inputs], [device(output)], [], [])
+def planned(equation, inputs, output, **more):
+    return plan_contract({"equation": equation, **more}, [device(x) for x in inputs], [device(output)], [], [])
 
 
 def einsum(equation, inputs):
@@ -75,6 +75,19 @@ ORDERS = list(itertools.product((("i", "k"), ("k", "i")), (("k", "j"), ("j", "k"
 @pytest.mark.parametrize("orders", ORDERS, ids=str)
 def test_a_product_of_matrices_in_every_order_is_one_launch(orders, dtype):
     check("i k, k j -> i j", orders, dtype, steps=1)
+
+
+@pytest.mark.parametrize("equation", ["i k, k j -> i j", "i k, k l, l j -> i j", "b i k, b k j -> b i j"])
+def test_a_number_is_multiplied_once(equation):
+    left, right = equation.split("->")
+    inputs = [drawn(tuple(part.split()), "f4", seed) for seed, part in enumerate(left.split(","))]
+    output = drawn(tuple(right.split()), "f4", 9)
+    plan = planned(equation, inputs, output, scale=-0.75)
+    assert [step.scale for step in plan.steps] == [1.0] * (len(inputs) - 2) + [-0.75]
+    if len(inputs) == 2:
+        for step in plan.steps:
+            multiply(step)
+        np.testing.assert_allclose(output, -0.75 * einsum(equation, inputs), rtol=1e-6)
 
 
 def test_batches_and_groups_take_one_launch():

@@ -96,15 +96,16 @@ def test_a_pack_is_what_its_operand_was(library):
     close(c, exact("t m, f m -> t f", a, before))
 
 
+@pytest.mark.parametrize("scale", [1.0, -0.5])
 @pytest.mark.parametrize("equation", ["t m, f m -> t f", "t m, f m -> f t", "t m, h d m -> h t d"])
-def test_products_with_packs_are_added(equation, library):
+def test_products_with_packs_are_added(equation, scale, library):
     rng = np.random.default_rng(7)
     a, b, c = drawn(equation, "f4", rng)
-    kernel = build_added_contract({"equation": equation}, [a, frozen(b)], [after := c.copy()])
+    kernel = build_added_contract({"equation": equation, "scale": scale}, [a, frozen(b)], [after := c.copy()])
     run = kernel.bind(np.empty(kernel.scratch + 64, np.uint8))
     for times in (1, 2):
         run()
-        close(after, c + times * exact(equation, a, b))
+        close(after, c + times * scale * exact(equation, a, b))
         for pack in kernel.packs:
             pack.make()
 

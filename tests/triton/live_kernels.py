@@ -185,6 +185,16 @@ def test_reduce_along_any_axes(indices):
     )
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    ("equation", "shapes"), [("i j, k -> i", ((5, 17), (9,), (5,))), ("i, j -> j i", ((5,), (17,), (17, 5)))]
+)
+def test_contractions_without_matrices_times_a_number(equation, shapes, dtype):
+    *inputs, output = (normal(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes))
+    attributes = {"equation": equation, "scale": -0.75}
+    check("contract", attributes, inputs, [output], tolerance=TOLERANCE[dtype] * 4)
+
+
 def test_reduce_shares_long_axes_out_and_keeps_not_a_number():
     x = normal(70001)
     plans = check(
