@@ -28,7 +28,7 @@ def build_fast(
     budget.begin()
     scheduler = Synthesizer(machine, plan.sites, budget=budget, seed=seed, report=report)
     best: DeviceProgram | None = None
-    limit = predicted_ms(build(plan, machine), machine)
+    limit = predicted_ms(build(plan, machine, scheduler.naive), machine)
     for freedom in Freedom:
         scheduler.restart(freedom, len(plan.graph.nodes) + len(plan.graph.outputs))
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from einc.core.spec import FunctionSpec
 from einc.machines.model import Machine
@@ -12,8 +13,12 @@ from einc.predict.timeline import timeline
 from einc.predict.work import Kind, Work
 
 
+@lru_cache(maxsize=2)
 def predicted_ms(program: DeviceProgram, machine: Machine) -> float:
-    """Milliseconds from the first task to the end of the last; `machine.ideal()` leaves the latencies out."""
+    """Milliseconds from the first task to the end of the last; `machine.ideal()` leaves the latencies out.
+
+    Who chooses between programs asks first, and who writes the chosen one asks again.
+    """
     return timeline(works_of(program), machine).predicted_ms
 
 

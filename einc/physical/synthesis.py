@@ -86,7 +86,7 @@ class Found:
 
 
 class Synthesizer:
-    """A scheduler. `moved` says whether some placement differs from the naive one."""
+    """A scheduler; `naive` is the one that it starts from, which knows what it has planned."""
 
     def __init__(
         self, machine: Machine, sites: int, *, budget: Budget | None = None, seed: int = 0, report: Report = quiet
@@ -96,7 +96,7 @@ class Synthesizer:
         self._budget = budget or Budget()
         self._seed = seed
         self._report = report
-        self._naive = Naive(machine, sites)
+        self.naive = Naive(machine, sites)
         # Where all transfers share one resource, as in a memory, only bytes count: no placement or piece is faster.
         self._uniform = len(machine.resources) <= 1
         self._freedom = Freedom.ALL
@@ -111,7 +111,7 @@ class Synthesizer:
 
     def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
         self._left -= 1
-        naive = self._naive.schedule(node, inflows, functions)
+        naive = self.naive.schedule(node, inflows, functions)
         opened = open_preamble(inflows, functions, self._sites)
         if naive.exchange is None or opened is None:
             return naive
