@@ -325,12 +325,16 @@ def test_bf16_goes_in_and_out_as_f32(einc: Callable[..., Any], folder: Path, tmp
 def test_an_interrupt_ends_a_run_at_once(
     start: Callable[..., subprocess.Popen[bytes]], folder: Path, tmp_path: Path
 ) -> None:
-    endless = ("run", "p.bin", *GIVEN, "--repeat", "1000000", "-o", f"y={tmp_path}/y.npy")
-    for moment in (0.3, 0.8, 1.5):
+    plan, target = tmp_path / "p.bin", tmp_path / "outputs"
+    os.mkfifo(plan)
+    target.mkdir()
+    endless = ("run", plan, *GIVEN, "--repeat", "1000000", "-o", f"y={target}/y.npy")
+    for moment in (0.0, 0.3, 1.0):
         process = start(*endless, cwd=folder, start_new_session=True)
+        plan.write_bytes((folder / "p.bin").read_bytes())  # when the command reads it: before, interrupts are Python's
         time.sleep(moment)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
         assert (process.returncode, out) == (130, b""), err
         assert b"Traceback" not in err
-        assert list(tmp_path.iterdir()) == []
+        assert list(target.iterdir()) == []
