@@ -68,6 +68,7 @@ bench: .venv/dev  ## timings, paired and interleaved, as ratios
 	$(BIN)/python -m tests.bench
 
 bench-exchanges: .venv/dev  ## synthesized exchanges of all workloads against their bounds, and compile times
+	$(BIN)/python -m tests.bench.simulator
 	$(BIN)/python -m tests.bench.exchanges
 
 bench-predicted: .venv/dev  ## predicted time of whole plans: synthesized exchanges against naive ones
