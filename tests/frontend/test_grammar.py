@@ -41,9 +41,11 @@ def test_statements_end_with_lines_or_semicolons_but_not_in_brackets() -> None:
 def test_parsing_takes_time_in_proportion_to_the_text() -> None:
     def seconds(count: int) -> float:
         text = "h = relu(matmul(x, w) + b) * 2.0\n" * count
-        start = time.process_time()
-        assert len(parse(text, "t.ein").statements) == count
-        return time.process_time() - start
+        times = []
+        for _ in range(3):  # the first builds the tables
+            start = time.process_time()
+            assert len(parse(text, "t.ein").statements) == count
+            times.append(time.process_time() - start)
+        return min(times)
 
-    seconds(10)  # builds the tables
     assert seconds(4_000) < 10 * seconds(1_000)
