@@ -19,7 +19,7 @@ MANY = 4000
 _SETTLED = 2
 """Of how many of the first orders the gaps are closed."""
 
-_FRUITLESS = 5
+_FRUITLESS = 10
 """Changes without success after which an order is as good as it gets, at least."""
 
 
@@ -161,7 +161,7 @@ def improved_schedules(
 ) -> Iterator[Schedule]:
     """Ever better schedules from `rounds` random changes of the order of the best one.
 
-    Ends early at `goal`, and where a quarter of the rounds, or five, found nothing.
+    Ends early at `goal`, and where a quarter of the rounds, or ten, found nothing.
     """
     scheduler = Scheduler(tasks)
     mean = sum(tasks.durations) / max(1, len(tasks.durations))
