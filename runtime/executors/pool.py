@@ -19,6 +19,9 @@ from runtime.executors.schedule import TaskGraph
 TINY_NS = 20_000.0
 """Tasks below this time stay with the worker that made them ready."""
 
+LOST = 2.0
+"""Seconds after which a lock that is held for microseconds counts as lost."""
+
 POLL = 0.2
 """Seconds after which a waiting worker looks for an interrupt that did not wake it."""
 
@@ -124,10 +127,14 @@ class _State:
                     lane.append((task, worker, start - origin, perf_counter() - origin))
                 task = self._next(task)
         except BaseException as error:
-            with self.changed:
+            # An interrupt can come when this thread has the lock and does not know it yet: nobody would release it.
+            self.changed.acquire(timeout=LOST)
+            try:
                 if self.error is None:
                     self.error = TaskError(-1 if task is None else task, error)
                 self._finish()
+            finally:
+                self.changed.release()
 
     def _next(self, ended: int | None) -> int | None:
         """Reports the end of a task and takes the most urgent one that is ready; None when there is no more to do."""
