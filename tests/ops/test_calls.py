@@ -192,11 +192,11 @@ def test_hash_and_specs_are_fast_enough_to_plan_with() -> None:
     start = time.process_time()
     for counts in requests:
         operator.build_spec(tuple(i.intervals(c) for i, c in zip(operator.indices, counts, strict=True)))
-    assert time.process_time() - start < 5.0  # about 0.1 s on an idle core
+    assert time.process_time() - start < 1.0  # about 0.1 s on an idle core
     start = time.process_time()
     for _ in range(1000):
         hash(operator)
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < 0.2
 
 
 def test_random_data_is_finite_where_it_must_be() -> None:
