@@ -11,6 +11,7 @@ import _thread
 import heapq
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
 
 from runtime.executors.base import Record
@@ -18,9 +19,6 @@ from runtime.executors.schedule import TaskGraph
 
 TINY_NS = 20_000.0
 """Tasks below this time stay with the worker that made them ready."""
-
-LOST = 2.0
-"""Seconds after which a lock that is held for microseconds counts as lost."""
 
 POLL = 0.2
 """Seconds after which a waiting worker looks for an interrupt that did not wake it."""
@@ -97,7 +95,7 @@ class _State:
         self.sleeping = 0
         self.stopped = False
         self.error: TaskError | None = None
-        self.changed = threading.Condition(threading.Lock())
+        self.changed = threading.Condition(threading.RLock())
 
     def begin(self) -> None:
         with self.changed:
@@ -108,8 +106,16 @@ class _State:
                 self._finish()
 
     def stop(self) -> None:
+        """No more tasks are started; whoever waits for one ends.
+
+        An interrupt can come when this thread has the lock and does not know it yet. The lock may be taken again by the
+        thread that has it, and nobody but this thread can give it back: so it is given back as often as it was taken.
+        """
         with self.changed:
             self._finish()
+        with suppress(RuntimeError):  # not held any more
+            while True:
+                self.changed.release()
 
     def work(
         self, worker: int, start_worker: Callable[[int], RunTask], lane: list[Record] | None, origin: float
@@ -127,14 +133,10 @@ class _State:
                     lane.append((task, worker, start - origin, perf_counter() - origin))
                 task = self._next(task)
         except BaseException as error:
-            # An interrupt can come when this thread has the lock and does not know it yet: nobody would release it.
-            self.changed.acquire(timeout=LOST)
-            try:
+            with self.changed:
                 if self.error is None:
                     self.error = TaskError(-1 if task is None else task, error)
-                self._finish()
-            finally:
-                self.changed.release()
+            self.stop()
 
     def _next(self, ended: int | None) -> int | None:
         """Reports the end of a task and takes the most urgent one that is ready; None when there is no more to do."""

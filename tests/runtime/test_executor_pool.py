@@ -113,6 +113,29 @@ def test_an_interrupt_stops_the_workers_after_their_present_task():
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("taken", range(1, 12))
+def test_an_interrupt_of_who_just_took_the_lock_does_not_keep_it(workers, taken, monkeypatch):
+    """As Ctrl-C does between the lock's being taken and the block that gives it back."""
+    caller, before = threading.get_ident(), threading.active_count()
+
+    class Interrupted(threading.Condition):
+        times = 0
+
+        def __enter__(self):
+            super().__enter__()
+            if threading.get_ident() == caller:
+                self.times += 1
+                if self.times == taken:
+                    raise KeyboardInterrupt
+            return True
+
+    monkeypatch.setattr(threading, "Condition", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(TaskGraph.of([()] * 1000, [1e6] * 1000), workers, lambda _: lambda _: time.sleep(0.001))
+    assert threading.active_count() == before
+
+
 def test_little_time_is_spent_per_task():
     after = [tuple(range(i // 8 * 8 - 8, i // 8 * 8)) if i >= 8 else () for i in range(4000)]
     graph = TaskGraph.of(after, [100.0] * len(after))
