@@ -7,6 +7,7 @@ Every sum is added up in the order that the plan gives, so that results are equa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,9 +27,11 @@ from runtime.executors.host import cores, most_memory, require_memory, single_th
 from runtime.executors.replicas import share
 from runtime.executors.schedule import TaskGraph
 from runtime.executors.sums import add_up
+from runtime.kernels import native
 from runtime.kernels.base import Kernel, Run
 from runtime.kernels.native_contract import build_added_contract
-from runtime.kernels.pieces import Resolved, runner
+from runtime.kernels.native_moves import moves
+from runtime.kernels.pieces import runner
 from runtime.kernels.registry import prepare, prepare_merge
 from runtime.merges import groups
 
@@ -61,7 +64,11 @@ class CpuExecutor:
         tasks, self._added = (bundle.tasks, frozenset[int]()) if copies else self._spared()
         self._numbers = [number for number, task in enumerate(tasks) if not isinstance(task, FenceTask)]
         self._tasks = [tasks[number] for number in self._numbers]
-        self._kernels = [self._prepared(*numbered) for numbered in zip(self._numbers, self._tasks, strict=True)]
+        alike = Counter(map(_likeness, self._tasks))
+        self._kernels = [
+            self._prepared(number, task, alike[_likeness(task)])
+            for number, task in zip(self._numbers, self._tasks, strict=True)
+        ]
         costs = [kernel.nanoseconds for kernel in self._kernels]
         chosen = None if ranks is None else [ranks[number] for number in self._numbers]
         self._graph = TaskGraph.of(dependencies(bundle, self._tasks), costs, chosen)
@@ -128,9 +135,10 @@ class CpuExecutor:
             return False
         return build_added_contract(operation.kernel_attributes, views(task.reads), views([target])) is not None
 
-    def _prepared(self, number: int, task: AnyTask) -> Kernel:
+    def _prepared(self, number: int, task: AnyTask, alike: int) -> Kernel:
         try:
-            return self._adding(task) if number in self._added else self._kernel(task)
+            with native.among(alike):
+                return self._adding(task) if number in self._added else self._kernel(task)
         except PlanFault as fault:
             fault.where = f"tasks[{number}], {task_kind(task)} for {task.serves}" + (
                 f", {fault.where}" if fault.where else ""
@@ -202,12 +210,17 @@ def _aggregate(aggregation: str, reads: Sequence[Array], write: Array) -> Kernel
 
 
 def _moves(reads: Sequence[Array], writes: Sequence[Array]) -> Kernel:
-    calls: list[Resolved] = []
     for source, target in zip(reads, writes, strict=True):
         if source.shape != target.shape or source.dtype != target.dtype:
             raise PlanFault(f"a region of {source.shape} {source.dtype} moves to one of {target.shape} {target.dtype}")
-        calls.append((np.copyto, [_plain(target), _plain(source)]))
-    return Kernel(lambda _: runner(calls), nanoseconds=0.15 * sum(source.nbytes for source in reads))
+    pairs = zip(writes, reads, strict=True)
+    run = moves(reads, writes) or runner([(np.copyto, [_plain(to), _plain(source)]) for to, source in pairs])
+    return Kernel(lambda _: run, nanoseconds=0.15 * sum(source.nbytes for source in reads))
+
+
+def _likeness(task: AnyTask) -> tuple[object, ...]:
+    """Equal for tasks that differ in their site and their part of the data only."""
+    return (task.operation,) if isinstance(task, KernelTask) else (type(task), task.serves)
 
 
 def _plain(array: Array) -> Array:

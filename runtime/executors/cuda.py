@@ -25,10 +25,10 @@ from runtime.executors.cuda_capture import captured, enqueue, warm_up
 from runtime.executors.cuda_driver import Driver
 from runtime.executors.cuda_faults import plan_fault, told
 from runtime.executors.cuda_holdings import Holdings
-from runtime.executors.cuda_memory import count_rows, rows_of
 from runtime.executors.cuda_profile import Profile
 from runtime.executors.cuda_ready import Ready, make_ready
 from runtime.kernels.gpu_base import Kernels
+from runtime.kernels.pitched import count_rows, rows_of
 
 MAX_FETCH_COPIES = 64
 """Copies that fetch a region for offloading; what takes more comes with the whole buffer."""

@@ -9,9 +9,10 @@ from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask,
 from runtime.errors import PlanFault
 from runtime.executors.base import task_kind
 from runtime.executors.cuda_driver import Driver
-from runtime.executors.cuda_memory import DeviceMemory, count_rows, rows_of
+from runtime.executors.cuda_memory import DeviceMemory
 from runtime.executors.cuda_steps import Part, Work
 from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target, strides_of
+from runtime.kernels.pitched import count_rows, rows_of
 from runtime.merges import Group, groups
 
 MAX_COPIES = 32

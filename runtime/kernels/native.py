@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -22,13 +24,14 @@ from runtime.dtypes import Array
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-SMALL = 1 << 14
-"""Elements below which numpy's few calls are as fast, or the time to compile does not come back."""
+SMALL = 1 << 15
+"""Elements in all invocations of a kind below which the time to compile does not come back."""
 
 Address = int
 Compiled = Callable[[Address], None]
 _P = ParamSpec("_P")
 _LOCK = threading.Lock()
+_ALIKE: ContextVar[int] = ContextVar("alike", default=1)
 
 
 class Invocation:
@@ -68,9 +71,19 @@ def note() -> str | None:
     return "elementwise kernels run in numpy: install llvmlite (the extra 'fast') to have them compiled"
 
 
+@contextmanager
+def among(alike: int) -> Iterator[None]:
+    """What is prepared inside is one of so many invocations of its kind in every execution."""
+    before = _ALIKE.set(alike)
+    try:
+        yield
+    finally:
+        _ALIKE.reset(before)
+
+
 def worthwhile(elements: int) -> bool:
-    """Whether an invocation is large enough for machine code, and it can be had."""
-    return elements >= SMALL and available()
+    """Whether an invocation, and those alike, are large enough for machine code, and it can be had."""
+    return elements * _ALIKE.get() >= SMALL and available()
 
 
 def wide_registers() -> bool:

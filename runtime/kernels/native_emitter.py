@@ -183,6 +183,11 @@ class Emitter:
         """Writes a scalar of an array."""
         self.b.store(value, self.b.gep(self.b.inttoptr(table, value.type.as_pointer()), [number]))
 
+    def copy(self, target: Value, source: Value, count: Value) -> None:
+        """Copies bytes from one address to another."""
+        places = [self.b.inttoptr(address, I8.as_pointer()) for address in (target, source)]
+        self.intrinsic("llvm.memcpy.p0.p0.i64", ir.VoidType(), *places, count, BIT(False))
+
     def load_bits(self, table: Value, position: Value) -> Value:
         """Integers of 32 bits from `position` of an array."""
         return self.b.load(self._place(table, position, I32), align=4)

@@ -30,7 +30,7 @@ def merge_logsumexp(copies: Copies, target: Sequence[Array], dims: Sequence[Sequ
     if len(target) != 2 or kind[0] not in FLOATS or kind[1] not in ("f32", compute(kind[0])):
         raise PlanFault("logsumexp merges floats and the logarithms of their weights in f32, or f64 beside f64")
     rank = target[0].ndim
-    weights = [_spread(copy[1], dims[1], rank) for copy in (*copies, target)]
+    weights = [spread(copy[1], dims[1], rank) for copy in (*copies, target)]
     views, _ = merged([copy[0] for copy in (*copies, target)] + weights, [False] * rank)
     averages, logs = views[: len(views) // 2], views[len(views) // 2 :]
     dtype, scratch = storage(compute(kind[0])), ScratchPlan()
@@ -52,7 +52,7 @@ def merge_logsumexp(copies: Copies, target: Sequence[Array], dims: Sequence[Sequ
     return Kernel(bind, scratch.size, 2.0 * len(copies) * target[0].size)
 
 
-def _spread(view: Array, dims: Sequence[int], rank: int) -> Array:
+def spread(view: Array, dims: Sequence[int], rank: int) -> Array:
     """A member as a view with the rank of the first one, of extent 1 along what it lacks."""
     ordered = view.transpose([dims.index(d) for d in sorted(dims)])
     return np.expand_dims(ordered, tuple(d for d in range(rank) if d not in dims))
@@ -84,7 +84,7 @@ def _average(parts: Sequence[Array], shares: Sequence[Array], sums: Array, term:
 def merge_argmax(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
     """Indices and values: the larger value wins with its index, of equal values the smaller index."""
     _require_ranked(copies, target, index=0)
-    values = [_spread(copy[1], dims[1], target[0].ndim) for copy in (*copies, target)]
+    values = [spread(copy[1], dims[1], target[0].ndim) for copy in (*copies, target)]
     pairs = [(copy[0], value) for copy, value in zip((*copies, target), values, strict=True)]
 
     def run() -> None:

@@ -53,6 +53,9 @@ MERGES: dict[str, dict[str, tuple[str, str]]] = {
         "argmax": ("runtime.kernels.numpy_merges", "merge_argmax"),
         "topk": ("runtime.kernels.numpy_merges", "merge_topk"),
     },
+    "native": {
+        "logsumexp": ("runtime.kernels.native_merges", "merge_logsumexp"),
+    },
 }
 """Provider -> aggregation of tuples -> module and builder."""
 
@@ -90,14 +93,14 @@ def prepare_merge(
     reads: Sequence[Array],
     writes: Sequence[Array],
     dims: Sequence[Sequence[int]],
-    provider: str = "numpy",
+    provider: str = FASTEST,
 ) -> Kernel:
     """The aggregation of copies of a tuple, as `prepare` prepares kernels.
 
     `writes` has one array per member, `reads` as many for each copy, copy after copy; `dims` says which dimension of
     the first member each dimension of each member is. Arrays of the first copy may be those of `writes`.
     """
-    merges = MERGES[provider]
+    merges = MERGES["numpy"] | MERGES[provider]
     if aggregation not in merges:
         raise PlanFault(f"tuples cannot be aggregated by '{aggregation[:40]}'", hint=f"there are {', '.join(merges)}")
     module, function = merges[aggregation]

@@ -12,6 +12,8 @@ from runtime.kernels.numpy_select import build_topk
 from runtime.kernels.ranking import keys
 from runtime.kernels.registry import prepare_merge
 
+pytestmark = pytest.mark.usefixtures("provider")
+
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = (np.dtype("f4"), np.dtype("f2"), BF16, np.dtype("f8"))
 LAYOUTS = [  # the shape of the primary, and the dimensions of it that the companion has
@@ -21,6 +23,7 @@ LAYOUTS = [  # the shape of the primary, and the dimensions of it that the compa
     ((6,), ()),
     ((), ()),
     ((2, 3, 4, 5), (2, 0)),
+    ((5, 3, 37), (1, 0)),
 ]
 
 
