@@ -125,12 +125,6 @@ class CapacityError(EincError):
     code, exit_code = "memory", 69
 
 
-class MissingError(EincError):
-    """Something that the command needs is not here: a GPU, a library, a feature."""
-
-    code, exit_code = "missing", 69
-
-
 class CheckFailed(EincError):
     """A comparison or check that did not hold."""
 

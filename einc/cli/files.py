@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Iterator
@@ -35,7 +36,9 @@ def read_text(path: str) -> str:
         column = len(data[start : error.start].decode("utf-8", "replace")) + 1
         span = SourceSpan(path, before.count(b"\n") + 1, column, column + 1, line.rstrip("\r"))
         found = f"the byte 0x{data[error.start]:02x} is no UTF-8 text"
-        raise ModelError([Diagnostic(found, span, "save the file as UTF-8")]) from None
+        wide = data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        hint = f"{'the file looks like UTF-16; ' if wide else ''}save it as UTF-8"
+        raise ModelError([Diagnostic(found, span, hint)]) from None
 
 
 def read_plan(path: str) -> Bundle:

@@ -121,7 +121,7 @@ def _window(fields: Fields, family: str, n_layers: int) -> tuple[int, int]:
 
 def text(model: Decoder, request: Request, stored: Stored, name: str, fields: Fields) -> list[str]:
     """The lines of the model's text after its heading."""
-    whole, layer = _weights(model, stored)
+    whole, layer = _weights(model)
     stored.check([(whole, 1), (layer, model.n_layers)])
     lines = [*_heading(request), f"model {name}", "", *_numbers(model, request, fields), ""]
     lines += [*_inputs(request), "", *weights(whole, model.dtype), ""]
@@ -190,7 +190,7 @@ def _inputs(request: Request) -> list[str]:
     return inputs(rows)
 
 
-def _weights(model: Decoder, stored: Stored) -> tuple[list[Weight], list[Weight]]:
+def _weights(model: Decoder) -> tuple[list[Weight], list[Weight]]:
     """The weights of the whole model, and those of a layer."""
     whole = [
         Weight("table", "vocab, d_model", "model.embed_tokens.weight"),

@@ -19,7 +19,6 @@ ARCHITECTURES = {
 """What each computes in the end."""
 
 _PLANNED = 128  # tokens of a sequence, where nothing is asked
-_POOLS = ("mean", "cls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def text(model: Encoder, request: Request, stored: Stored, name: str, fields: Fi
     tokens = request.tokens or min(_PLANNED, model.longest)
     if tokens > model.longest:
         fields.fail(f"{tokens:,} tokens are more than its max_position_embeddings, {model.longest:,}")
-    before, layer, after = (_spelled(stored, table) for table in _weights(model, request))
+    before, layer, after = (_spelled(stored, table) for table in _weights(model))
     stored.check([([*before, *after], 1), (layer, model.n_layers)])
     return [
         *_heading(request),
@@ -161,7 +160,7 @@ def _inputs(request: Request) -> list[str]:
     return inputs(rows)
 
 
-def _weights(model: Encoder, request: Request) -> tuple[list[Weight], list[Weight], list[Weight]]:
+def _weights(model: Encoder) -> tuple[list[Weight], list[Weight], list[Weight]]:
     """The weights before the layers, those of a layer, and those after."""
     bert = "" if model.head == "hidden" else "bert."
     embeddings, at = f"{bert}embeddings.", f"{bert}encoder.layer.{{i}}."

@@ -70,7 +70,6 @@ class Lowering:
         self, draft: Draft, reads: Sequence[Read], inflows: Sequence[Inflow], placement: Sequence[int]
     ) -> None:
         self._draft = draft
-        self._reads = reads
         self._inflows = inflows
         self._slots: dict[tuple[int, int], list[Slot]] = {}
         self._landings: dict[Landing, Slot] = {}

@@ -1,16 +1,15 @@
-"""Structural verification of device programs, and a check for races.
+"""Structural verification of device programs, in linear time, in every compilation.
 
-`verify` is linear in the size of the program and runs in every compilation; `races` compares accesses pairwise and is
-for tests. That the tasks compute the right values is proved from the bundle alone, by the runtime.
+That the tasks compute the right values is proved from the bundle alone, by the runtime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 from einc.errors import InternalError
 from einc.physical.arena import ALIGNMENT
-from einc.physical.program import Buffer, BufferRole, DeviceProgram, Region, Task, TaskKind
+from einc.physical.program import BufferRole, DeviceProgram, Task, TaskKind
 from einc.physical.residency import Group, groups_of
 
 _LOADED = (BufferRole.INPUT, BufferRole.WEIGHT)
@@ -162,42 +161,3 @@ def _aggregation_fault(program: DeviceProgram, task: Task, groups: Mapping[str, 
             return f"aggregates {region.block} together with {primary}"
     uncut = (primary.projected(group.whole), whole.projected(group.whole))
     return None if uncut[0] == uncut[1] else f"aggregates a part {primary} of what must be whole"
-
-
-def races(program: DeviceProgram) -> Iterator[str]:
-    """Pairs of tasks that touch the same bytes, at least one of them writing, and may run in either order.
-
-    Regions count as overlapping where their buffers share bytes and, inside one buffer, where their blocks intersect.
-    Quadratic in the tasks of a site.
-    """
-    ancestors = _ancestors(program.tasks)
-    touching: list[list[tuple[int, Region, bool]]] = [[] for _ in program.memory]
-    for position, task in enumerate(program.tasks):
-        for regions, writes in ((task.reads, False), (task.writes, True)):
-            for region in regions:
-                touching[program.buffers[region.buffer].site].append((position, region, writes))
-    for accesses in touching:
-        for i, (late, region, writes) in enumerate(accesses):
-            for early, other, also_writes in accesses[:i]:
-                if early == late or not (writes or also_writes) or ancestors[late] >> early & 1:
-                    continue
-                if _overlap(program.buffers, program.offsets, region, other):
-                    yield f"tasks {early} and {late} race on buffers {other.buffer} and {region.buffer}"
-
-
-def _ancestors(tasks: Sequence[Task]) -> list[int]:
-    """For every task the set of tasks that have ended before it starts, as bits."""
-    ancestors: list[int] = []
-    for task in tasks:
-        bits = 0
-        for before in task.after:
-            bits |= ancestors[before] | 1 << before
-        ancestors.append(bits)
-    return ancestors
-
-
-def _overlap(buffers: Sequence[Buffer], offsets: Sequence[int], a: Region, b: Region) -> bool:
-    if a.buffer == b.buffer:
-        return a.block.intersect(b.block) is not None
-    first, second = offsets[a.buffer], offsets[b.buffer]
-    return first < second + buffers[b.buffer].size_bytes and second < first + buffers[a.buffer].size_bytes

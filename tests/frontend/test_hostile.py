@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einc.errors import ModelError, ReadError, UsageError
+from einc.errors import ModelError
 from einc.frontend import build, limits
 from einc.frontend.parser import parse
-from einc.frontend.source import read_source
 from einc.graph.verify import verify
 
 HEAD = "dim n = 4\ninput x : f32[n]\n"
@@ -99,68 +96,17 @@ def test_nesting_within_the_limit_is_no_error() -> None:
     build(HEAD + f"output y = {'(' * most}x{')' * most} + x\n", "deep.ein")
 
 
-def test_a_long_text_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+def test_a_long_text_is_refused_before_it_is_parsed() -> None:
     text = "#" * (limits.TEXT_BYTES + 1)
     with pytest.raises(ModelError, match="longer than"):
         parse(text, "big.ein")
-    path = tmp_path / "big.ein"
-    path.write_bytes(text.encode() * 20)
-    tracemalloc.start()
-    with pytest.raises(ModelError, match="longer than"):
-        read_source(path)
-    assert tracemalloc.get_traced_memory()[1] < 8 * limits.TEXT_BYTES
-    tracemalloc.stop()
 
 
-def test_an_endless_file_is_refused() -> None:
-    with pytest.raises(ModelError, match="longer than"):
-        read_source("/dev/zero")
-
-
-@pytest.mark.parametrize(
-    ("data", "line", "column", "message"),
-    [
-        (b"dim n = 4\ninput \xff : f32[n]\n", 2, 7, "expected UTF-8 text, found the byte 0xff"),
-        (b"\xff\xfed\x00i\x00m\x00", 1, 1, "expected UTF-8 text, found the byte 0xff"),
-        (b"dim n = 4 # caf\xe9", 1, 16, "expected UTF-8 text, found the byte 0xe9"),
-        (b"\xc3", 1, 1, "expected UTF-8 text, found the byte 0xc3"),
-    ],
-)
-def test_invalid_utf8_is_pointed_at(tmp_path: Path, data: bytes, line: int, column: int, message: str) -> None:
-    path = tmp_path / "bytes.ein"
-    path.write_bytes(data)
-    with pytest.raises(ModelError) as caught:
-        read_source(path)
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.span is not None
-    assert (diagnostic.message, diagnostic.span.line, diagnostic.span.column) == (message, line, column)
-
-
-def test_a_byte_order_mark_and_foreign_line_ends_are_read(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_foreign_line_ends_are_read() -> None:
     plain = "dim n = 4\ninput x : f32[n]\ny = relu(\n  x)\noutput y\n"
-    path = tmp_path / "m.ein"
     for text in (plain, plain.replace("\n", "\r\n"), plain.replace("\n", "\r"), plain.rstrip("\n")):
-        for mark in (b"", b"\xef\xbb\xbf"):
-            path.write_bytes(mark + text.encode())
-            assert parse(read_source(path), "m.ein") == parse(plain, "m.ein")
-    assert parse("\ufeff" + plain, "m.ein") == parse(plain, "m.ein")
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing.ein", tmp_path, tmp_path / "a\0b", tmp_path / "missing" / "m.ein"):
-        with pytest.raises(UsageError):
-            read_source(path)
-    with pytest.raises(ReadError):
-        read_source(tmp_path / ("n" * 5000))
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_forbidden_file_is_a_read_error(tmp_path: Path) -> None:
-    path = tmp_path / "secret.ein"
-    path.write_text("model m")
-    path.chmod(0)
-    with pytest.raises(ReadError):
-        read_source(path)
+        for mark in ("", "\ufeff"):
+            assert parse(mark + text, "m.ein") == parse(plain, "m.ein")
 
 
 VALID = (Path(__file__).parent / "good.ein").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from physical_toys import Formula, Window, graph_of, interpret, plan_of, switch, whole_arrays
+from racing import races
 
 from einc.core.tensor import TensorType
 from einc.errors import MachineError
@@ -17,7 +18,7 @@ from einc.machines.model import Machine, Resource
 from einc.physical.build import build
 from einc.physical.program import BufferRole, DeviceProgram, TaskKind
 from einc.physical.schedule import Naive
-from einc.physical.verify import races, verify
+from einc.physical.verify import verify
 
 
 def formula(text: str, join: str = "prod", **extents: int) -> Formula:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
 from physical_toys import Wild, interpret, switch
+from racing import races
 
 from einc.emit import emit
 from einc.exprog.checker import check
@@ -17,7 +18,7 @@ from einc.machines.model import Machine
 from einc.physical.build import build
 from einc.physical.program import DeviceProgram, TaskKind
 from einc.physical.schedule import Scheduler
-from einc.physical.verify import races, verify
+from einc.physical.verify import verify
 from runtime.bundle import decode, encode
 from runtime.executors.cpu import CpuExecutor
 from runtime.session import Session

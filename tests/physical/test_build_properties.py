@@ -7,12 +7,13 @@ import random
 import numpy as np
 import pytest
 from physical_toys import Wild, interpret, random_graph, switch, whole_arrays
+from racing import races
 
 from einc.exprog.checker import check
 from einc.logical.optimize import optimize
 from einc.physical.build import build
 from einc.physical.program import DeviceProgram, TaskKind
-from einc.physical.verify import races, verify
+from einc.physical.verify import verify
 
 
 def assert_computes(program: DeviceProgram, orders: int = 3) -> None:

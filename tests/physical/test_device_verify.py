@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from physical_toys import Formula, graph_of, plan_of, switch
+from racing import races
 
 from einc.core.tensor import TensorType
 from einc.errors import InternalError
 from einc.physical.build import build
 from einc.physical.program import BufferRole, DeviceProgram, Region, Task, TaskKind
-from einc.physical.verify import races, verify
+from einc.physical.verify import verify
 
 PRODUCT = Formula(("ij", "jk"), (("ik", "sum"),), (("i", 6), ("j", 6), ("k", 6)))
 

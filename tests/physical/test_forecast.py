@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from work_bounds import capacity_bound_ms, critical_path_ms
 
 from einc.compiler import Compiled, compile_model
 from einc.exprog.simulator import simulate
@@ -15,7 +16,7 @@ from einc.options import CompileOptions
 from einc.physical.forecast import predicted_ms, works_of
 from einc.physical.program import TaskKind
 from einc.predict.timeline import timeline
-from einc.predict.work import Kind, capacity_bound_ms, critical_path_ms, occupied_ms
+from einc.predict.work import Kind, occupied_ms
 from einc.report.timing import plan_machine, time_plan
 
 MODELS = Path(__file__).parents[2] / "models"

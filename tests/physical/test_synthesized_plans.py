@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
 from physical_toys import graph_of, interpret, plan_of, random_graph, whole_arrays
+from racing import races
 from test_build_cases import formula
 
 from einc.compiler import compile_model
@@ -24,7 +25,7 @@ from einc.physical.choose import build_fast
 from einc.physical.forecast import predicted_ms
 from einc.physical.program import DeviceProgram, Exchange
 from einc.physical.synthesis import Synthesizer
-from einc.physical.verify import races, verify
+from einc.physical.verify import verify
 from runtime.bundle import decode, encode
 from runtime.draws import random_input
 from runtime.executors.cpu import CpuExecutor

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from predict_cases import graphs, machines, pair, switch
 from predict_oracle import oracle
+from work_bounds import capacity_bound_ms, critical_path_ms
 
 from einc.errors import MachineError
 from einc.exprog.checker import firing_order
@@ -16,7 +17,7 @@ from einc.exprog.simulator import simulate
 from einc.exprog.sizes import aggregate_size, atom_sizes
 from einc.machines.load import load_machine
 from einc.predict.timeline import TooLarge, timeline
-from einc.predict.work import Kind, Work, capacity_bound_ms, critical_path_ms
+from einc.predict.work import Kind, Work
 
 GB = 10**9
 
