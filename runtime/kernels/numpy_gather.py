@@ -28,20 +28,20 @@ def build_embedding(
     """
     call = Embedding.parse(attributes, inputs, outputs, input_blocks)
     ids, table, target, vocabulary, lower = call.ids, call.table, call.target, call.vocabulary, call.lower
-    rows, numbers, bits = target.reshape(-1, target.shape[-1]), ids.reshape(-1), _bits(table)
+    rows, bits = target.reshape(-1, target.shape[-1]), _bits(table)
     if not np.may_share_memory(rows, target):
         raise PlanFault("embedding writes dense blocks")
-    walk = Walk((len(numbers),), 0, max(1, PIECE // max(1, target.shape[-1])))
+    walk = Walk((ids.size,), 0, max(1, PIECE // max(1, target.shape[-1])))
     scratch = ScratchPlan()
-    place = scratch.take((len(numbers),), np.dtype(np.int64))
-    absent = scratch.take((len(numbers),), np.dtype(np.bool_))
+    place = scratch.take((ids.size,), np.dtype(np.int64))
+    absent = scratch.take((ids.size,), np.dtype(np.bool_))
     whole = len(table) == vocabulary
 
     def bind(memory: Array) -> Run:
         local, missing = place.of(memory), absent.of(memory)
-        before: list[Resolved] = [
-            (_require_ids, [numbers, vocabulary]),
-            (np.subtract, [numbers, np.int64(lower), local]),
+        before: list[Resolved] = [  # of ids that are not dense, only a run may make a copy: before it there are none
+            (_require_ids, [ids, vocabulary]),
+            (np.subtract, [ids, np.int64(lower), local.reshape(ids.shape)]),
         ]
         if not whole:
             before += [(_outside, [local, len(table), missing]), (np.copyto, [local, 0, "same_kind", missing])]
