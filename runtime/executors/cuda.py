@@ -4,7 +4,8 @@ Each site has one arena on its device, from the plan's own memory layout; nothin
 been made. Kernels are prepared for their views, run once on zeros (so that what they load lazily is there and a kernel
 that fails is named), and then captured with all transfers on streams of their own (`cuda_steps`), held together by the
 fewest events that keep the plan's order (`cuda_order`). Aggregations add up in the order that the plan gives, and
-nothing is chosen at run time: every replay gives the same bits.
+nothing is chosen at run time: every replay gives the same bits. Where libraries took part that are not necessary, and
+anything failed up to here, all of it begins again without them.
 
 Sites may share a device. Transfers between them are spared where their readers can read the source (`forwarding`).
 """
@@ -57,11 +58,24 @@ class CudaExecutor:
         self.bundle = bundle
         self.host_us = 0.0
         self._driver = _real_driver() if driver is None else driver
+        self._kernels = _real_kernels() if kernels is None else kernels
+        try:
+            self._make_ready(devices, no_peer)
+        except RuntimeFault as fault:
+            if not self._kernels.give_up(fault.message):
+                raise
+            try:
+                self._make_ready(devices, no_peer)
+            except RuntimeFault as again:
+                again.message += f" (before that: {fault.message})"
+                raise
+
+    def _make_ready(self, devices: Sequence[int] | None, no_peer: str) -> None:
+        """All that is done before the first execution; where it fails, everything has been given back."""
         self._holdings = Holdings(self._driver)
         with self._closing_on_failure():
-            own = _real_kernels() if kernels is None else kernels
-            self._holdings.keep(own.close)
-            self._ready: Ready = make_ready(self._driver, self._holdings, own, bundle, devices, no_peer)
+            self._holdings.keep(self._kernels.close)
+            self._ready: Ready = make_ready(self._driver, self._holdings, self._kernels, self.bundle, devices, no_peer)
             origin = self._ready.layout.lanes[0].device
             self._start, self._end = (self._holdings.event(origin, timing=True) for _ in range(2))
             warm_up(self._driver, self._ready)
@@ -125,10 +139,11 @@ class CudaExecutor:
     def notes(self) -> tuple[str, ...]:
         """What a user should know of how the plan runs here."""
         pairs = sorted({(min(pair), max(pair)) for pair in self._ready.reach.staged})
-        return tuple(
+        staged = (
             f"GPUs {one} and {other} cannot reach each other's memory: what they exchange goes through the host's"
             for one, other in pairs
         )
+        return (*staged, *self._kernels.notes)
 
     def facts(self) -> dict[str, object]:
         """How the plan runs here: devices, the graph's size, who runs the tasks, and how long the last launch took."""
@@ -154,7 +169,14 @@ class CudaExecutor:
             for (name, who), count in sorted(ready.ran.items(), key=lambda item: (item[0][0], str(item[0][1])))
         ]
         versions = dict(sorted(ready.versions.items()))
-        return {"devices": devices, "graph": graph, "kernels": kernels, "versions": versions, "host_us": self.host_us}
+        return {
+            "devices": devices,
+            "graph": graph,
+            "kernels": kernels,
+            "versions": versions,
+            "notes": list(self.notes),
+            "host_us": self.host_us,
+        }
 
     def close(self) -> None:
         """Waits for the devices and releases everything; further calls do nothing. Raises KernelFault if that fails."""

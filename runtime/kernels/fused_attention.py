@@ -1,60 +1,43 @@
-"""Attention by libraries, for those who ask: flash-attn, or the same algorithm as PyTorch ships it.
+"""Attention by libraries (`attention_libraries`) in place of our own kernel, wherever they can express it.
 
-EINC_ATTENTION names providers in order, such as `flash,torch`; the kernel of `triton_attention` is always the last. A
-library is taken for an invocation that it can express: 16-bit types, whole heads of one width, packed sequences whose
-last query sees the last key, no mask and no positions of their own. It gets its own results from a pool of memory that
-lives as long as the launch, so that a captured graph may go on using them, and copies them to where the plan has them.
+A library is taken for 16-bit types, whole heads of one width, packed sequences whose last query sees the last key, no
+mask and no positions of their own; what else there is, our kernel computes. A library gets the memory for its results
+from PyTorch's allocator, from a pool that nobody else has: one for every stream, whose kernels follow one another, so
+that they can share it. The pool is filled when kernels are warmed up and lasts until the kernels are closed, after the
+graph that uses it. From there results are copied to where the plan has them.
+
+Nothing that a library does in a capture can be tried before there is one. So everything of this may fail at any time:
+the executor then begins again without libraries (`Libraries.give_up`).
 """
 
 from __future__ import annotations
 
-import itertools
-import os
+import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from runtime.bundle import Attribute, Block
+from runtime.dtypes import Array
+from runtime.kernels import attention_libraries
+from runtime.kernels.attention_libraries import Attend, Library, Packed, flaw, passed_over
 from runtime.kernels.attention_signature import Signature, parse
 from runtime.kernels.base import dtype_name
 from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Launch, Target
-from runtime.kernels.triton_source import layout
+from runtime.kernels.triton_source import ALIGNMENT, address, layout
 
-ENVIRONMENT = "EINC_ATTENTION"
 WIDEST = 256
 """Elements of a head."""
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Sequences of queries and keys one behind the other: where each begins, and where the last one ends.
-
-    Keys count from `first_key` of the block. Of a sequence the last query and the last key are at one place.
-    """
-
-    queries: tuple[int, ...]
-    keys: tuple[int, ...]
-    first_key: int
-    causal: bool
-    window: int
-    scale: float
-
-    @property
-    def longest(self) -> tuple[int, int]:
-        return max(_gaps(self.queries)), max(_gaps(self.keys))
+MOST_ELEMENTS = 1 << 31
+"""Between the first and the last of a view: offsets beyond are 64 bits wide, which not all libraries have."""
 
 
 def packed(signature: Signature) -> Packed | None:
-    """The invocation in those terms, or None if it has none."""
+    """The invocation in terms of libraries, or None if it has none."""
     s = signature
     width = s.q.shape[2]
     if dtype_name(s.q) not in ("f16", "bf16") or s.v.shape[2] != width or width % 8 or width > WIDEST:
         return None
-    if (
-        s.mask is not None
-        or s.positions is not None
-        or any(view.strides[-1] != view.itemsize for view in (s.q, s.k, s.v))
-    ):
+    if s.mask is not None or s.positions is not None or not all(map(_walkable, (s.q, s.k, s.v))):
         return None
     queries: list[int] = [0]
     keys: list[int] = []
@@ -76,147 +59,162 @@ def packed(signature: Signature) -> Packed | None:
     )
 
 
-class Library(Protocol):
-    """Tensors have tokens, heads and elements as their dimensions; results are o in that form, and lse by heads."""
+def _walkable(view: Array) -> bool:
+    """Rows of elements side by side that begin where 16 bytes can be read at once, and not too far apart."""
+    rows = [(extent, stride) for extent, stride in zip(view.shape, view.strides, strict=True)][:-1]
+    far = sum((extent - 1) * stride for extent, stride in rows) // view.itemsize
+    aligned = all(stride % ALIGNMENT == 0 and stride > 0 for extent, stride in rows if extent > 1)
+    return view.strides[-1] == view.itemsize and aligned and not address(view) % ALIGNMENT and far < MOST_ELEMENTS
 
-    name: str
-    version: str
 
-    def attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: Packed) -> tuple[Any, Any]: ...
-
-
-class TorchAttention:
-    """PyTorch's own build of the algorithm."""
-
-    name = "torch"
+class Libraries:
+    """The libraries of one executor's kernels. They are looked for when there is the first attention for them."""
 
     def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._there: list[Library] | None = None
+        self._used: dict[str, str] = {}  # name and version of those that kernels were made of
+        self._flaws: dict[tuple[object, ...], str | None] = {}
+        self._pools: dict[tuple[int, int], Any] = {}  # device and stream
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        return self._used
+
+    def give_up(self, reason: str) -> bool:
+        """Takes no library from now on. False if none was taken before, so that nothing would be different."""
+        if not self._used:
+            return False
+        self.notes.append(passed_over(", ".join(sorted(self._used)), f"{reason} (einc's own kernel is used)"))
+        self._used.clear()
+        self._there = []
+        return True
+
+    def close(self) -> None:
+        """Gives memory back, after the last launch. After a device was lost PyTorch would end the process for it."""
+        while self._pools:
+            (device, _), pool = self._pools.popitem()
+            if not _works(device):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
+
+    def prepared(
+        self,
+        attributes: Mapping[str, Attribute],
+        inputs: Sequence[GpuArray],
+        outputs: Sequence[GpuArray],
+        input_blocks: Sequence[Block],
+        output_blocks: Sequence[Block],
+        target: Target,
+    ) -> GpuKernel | None:
+        """A kernel by the first library that fits and is right on this device, or None. Raises PlanFault."""
+        if self._there == []:
+            return None
+        views, results = [layout(x) for x in inputs], [layout(x) for x in outputs]
+        how = packed(parse(attributes, views, results, input_blocks, output_blocks))
+        if how is None:
+            return None
+        if self._there is None:
+            self._there, notes = attention_libraries.libraries()
+            self.notes += notes
+        for library in self._there:
+            try:
+                operands = _operands(how, inputs, target)
+                variant, attend = library.choose(*operands, how)
+            except Exception as error:
+                self._note(library, f"{type(error).__name__}: {error}")
+                continue
+            if self._right(library, variant, attend, how, inputs, target):
+                self._used[library.name] = library.version
+
+                def bind(workspace: int, status: int, attend: Attend = attend) -> Launch:
+                    return self._bound(attend, how, inputs, outputs, target)
+
+                shown = f"attention {inputs[0].dtype}, {variant}"
+                return GpuKernel(bind, Description(library.name, library.version, shown))
+        return None
+
+    def _right(
+        self, library: Library, variant: str, attend: Attend, how: Packed, inputs: Sequence[GpuArray], target: Target
+    ) -> bool:
+        """Whether it computes on this device what it is asked for; it is asked once for every kind."""
         import torch
 
-        self.version = str(torch.__version__)
-        self._forward: Any = torch.ops.aten._flash_attention_forward
+        q, k = inputs[:2]
+        group = q.shape[0] // k.shape[0]
+        ones, rows = how.longest[0] == 1, len(how.queries) - 1
+        kind = (how.one_square, how.queries == how.keys, ones, how.causal, how.window > 0, how.scale, rows > 1)
+        key = (library.name, variant, q.dtype, group, q.shape[2], target.device, *kind)
+        if key not in self._flaws:
+            device = torch.device("cuda", target.device)
+            self._flaws[key] = flaw(attend, how, q.dtype, group, q.shape[2], device)
+        wrong = self._flaws[key]
+        if wrong is not None:
+            self._note(library, f"{variant}: {wrong}")
+        return wrong is None
 
-    def attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: Packed) -> tuple[Any, Any]:
-        limits: dict[str, int] = {}
-        if how.window:
-            limits = {"window_size_left": how.window - 1, "window_size_right": 0 if how.causal else -1}
-        found = self._forward(
-            q, k, v, q_bounds, k_bounds, *how.longest, 0.0, how.causal, False, scale=how.scale, **limits
-        )
-        return found[0], found[1]
+    def _note(self, library: Library, reason: str) -> None:
+        note = passed_over(f"{library.name} {library.version}", reason)
+        if note not in self.notes:
+            self.notes.append(note)
 
+    def _bound(
+        self,
+        attend: Attend,
+        how: Packed,
+        inputs: Sequence[GpuArray],
+        outputs: Sequence[GpuArray],
+        target: Target,
+    ) -> Launch:
+        import torch
 
-class FlashAttention:
-    """The package flash-attn."""
+        device = torch.device("cuda", target.device)
+        q, k, v = _operands(how, inputs, target)
+        o, lse = _tensor(outputs[0], target).permute(1, 0, 2), _tensor(outputs[1], target)
+        bounds = [torch.tensor(marks, dtype=torch.int32, device=device) for marks in (how.queries, how.keys)]
+        torch.cuda.synchronize(device)
 
-    name = "flash-attn"
+        def launch(stream: int) -> None:
+            with torch.cuda.device(device), torch.no_grad():
+                pool = self._pool(target.device, stream)
+                own = torch.cuda.ExternalStream(stream, device=device)
+                with torch.cuda.stream(own), torch.cuda.use_mem_pool(pool, device=device):
+                    result, logs = attend(q, k, v, bounds[0], bounds[1], how)
+                    o.copy_(result)
+                    lse.copy_(logs)
+                    del result, logs  # to the pool, while it is the one that memory goes to
+                if pool.use_count() < 1:  # then its memory may be given to others, and the graph would go on using it
+                    raise RuntimeError("PyTorch's pool of memory did not outlast its use")
 
-    def __init__(self) -> None:
-        import flash_attn
+        return launch
 
-        self.version = str(flash_attn.__version__)
-        self._forward: Any = flash_attn.flash_attn_varlen_func
+    def _pool(self, device: int, stream: int) -> Any:
+        import torch
 
-    def attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: Packed) -> tuple[Any, Any]:
-        window = (how.window - 1 if how.window else -1, 0 if how.causal else -1)
-        found = self._forward(
-            q, k, v, q_bounds, k_bounds, *how.longest, 0.0, softmax_scale=how.scale, causal=how.causal,
-            window_size=window, return_attn_probs=True,
-        )  # fmt: skip
-        return found[0], found[1]
-
-
-LIBRARIES: Mapping[str, type[TorchAttention] | type[FlashAttention]] = {
-    "flash": FlashAttention,
-    "torch": TorchAttention,
-}
-
-
-def libraries() -> list[Library]:
-    """Those that are asked for and installed."""
-    found: list[Library] = []
-    for name in os.environ.get(ENVIRONMENT, "").split(","):
-        make = LIBRARIES.get(name.strip())
-        if make is not None:
-            try:
-                found.append(make())
-            except (ImportError, AttributeError, OSError):
-                continue
-    return found
-
-
-def prepare(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[GpuArray],
-    outputs: Sequence[GpuArray],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-    target: Target,
-    candidates: Sequence[Library],
-) -> GpuKernel | None:
-    """A kernel by the first library that fits and works on this device, or None."""
-    if not candidates:
-        return None
-    views, results = [layout(x) for x in inputs], [layout(x) for x in outputs]
-    how = packed(parse(attributes, views, results, input_blocks, output_blocks))
-    if how is None:
-        return None
-    for library in candidates:
-        if _works(library, inputs[0].dtype, inputs[0].shape[2], target):
-
-            def bind(workspace: int, status: int, library: Library = library) -> Launch:
-                return _bound(library, how, inputs, outputs, target)
-
-            return GpuKernel(bind, Description(library.name, library.version, f"attention {inputs[0].dtype}"))
-    return None
+        if (device, stream) not in self._pools:
+            self._pools[device, stream] = torch.cuda.MemPool()
+        return self._pools[device, stream]
 
 
-def _works(library: Library, kind: str, width: int, target: Target) -> bool:
-    """Whether it has code for this device: it is asked for a small result."""
+def _works(device: int) -> bool:
+    """Whether the device is there still: an error like an illegal address makes every later call fail."""
     import torch
 
     try:
-        device = torch.device("cuda", target.device)
-        q = torch.zeros((16, 1, width), dtype=torch.float16 if kind == "f16" else torch.bfloat16, device=device)
-        bounds = torch.tensor([0, 16], dtype=torch.int32, device=device)
-        how = Packed((0, 16), (0, 16), 0, True, 0, 1.0)
-        _, lse = library.attend(q, q, q, bounds, bounds, how)
         torch.cuda.synchronize(device)
-        return tuple(lse.shape) == (1, 16)
-    except Exception:  # whatever a library says of a device that it has nothing for
+    except Exception:
         return False
+    return True
 
 
-def _bound(
-    library: Library, how: Packed, inputs: Sequence[GpuArray], outputs: Sequence[GpuArray], target: Target
-) -> Launch:
+def _operands(how: Packed, inputs: Sequence[GpuArray], target: Target) -> tuple[Any, Any, Any]:
+    """q, k and v by tokens, heads and elements, and of the keys only those of the sequences."""
+    q, k, v = (_tensor(array, target).permute(1, 0, 2) for array in inputs[:3])
+    first, last = how.first_key, how.first_key + how.keys[-1]
+    return q, k[first:last], v[first:last]
+
+
+def _tensor(array: GpuArray, target: Target) -> Any:
     import torch
 
-    device = torch.device("cuda", target.device)
-    q, k, v, o = (_tensor(array, device).permute(1, 0, 2) for array in (*inputs[:3], outputs[0]))
-    lse = _tensor(outputs[1], device)
-    last = how.first_key + how.keys[-1]
-    k, v = k[how.first_key : last], v[how.first_key : last]
-    bounds = [torch.tensor(marks, dtype=torch.int32, device=device) for marks in (how.queries, how.keys)]
-    torch.cuda.synchronize(device)
-    pool = torch.cuda.MemPool()
-
-    def launch(stream: int) -> None:
-        own = torch.cuda.ExternalStream(stream, device=device)
-        with torch.cuda.stream(own), torch.cuda.use_mem_pool(pool), torch.no_grad():
-            result, logs = library.attend(q, k, v, bounds[0], bounds[1], how)
-            o.copy_(result)
-            lse.copy_(logs)
-
-    return launch
-
-
-def _tensor(array: GpuArray, device: Any) -> Any:
-    import torch
-
-    tensor = torch.as_tensor(array, device=device)
+    tensor = torch.as_tensor(array, device=torch.device("cuda", target.device))
     return tensor.view(torch.bfloat16) if array.dtype == "bf16" else tensor
-
-
-def _gaps(marks: Sequence[int]) -> list[int]:
-    return [up - lo for lo, up in itertools.pairwise(marks)]

@@ -164,8 +164,16 @@ class Kernels(Protocol):
     def versions(self) -> Mapping[str, str]:
         """The versions of the libraries in use, by name, for a report."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user should know of what was chosen, a line each."""
+
+    def give_up(self, reason: str) -> bool:
+        """Called when something failed, after `close`: whether libraries were in use that it can do without. It does
+        from now on, says so in `notes`, and is used again from the beginning."""
+
     def close(self) -> None:
-        """Gives up handles and modules, after the last launch; it is called once, also after failures."""
+        """Gives up handles and modules, after the last launch; it is called also after failures."""
 
 
 def strides_of(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

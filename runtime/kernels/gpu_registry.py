@@ -13,8 +13,9 @@ from pathlib import Path
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import MissingFault
-from runtime.kernels import fused_attention, gpu_plans, kernel_cache, triton_compile
+from runtime.kernels import gpu_plans, kernel_cache, triton_compile
 from runtime.kernels.cublas import WORKSPACE, Cublas, Products
+from runtime.kernels.fused_attention import Libraries
 from runtime.kernels.gemm import Gemm
 from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target
 from runtime.kernels.gpu_launch import CupyModules, ModuleDriver, launcher
@@ -80,6 +81,13 @@ class PlannedKernels(ABC):
     def prepared(self, plan: Plan, target: Target) -> GpuKernel:
         """The kernel of a plan."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        return ()
+
+    def give_up(self, reason: str) -> bool:
+        return False
+
     @abstractmethod
     def versions(self) -> Mapping[str, str]: ...
 
@@ -103,7 +111,7 @@ class GpuKernels(PlannedKernels):
         self._loaded: list[tuple[int, int]] = []  # device and module
         self._tables: dict[tuple[int, bytes], int] = {}
         self._cublas = ""
-        self._attention = fused_attention.libraries()
+        self._libraries = Libraries()
 
     def kernel(
         self,
@@ -117,21 +125,29 @@ class GpuKernels(PlannedKernels):
     ) -> GpuKernel:
         invoked = attributes, inputs, outputs, input_blocks, output_blocks, target
         if name == "attention":
-            fused = fused_attention.prepare(*invoked, self._attention)
+            fused = self._libraries.prepared(*invoked)
             if fused is not None:
                 return fused
         return super().kernel(name, *invoked)
 
     def versions(self) -> Mapping[str, str]:
         found = {"triton": self._compiler.removeprefix("triton ")} if self._compiler else {}
-        found |= {library.name: library.version for library in self._attention}
+        found |= self._libraries.versions
         if self._cublas:
             found["cublas"] = self._cublas
         return found
 
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._libraries.notes
+
+    def give_up(self, reason: str) -> bool:
+        return self._libraries.give_up(reason)
+
     def close(self) -> None:
         """Everything is tried, also after a device was lost; the first error is raised in the end."""
         with contextlib.ExitStack() as stack:
+            stack.callback(self._libraries.close)
             if self._own_products is not None:
                 stack.callback(self._own_products.close)
             while self._tables:

@@ -7,7 +7,6 @@ wait for. The turns are interleaved, and the medians are reported.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from runtime.bundle import Bundle
-from runtime.kernels import fused_attention
+from runtime.kernels import attention_libraries
 from runtime.session import Session
 from tests.gpu.cases import Benchmark, Definitions
-from tests.gpu.correctness import largest_error
+from tests.gpu.correctness import attention_by, largest_error
 from tests.gpu.places import Place
 
 ROUNDS = 7
 SITES = 8
-ONE, MANY, LIBRARY = "einc", f"einc, {SITES} sites", "einc, library attention"
+ONE, MANY, OWN = "einc", f"einc, {SITES} sites", "einc, own attention"
 EAGER, FAST, JAX = "torch eager", "torch compiled, CUDA graph", "jax"
 NO_TIME = "there was no time for it"
 
@@ -85,10 +84,10 @@ def run(benchmark: Benchmark, place: Place, seconds: float) -> Iterator[Outcome]
         MANY: lambda: _einc(MANY, compiled(benchmark, definitions, SITES), arrays, outcome, place),
         FAST: partial(_torch, bundle, arrays, outcome, place, "compiled"),
         JAX: partial(_jax, bundle, arrays, outcome, place),
-        LIBRARY: partial(_with_library, bundle, arrays, outcome, place),
+        OWN: partial(_with_own_attention, bundle, arrays, outcome, place),
     }
     if benchmark.model != "llama_block":
-        del makers[LIBRARY]
+        del makers[OWN]
     contenders: dict[str, Contender] = {}
     try:
         for name, make in makers.items():
@@ -99,7 +98,7 @@ def run(benchmark: Benchmark, place: Place, seconds: float) -> Iterator[Outcome]
                 contender = make()
                 contenders[name] = contender
                 outcome.ms |= measured({name: contender}, place.seconds, rounds=1)
-                if EAGER in contenders and name in (ONE, EAGER, MANY, LIBRARY):
+                if EAGER in contenders and name in (ONE, EAGER, MANY, OWN):
                     _compare(contenders, outcome)
             except Exception as error:
                 contenders.pop(name, None)
@@ -118,7 +117,7 @@ def run(benchmark: Benchmark, place: Place, seconds: float) -> Iterator[Outcome]
 
 def _compare(contenders: Mapping[str, Contender], outcome: Outcome) -> None:
     """Errors of einc's that are not known yet."""
-    new = [name for name in (ONE, MANY, LIBRARY) if name in contenders and name not in outcome.errors]
+    new = [name for name in (ONE, MANY, OWN) if name in contenders and name not in outcome.errors]
     theirs = {"y": contenders[EAGER].result()}
     for name in new:
         outcome.errors[name] = largest_error({"y": contenders[name].result()}, theirs)
@@ -175,17 +174,14 @@ def _einc(name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Pl
         f"{name}: {k['tasks']} {k['kernel']} by {k['provider']} {k['version']} {k['variant']}"
         for k in facts["kernels"]  # type: ignore[attr-defined]
     ]
-    outcome.notes[name] = f"{facts['graph']}"
+    outcome.notes[name] = "; ".join([f"{facts['graph']}", *executor.notes])
     return Contender(executor.enqueue, executor.wait, lambda: session.offload("y"), executor.close)
 
 
-def _with_library(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:
-    """One site, with the attention of flash-attn or PyTorch instead of our own kernel."""
-    os.environ[fused_attention.ENVIRONMENT] = "flash,torch"
-    try:
-        return _einc(LIBRARY, bundle, arrays, outcome, place)
-    finally:
-        del os.environ[fused_attention.ENVIRONMENT]
+def _with_own_attention(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:
+    """One site, with our own kernel for attention instead of that of flash-attn or PyTorch."""
+    with attention_by(attention_libraries.OWN):
+        return _einc(OWN, bundle, arrays, outcome, place)
 
 
 def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place, how: str) -> Contender:

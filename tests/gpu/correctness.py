@@ -5,7 +5,9 @@ The reference is computed from the same (rounded) inputs, in float64 throughout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 
 from runtime.bundle import Bundle
 from runtime.draws import random_input
+from runtime.kernels.attention_libraries import ENVIRONMENT, OWN
 from runtime.session import Session
 from tests.gpu.cases import TOLERANCE, Case
 
@@ -32,6 +35,7 @@ class Result:
     tolerance: float = 0.0
     same_bits: bool = False
     kernels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     seconds: float = 0.0
     problem: str = ""
 
@@ -109,25 +113,59 @@ def largest_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> 
 def check(
     case: Case, sites: int, make_session: MakeSession, expected: Mapping[str, Array], torch: str | None
 ) -> Result:
-    """Runs a case twice, and once more task by task; all three must agree to the bit. `torch` is PyTorch's device."""
+    """Runs a case twice, and once more task by task; all three must agree to the bit. `torch` is PyTorch's device.
+
+    Where libraries may do its attention, all of that is done once more with our own kernel.
+    """
     begin = perf_counter()
     bundle = compiled(case, sites, case.dtype)
     arrays = arrays_of(bundle)
-    with make_session(bundle) as session:
-        session.load_all(arrays)
-        runs = []
-        for traced in (False, False, True):
-            session.execute(trace=traced)
-            runs.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
-        kernels = tuple(sorted({f"{k['kernel']}: {k['provider']}" for k in session.facts.get("kernels", ())}))
-    same = all(array.tobytes() == other[name].tobytes() for other in runs[1:] for name, array in runs[0].items())
+    kernels: set[str] = set()
+    notes: dict[str, None] = {}
+    found: list[dict[str, Array]] = []
+    same = True
+    for providers in attentions(bundle):
+        with attention_by(providers), make_session(bundle) as session:
+            session.load_all(arrays)
+            runs = []
+            for traced in (False, False, True):
+                session.execute(trace=traced)
+                runs.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
+            kernels |= {f"{k['kernel']}: {k['provider']}" for k in session.facts.get("kernels", ())}
+            notes |= dict.fromkeys(session.notes)
+        same = same and all(a.tobytes() == other[name].tobytes() for other in runs[1:] for name, a in runs[0].items())
+        found.append(runs[0])
     torch_error = None
     if torch is not None:
         from tests.gpu.torch_models import reference as torch_reference
 
         theirs = torch_reference(bundle, arrays, torch)
-        torch_error = None if theirs is None else largest_error(runs[0], theirs)
+        torch_error = None if theirs is None else max(largest_error(own, theirs) for own in found)
     dtypes = {tensor.dtype for tensor in bundle.tensors} & TOLERANCE.keys()
     tolerance = max(TOLERANCE[dtype] for dtype in dtypes)
-    error = largest_error(runs[0], expected)
-    return Result(case.title, sites, error, torch_error, tolerance, same, kernels, perf_counter() - begin)
+    error = max(largest_error(own, expected) for own in found)
+    told, shown = tuple(sorted(kernels)), tuple(notes)
+    return Result(case.title, sites, error, torch_error, tolerance, same, told, shown, perf_counter() - begin)
+
+
+def attentions(bundle: Bundle) -> tuple[str | None, ...]:
+    """The providers of attention to be checked: as the runtime chooses, and our own kernel."""
+    dtypes = {bundle.tensors[op.inputs[0]].dtype for op in bundle.operations if op.kernel == "attention"}
+    return (None, OWN) if dtypes & {"f16", "bf16"} else (None,)
+
+
+@contextmanager
+def attention_by(providers: str | None) -> Iterator[None]:
+    """With EINC_ATTENTION set to these providers; None is the runtime's own choice."""
+    if providers is None:
+        yield
+        return
+    before = os.environ.get(ENVIRONMENT)
+    os.environ[ENVIRONMENT] = providers
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ENVIRONMENT]
+        else:
+            os.environ[ENVIRONMENT] = before

@@ -53,9 +53,9 @@ def require_speed(text, printed):
     """Every benchmark is measured, and held against PyTorch's result."""
     for own in BENCHMARKS:
         cells = next(line for line in text.splitlines() if line.startswith(f"| {own.title} |")).split("|")[2:-1]
-        ours, library, eager, fast, _jax, ratio, many, host, error = (cell.strip() for cell in cells)
+        ours, by_own, eager, fast, _jax, ratio, many, host, error = (cell.strip() for cell in cells)
         assert all(float(number) > 0 for number in (ours, eager, fast))
-        assert bool(library) == (own.model == "llama_block")
+        assert bool(by_own) == (own.model == "llama_block")
         assert ratio
         assert many
         assert len(host.split(", ")) == 2

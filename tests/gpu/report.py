@@ -9,7 +9,7 @@ from typing import Any
 from tests.gpu.cases import BENCHMARKS, MOST, MOST_HOST_US, TOLERANCE, Benchmark
 
 Record = Mapping[str, Any]
-ONE, MANY, LIBRARY = "einc", "einc, 8 sites", "einc, library attention"
+ONE, MANY, OWN = "einc", "einc, 8 sites", "einc, own attention"
 LONGEST = 300
 """Characters of a reason."""
 NO_TIME = "there was no time for it"
@@ -105,6 +105,7 @@ def _correctness(findings: Findings) -> list[str]:
         lines.append(f"- **wrong**: {record['case']} on {record['sites']} sites: {_reason(record)}")
     lines += [f"- **took the process with it**: {title}" for title in findings.lost]
     lines += [f"- not reached in time: {title}" for title in findings.left]
+    lines += [f"- {note}" for note in dict.fromkeys(n for record in findings.checks for n in record.get("notes", ()))]
     return [*lines, ""] if lines[-1] else lines
 
 
@@ -134,7 +135,7 @@ def _speed(findings: Findings) -> list[str]:
         "per replay, and 8 sites on the one GPU at most 1.15 times one site from 8K tokens up. Figures in bold miss "
         "theirs.",
         "",
-        "| | einc | library attention | torch eager | torch compiled, CUDA graph | jax | einc / best | 8 sites / 1 "
+        "| | einc | own attention | torch eager | torch compiled, CUDA graph | jax | einc / best | 8 sites / 1 "
         "| host us: 1, 8 | error |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -154,7 +155,8 @@ def _speed(findings: Findings) -> list[str]:
     lines += ["", "### Kernels", ""]
     for record in findings.benchmarks:
         lines.append(f"{known[record['name']].title}:")
-        lines += ["", *(f"- {kernel}" for kernel in record["kernels"]), ""]
+        notes = [f"{name}: {note}" for name, note in record["notes"].items()]
+        lines += ["", *(f"- {line}" for line in (*record["kernels"], *notes)), ""]
     return lines
 
 
@@ -169,7 +171,7 @@ def _row(benchmark: Benchmark, record: Record) -> str:
     us = [record["host_us"][name] for name in (ONE, MANY) if name in record["host_us"]]
     host = ", ".join(_target(one, MOST_HOST_US, ".0f") for one in us)
     error = max(record["errors"].values(), default=None)
-    cells = [benchmark.title, *(f"{ms[name]:.3f}" if name in ms else "" for name in (ONE, LIBRARY, *RIVALS))]
+    cells = [benchmark.title, *(f"{ms[name]:.3f}" if name in ms else "" for name in (ONE, OWN, *RIVALS))]
     return "| " + " | ".join([*cells, against, many, host, "" if error is None else f"{error:.1e}"]) + " |"
 
 

@@ -24,6 +24,7 @@ from runtime.bundle import AggregateTask, KernelTask  # noqa: E402
 from runtime.executors import cuda  # noqa: E402
 from runtime.executors.cuda import CudaExecutor  # noqa: E402
 from runtime.kernels import gpu_plans  # noqa: E402
+from runtime.kernels.attention_libraries import ENVIRONMENT  # noqa: E402
 from runtime.session import Session  # noqa: E402
 from tests.gpu import benchmark  # noqa: E402
 from tests.gpu import check as gpu_check  # noqa: E402
@@ -52,6 +53,22 @@ def test_cases_hold_on_the_fake_driver(case, sites):
     assert result.holds, result
     wrong = {name: array + 1 if array.dtype.kind != "b" else ~array for name, array in expected.items()}
     assert largest_error(wrong, expected) > result.tolerance
+
+
+def test_attention_is_checked_with_and_without_libraries(monkeypatch):
+    monkeypatch.setenv(ENVIRONMENT, "torch")
+    asked = []
+
+    def make_session(bundle):
+        asked.append(os.environ[ENVIRONMENT])
+        return on_fake(bundle)
+
+    for dtype, expected in (("f16", ["torch", "einc"]), ("f32", ["torch"])):
+        case = next(case for case in CASES if (case.name, case.dtype) == ("attention_cases", dtype))
+        asked.clear()
+        assert check(case, 1, make_session, reference(case, arrays_of(compiled(case, 1, dtype))), None).holds
+        assert asked == expected
+    assert os.environ[ENVIRONMENT] == "torch"
 
 
 def test_every_operator_is_in_some_case():
@@ -193,6 +210,7 @@ def test_the_page_tells_what_holds_and_what_does_not():
         [record(), record(sites=8), record("bert f32", error=None, torch_error=None, problem="boom\nx")]
     )
     findings.benchmarks = [timing(), timing("chain_a", ours=1.5, jax="ImportError: no jax")]
+    findings.checks[0]["notes"] = findings.checks[1]["notes"] = ("attention of torch is not used: why",)
     findings.lost, findings.left = ["rows on 2 sites: exit code 3"], ["matrix chain B"]
     text = page(findings, {"GPU": "Fake"}, 12.3)
     assert "2 of 3 plans are right" in text
@@ -200,6 +218,7 @@ def test_the_page_tells_what_holds_and_what_does_not():
     assert "- **wrong**: bert f32 on 1 sites: boom x" in text
     assert "- **took the process with it**: rows on 2 sites" in text
     assert "- not reached in time: matrix chain B" in text
+    assert text.count("- attention of torch is not used: why") == 1
     row = next(line for line in text.splitlines() if line.startswith("| LLaMA block, 8K tokens"))
     assert row.split("|")[2:] == [
         " 1.000 ",
@@ -432,7 +451,7 @@ def contended(monkeypatch, seconds, **made):
     monkeypatch.setattr(benchmark, "_einc", lambda name, *_: make({benchmark.ONE: "one"}.get(name, "many")))
     monkeypatch.setattr(benchmark, "_torch", lambda *arguments: make(arguments[-1]))
     monkeypatch.setattr(benchmark, "_jax", lambda *_: make("jax"))
-    monkeypatch.setattr(benchmark, "_with_library", lambda *_: make("library"))
+    monkeypatch.setattr(benchmark, "_with_own_attention", lambda *_: make("own attention"))
     monkeypatch.setattr(benchmark, "perf_counter", lambda: clock[0])
     return [replace(outcome, ms=dict(outcome.ms)) for outcome in benchmark.run(own, CPU, seconds)]
 
@@ -442,7 +461,7 @@ def test_outcomes_grow_and_contenders_are_closed(monkeypatch):
     outcomes = contended(monkeypatch, 1000, one=one, jax=ImportError("no jax"))
     assert [len(outcome.ms) for outcome in outcomes] == [1, 2, 3, 4, 4, 5, 5]
     assert [outcome.complete for outcome in outcomes] == [False] * 6 + [True]
-    assert outcomes[-1].errors == {"einc": 0, "einc, 8 sites": 0, "einc, library attention": 0}
+    assert outcomes[-1].errors == {"einc": 0, "einc, 8 sites": 0, "einc, own attention": 0}
     assert outcomes[-1].problems == {"jax": "ImportError: no jax"}
     assert one.closed == 1
 
@@ -452,7 +471,7 @@ def test_nothing_is_begun_after_the_time_and_what_is_wrong_is_seen(monkeypatch):
     assert last.complete
     assert set(last.ms) == {"einc", "torch eager", "einc, 8 sites"}
     assert last.problems == dict.fromkeys(
-        ("torch compiled, CUDA graph", "jax", "einc, library attention"), benchmark.NO_TIME
+        ("torch compiled, CUDA graph", "jax", "einc, own attention"), benchmark.NO_TIME
     )
     assert last.errors == {"einc": 0.5, "einc, 8 sites": 0}
 
