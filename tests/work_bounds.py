@@ -10,7 +10,7 @@ from einc.predict.work import BYTES_PER_MS, MS_PER_US, Kind, Work, occupied_ms
 
 def critical_path_ms(works: Sequence[Work], machine: Machine) -> float:
     """The longest chain of dependencies, every transfer alone on its way: no schedule is faster."""
-    routes = machine.routes()
+    routes = machine.routes
     ends: list[float] = []
     for work in works:
         length = 0.0
@@ -25,7 +25,7 @@ def critical_path_ms(works: Sequence[Work], machine: Machine) -> float:
 
 def capacity_bound_ms(works: Sequence[Work], machine: Machine) -> float:
     """What the busiest site or resource has to do, without a pause: no schedule is faster."""
-    routes = machine.routes()
+    routes = machine.routes
     sites = [0.0] * len(machine.sites)
     resources = [0.0] * len(machine.resources)
     for work in works:

@@ -105,7 +105,7 @@ def static_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
 def _site_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
     known = None if program.gpus is None else frozenset(program.gpus)
     count = None if machine is None else len(machine.sites)
-    routes = {} if machine is None else machine.routes()
+    routes = {} if machine is None else machine.routes
 
     def stray(sites: Iterable[int]) -> str | None:
         for site in sites:

@@ -66,7 +66,7 @@ class Evaluator:
         self._capacity += [resource.gbs * _BYTES_PER_MS for resource in machine.resources]
         routes: dict[tuple[int, ...], int] = {(site,): site for site in range(self._width)}
         self._lanes: dict[tuple[int, int], int] = {}
-        for pair, crossed in machine.routes().items():
+        for pair, crossed in machine.routes.items():
             route = tuple(self._width + resource for resource in crossed)
             self._lanes[pair] = routes.setdefault(route, len(routes))
         self._routes = tuple(routes)

@@ -93,5 +93,5 @@ def _parts(
 def _widths(machine: Machine) -> dict[Pair, float]:
     """The bandwidth in GB/s of every pair that can talk, were it alone."""
     return {
-        pair: min(machine.resources[position].gbs for position in crossed) for pair, crossed in machine.routes().items()
+        pair: min(machine.resources[position].gbs for position in crossed) for pair, crossed in machine.routes.items()
     }

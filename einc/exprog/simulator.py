@@ -149,7 +149,7 @@ class _Simulation:
             self.at_goal.setdefault((action.aggregate, action.source), []).append(position)
         self.open_waits, self.waiters = waits_of(program)
         self.sizes = atom_sizes(program)
-        self.routes = machine.routes()
+        self.routes = machine.routes
         self.hbm = [site.hbm_gbs * _BYTES_PER_MS for site in machine.sites]
         self.kernel_latency = machine.kernel_latency_us * _MS_PER_US
         self.transfer_latency = machine.transfer_latency_us * _MS_PER_US

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 Pair = tuple[int, int]
 """(source site, destination site)"""
@@ -33,7 +34,7 @@ class Resource:
     pairs: tuple[Pair, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: it remembers its routes
 class Machine:
     """Sites numbered from 0, resources, and latencies in microseconds.
 
@@ -46,7 +47,8 @@ class Machine:
     transfer_latency_us: float = 0.0
     kernel_latency_us: float = 0.0
 
-    def routes(self) -> dict[Pair, tuple[int, ...]]:
+    @cached_property
+    def routes(self) -> Mapping[Pair, tuple[int, ...]]:
         """For every pair that can talk, the positions of the resources it crosses."""
         table: dict[Pair, list[int]] = {}
         for position, resource in enumerate(self.resources):

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from einc.core.tensor import TensorType
 from einc.errors import MachineError
 from einc.graph.graph import Node, TensorKind
 from einc.logical.plan import Choice, LogicalPlan
-from einc.machines.model import Machine, Pair
+from einc.machines.model import Machine
 from einc.physical.atoms import inflows_of
 from einc.physical.capacity import check_capacity
 from einc.physical.draft import Draft
@@ -76,10 +75,6 @@ class _Builder:
         self._residencies: dict[str, Residency] = {}
         self._sites: list[tuple[int, ...]] = []
         self._exchanges: list[Exchange | None] = []
-
-    @cached_property
-    def _routes(self) -> dict[Pair, tuple[int, ...]]:
-        return self._machine.routes()
 
     def node(self, node: Node, choice: Choice) -> None:
         """Places an operator, brings its inputs and runs its function specifications."""
@@ -172,6 +167,6 @@ class _Builder:
         scheduled = self._scheduler.schedule(self._draft.node, inflows, functions)
         lowering = Lowering(self._draft, reads, inflows, scheduled.sites)
         if scheduled.preamble is not None:
-            lowering.run(scheduled.firings, scheduled.preamble.atoms, self._machine, self._routes)
+            lowering.run(scheduled.firings, scheduled.preamble.atoms, self._machine)
         lowering.finish()
         return _Placed(scheduled.sites, scheduled.exchange, lowering)

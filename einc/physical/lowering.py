@@ -17,7 +17,7 @@ from einc.core.tensor import TensorType
 from einc.errors import InternalError
 from einc.exprog.checker import Firing, plain
 from einc.exprog.program import Action, Aggregate
-from einc.machines.model import Machine, Pair
+from einc.machines.model import Machine
 from einc.physical.atoms import Inflow, Read
 from einc.physical.draft import Draft
 from einc.physical.preamble import Atom
@@ -89,7 +89,6 @@ class Lowering:
         firings: Sequence[Firing],
         atoms: Mapping[str, Atom],
         machine: Machine,
-        routes: Mapping[Pair, tuple[int, ...]],
     ) -> None:
         """Appends the transfers and aggregations of a program, whose actions fire in the order given.
 
@@ -110,7 +109,7 @@ class Lowering:
             for site in action.destinations:
                 if self._find(atom, action.aggregate, site) is not None:
                     continue  # it is there already: sending it again would only overwrite it with itself
-                if (action.source, site) not in routes:
+                if (action.source, site) not in machine.routes:
                     raise unreachable(self._draft.node, machine, action.source, site)
                 targets = self._location(atom, action.aggregate, site)
                 sent = tuple(

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 from einc.errors import MachineError
 from einc.exprog.checker import Firing, firing_order
 from einc.exprog.naive import naive_body
 from einc.exprog.program import Program, targets_of
-from einc.machines.model import Machine, Pair
+from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
 from einc.physical.placement import place
 from einc.physical.preamble import Preamble, preamble
@@ -70,13 +69,9 @@ class Naive:
             self._known[needed.program] = Exchange(complete), firing_order(complete)
         return Scheduled(sites, needed, *self._known[needed.program])
 
-    @cached_property
-    def _routes(self) -> dict[Pair, tuple[int, ...]]:
-        return self._machine.routes()
-
     def _check_paths(self, node: str, program: Program) -> None:
         """Raises MachineError where a site needs something that no site which has it can send there."""
-        if len(self._routes) == len(self._machine.sites) * (len(self._machine.sites) - 1):
+        if len(self._machine.routes) == len(self._machine.sites) * (len(self._machine.sites) - 1):
             return
         holders: dict[str, list[int]] = {}
         for holding in program.holdings:
@@ -85,7 +80,7 @@ class Naive:
         for requirement in program.requirements:
             for site in targets_of(program, requirement):
                 for name in requirement.aggregate:
-                    if not any(holder == site or (holder, site) in self._routes for holder in holders[name]):
+                    if not any(holder == site or (holder, site) in self._machine.routes for holder in holders[name]):
                         raise unreachable(node, self._machine, holders[name][0], site)
 
 

@@ -128,7 +128,7 @@ def _by_site(works: Sequence[Work], times: PlanTimeline, sites: int) -> list[lis
 
 
 def _links(works: Sequence[Work], times: PlanTimeline, machine: Machine) -> tuple[LinkUse, ...]:
-    routes = machine.routes()
+    routes = machine.routes
     latency = machine.transfer_latency_us * MS_PER_US
     carried = [0] * len(machine.resources)
     spans: list[list[tuple[float, float]]] = [[] for _ in machine.resources]

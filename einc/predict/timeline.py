@@ -149,7 +149,7 @@ class _Run:
 
 def _lanes(works: Sequence[Work], machine: Machine) -> dict[tuple[int, int], tuple[int, ...]]:
     """The resources that the transfers of each pair of sites cross."""
-    routes = machine.routes()
+    routes = machine.routes
     pairs = sorted({(work.site, work.target) for work in works if work.kind is Kind.MOVE})
     for source, target in pairs:
         if (source, target) not in routes:

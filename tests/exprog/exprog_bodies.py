@@ -9,7 +9,7 @@ from einc.exprog.program import Action, Holding, Program, Requirement
 def random_body(seed, machine, groups=6, copies=4, pieces=3):
     """All-reduces among random sites along random trees, in pieces, some of which wait for others."""
     draw = random.Random(seed)
-    routes = machine.routes()
+    routes = machine.routes
     count = len(machine.sites)
     holdings, requirements, actions = [], [], []
     for group in range(groups):

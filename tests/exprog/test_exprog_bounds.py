@@ -84,7 +84,7 @@ def test_collectives(name, v100, links, a100, h100):
         certificate = bound(COLLECTIVES[name], machine)
         assert certificate.bound_ms == pytest.approx(expected, abs=0.005)
         assert verify(certificate, COLLECTIVES[name], machine)
-        if machine.routes().keys() >= set(itertools.permutations(ALL, 2)):
+        if machine.routes.keys() >= set(itertools.permutations(ALL, 2)):
             naive = naive_body(COLLECTIVES[name], machine)
             assert certificate.bound_ms <= simulate(naive, machine).completion_ms
 
@@ -360,7 +360,7 @@ def test_flow_is_the_optimal_fractional_multicast(preset, data):
         atoms.append((f"A{k}", holders, targets, data.draw(st.integers(1, 4))))
     assume(any(targets for _, _, targets, _ in atoms))
     program = preamble([(n, h, s * GB) for n, h, _, s in atoms], [(n, t) for n, _, t, _ in atoms if t])
-    pairs = sorted(machine.routes())
+    pairs = sorted(machine.routes)
     flows = [(a, t) for a in range(len(atoms)) for t in atoms[a][2]]
     width = len(pairs)
     columns = 1 + width * (len(atoms) + len(flows))
@@ -370,7 +370,7 @@ def test_flow_is_the_optimal_fractional_multicast(preset, data):
         row[0] = -resource.gbs / 1000
         for a in range(len(atoms)):
             for k, pair in enumerate(pairs):
-                row[1 + a * width + k] = position in machine.routes()[pair]
+                row[1 + a * width + k] = position in machine.routes[pair]
         upper.append(row)
     for f, (a, target) in enumerate(flows):
         start = 1 + width * (len(atoms) + f)

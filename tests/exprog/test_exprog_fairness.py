@@ -21,7 +21,7 @@ def loads(draw):
 
 
 def solve(machine, pairs):
-    routes = machine.routes()
+    routes = machine.routes
     network = Network([resource.gbs for resource in machine.resources])
     for pair in pairs:
         network.add(routes[pair], 2)  # adding and removing leaves no trace

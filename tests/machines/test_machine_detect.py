@@ -25,7 +25,7 @@ def test_known_gpus_get_their_preset_and_others_a_shared_bridge():
     mixed = gpu_machine([("NVIDIA A100-SXM4-40GB", 10, 1555.2), ("Tesla T4", 10, 320.1)])
     assert [site.hbm_gbs for site in mixed.sites] == [1555.2, 320.1]
     assert len(mixed.resources) == 1
-    assert len(mixed.routes()) == 2
+    assert len(mixed.routes) == 2
     alone = gpu_machine([("Tesla T4", 10, 320.1)])
     assert alone.resources == ()
     assert parse_machine(machine_json(alone)) == alone

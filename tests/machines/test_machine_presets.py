@@ -22,7 +22,7 @@ LINKS = [row.split() for row in V100.strip().splitlines()]
 
 def width(machine, pair):
     """Bandwidth of a pair alone, and how many pairs share its narrowest resource."""
-    crossed = [machine.resources[k] for k in machine.routes()[pair]]
+    crossed = [machine.resources[k] for k in machine.routes[pair]]
     narrow = min(crossed, key=lambda resource: resource.gbs)
     return narrow.gbs, len(narrow.pairs)
 
@@ -55,7 +55,7 @@ def test_switched_presets(name, sites, gbs, hbm, gib, f16, f32):
         assert (site.hbm_gbs, site.memory_bytes) == (hbm, gib * 2**30)
         assert dict(site.flops)["f16"] == pytest.approx(f16 * 1e12)
         assert dict(site.flops)["f32"] == pytest.approx(f32 * 1e12)
-    routes = machine.routes()
+    routes = machine.routes
     assert set(routes) == set(itertools.permutations(range(sites), 2))
     for (a, b), (out, into) in routes.items():
         assert machine.resources[out].gbs == machine.resources[into].gbs == gbs
@@ -86,7 +86,7 @@ def test_host_takes_any_number_of_sites_and_shares_one_memory():
     for sites in (1, 2, 3, 72):
         machine = load_machine("host", sites)
         assert len(machine.sites) == sites
-        assert len(machine.routes()) == sites * (sites - 1)
+        assert len(machine.routes) == sites * (sites - 1)
         assert len(machine.resources) == (sites > 1)
         assert parse_machine(machine_json(machine)) == machine
     for sites in (0, -1, 10**9):
@@ -97,7 +97,7 @@ def test_host_takes_any_number_of_sites_and_shares_one_memory():
 def test_a_part_of_a_preset():
     machine = load_machine("dgx-a100", 4)
     assert len(machine.sites) == 4
-    assert len(machine.routes()) == 12
+    assert len(machine.routes) == 12
     with pytest.raises(MachineError, match="has 8 sites, not 9"):
         load_machine("dgx-a100", 9)
 

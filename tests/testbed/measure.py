@@ -34,7 +34,7 @@ def measured_machine(executor: Executor, nominal: Machine, mbits: float) -> Mach
     for group in groups * _TIMES:
         for position, rate in _rates(executor, nominal, group, mbits).items():
             rates[position] = max(rate, rates.get(position, 0.0))
-        latencies.append(_transfer_latency(executor, next(iter(nominal.routes()))))
+        latencies.append(_transfer_latency(executor, next(iter(nominal.routes))))
     transfer_ms = statistics.median(latencies)
     kernel_ms = _addition(executor, len(nominal.sites), _SMALL)
     hbm = 3 * _LARGE / max(1e-3, _addition(executor, len(nominal.sites), _LARGE) - kernel_ms) / 1e6

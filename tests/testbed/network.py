@@ -87,7 +87,7 @@ def network(machine: Machine, mbits: float = 1.0) -> Iterator[Network]:
     """
     require_support()
     resource: dict[tuple[int, int], int] = {}
-    for pair, crossed in machine.routes().items():
+    for pair, crossed in machine.routes.items():
         if len(crossed) != 1:
             raise Unsupported(f"{machine.name}: sites {pair[0]} and {pair[1]} are joined by more than one resource")
         resource[pair] = crossed[0]

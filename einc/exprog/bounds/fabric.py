@@ -39,7 +39,7 @@ class Fabric:
         self.sites = tuple(range(len(machine.sites))) if gpus is None else tuple(sorted(set(gpus)))
         inside = frozenset(self.sites)
         self.everything = mask_of(self.sites)
-        routes = machine.routes()
+        routes = machine.routes
         self.routes = {pair: routes[pair] for pair in sorted(routes) if inside.issuperset(pair)}
         self.capacity = [resource.gbs * BYTES_PER_MS for resource in machine.resources]
         self.names = [resource.name for resource in machine.resources]

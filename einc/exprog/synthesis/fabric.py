@@ -60,7 +60,7 @@ def fabric_of(program: Program, machine: Machine) -> Fabric:
     """The fabric of a machine for a program: its GPUS alone may relay."""
     sites = tuple(sorted(set(range(len(machine.sites)) if program.gpus is None else program.gpus)))
     usable = frozenset(sites)
-    paths = {pair: path for pair, path in machine.routes().items() if usable.issuperset(pair)}
+    paths = {pair: path for pair, path in machine.routes.items() if usable.issuperset(pair)}
     rates = [resource.gbs * _BYTES_PER_MS for resource in machine.resources]
     first_hbm = len(rates)
     rates += [site.hbm_gbs * _BYTES_PER_MS for site in machine.sites]

@@ -55,7 +55,7 @@ def fusion(program: Program, machine: Machine) -> Iterator[Program]:
 
 def introduce_relay(program: Program, machine: Machine) -> Iterator[Program]:
     """`X @ s -> d` becomes `X @ s -> r -> d`. Always valid."""
-    paths = machine.routes()
+    paths = machine.routes
     sites = program.gpus or range(len(machine.sites))
     for action in program.actions:
         for site in action.destinations:
@@ -67,7 +67,7 @@ def introduce_relay(program: Program, machine: Machine) -> Iterator[Program]:
 
 def eliminate_relay(program: Program, machine: Machine) -> Iterator[Program]:
     """`X @ s -> r -> d` becomes `X @ s -> d`: valid where nobody else needs X at r."""
-    paths = machine.routes()
+    paths = machine.routes
     for one, other in itertools.permutations(program.actions, 2):
         if one.aggregate == other.aggregate and other.source in one.destinations:
             ends = tuple(sorted({*one.destinations, *other.destinations} - {other.source, one.source}))
@@ -102,7 +102,7 @@ def pull_up(program: Program, machine: Machine) -> Iterator[Program]:
 
 def substitute_source(program: Program, machine: Machine) -> Iterator[Program]:
     """A transfer of X to d draws from another site that has X: valid where X gets to that site without it."""
-    paths = machine.routes()
+    paths = machine.routes
     at: dict[Aggregate, list[int]] = {}
     for aggregate, site in sorted(closure(program)):
         at.setdefault(aggregate, []).append(site)
