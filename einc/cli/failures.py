@@ -61,7 +61,7 @@ def report(error: BaseException, *, debug: bool, as_json: bool) -> int:
     if debug:
         output.note("".join(traceback.format_exception(error)).rstrip())
     if failure.text:
-        output.note(failure.text)
+        output.note(_harmless(failure.text))
     # Standard output may be what failed; then there is nowhere left to say so.
     with contextlib.suppress(EincError, OSError):
         if as_json and not isinstance(error, BrokenPipeError):
@@ -114,6 +114,12 @@ def _expected(error: EincError | RuntimeFault) -> Failure:
 
 def _prefixed(text: str) -> str:
     return text if text.startswith("einc: ") else f"einc: {text}"
+
+
+def _harmless(text: str) -> str:
+    """The text without characters that a terminal would take for commands; lines of models and names of files may
+    have them."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
 def _path(error: click.UsageError) -> str:

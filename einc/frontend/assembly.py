@@ -52,6 +52,7 @@ class Assembly:
     def declare(self, kind: TensorKind, name: str, desc: TensorDesc, stored: str | None, span: SourceSpan) -> Tensor:
         """Adds an input or weight whose name is new."""
         self._check_size(desc, span)
+        self._check_name(name, span)
         self._declared.add(name)
         if kind is TensorKind.INPUT:
             return Tensor(self._builder.input(name, desc, span), desc)
@@ -129,6 +130,8 @@ class Assembly:
             self._check_size(desc, span)
         parts = [self._part() for _ in operator.outputs[len(wishes) :]]
         wishes = (*wishes[: len(operator.outputs)], *parts)
+        for wish in wishes:
+            self._check_name(wish, span)
         names = self._builder.apply(operator, [tensor.name for tensor in inputs], wishes, span)
         tensors = tuple(Tensor(name, desc) for name, desc in zip(names, operator.outputs, strict=True))
         return tensors[0] if len(tensors) == 1 else Several(tensors, first_alone=True)
@@ -149,6 +152,14 @@ class Assembly:
             raise self._findings.fail(message, span)
         if math.prod(desc.shape) * desc.dtype.itemsize >= limits.INTEGER:
             raise self._findings.fail(f"this tensor is too large: {desc} has 2**63 bytes or more", span)
+
+    def _check_name(self, name: str, span: SourceSpan) -> None:
+        if len(name) > limits.FULL_NAME_CHARACTERS:
+            message = (
+                f"with the names of the blocks around it, this has a name of {len(name):,} characters; "
+                f"at most {limits.FULL_NAME_CHARACTERS:,} are allowed"
+            )
+            raise self._findings.fail(message, span)
 
 
 _DTYPES = frozenset(dtype.value for dtype in DType)

@@ -25,6 +25,9 @@ INTEGER: Final = 1 << 63
 LIST_ITEMS: Final = 100_000
 """Longest list that a parameter expression may build."""
 
+FULL_NAME_CHARACTERS: Final = 1_000
+"""Longest name of a tensor in the graph, those of the blocks around it included; and of a weight in its file."""
+
 STRING_CHARACTERS: Final = 10_000
 """Longest string that a parameter expression may build."""
 

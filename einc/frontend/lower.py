@@ -158,8 +158,12 @@ class Lowering:
             return str(value)
 
         filled = re.sub(r"\{([^{}]*)\}", fill, str(literal.value))
-        if len(filled) > limits.STRING_CHARACTERS:
-            raise self._findings.fail(f"this name has more than {limits.STRING_CHARACTERS:,} characters", literal.span)
+        if len(filled) > limits.FULL_NAME_CHARACTERS:
+            message = f"this name has more than {limits.FULL_NAME_CHARACTERS:,} characters"
+            raise self._findings.fail(message, literal.span)
+        if not filled or not filled.isprintable():
+            message = "the name of a stored tensor is not empty, and has printable characters only"
+            raise self._findings.fail(message, literal.span)
         return filled
 
     # -- values --

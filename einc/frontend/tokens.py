@@ -106,4 +106,4 @@ def fault(token: Lexeme) -> tuple[str, str | None] | None:
 def shown(token: str) -> str:
     """A token as an error shows it: short, printable and in quotes."""
     text = token if len(token) <= 40 else token[:37] + "..."
-    return f"'{text}'" if text.isprintable() else repr(text)
+    return f"'{text}'" if text.isprintable() else repr(str(text))

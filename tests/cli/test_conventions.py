@@ -139,6 +139,16 @@ def test_a_json_error_lists_all_findings(capsys: pytest.CaptureFixture[str]) -> 
     assert "    y = zz\n        ^\n" in err
 
 
+def test_no_error_hands_the_terminal_commands(einc: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "\x1b[2J.ein"
+    path.write_text("model m\ndim n = 4  \x1b]0;title\x07 = \n")
+    for arguments in (("check", path), ("check", tmp_path / "\x1b[3J"), ("\x1b[0m",), ("machine", "show", path)):
+        result = einc(*arguments)
+        assert result.code in (2, 65)
+        assert result.err.replace("\n", "").isprintable()
+    assert "dim n = 4  ?]0;title? = " in einc("check", path).err
+
+
 def test_a_check_that_did_not_hold_keeps_its_document(capsys: pytest.CaptureFixture[str]) -> None:
     error = failures.ComparisonFailed("not equal", {"max_abs_error": 2.0})
     assert failures.report(error, debug=False, as_json=True) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,20 @@ def messages(text: str, **options: object) -> list[str]:
     with pytest.raises(ModelError) as caught:
         build(text, "m.ein", **options)  # type: ignore[arg-type]
     return [f"{d.span.line if d.span else 0}: {d.message}" for d in caught.value.diagnostics]
+
+
+def test_an_unknown_character_is_shown_as_text() -> None:
+    assert messages("dim n = 4\x1a\n") == ["1: unexpected character '\\x1a'"]
+
+
+def test_what_no_plan_can_hold_is_no_name() -> None:
+    """Plans have printable names of at most 1024 characters."""
+    head = "dim n = 2\ninput x : f32[n]\n"
+    for stored in ("\x1b[31m", "", "w" * 1001, "{i}" * 600):
+        text = head + f'repeat 11 as i {{ weight w : f32[n] from "{stored}"; x = x + w }}\noutput y = x'
+        assert all("name" in message and message.startswith("3: ") for message in messages(text))
+    names = [f"{'b' * 98}{k:02}" for k in range(12)]
+    calls = [f"block {a}(x) {{ return {b}(x) }}\n" for a, b in itertools.pairwise(names)]
+    for body in ("weight w : f32[n]; return x + w", "return relu(softmax(x))"):
+        text = head + "".join(calls) + f"block {names[-1]}(x) {{ {body} }}\noutput y = {names[0]}(x)"
+        assert all("a name of 1,2" in message for message in messages(text))
