@@ -14,18 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runtime.bundle import Attribute, Block
-from runtime.dtypes import Array, compute, storage
-from runtime.errors import PlanFault
+from runtime.dtypes import Array, storage
 from runtime.kernels import gemm, indices
-from runtime.kernels.base import dtype_name, factor, single, text
+from runtime.kernels.base import dtype_name
+from runtime.kernels.contract_signature import Contraction, Names
 from runtime.kernels.gemm import Axis, Matrix
 from runtime.kernels.triton_map import plan_map
 from runtime.kernels.triton_reduce import plan_reduce
 from runtime.kernels.triton_source import Plan, ScratchPlan, Step, address
 
-Names = tuple[str, ...]
-
-NAMES = ("equation", "scale")
 MIN_GROUP = 16
 """Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
 
@@ -61,29 +58,18 @@ def plan_contract(
     output_blocks: Sequence[Block],
 ) -> Plan:
     """Raises PlanFault for what is no contraction."""
-    output = single(outputs)
-    source, scale = text(attributes, NAMES, "equation"), factor(attributes, NAMES)
-    equation = indices.parse(source)
-    joined = indices.join(equation, inputs, output)
-    known = {name for names in joined.inputs for name in names}
-    for name in equation.output:
-        if name not in known:
-            raise PlanFault(f"index '{name}' of a contraction's result is in none of its operands")
-    kinds = sorted({compute(dtype_name(array)) for array in (*inputs, output)})
-    if len(kinds) != 1 or kinds == ["bool"]:
-        raise PlanFault(f"a contraction of {' and '.join(kinds)} is not defined")
-    if scale != 1 and kinds[0] not in ("f32", "f64"):
-        raise PlanFault(f"a contraction of {kinds[0]} has no scale")
-    program: dict[str, Attribute] = {"program": indices.product_program(len(inputs), scale), "indices": source}
-    if known == set(equation.output):  # nothing is summed
-        return plan_map(program, inputs, outputs, input_blocks, output_blocks)
+    call = Contraction.parse(attributes, inputs, outputs)
+    if not call.sums:
+        return plan_map(call.program, inputs, outputs, input_blocks, output_blocks)
+    joined = call.joined
     operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
-    lone = any(name not in equation.output and sum(name in names for names in joined.inputs) == 1 for name in known)
-    if len(operands) > 1 and not lone and kinds[0] in ("f32", "f64"):
-        lowering = _Lowering(joined.extents, kinds[0], scale)
-        if lowering.plan(operands, Operand(equation.output, output)):
+    summed = joined.extents.keys() - set(call.output)
+    lone = any(sum(name in names for names in joined.inputs) == 1 for name in summed)
+    if len(operands) > 1 and not lone and call.kind in ("f32", "f64"):
+        lowering = _Lowering(joined.extents, call.kind, call.scale)
+        if lowering.plan(operands, Operand(call.output, call.result)):
             return Plan(tuple(lowering.steps), lowering.scratch.size)
-    return plan_reduce({**program, "aggregation": "sum"}, inputs, outputs, input_blocks, output_blocks)
+    return plan_reduce({**call.program, "aggregation": "sum"}, inputs, outputs, input_blocks, output_blocks)
 
 
 class _Lowering:

@@ -19,20 +19,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from runtime.bundle import Attribute, Block
-from runtime.dtypes import Array, DType, compute, storage
-from runtime.errors import PlanFault
+from runtime.dtypes import Array, DType, storage
 from runtime.kernels import blas, indices, packs
-from runtime.kernels.base import Builder, Kernel, Run, ScratchPlan, dtype_name, factor, single, text
+from runtime.kernels.base import Builder, Kernel, Run, ScratchPlan
+from runtime.kernels.contract_signature import Contraction, Names
 from runtime.kernels.numpy_map import build_map
 from runtime.kernels.packing import packing
 from runtime.kernels.pieces import Resolved, runner
 
-Names = tuple[str, ...]
 Move = Callable[[Array, Array], Resolved]
 """What copies one array to another of its shape, rounding or widening floats."""
 Take = Callable[[Sequence[int], DType], Array]
 
-_NAMES = ("equation", "scale")
 MIN_GROUP = 16
 """Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
 NARROW, DEEP = 256, 192
@@ -73,41 +71,29 @@ def contraction(
 
     With `add` its result is added to what the output holds; raises CannotAdd where it cannot be.
     """
-    output = single(outputs)
-    source, scale = text(attributes, _NAMES, "equation"), factor(attributes, _NAMES)
-    equation = indices.parse(source)
-    joined = indices.join(equation, inputs, output)
-    known = {name for names in joined.inputs for name in names}
-    for name in equation.output:
-        if name not in known:
-            raise PlanFault(f"index '{name}' of a contraction's result is in none of its operands")
-    kinds = sorted({compute(dtype_name(array)) for array in (*inputs, output)})
-    if len(kinds) != 1 or kinds == ["bool"]:
-        raise PlanFault(f"a contraction of {' and '.join(kinds)} is not defined")
-    if scale != 1 and storage(kinds[0]).kind != "f":
-        raise PlanFault(f"a contraction of {kinds[0]} has no scale")
-    if known == set(equation.output):  # nothing is summed
+    call = Contraction.parse(attributes, inputs, outputs)
+    if not call.sums:
         if add:
             raise CannotAdd
-        product: dict[str, Attribute] = {"program": indices.product_program(len(inputs), scale), "indices": source}
-        return multiply(product, inputs, outputs, *blocks)
+        return multiply(call.program, inputs, outputs, *blocks)
 
+    joined = call.joined
     operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
-    dtype = storage("i64" if kinds == ["i32"] else kinds[0])
+    dtype = storage("i64" if call.kind == "i32" else call.kind)
     scratch = ScratchPlan()
 
     def measured(shape: Sequence[int], dtype: DType) -> Array:
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
 
-    result = Operand(equation.output, output)
-    measuring = _Contraction(joined.extents, dtype, measured, move, add, scale)
+    result = Operand(call.output, call.result)
+    measuring = _Contraction(joined.extents, dtype, measured, move, add, call.scale)
     measuring.plan(operands, result)
 
     def bind(memory: Array) -> Run:
         carved = ScratchPlan()
         taken = _Contraction(
-            joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move, add, scale
+            joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move, add, call.scale
         )
         return runner(taken.plan(operands, result))
 
