@@ -55,10 +55,6 @@ class Append(MappedOperator):
     new_lens: tuple[int, ...]
 
     @property
-    def title(self) -> str:
-        return "append"
-
-    @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         return (self.cache, self.new, self.positions)
 
@@ -83,10 +79,6 @@ class Append(MappedOperator):
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
         return (tuple(map(DimMap, unique(self.cache.dims))),)
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return ("sum",)
 
     @property
     def kernel(self) -> KernelCall:

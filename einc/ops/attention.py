@@ -59,10 +59,6 @@ class Attention(Operator):
     window: int
 
     @property
-    def title(self) -> str:
-        return "attention"
-
-    @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         known = {"mask": self.mask, "positions": self.positions}
         given = (known[name] for name in self.extras)

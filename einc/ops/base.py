@@ -70,9 +70,9 @@ class Operator(ABC):
     """The name under which `ops.registry` restores it from a bundle."""
 
     @property
-    @abstractmethod
     def title(self) -> str:
-        """What a reader calls it: `matmul`, `relu`, `silu+mul`."""
+        """What a reader calls it: `softmax`, `matmul`, `silu+mul`."""
+        return self.family
 
     @property
     @abstractmethod
@@ -100,9 +100,12 @@ class Operator(ABC):
         """
 
     @property
-    @abstractmethod
     def aggregations(self) -> tuple[str, ...]:
-        """Per output, the name of the operation that combines partial blocks: sum, max, min, prod, or its merge's."""
+        """Per output, the name of the operation that combines partial blocks: sum, max, min, prod, or its merge's.
+
+        Sums, also where no block is partial.
+        """
+        return ("sum",) * len(self.outputs)
 
     @property
     def merges(self) -> tuple[Merge, ...]:

@@ -18,6 +18,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, no_others, positions, tensors, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.literals import dimension
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -43,10 +44,6 @@ class Concat(MappedOperator):
     parts: tuple[TensorDesc, ...]
     axis: int
     into: str
-
-    @property
-    def title(self) -> str:
-        return "concat"
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
@@ -78,10 +75,6 @@ class Concat(MappedOperator):
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
         return (tuple(map(DimMap, unique(self.outputs[0].dims))),)
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return ("sum",)
 
     @property
     def kernel(self) -> KernelCall:
@@ -121,8 +114,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
 
 def _concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Operator:
     first = parts[0]
-    if not isinstance(into, str) or not into:
-        raise OperatorError(f"concat: 'into' must be a name in quotes, not {into!r}", argument="into")
+    into = dimension("concat", "into", into)
     if into in first.dims[:axis] + first.dims[axis + 1 :]:
         raise OperatorError(f"concat: {first} has another dimension '{into}'", argument="into")
     for position, part in enumerate(parts):

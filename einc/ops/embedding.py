@@ -34,10 +34,6 @@ class Embedding(MappedOperator):
     table: TensorDesc
 
     @property
-    def title(self) -> str:
-        return "embedding"
-
-    @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         return (self.ids, self.table)
 
@@ -64,10 +60,6 @@ class Embedding(MappedOperator):
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
         *ids, _, columns = map(DimMap, self._names)
         return ((*ids, columns),)
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return ("sum",)
 
     @property
     def kernel(self) -> KernelCall:

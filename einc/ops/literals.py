@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from einc.errors import OperatorError
 from einc.ops.base import Attributes
 
+MOST_CHARACTERS = 100
+"""Of the name of a dimension."""
+
 
 def real(name: str, attributes: Attributes, key: str, default: float | None = None, *, above: float) -> float:
     """The finite number given for `key`, greater than `above`; required where there is no default."""
@@ -26,6 +29,14 @@ def word(name: str, attributes: Attributes, key: str, choices: Sequence[str]) ->
     raise OperatorError(
         f"{name}: '{key}' must be one of {', '.join(map(repr, choices))}, not {shown(value)}", argument=key
     )
+
+
+def dimension(name: str, key: str, value: object) -> str:
+    """The name of a new dimension."""
+    if isinstance(value, str) and value.isidentifier() and len(value) <= MOST_CHARACTERS:
+        return value
+    hint = f"up to {MOST_CHARACTERS} letters, digits and _"
+    raise OperatorError(f"{name}: '{key}' must be a name in quotes, not {shown(value)}", argument=key, hint=hint)
 
 
 def lengths(name: str, attributes: Attributes, key: str, total: int, dim: str) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, no_others, tensors, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.literals import ends, lengths
+from einc.ops.literals import dimension, ends, lengths
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -50,10 +50,6 @@ class MeanPool(MappedOperator):
     into: str
 
     @property
-    def title(self) -> str:
-        return "meanpool"
-
-    @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         return (self.tensor, self.mask)
 
@@ -81,10 +77,6 @@ class MeanPool(MappedOperator):
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
         tokens, columns = unique(self.tensor.dims)
         return ((_Sequences(tokens, ends=ends(self.seq_lens)), DimMap(columns)),)
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return ("sum",)
 
     @property
     def kernel(self) -> KernelCall:
@@ -125,7 +117,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
         raise OperatorError(
             f"meanpool: the mask is {mask}, expected bool[{tokens}={tensor.shape[0]}], true for what counts", argument=1
         )
-    into = attributes.get("into", SEQUENCES)
-    if not isinstance(into, str) or not into or into == columns:
+    into = dimension("meanpool", "into", attributes.get("into", SEQUENCES))
+    if into == columns:
         raise OperatorError(f"meanpool: 'into' must be a name other than '{columns}', not {into!r}", argument="into")
     return MeanPool(tensor, mask, lengths("meanpool", attributes, "seq_lens", tensor.shape[0], tokens), into)

@@ -65,10 +65,6 @@ class Norm(MappedOperator):
         return ((*map(DimMap, unique(self.operands[0].dims)[:-1]), DimMap()),)
 
     @property
-    def aggregations(self) -> tuple[str, ...]:
-        return ("sum",)
-
-    @property
     def kernel(self) -> KernelCall:
         return KernelCall(self.kind, (("eps", self.eps),))
 

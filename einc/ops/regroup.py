@@ -47,10 +47,6 @@ class Regroup(MappedOperator):
     shape: tuple[int, ...]
 
     @property
-    def title(self) -> str:
-        return "regroup"
-
-    @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         return (self.tensor,)
 
@@ -78,10 +74,6 @@ class Regroup(MappedOperator):
         cuts = _cuts(self.tensor.shape, self.shape)
         led = {cut.new: DimMap(n, cut.new_scale) for n, cut in zip(self._names(cuts), cuts, strict=True)}
         return (tuple(led.get(at, DimMap()) for at in range(len(self.shape))),)
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return ("sum",)
 
     @property
     def kernel(self) -> KernelCall:

@@ -81,10 +81,6 @@ class Rope(MappedOperator):
     seq_lens: tuple[int, ...]
 
     @property
-    def title(self) -> str:
-        return "rope"
-
-    @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         return (self.tensor,) if self.positions is None else (self.tensor, self.positions)
 
@@ -109,10 +105,6 @@ class Rope(MappedOperator):
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
         return ((*map(DimMap, unique(self.tensor.dims)[:-1]), DimMap()),)
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return ("sum",)
 
     @property
     def kernel(self) -> KernelCall:

@@ -20,7 +20,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, no_others, one_tensor, positions, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Merge, Operator
-from einc.ops.literals import shown
+from einc.ops.literals import dimension, shown
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -39,10 +39,6 @@ class _Selection(MappedOperator):
 
     tensor: TensorDesc
     axis: int
-
-    @property
-    def title(self) -> str:
-        return self.family
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
@@ -175,9 +171,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     count, into = arguments[1], attributes.get("into", INTO)
     if isinstance(count, TensorDesc) or not isinstance(count, int) or isinstance(count, bool):
         raise OperatorError("topk: how many elements to find must be an integer", argument=1)
-    if not isinstance(into, str):
-        raise OperatorError(f"topk: 'into' must be a name in quotes, not {shown(into)}", argument="into")
-    return _topk(tensor, _axis(name, tensor, over, attributes), count, into)
+    return _topk(tensor, _axis(name, tensor, over, attributes), count, dimension("topk", "into", into))
 
 
 def _axis(name: str, tensor: TensorDesc, over: Sequence[str], attributes: Attributes) -> int:
@@ -203,10 +197,9 @@ def restore_topk(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Oper
         or not isinstance(count, int)
         or isinstance(axis, bool)
         or isinstance(count, bool)
-        or not isinstance(into, str)
     ):
         raise OperatorError("topk has one input and the attributes axis, count and into")
-    return _topk(inputs[0], axis, count, into)
+    return _topk(inputs[0], axis, count, dimension("topk", "into", into))
 
 
 def _argmax(tensor: TensorDesc, axis: int) -> Operator:

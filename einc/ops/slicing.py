@@ -31,10 +31,6 @@ class Slice(MappedOperator):
     stops: tuple[int, ...]
 
     @property
-    def title(self) -> str:
-        return "slice"
-
-    @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         return (self.tensor,)
 
@@ -59,10 +55,6 @@ class Slice(MappedOperator):
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
         return (tuple(map(DimMap, unique(self.tensor.dims))),)
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return ("sum",)
 
     @property
     def kernel(self) -> KernelCall:

@@ -29,10 +29,6 @@ class Softmax(MappedOperator):
     axis: int
 
     @property
-    def title(self) -> str:
-        return "softmax"
-
-    @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         return (self.tensor,)
 
@@ -57,10 +53,6 @@ class Softmax(MappedOperator):
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
         return self.input_maps
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return ("sum",)
 
     @property
     def kernel(self) -> KernelCall:
