@@ -29,6 +29,7 @@ _MODEL = re.compile(
     r"\s*GPU ([0-9]{1,4}): (.{1,80}?) \(UUID|\|\s+([0-9]{1,4})\s{1,3}((?:NVIDIA|Tesla)\s.{1,60}?)\s{2,}"
 )
 _COLUMNS = 4 * MAX_SITES
+_WORDS = _COLUMNS + 2  # of a line: its name, what its columns hold, and a word too many
 _LINES = 20_000
 
 
@@ -40,7 +41,7 @@ class _Word:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line without its escape sequences, split at white space; `number` counts from 1."""
+    """A line without its escape sequences, its first words; `number` counts from 1."""
 
     text: str
     number: int
@@ -102,8 +103,10 @@ def read_smi(text: str, where: str) -> Topology:
 
 def _line(text: str, number: int) -> _Line:
     clean = _ESCAPE.sub("", text).replace("\t", "    ")
-    clean = "".join(char if char.isprintable() else " " for char in clean)
-    return _Line(clean, number, tuple(_Word(found[0], found.start()) for found in re.finditer(r"\S+", clean)))
+    if not clean.isprintable():
+        clean = "".join(char if char.isprintable() else " " for char in clean)
+    words = itertools.islice(re.finditer(r"\S+", clean), _WORDS)
+    return _Line(clean, number, tuple(_Word(found[0], found.start()) for found in words))
 
 
 def _header(lines: Sequence[_Line]) -> int | None:
