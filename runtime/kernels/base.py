@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -87,6 +87,11 @@ class ScratchArray:
 
     def of(self, memory: Array) -> Array:
         return np.ndarray(self.shape, self.dtype, memory.data, self.offset)
+
+
+def store(source: Any, target: Any) -> None:
+    """Copies one array to another of its shape, rounding or widening."""
+    np.copyto(target, source, casting="unsafe")
 
 
 def dtype_name(array: Array) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from runtime.dtypes import DType, compute, storage
+from runtime.kernels.base import store
 from runtime.kernels.program import CAST, Constant, Input, Operand, Typed
 
 Breadth = frozenset[int]
@@ -84,10 +85,6 @@ def lower(steps: Sequence[Typed], inputs: Sequence[str], breadths: Sequence[Brea
     return allocate(expansion.calls, expansion.finish(output))
 
 
-def _store(source: Any, target: Any) -> None:
-    np.copyto(target, source, casting="unsafe")
-
-
 def _maximum(one: Any, other: Any, target: Any) -> None:
     np.maximum(one, other, out=target)  # its third positional argument is not an output
 
@@ -139,7 +136,7 @@ class _Expansion:
         if step.function == "copy":
             self.results.append(arguments[0])
         elif step.function.startswith(CAST):
-            rounded = self.call(_store, storage(step.function[len(CAST) :]), arguments[0])
+            rounded = self.call(store, storage(step.function[len(CAST) :]), arguments[0])
             self.results.append(self._converted(rounded, dtype))
         elif step.function in _UFUNCS:
             self.results.append(self.call(_UFUNCS[step.function], dtype, *arguments))
@@ -150,8 +147,8 @@ class _Expansion:
         """The program's value; with `output`, the last call writes the result."""
         value = self.results[-1]
         if output is None:
-            return value if not isinstance(value, Scalar) else self.call(_store, value.dtype, value)
-        if self.calls and self.calls[-1].target == value and self.calls[-1].function is _store:
+            return value if not isinstance(value, Scalar) else self.call(store, value.dtype, value)
+        if self.calls and self.calls[-1].target == value and self.calls[-1].function is store:
             narrow = self.calls[-1].arguments[0]
             if isinstance(narrow, Value) and narrow.dtype == output:  # a cast to what the result stores anyway
                 self.calls.pop()
@@ -159,7 +156,7 @@ class _Expansion:
         if self.calls and self.calls[-1].target == value and isinstance(value, Value) and value.dtype == output:
             self.calls[-1] = Call(self.calls[-1].function, self.calls[-1].arguments, Result())
         else:
-            self.calls.append(Call(_store, (value,), Result()))
+            self.calls.append(Call(store, (value,), Result()))
         return Result()
 
     def call(self, function: Callable[..., Any], dtype: DType, *arguments: Place) -> Value:
@@ -174,7 +171,7 @@ class _Expansion:
         return value
 
     def _converted(self, value: Value, dtype: DType) -> Place:
-        return value if value.dtype == dtype else self.call(_store, dtype, value)
+        return value if value.dtype == dtype else self.call(store, dtype, value)
 
     def _operand(self, operand: Operand, kind: str) -> Place:
         if isinstance(operand, Constant):
@@ -187,7 +184,7 @@ class _Expansion:
         if compute(stored) == stored:
             return Source(operand.position)
         if operand.position not in self.loaded:
-            wide = self.call(_store, storage(compute(stored)), Source(operand.position))
+            wide = self.call(store, storage(compute(stored)), Source(operand.position))
             self.loaded[operand.position] = wide
         return self.loaded[operand.position]
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, name_of
-from runtime.kernels import indices, native, program
-from runtime.kernels.base import Kernel, dtype_name, single, text
+from runtime.kernels import native, program
+from runtime.kernels.base import Kernel, dtype_name, single, store
 from runtime.kernels.numpy_map import build_map as build_in_numpy
+from runtime.kernels.numpy_map import parse_map
 from runtime.kernels.pieces import Resolved, merged
 
 _KINDS = frozenset({"f32", "f16", "bf16", "bool"})
@@ -34,13 +33,8 @@ def build_map(
     output = single(outputs)
     if not {name_of(x.dtype) for x in (*inputs, output)} <= _KINDS or not native.worthwhile(output.size):
         return reference
-    equation = indices.parse(text(attributes, ("program", "indices"), "indices"))
-    joined = indices.join(equation, inputs, output)
+    steps, views = parse_map(attributes, inputs, output)
     names = tuple(dtype_name(array) for array in (*inputs, output))
-    steps = program.infer(
-        program.parse(text(attributes, ("program", "indices"), "program"), len(inputs)), names[:-1], names[-1]
-    )
-    views = [indices.aligned(v, n, equation.output) for v, n in zip(joined.views, joined.inputs, strict=True)]
     run = prepared(steps, names, [*views, output])
     if run is None:
         return reference
@@ -76,7 +70,7 @@ def move(source: Array, target: Array) -> Resolved:
         run = prepared(steps, names, [source, target])
         if run is not None:
             return run, []
-    return _store, [source, target]
+    return store, [source, target]
 
 
 @native.code
@@ -97,7 +91,3 @@ def _function(steps: tuple[program.Typed, ...], names: tuple[str, ...], lone: tu
 
         e.sweep(count, body)
     return e.finish()
-
-
-def _store(source: Array, target: Array) -> None:
-    np.copyto(target, source, casting="unsafe")

@@ -14,15 +14,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, DType, storage
 from runtime.kernels import blas, indices, packs
-from runtime.kernels.base import Builder, Kernel, Run, ScratchPlan
+from runtime.kernels.base import Builder, Kernel, Run, ScratchPlan, store
 from runtime.kernels.contract_signature import Contraction, Names
+from runtime.kernels.matrices import Operand, blas_ready, grouped, mergeable
 from runtime.kernels.numpy_map import build_map
 from runtime.kernels.packing import packing
 from runtime.kernels.pieces import Resolved, runner
@@ -35,13 +35,6 @@ MIN_GROUP = 16
 """Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
 NARROW, DEEP = 256, 192
 """The same where the copy is only of the result, and each of its elements is a sum of `DEEP` products or more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    names: Names
-    array: Array
-
 
 Factor = tuple[Operand, Names, Names, Names]
 """An operand of a matrix product, and its indices that are batches, rows and columns."""
@@ -98,16 +91,6 @@ def contraction(
         return runner(taken.plan(operands, result))
 
     return Kernel(bind, scratch.size, math.prod(joined.extents.values()) / 20, tuple(measuring.packs))
-
-
-def build_added_contract(
-    attributes: Mapping[str, Attribute], inputs: Sequence[Array], outputs: Sequence[Array]
-) -> Kernel | None:
-    """The kernel that adds its result to what the output holds, rounded in the output's type, if there is one."""
-    try:
-        return contraction(attributes, inputs, outputs, ((), ()), build_map, _move, add=True)
-    except CannotAdd:
-        return None
 
 
 class CannotAdd(Exception):
@@ -189,24 +172,24 @@ class _Contraction:
                 raise CannotAdd
             self._multiply(a, b, c)
             return
-        if not _mergeable(b, summed):
+        if not mergeable(b, summed):
             alternative = tuple(name for name in b.names if name in summed)
-            summed = alternative if _mergeable(a, alternative) or not _mergeable(a, summed) else summed
+            summed = alternative if mergeable(a, alternative) or not mergeable(a, summed) else summed
         deep = math.prod(self._shape(summed)) >= DEEP
         loose_rows, rows = self._split(rows, a, c, deep)
         loose_columns, columns = self._split(columns, b, c, deep)
         batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
         written = c.array.dtype == self.dtype and not (adds and self.scale != 1)
-        if written and all(_mergeable(c, group) for group in (rows, columns)):
-            target = _grouped(c, batch, rows, columns)
-            if _blas_ready(target):
+        if written and all(mergeable(c, group) for group in (rows, columns)):
+            target = grouped(c, batch, rows, columns)
+            if blas_ready(target):
                 self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=adds)
                 self._scale(c.array, c)
                 return
         if adds and c.array.dtype != self.dtype:
             raise CannotAdd
         temporary = Operand((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
-        target = _grouped(temporary, batch, rows, columns)
+        target = grouped(temporary, batch, rows, columns)
         self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=False)
         self._scale(temporary.array, c)
         if adds:
@@ -251,9 +234,9 @@ class _Contraction:
     def _split(self, group: Names, operand: Operand, result: Operand, deep: bool) -> tuple[Names, Names]:
         """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""
         start = 0
-        while not (_mergeable(operand, group[start:]) and _mergeable(result, group[start:])):
+        while not (mergeable(operand, group[start:]) and mergeable(result, group[start:])):
             start += 1
-        least = NARROW if deep and _mergeable(operand, group) else MIN_GROUP
+        least = NARROW if deep and mergeable(operand, group) else MIN_GROUP
         large_enough = min(least, math.prod(self._shape(group)))
         return (group[:start], group[start:]) if math.prod(self._shape(group[start:])) >= large_enough else ((), group)
 
@@ -261,12 +244,12 @@ class _Contraction:
         """A stack of matrices (batch..., first, second) in the compute type, with extent 1 for absent batch indices."""
         same = operand.array.dtype == self.dtype
         dense = operand if same else Operand(operand.names, np.empty(operand.array.shape, self.dtype))
-        if _mergeable(dense, first) and _mergeable(dense, second):
-            view = _grouped(dense, batch, first, second)
-            if _blas_ready(view):  # a copy that only converts keeps its order
-                return view if same else _grouped(self._copied(operand.names, operand.array), batch, first, second)
+        if mergeable(dense, first) and mergeable(dense, second):
+            view = grouped(dense, batch, first, second)
+            if blas_ready(view):  # a copy that only converts keeps its order
+                return view if same else grouped(self._copied(operand.names, operand.array), batch, first, second)
         order = tuple(name for name in (*batch, *first, *second) if name in operand.names)
-        return _grouped(self._copied(order, indices.aligned(operand.array, operand.names, order)), batch, first, second)
+        return grouped(self._copied(order, indices.aligned(operand.array, operand.names, order)), batch, first, second)
 
     def _copied(self, names: Names, array: Array) -> Operand:
         copy = self.take(array.shape, self.dtype)
@@ -296,52 +279,4 @@ class _Contraction:
 
 
 def _move(source: Array, target: Array) -> Resolved:
-    return _store, [source, target]
-
-
-def _store(source: Array, target: Array) -> None:
-    np.copyto(target, source, casting="unsafe")
-
-
-def _dimensions(operand: Operand, group: Names) -> list[tuple[int, int]]:
-    """Extents and byte strides of a group's indices, without those of extent 1."""
-    places = [operand.names.index(name) for name in group]
-    array = operand.array
-    return [(array.shape[p], array.strides[p]) for p in places if array.shape[p] != 1]
-
-
-def _mergeable(operand: Operand, group: Names) -> bool:
-    """Whether the group can be walked with one stride."""
-    dimensions = _dimensions(operand, group)
-    return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dimensions))
-
-
-def _grouped(operand: Operand, batch: Names, first: Names, second: Names) -> Array:
-    """The array as (batch..., first, second). A dimension of extent 1 gets the stride that matrices have."""
-    array = operand.array
-    lone = {name: (1, 0) for name in batch if name not in operand.names}
-    places = {name: (array.shape[p], array.strides[p]) for p, name in enumerate(operand.names)}
-    dimensions = [(lone | places)[name] for name in batch]
-    groups = [_dimensions(operand, group) for group in (first, second)]
-    extents = [math.prod(extent for extent, _ in group) for group in groups]
-    strides = [group[-1][1] if group else None for group in groups]
-    column = strides[1] if strides[1] is not None else array.itemsize
-    if strides[1] is None and strides[0] == array.itemsize:
-        column = extents[0] * array.itemsize
-    row = strides[0] if strides[0] is not None else max(column * extents[1], array.itemsize)
-    if strides[0] is None and column != array.itemsize:
-        row = array.itemsize  # one strided row is a matrix in column order
-    shape = [extent for extent, _ in dimensions] + extents
-    steps = [stride for _, stride in dimensions] + [row, column]
-    return np.lib.stride_tricks.as_strided(array, shape, steps)
-
-
-def _blas_ready(array: Array) -> bool:
-    """Whether BLAS can walk the matrices: unit stride along one dimension, no overlap along the other."""
-    if array.dtype.kind != "f":
-        return True  # integers have no BLAS anyway
-    (rows, columns), (row, column) = array.shape[-2:], array.strides[-2:]
-    size = array.itemsize
-    by_rows = column == size and row % size == 0 and row >= columns * size
-    by_columns = row == size and column % size == 0 and column >= rows * size
-    return by_rows or by_columns
+    return store, [source, target]

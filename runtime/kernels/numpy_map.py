@@ -30,18 +30,10 @@ def build_map(
     input_blocks: Sequence[Block],
     output_blocks: Sequence[Block],
 ) -> Kernel:
-    allowed = ("program", "indices")
     output = single(outputs)
-    equation = indices.parse(text(attributes, allowed, "indices"))
-    joined = indices.join(equation, inputs, output)
-    missing = sorted(set(joined.extents) - set(equation.output))
-    if missing:
-        raise PlanFault(f"a map's result lacks the index '{missing[0]}'; a reduce would aggregate over it")
-    names = [dtype_name(array) for array in inputs]
-    steps = program.infer(program.parse(text(attributes, allowed, "program"), len(inputs)), names, dtype_name(output))
-
-    views = [indices.aligned(v, n, equation.output) for v, n in zip(joined.views, joined.inputs, strict=True)]
+    steps, views = parse_map(attributes, inputs, output)
     (*sources, target), _ = merged([*views, output], [False] * output.ndim)
+    names = [dtype_name(array) for array in inputs]
     code = lower(steps, names, [breadth_of(view) for view in sources], output.dtype)
     # One call in place needs no registers, and numpy walks best on its own.
     walk = Walk.over([target], max(1, output.size)) if len(code.calls) == 1 else Walk.over([target])
@@ -53,6 +45,21 @@ def build_map(
         return walk_runner(walk, lambda piece: resolve(piece)[0])
 
     return Kernel(bind, scratch.size, 0.3 * output.size * len(code.calls))
+
+
+def parse_map(
+    attributes: Mapping[str, Attribute], inputs: Sequence[Array], output: Array
+) -> tuple[tuple[program.Typed, ...], list[Array]]:
+    """The steps of a map, and its inputs with the dimensions of the output, of extent 1 where they are broadcast."""
+    allowed = ("program", "indices")
+    equation = indices.parse(text(attributes, allowed, "indices"))
+    joined = indices.join(equation, inputs, output)
+    missing = sorted(set(joined.extents) - set(equation.output))
+    if missing:
+        raise PlanFault(f"a map's result lacks the index '{missing[0]}'; a reduce would aggregate over it")
+    names = [dtype_name(array) for array in inputs]
+    steps = program.infer(program.parse(text(attributes, allowed, "program"), len(inputs)), names, dtype_name(output))
+    return steps, [indices.aligned(v, n, equation.output) for v, n in zip(joined.views, joined.inputs, strict=True)]
 
 
 def build_reduce(

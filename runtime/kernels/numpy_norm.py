@@ -10,7 +10,7 @@ import numpy as np
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, compute, storage
 from runtime.errors import PlanFault
-from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, single
+from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, single, store
 from runtime.kernels.pieces import Piece, Resolved, runner, walk_runner
 from runtime.kernels.rows import as_rows
 
@@ -63,7 +63,7 @@ def _norm(
 
     def bind(memory: Array) -> Run:
         works, wides, lines = (place.of(memory) for place in (squares, wide, edge))
-        before: list[Resolved] = [(_store, [vector, place.of(memory)]) for vector, place in vectors]
+        before: list[Resolved] = [(store, [vector, place.of(memory)]) for vector, place in vectors]
         factor, *summands = [place.of(memory) for _, place in vectors] or inputs[1:]
 
         def calls(piece: Piece) -> list[Resolved]:
@@ -73,7 +73,7 @@ def _norm(
             result = y if native else work
             steps: list[Resolved] = []
             if not native:
-                steps.append((_store, [x, other]))
+                steps.append((store, [x, other]))
                 x = other
             if bias:
                 steps += [
@@ -92,12 +92,8 @@ def _norm(
                 (np.multiply, [result, factor, result]),
                 *((np.add, [result, vector, result]) for vector in summands),
             ]
-            return steps if native else [*steps, (_store, [work, y])]
+            return steps if native else [*steps, (store, [work, y])]
 
         return runner([*before, (walk_runner(walk, calls), [])])
 
     return Kernel(bind, scratch.size, (1.0 + operands) * source.size)
-
-
-def _store(source: Array, target: Array) -> None:
-    np.copyto(target, source, casting="unsafe")

@@ -9,7 +9,7 @@ import numpy as np
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, compute, storage
 from runtime.errors import PlanFault
-from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, single
+from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, single, store
 from runtime.kernels.pieces import Piece, Resolved, runner, walk_runner
 from runtime.kernels.rows import as_rows
 
@@ -46,13 +46,13 @@ def build_softmax(
             line = edges[: x.size // extent].reshape((*x.shape[:-1], 1))
             last = exps if y.dtype != dtype else y
             return [
-                (_store, [x, exps]),
+                (store, [x, exps]),
                 (np.maximum.reduce, [exps, -1, None, line, True]),
                 (np.subtract, [exps, line, exps]),
                 (np.exp, [exps, exps]),
                 (np.add.reduce, [exps, -1, None, line, True]),
                 (np.divide, [exps, line, last]),
-                *([] if last is y else [(_store, [exps, y])]),
+                *([] if last is y else [(store, [exps, y])]),
             ]
 
         return walk_runner(walk, calls)
@@ -75,16 +75,16 @@ def build_regroup(
         raise PlanFault(f"regroup of {source.size} elements of {source.dtype} into {target.size} of {target.dtype}")
     seen = _reshaped(source, target.shape)
     if seen is not None:
-        return Kernel(lambda _: runner([(_store, [seen, target])]), nanoseconds=0.5 * source.size)
+        return Kernel(lambda _: runner([(store, [seen, target])]), nanoseconds=0.5 * source.size)
     written = _reshaped(target, source.shape)
     if written is not None:
-        return Kernel(lambda _: runner([(_store, [source, written])]), nanoseconds=0.5 * source.size)
+        return Kernel(lambda _: runner([(store, [source, written])]), nanoseconds=0.5 * source.size)
     scratch = ScratchPlan()
     dense = scratch.take(source.shape, source.dtype)
 
     def bind(memory: Array) -> Run:
         copy = dense.of(memory)
-        return runner([(_store, [source, copy]), (_store, [copy.reshape(target.shape), target])])
+        return runner([(store, [source, copy]), (store, [copy.reshape(target.shape), target])])
 
     return Kernel(bind, scratch.size, 1.0 * source.size)
 
@@ -93,7 +93,3 @@ def _reshaped(view: Array, shape: Sequence[int]) -> Array | None:
     """The view in another shape, or None where that takes a copy."""
     reshaped = view.reshape(shape)
     return reshaped if np.may_share_memory(reshaped, view) else None
-
-
-def _store(source: Array, target: Array) -> None:
-    np.copyto(target, source, casting="unsafe")

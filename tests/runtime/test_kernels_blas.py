@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runtime.kernels import blas
-from runtime.kernels.numpy_contract import build_added_contract
+from runtime.kernels.native_contract import build_added_contract
 
 SIZES = (70, 67, 61)  # enough multiplications to be worth a call
 
