@@ -94,7 +94,6 @@ def test_every_stage_has_a_text(stage: str, einc: Callable[..., Any], model: Pat
     result = einc("compile", model, "-m", "dgx-a100", "--emit", stage)
     assert (result.code, result.err) == (0, "")
     assert result.out.strip()
-    assert einc("compile", model, "-m", "dgx-a100", "--emit", stage).out == result.out
     both = einc("compile", model, "-m", "dgx-a100", "--emit", stage, "-o", tmp_path / "p.bin", "--json").json()
     assert both["emit"] == {
         "stage": stage,

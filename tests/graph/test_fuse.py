@@ -207,14 +207,14 @@ def test_smooth_sixteen_bit_chains_round_once() -> None:
 def test_very_long_chains_stay_bounded() -> None:
     g = Maker(x="t d")
     last = "x"
-    for _ in range(3000):
+    for _ in range(1500):
         last = g("v", "tanh", last)
     graph = g.graph(last)
     start = time.perf_counter()
     result = fuse(graph)
-    assert time.perf_counter() - start < 15  # about 2 s
+    assert time.perf_counter() - start < 15  # about 1 s
     verify(result)
-    assert 3000 // MOST_STEPS <= len(result.nodes) <= 3000 // MOST_STEPS + 1
+    assert 1500 // MOST_STEPS <= len(result.nodes) <= 1500 // MOST_STEPS + 1
 
 
 FUNCTIONS = ["neg", "abs", "tanh", "relu", "add", "sub", "mul", "max", "min"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -21,12 +22,11 @@ def data(name: str, operator: Operator) -> list[np.ndarray]:
     return [random_array(desc, rng, positive) for desc in operator.inputs]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_factorization_implements_the_operator(name: str) -> None:
+def check(name: str, numbers: Iterable[int]) -> None:
     operator = CASES[name]
     arrays = data(name, operator)
     expected = operator.reference(*arrays)
-    for sites in range(1, 9):
+    for sites in numbers:
         reachable = reachable_sites(sites, [index.most for index in operator.indices])
         for intervals in requests(operator, sites):
             spec = operator.build_spec(intervals)
@@ -34,15 +34,16 @@ def test_every_factorization_implements_the_operator(name: str) -> None:
             assert fault(operator, spec, arrays, expected) is None, intervals
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_every_factorization_implements_the_operator(name: str) -> None:
+    """How an operator is cut does not depend on the type of its elements: other types than f32 are sampled."""
+    check(name, range(1, 9) if name.startswith(("f32", "bool")) else (6, 8))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("f32")])
+@pytest.mark.parametrize("name", CASES)
 def test_many_sites_too(name: str) -> None:
-    operator = CASES[name]
-    arrays = data(name, operator)
-    expected = operator.reference(*arrays)
-    for sites in (9, 12, 16, 24, 31, 36, 72):
-        for intervals in requests(operator, sites):
-            assert fault(operator, operator.build_spec(intervals), arrays, expected) is None, intervals
+    check(name, (9, 12, 16, 24, 31, 36, 72) if name.startswith("f32") else (1, 2, 3, 4, 5, 7))
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("f32", "bool"))])

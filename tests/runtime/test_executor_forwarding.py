@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 
@@ -24,16 +25,16 @@ from runtime.executors.forwarding import forward, reads_of, writes_of
 MODELS = Path(__file__).parents[2] / "models"
 
 
-def footprint(bundle, region):
-    """The bytes of a region in its site's arena, as numbers."""
-    buffer = bundle.buffers[region.buffer]
+@functools.lru_cache(4096)
+def footprint(buffer, block):
+    """The bytes of a block of a buffer in its site's arena, as numbers."""
     shape = [up - lo for lo, up in zip(buffer.block.lower, buffer.block.upper, strict=True)]
     elements = np.arange(int(np.prod(shape)) or 1).reshape(shape)
     key = tuple(
         slice(lo - first, up - first)
-        for lo, up, first in zip(region.block.lower, region.block.upper, buffer.block.lower, strict=True)
+        for lo, up, first in zip(block.lower, block.upper, buffer.block.lower, strict=True)
     )
-    return {(buffer.site, buffer.offset + 4 * int(e)) for e in elements[key].ravel()}
+    return frozenset((buffer.site, buffer.offset + 4 * int(e)) for e in elements[key].ravel())
 
 
 def races(bundle, tasks):
@@ -43,7 +44,7 @@ def races(bundle, tasks):
         before.append(set(task.after).union(*(before[earlier] for earlier in task.after)))
 
     def bytes_of(regions):
-        return set().union(*(footprint(bundle, region) for region in regions))
+        return set().union(*(footprint(bundle.buffers[region.buffer], region.block) for region in regions))
 
     touched = [(bytes_of(reads_of(task)), bytes_of(writes_of(task))) for task in tasks]
     return [

@@ -7,6 +7,7 @@ that write the same bytes again and again.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections import Counter
@@ -49,6 +50,7 @@ def small_integers(bundle, seed=0):
     return {n: arrays[b.tensor][slices(b.block)] for n, b in enumerate(bundle.buffers) if b.role in ("input", "weight")}
 
 
+@functools.lru_cache(4096)
 def slices(block, origin=None):
     start = block.lower if origin is None else origin.lower
     bounds = zip(block.lower, block.upper, start, strict=True)

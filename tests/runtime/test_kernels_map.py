@@ -82,6 +82,7 @@ def test_unary_functions(function, dtype):
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("piece", [1 << 15], indirect=True)
 def test_gelu_is_accurate_in_f32_everywhere():
     x = np.concatenate([np.linspace(-20, 20, 200001), [-1e30, 1e30, np.inf, -np.inf]]).astype("f4")
     exact = np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) if np.isfinite(v) else max(v, 0) for v in x.tolist()])

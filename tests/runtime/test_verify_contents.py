@@ -148,9 +148,9 @@ def test_contents_follow_the_model(seed):
 
 def test_the_model_meets_every_outcome():
     outcomes = dict.fromkeys(["read", "write", "read refused", "write refused"], 0)
-    for seed in range(500):
+    for seed in range(200):
         check(seed, outcomes)
-    assert min(outcomes.values()) >= 50, outcomes
+    assert min(outcomes.values()) >= 20, outcomes
 
 
 @pytest.mark.slow
