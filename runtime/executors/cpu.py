@@ -8,7 +8,7 @@ Every sum is added up in the order that the plan gives, so that results are equa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from runtime.executors.gathers import gather
 from runtime.executors.host import cores, most_memory, require_memory, single_threaded_blas
 from runtime.executors.replicas import share
 from runtime.executors.schedule import TaskGraph
+from runtime.executors.splitting import SMALLEST_NS, parts_wanted, split
 from runtime.executors.sums import add_up
 from runtime.kernels import native
 from runtime.kernels.base import Kernel, Run
@@ -62,13 +63,10 @@ class CpuExecutor:
         self._arenas = Arenas(bundle, shared=not copies)
         self._groups = groups(bundle)
         tasks, self._added = (bundle.tasks, frozenset[int]()) if copies else self._spared()
-        self._numbers = [number for number, task in enumerate(tasks) if not isinstance(task, FenceTask)]
-        self._tasks = [tasks[number] for number in self._numbers]
-        alike = Counter(map(_likeness, self._tasks))
-        self._kernels = [
-            self._prepared(number, task, alike[_likeness(task)])
-            for number, task in zip(self._numbers, self._tasks, strict=True)
-        ]
+        work = [*self._work(tasks, split_up=not copies)]
+        self._numbers = [number for number, _, _ in work]
+        self._tasks = [task for _, task, _ in work]
+        self._kernels = [kernel for _, _, kernel in work]
         costs = [kernel.nanoseconds for kernel in self._kernels]
         chosen = None if ranks is None else [ranks[number] for number in self._numbers]
         self._graph = TaskGraph.of(dependencies(bundle, self._tasks), costs, chosen)
@@ -84,6 +82,23 @@ class CpuExecutor:
         summed, added = add_up(self.bundle, forwarded, self.workers, self._can_add)
         left = {number for number, task in enumerate(summed) if task is not forwarded[number]}
         return gather(self.bundle, share(self.bundle, forward(self.bundle, summed, only=left))), added
+
+    def _work(self, tasks: Sequence[AnyTask], split_up: bool) -> Iterator[tuple[int, AnyTask, Kernel]]:
+        """What is to be done: the tasks but for fences, or their parts, each with its number and its kernel."""
+        alike = Counter(map(_likeness, tasks))
+        for number, task in enumerate(tasks):
+            if isinstance(task, FenceTask):
+                continue
+            count = alike[_likeness(task)]
+            kernel = self._prepared(number, task, count)
+            parts: Sequence[AnyTask] = (task,)
+            if isinstance(task, KernelTask) and split_up:
+                wanted = min(parts_wanted(count, self.workers), int(kernel.nanoseconds / SMALLEST_NS))
+                parts = split(self.bundle.operations[task.operation], task, wanted)
+            if len(parts) == 1:
+                yield number, task, kernel
+            else:
+                yield from ((number, part, self._prepared(number, part, count * len(parts))) for part in parts)
 
     def facts(self) -> dict[str, Any]:
         """Workers, tasks that are run, and bytes: of arenas, of scratch space, of weights laid out for kernels, and the
@@ -149,14 +164,13 @@ class CpuExecutor:
         views = self._arenas.views
         if isinstance(task, KernelTask):
             operation = self.bundle.operations[task.operation]
-            blocks = operation.functions[task.function]
             return prepare(
                 operation.kernel,
                 operation.kernel_attributes,
                 views(task.reads),
                 views(task.writes),
-                blocks.inputs,
-                blocks.outputs,
+                [region.block for region in task.reads],
+                [region.block for region in task.writes],
             )
         if isinstance(task, AggregateTask):
             if len(task.writes) == 1:
