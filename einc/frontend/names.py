@@ -51,7 +51,7 @@ class Names:
             return word
         if self.is_lost(word):
             raise Reported
-        raise self._findings.fail(f"'{word}' is not defined", name.span, self._hint(word))
+        raise self._findings.fail(f"'{word}' is not defined", name.span, self._hint(word, name.span.line))
 
     def is_lost(self, word: str) -> bool:
         """Whether a name may have been defined in a statement that failed."""
@@ -84,11 +84,14 @@ class Names:
             owner.values[name.text] = LOST
             owner.spans.setdefault(name.text, name.span)
 
-    def _hint(self, word: str) -> str | None:
+    def _hint(self, word: str, line: int) -> str | None:
         if self.scope.is_block and word in self._later:
             return f"a block sees params, dims and its own names only; hand '{word}' to it as an argument"
-        if word in self._later:
-            return f"it is defined further down, in line {self._later[word]}; statements run in order"
+        there = self._later.get(word, line)
+        if there < line:
+            return f"it is local to the repeat around line {there}; carry its value out under a name from before the repeat"
+        if there > line:
+            return f"it is defined further down, in line {there}; statements run in order"
         if word in registry.names():
             return f"'{word}' is an operator; call it: `{word}(...)`"
         return did_you_mean(word, [*self.scope.known_names(), *self._parameters.spans])

@@ -47,3 +47,10 @@ def test_what_no_plan_can_hold_is_no_name() -> None:
     for body in ("weight w : f32[n]; return x + w", "return relu(softmax(x))"):
         text = head + "".join(calls) + f"block {names[-1]}(x) {{ {body} }}\noutput y = {names[0]}(x)"
         assert all("a name of 1,2" in message for message in messages(text))
+
+
+def test_a_name_of_an_iteration_is_pointed_to() -> None:
+    text = "dim n = 2\ninput x : f32[n]\nrepeat 2 {\n  h = relu(x)\n}\noutput y = h"
+    with pytest.raises(ModelError) as caught:
+        build(text, "m.ein")
+    assert "local to the repeat around line 4" in (caught.value.hint or "")
