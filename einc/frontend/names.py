@@ -89,7 +89,7 @@ class Names:
             return f"a block sees params, dims and its own names only; hand '{word}' to it as an argument"
         there = self._later.get(word, line)
         if there < line:
-            return f"it is local to the repeat around line {there}; carry its value out under a name from before the repeat"
+            return f"it is local to the repeat around line {there}; its last value goes out under a name from before"
         if there > line:
             return f"it is defined further down, in line {there}; statements run in order"
         if word in registry.names():
