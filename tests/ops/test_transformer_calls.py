@@ -148,6 +148,7 @@ CACHE, NEW = desc("h r d", 2, 10, 8), desc("h t d", 2, 6, 8)
 MASK = desc("t", 6, dtype=BOOL)
 LLAMA3: dict[str, Any] = {"scaling": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "original_length": 64}
 
+NO_NAMES = ("", "a b", "a,b", "->", "1", "\x1b[31m", "n" * 101)
 FAULTS: list[tuple[str, list[Any], dict[str, Any], int | str | None, str]] = [
     *(("rmsnorm", [X, G], {"eps": eps}, "eps", "above 0") for eps in (-1e-5, 0, math.nan, math.inf, True, "x", (1,))),
     ("rmsnorm", [X], {}, None, "takes 2 tensors, not 1"),
@@ -202,6 +203,9 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], int | str | None, str]] = [
     ("concat", [X, desc("t d", 6, 8, dtype=F16)], {"over": "t"}, 1, "operand 2 is f16"),
     ("concat", [X, X], {"over": "t", "into": "d"}, "into", "another dimension 'd'"),
     ("concat", [X, X], {"over": "t", "into": 5}, "into", "a name in quotes"),
+    *(("concat", [X, X], {"over": "t", "into": into}, "into", "a name in quotes") for into in NO_NAMES),
+    *(("meanpool", [X, MASK], {"into": into}, "into", "a name in quotes") for into in NO_NAMES),
+    *(("topk", [X, 2, "d"], {"into": into}, "into", "a name in quotes") for into in NO_NAMES),
     ("concat", [desc("n n", 3, 3)], {"over": "n"}, "over", "more than one"),
     *(
         ("slice", [X], {"t": bounds}, "t", "[start, stop] within 0 and 6")
