@@ -42,7 +42,7 @@ def moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> Matrix
     for inflow in inflows:
         grid = inflow.grid
         sizes = np.array(inflow.sizes(), dtype=np.float64)
-        needs = [np.array(own) for own in inflow.needs]
+        needs = [np.array(own, dtype=np.int64) for own in inflow.needs]
         copies = [(np.array(grid.cells(block)), own) for block, own in inflow.copies.items()]
         wholes = [(np.array(grid.cells(whole.block)), whole.site) for whole in inflow.wholes]
         for start in range(0, len(grid), step):

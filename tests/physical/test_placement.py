@@ -19,7 +19,7 @@ from einc.physical.residency import Copy, Group, Residency, Whole
 
 
 def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
-    """A 9 x 4 tensor, cut into rows, in one to three copies; a few aggregates; random blocks required."""
+    """A 9 x 4 tensor, cut into rows, in one to three copies; a few aggregates; none to two random blocks required."""
     copies = rng.randint(1, min(3, sites))
     rows = min(3, sites // copies)
     bounds = [r * 9 // rows for r in range(rows + 1)]
@@ -30,7 +30,7 @@ def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
     tensor = Residency.of("h", desc, Group.alone("sum", "h", 2), made)
     for _ in range(rng.randint(0, 3)):
         tensor.add(Whole(rng.randrange(sites), Region(99, _block(rng)), (0,)))
-    return inflow_of(tensor, [tuple(_block(rng) for _ in range(rng.randint(1, 2))) for _ in range(functions)])
+    return inflow_of(tensor, [tuple(_block(rng) for _ in range(rng.randint(0, 2))) for _ in range(functions)])
 
 
 def _block(rng: random.Random) -> TensorType:
