@@ -1,4 +1,5 @@
-"""cuBLAS's gemmStridedBatchedEx on the host's memory: column order, leading dimensions, strides between matrices."""
+"""cuBLAS's gemmStridedBatchedEx on the host's memory: column order, leading dimensions, strides between matrices; and
+cuBLASLt's epilogues."""
 
 from __future__ import annotations
 
@@ -25,7 +26,19 @@ def multiply(product, workspace=0):
     b = stack(p.b, b_shape, p.ldb, p.stride_b, p.batch, p.kind, workspace)
     c = stack(p.c, (p.m, p.n), p.ldc, p.stride_c, p.batch, p.result, workspace)
     a, b = (x.swapaxes(1, 2) if turned else x for x, turned in ((a, p.transpose_a), (b, p.transpose_b)))
-    c[...] = (p.scale * (a.astype("f8") @ b.astype("f8"))).astype(c.dtype)
+    value = p.scale * (a.astype("f8") @ b.astype("f8"))
+    if p.addend:
+        value = value + stack(p.addend, (p.m, p.n), p.ldc, p.stride_c, p.batch, p.result, workspace).astype("f8")
+    if p.bias:
+        value = value + stack(p.bias, (p.m, 1), p.m, 0, 1, p.result, workspace).astype("f8")
+    c[...] = ACTIVATIONS[p.activation](value).astype(c.dtype)
+
+
+ACTIVATIONS = {
+    "": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+}
 
 
 def stack(address, shape, leading, stride, batch, kind, workspace):

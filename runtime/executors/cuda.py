@@ -59,16 +59,16 @@ class CudaExecutor:
         self.host_us = 0.0
         self._driver = _real_driver() if driver is None else driver
         self._kernels = _real_kernels() if kernels is None else kernels
-        try:
-            self._make_ready(devices, no_peer)
-        except RuntimeFault as fault:
-            if not self._kernels.give_up(fault.message):
-                raise
+        before = ""
+        while True:
             try:
                 self._make_ready(devices, no_peer)
-            except RuntimeFault as again:
-                again.message += f" (before that: {fault.message})"
-                raise
+                return
+            except RuntimeFault as fault:
+                if not self._kernels.give_up(fault.message):
+                    fault.message += before
+                    raise
+                before = f" (before that: {fault.message})"
 
     def _make_ready(self, devices: Sequence[int] | None, no_peer: str) -> None:
         """All that is done before the first execution; where it fails, everything has been given back."""

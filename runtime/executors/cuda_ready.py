@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runtime.bundle import Bundle
 from runtime.executors.cuda_devices import Reach, exchanging, map_sites, reach
 from runtime.executors.cuda_driver import Driver
+from runtime.executors.cuda_epilogues import epilogues, together
 from runtime.executors.cuda_faults import Blame
 from runtime.executors.cuda_holdings import Holdings
 from runtime.executors.cuda_memory import DeviceMemory, require_device_memory
@@ -72,7 +73,9 @@ def make_ready(
     arenas = [zeros(device, size) for device, size in zip(devices, bundle.memory, strict=True)]
     slots = [holdings.host_memory(max(size, 1)) for size in layout.slots]
     memory = DeviceMemory(bundle, devices, arenas)
-    prepared = _prepared(driver, Workshop.of(bundle, tasks, memory, kernels, driver, targets, slots), layout, blame)
+    workshop = Workshop.of(bundle, tasks, memory, kernels, driver, targets, slots)
+    prepared, pairs = _prepared(driver, workshop, layout, blame)
+    layout = together(layout, pairs)
     complaints = [
         Complaint(number, layout.works[number].task, layout.device(number), kernel.complaint)
         for number, kernel in enumerate(prepared)
@@ -105,19 +108,32 @@ def make_ready(
     )
 
 
-def _prepared(driver: Driver, workshop: Workshop, layout: Layout, blame: Blame) -> list[GpuKernel | None]:
-    """A kernel for every step that does something."""
+def _prepared(
+    driver: Driver, workshop: Workshop, layout: Layout, blame: Blame
+) -> tuple[list[GpuKernel | None], dict[int, int]]:
+    """A kernel for every step that does something, and the steps that do a later one's work with their own."""
+    may = epilogues(workshop.bundle, workshop.tasks)
+    step_of = {work.task: number for number, work in enumerate(layout.works)}  # of kernels, which have one
     prepared: list[GpuKernel | None] = []
+    pairs: dict[int, int] = {}
+    done: set[int] = set()
     for number, (step, work) in enumerate(zip(layout.steps, layout.works, strict=True)):
-        if step.lane is None:
+        if step.lane is None or work.task in done:
             prepared.append(None)
             continue
         try:
             driver.use(layout.device(number))
-            prepared.append(workshop.prepared(work))
+            kernel = None
+            if work.task in may:
+                then, place = may[work.task]
+                kernel = workshop.with_epilogue(work.task, then, place)
+                if kernel is not None:
+                    done.add(then)
+                    pairs[number] = step_of[then]
+            prepared.append(workshop.prepared(work) if kernel is None else kernel)
         except Exception as error:
             raise blame.fault(error, work.task) from error
-    return prepared
+    return prepared, pairs
 
 
 def _bound(

@@ -11,7 +11,16 @@ from runtime.executors.base import task_kind
 from runtime.executors.cuda_driver import Driver
 from runtime.executors.cuda_memory import DeviceMemory
 from runtime.executors.cuda_steps import Part, Work
-from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target, strides_of
+from runtime.kernels.gpu_base import (
+    Description,
+    GpuArray,
+    GpuKernel,
+    Invocation,
+    Kernels,
+    Launch,
+    Target,
+    strides_of,
+)
 from runtime.kernels.pitched import count_rows, rows_of
 from runtime.merges import Group, groups
 
@@ -54,20 +63,25 @@ class Workshop:
             fault.where = where + (f", {fault.where}" if fault.where else "")
             raise
 
+    def with_epilogue(self, first: int, then: int, place: int) -> GpuKernel | None:
+        """A kernel for two tasks, of which the second reads what the first computes as its operand at `place`."""
+        one, other = self.tasks[first], self.tasks[then]
+        assert isinstance(one, KernelTask)
+        assert isinstance(other, KernelTask)
+        return self.kernels.with_epilogue(self._invocation(one), self._invocation(other), place, self._target(one.site))
+
+    def _invocation(self, task: KernelTask) -> Invocation:
+        operation = self.bundle.operations[task.operation]
+        blocks = operation.functions[task.function]
+        reads, writes = self.memory.views(task.reads), self.memory.views(task.writes)
+        return Invocation(operation.kernel, operation.kernel_attributes, reads, writes, blocks.inputs, blocks.outputs)
+
     def _prepared(self, task: AnyTask, work: Work) -> GpuKernel:
         views = self.memory.views
         if isinstance(task, KernelTask):
-            operation = self.bundle.operations[task.operation]
-            blocks = operation.functions[task.function]
-            return self.kernels.kernel(
-                operation.kernel,
-                operation.kernel_attributes,
-                views(task.reads),
-                views(task.writes),
-                blocks.inputs,
-                blocks.outputs,
-                self._target(task.site),
-            )
+            own = self._invocation(task)
+            operands = own.inputs, own.outputs, own.input_blocks, own.output_blocks
+            return self.kernels.kernel(own.name, own.attributes, *operands, self._target(task.site))
         if isinstance(task, AggregateTask):
             reads, writes, target = views(task.reads), views(task.writes), self._target(task.site)
             if len(writes) == 1:

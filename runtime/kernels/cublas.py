@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -85,7 +85,7 @@ class Cublas:
 
     def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
         self._use = use
-        self._library: Any = library if library is not None else _opened()
+        self._library: Any = library if library is not None else opened()
         for name, arguments in PROTOTYPES.items():
             function = getattr(self._library, name)
             function.argtypes, function.restype = arguments, ctypes.c_int
@@ -145,17 +145,24 @@ class Cublas:
         status = getattr(self._library, name)(*arguments)
         if status:
             kind = CublasOutOfMemory if status == _ALLOCATION_FAILED else CublasError
-            raise kind(f"{name}: status {status} ({_STATUS.get(status, 'unknown')})")
+            raise kind(status_text(name, status))
 
 
-def _opened() -> Any:
-    """The library: the one that is loaded already, that of NVIDIA's Python packages, or that of the system."""
-    packaged = (Path(entry) / place / name for entry in sys.path for place, name in zip(_PLACES, _NAMES, strict=True))
-    names = [*(str(path) for path in packaged if path.exists()), *_NAMES]
+def status_text(call: str, status: int) -> str:
+    return f"{call}: status {status} ({_STATUS.get(status, 'unknown')})"
+
+
+def opened(library: str = "cublas", files: Sequence[str] = _NAMES) -> Any:
+    """A library: the one that is loaded already, that of NVIDIA's Python packages, or that of the system.
+
+    `files` are its names for CUDA 13 and 12.
+    """
+    packaged = (Path(entry) / place / name for entry in sys.path for place, name in zip(_PLACES, files, strict=True))
+    names = [*(str(path) for path in packaged if path.exists()), *files]
     with contextlib.suppress(Exception):  # it comes with cupy 14, has errors of its own, and may find nothing
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        names.insert(0, load_nvidia_dynamic_lib("cublas").abs_path or names[0])
+        names.insert(0, load_nvidia_dynamic_lib(library).abs_path or names[0])
     for name in names:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name)

@@ -20,7 +20,8 @@ class Gemm:
     """C = scale op(A) op(B) for `batch` matrices, which lie `stride_a` (and so on) elements apart.
 
     `kind` is the type of A and B, `result` that of C; sums are made in f32, and in f64 for f64, and multiplied by
-    `scale` before they are rounded.
+    `scale` before they are rounded. With an epilogue it is activation(scale op(A) op(B) + what is added): `addend` is
+    the address of a matrix of C's form, `bias` that of a column, both of C's type; 0 and "" where there is none.
     """
 
     transpose_a: bool
@@ -41,14 +42,24 @@ class Gemm:
     kind: str
     result: str
     scale: float = 1.0
+    addend: int = 0
+    bias: int = 0
+    activation: str = ""
+
+    @property
+    def epilogue(self) -> str:
+        """Such as `add relu`; empty where there is none."""
+        parts = "add" if self.addend else "", "bias" if self.bias else "", self.activation
+        return " ".join(part for part in parts if part)
 
     @property
     def variant(self) -> str:
-        """Such as `gemm tn f16 128x256x64`; a batch has its size before that."""
+        """Such as `gemm tn f16 128x256x64 add relu`; a batch has its size before the shape."""
         shape = f"{self.m}x{self.n}x{self.k}"
         letters = "nt"[self.transpose_a] + "nt"[self.transpose_b]
         kinds = self.kind if self.kind == self.result else f"{self.kind} to {self.result}"
-        return f"gemm {letters} {kinds} {f'{self.batch} of ' if self.batch > 1 else ''}{shape}"
+        batch = f"{self.batch} of " if self.batch > 1 else ""
+        return f"gemm {letters} {kinds} {batch}{shape} {self.epilogue}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,18 @@ class GpuKernel:
     complaint: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A kernel as operations name it, with its operands; blocks are the bounds of the views in tensor coordinates."""
+
+    name: str
+    attributes: Mapping[str, Attribute]
+    inputs: Sequence[GpuArray]
+    outputs: Sequence[GpuArray]
+    input_blocks: Sequence[Block]
+    output_blocks: Sequence[Block]
+
+
 class Kernels(Protocol):
     """What the CUDA executor asks of the kernels; `runtime.kernels.gpu_registry.kernels()` is the real one.
 
@@ -144,6 +156,10 @@ class Kernels(Protocol):
         target: Target,
     ) -> GpuKernel:
         """A kernel as operations name it; blocks are the bounds of the views in tensor coordinates."""
+
+    def with_epilogue(self, first: Invocation, then: Invocation, place: int, target: Target) -> GpuKernel | None:
+        """Both at once, if there is a kernel that can: `then` is a map, and its operand at `place` is what `first` has
+        computed and nobody else will read, so that it need not be written."""
 
     def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: Target) -> GpuKernel:
         """sum, prod, max or min over two or more views in their order, rounded once; it may write over the first."""
@@ -169,8 +185,8 @@ class Kernels(Protocol):
         """What a user should know of what was chosen, a line each."""
 
     def give_up(self, reason: str) -> bool:
-        """Called when something failed, after `close`: whether libraries were in use that it can do without. It does
-        from now on, says so in `notes`, and is used again from the beginning."""
+        """Called when something failed, after `close`: whether there is something in use that it can do without. It
+        does from now on, says so in `notes`, and is used again from the beginning; so it is called a few times."""
 
     def close(self) -> None:
         """Gives up handles and modules, after the last launch; it is called also after failures."""

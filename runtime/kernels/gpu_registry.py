@@ -1,6 +1,7 @@
 """The GPU's kernels as the CUDA executor asks for them: plans are made, compiled or found compiled, and bound.
 
-Attention has further providers, tried in order: see `runtime.kernels.fused_attention`. All else has one.
+Attention has further providers, tried in order: see `runtime.kernels.fused_attention`. Contractions may take the map
+after them with them: see `runtime.kernels.epilogue`. All else has one provider.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import MissingFault
-from runtime.kernels import gpu_plans, kernel_cache, triton_compile
+from runtime.kernels import cublaslt, gpu_plans, kernel_cache, triton_compile
 from runtime.kernels.cublas import WORKSPACE, Cublas, Products
+from runtime.kernels.cublaslt import Epilogues
+from runtime.kernels.epilogue import planned_with_epilogue
 from runtime.kernels.fused_attention import Libraries
 from runtime.kernels.gemm import Gemm
-from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target
+from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Invocation, Kernels, Launch, Target
 from runtime.kernels.gpu_launch import CupyModules, ModuleDriver, launcher
 from runtime.kernels.gpu_repeated import ADDRESSED, RepeatedPlans, invocation
 from runtime.kernels.triton_compile import Binary
@@ -56,6 +60,16 @@ class PlannedKernels(ABC):
             return self.prepared(plan([layout(array) for array in arrays]), target)
         key = (len(inputs), *invocation(name, attributes, input_blocks, output_blocks, target.architecture))
         return self.prepared(self.repeated.planned(key, arrays, plan), target)
+
+    def with_epilogue(self, first: Invocation, then: Invocation, place: int, target: Target) -> GpuKernel | None:
+        if first.name != "contract" or then.name != "map":
+            return None
+        plan = planned_with_epilogue(first, then, place)
+        return None if plan is None or not self.has_epilogues(plan, target) else self.prepared(plan, target)
+
+    def has_epilogues(self, plan: Plan, target: Target) -> bool:
+        """Whether the products of a plan can be had with their epilogues."""
+        return False
 
     def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: Target) -> GpuKernel:
         def plan(views: Sequence[Array]) -> Plan:
@@ -96,15 +110,23 @@ class PlannedKernels(ABC):
 
 
 class GpuKernels(PlannedKernels):
-    """See `gpu_base.Kernels`. `modules` and `products` are CUDA's unless a test has others."""
+    """See `gpu_base.Kernels`. `modules`, `products` and `epilogues` are CUDA's unless a test has others."""
 
     def __init__(
-        self, places: Sequence[Path], modules: ModuleDriver | None = None, products: Products | None = None
+        self,
+        places: Sequence[Path],
+        modules: ModuleDriver | None = None,
+        products: Products | None = None,
+        epilogues: Epilogues | None = None,
     ) -> None:
         super().__init__()
         self._places = tuple(places)
         self._modules = modules if modules is not None else CupyModules()
         self._own_products = products
+        self._epilogues: Epilogues | None = epilogues
+        self._epilogues_wanted = epilogues is None and products is None
+        self._with_epilogues = False  # whether some kernel has one
+        self._notes: list[str] = []
         self._compiler = triton_compile.version()
         self._binaries: dict[tuple[str, str], Binary] = {}
         self._functions: dict[tuple[int, str], int] = {}
@@ -139,17 +161,27 @@ class GpuKernels(PlannedKernels):
 
     @property
     def notes(self) -> Sequence[str]:
-        return self._libraries.notes
+        return (*self._libraries.notes, *self._notes)
 
     def give_up(self, reason: str) -> bool:
-        return self._libraries.give_up(reason)
+        """First what the reason may come of; libraries for attention before epilogues, if it could be either."""
+        own = "cublasLt" in reason
+        return (not own and self._libraries.give_up(reason)) or self._without_epilogues(reason)
+
+    def _without_epilogues(self, reason: str) -> bool:
+        if self._epilogues is None or not self._with_epilogues:
+            return False
+        self._epilogues, self._with_epilogues = None, False
+        self._notes.append(f"products of matrices take no epilogues with them: {' '.join(reason.split())[:200]}")
+        return True
 
     def close(self) -> None:
         """Everything is tried, also after a device was lost; the first error is raised in the end."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._libraries.close)
-            if self._own_products is not None:
-                stack.callback(self._own_products.close)
+            for library in (self._own_products, self._epilogues):
+                if library is not None:
+                    stack.callback(library.close)
             while self._tables:
                 (device, _), pointer = self._tables.popitem()
                 stack.callback(self._modules.release, pointer)
@@ -165,6 +197,15 @@ class GpuKernels(PlannedKernels):
         if self._own_products is None:
             self._own_products = Cublas(self._modules.use)
         return self._own_products
+
+    def has_epilogues(self, plan: Plan, target: Target) -> bool:
+        if self._epilogues_wanted:
+            self._epilogues, self._epilogues_wanted = cublaslt.available(self._modules.use), False
+        found = self._epilogues
+        products = [step for step in plan.steps if isinstance(step, Gemm) and step.epilogue]
+        fits = found is not None and all(found.fits(product, target.device) for product in products)
+        self._with_epilogues |= fits
+        return fits
 
     def prepared(self, plan: Plan, target: Target) -> GpuKernel:
         """Everything is compiled here; modules are loaded as the kernel is bound."""
@@ -186,7 +227,7 @@ class GpuKernels(PlannedKernels):
     def _description(self, plan: Plan, binaries: Mapping[str, Binary], target: Target) -> Description:
         providers, variants = [], []
         for step in plan.steps:
-            providers.append("cublas" if isinstance(step, Gemm) else "triton")
+            providers.append(("cublasLt" if step.epilogue else "cublas") if isinstance(step, Gemm) else "triton")
             variants.append(step.variant if isinstance(step, Gemm) else step.source.name)
         if any(isinstance(step, Gemm) for step in plan.steps):
             self._cublas = version = self._products.version(target.device)
@@ -228,6 +269,9 @@ class GpuKernels(PlannedKernels):
 
     def _product(self, product: Gemm, memory: int, scratch: int, target: Target) -> Launch:
         a, b, c = (self._pointer(pointer, memory, 0, target) for pointer in (product.a, product.b, product.c))
+        if product.epilogue:
+            assert self._epilogues is not None, "no product has an epilogue without"
+            return self._epilogues.launch(replace(product, a=a, b=b, c=c), memory + scratch, target.device)
         return self._products.launch(product, (a, b, c), memory + scratch, target.device)
 
     def _pointer(self, argument: Argument, memory: int, status: int, target: Target) -> int:

@@ -59,7 +59,8 @@ def invocation(
 
 def _moved(step: Step, real: Callable[[int], int]) -> Step:
     if isinstance(step, Gemm):
-        return replace(step, a=real(step.a), b=real(step.b), c=real(step.c))
+        added, bias = (real(pointer) if pointer else 0 for pointer in (step.addend, step.bias))
+        return replace(step, a=real(step.a), b=real(step.b), c=real(step.c), addend=added, bias=bias)
 
     def pointer(argument: Argument) -> Argument:
         return real(argument) if isinstance(argument, int) else argument

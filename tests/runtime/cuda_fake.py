@@ -472,6 +472,9 @@ class NumpyKernels:
 
     notes = ()
 
+    def with_epilogue(self, first, then, place, target):
+        return None
+
     def give_up(self, reason):
         return False
 

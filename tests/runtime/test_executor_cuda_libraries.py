@@ -147,6 +147,22 @@ def test_whatever_fails_on_the_way_leaves_nothing(kind):
         assert driver.capture is None
 
 
+def test_one_thing_after_the_other_is_given_up():
+    driver = FakeDriver(1)
+    reasons, stages = [], ["warm-up", None]
+
+    class Several(WithLibrary):
+        def give_up(self, reason):
+            reasons.append(reason)
+            self.stage = stages.pop(0)
+            return True
+
+    kernels = Several(driver, "capture")
+    CudaExecutor(block(1), [0], driver=driver, kernels=kernels).close()
+    assert ["not in capture" in reasons[0], "not in warm-up" in reasons[1]] == [True, True]
+    assert kernels.closed == 3
+
+
 def test_interrupts_end_it():
     driver = FakeDriver(1)
     kernels = WithLibrary(driver, None)

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import itertools
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +14,12 @@ import numpy as np
 import pytest
 from gpu_invocations import INVOCATIONS, MERGES, array
 
+from runtime.bundle import Block
 from runtime.errors import MissingFault, PlanFault
 from runtime.kernels import gpu_plans, gpu_registry, kernel_cache, registry, triton_compile
 from runtime.kernels.cublas import WORKSPACE
 from runtime.kernels.gemm import Gemm
-from runtime.kernels.gpu_base import Target
+from runtime.kernels.gpu_base import Invocation, Target
 from runtime.kernels.gpu_repeated import ADDRESSED, RepeatedPlans, invocation
 from runtime.kernels.triton_compile import Binary
 from runtime.kernels.triton_source import SCRATCH, Call, Status, Table, layout
@@ -190,6 +192,66 @@ def test_launches_have_pointers_workspace_and_status(compiled):
     kinds = [c[0] for c in modules.calls]
     assert kinds.count("unload") == kinds.count("load") == 3
     assert kinds.count("release") == kinds.count("upload") > 0
+
+
+class Epilogues:
+    def __init__(self, log, fits=True):
+        self.log, self.answer = log, fits
+
+    def fits(self, product, device):
+        self.log.append(("fits", product.variant, device))
+        return self.answer
+
+    def launch(self, product, workspace, device):
+        return lambda stream: self.log.append(("gemm", product, workspace, stream))
+
+    def close(self):
+        self.log.append(("close",))
+
+
+def residual():
+    """A contraction whose operand is copied before, and what is added to it."""
+    shapes = (2, 16, 8), (32, 2, 8), (16, 32), (16, 32), (16, 32)
+    x, w, o, r, y = (replace(array("f16", *shape), pointer=n << 20) for n, shape in enumerate(shapes, 1))
+    places = [Block((0,) * len(a.shape), a.shape) for a in (x, w, o, r, y)]
+    equation = {"equation": "h t d, f h d -> t f", "scale": 1.0}
+    added = {"program": "t0 = add x0 x1", "indices": "t f, t f -> t f"}
+    first = Invocation("contract", equation, [x, w], [o], places[:2], places[2:3])
+    return first, Invocation("map", added, [r, o], [y], [places[3], places[2]], places[4:])
+
+
+def test_products_take_epilogues_with_them_until_that_is_given_up(compiled):
+    modules = Modules()
+    own = gpu_registry.GpuKernels([], modules, Products(modules.calls), Epilogues(modules.calls))
+    assert not own.give_up("nothing is in use")
+    first, then = residual()
+    kernel = own.with_epilogue(first, then, 1, H100)
+    assert (kernel.description.provider, kernel.description.version) == ("cublasLt+triton", "12.8.0")
+    assert kernel.description.variant.endswith("gemm tn f16 32x16x16 add")
+    kernel.bind(0x5000_0000, 0)(5)
+    _, product, workspace, stream = modules.calls[-1]
+    assert (product.a, product.b) == (first.inputs[1].pointer, 0x5000_0000)
+    assert (product.c, product.addend) == (then.outputs[0].pointer, then.inputs[0].pointer)
+    assert (workspace, stream) == (0x5000_0000 + kernel.workspace - WORKSPACE, 5)
+    own.close()
+    assert modules.calls.count(("close",)) == 2
+    assert own.give_up("the contract at site 0 failed: cublasLtMatmul: status 15 (not supported)")
+    assert own.notes == (
+        "products of matrices take no epilogues with them: the contract at site 0 failed: "
+        "cublasLtMatmul: status 15 (not supported)",
+    )
+    assert own.with_epilogue(first, then, 1, H100) is None
+    assert not own.give_up("again")
+
+
+def test_what_cublaslt_cannot_do_is_two_kernels(compiled):
+    log = []
+    own = gpu_registry.GpuKernels([], Modules(), Products(log), Epilogues(log, fits=False))
+    first, then = residual()
+    assert own.with_epilogue(first, then, 1, H100) is None
+    assert log == [("fits", "gemm tn f16 32x16x16 add", 0)]
+    assert own.with_epilogue(then, first, 0, H100) is None
+    assert not own.give_up("nothing is in use")
 
 
 def test_equal_kernels_are_compiled_and_loaded_once(compiled):

@@ -42,7 +42,7 @@ class InterpretedKernels(PlannedKernels):
 
     def __init__(self, driver):
         super().__init__()
-        self.driver, self.functions = driver, {}
+        self.driver, self.functions, self.epilogues = driver, {}, 0
         repair()
 
     def versions(self):
@@ -50,6 +50,10 @@ class InterpretedKernels(PlannedKernels):
 
     def close(self):
         pass
+
+    def has_epilogues(self, plan, target):
+        self.epilogues += 1
+        return True
 
     def prepared(self, plan, target):
         products = any(isinstance(step, Gemm) for step in plan.steps)
@@ -104,6 +108,9 @@ CHOSEN = [
 """Model, dtype, sites, and devices that these share. `live_kernels.py` has every kernel at other sizes."""
 
 
+WITH_EPILOGUES = ("ffn",)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("name", "dtype", "sites", "devices"), CHOSEN)
 def test_plans_with_the_gpus_kernels(name, dtype, sites, devices):
@@ -114,6 +121,7 @@ def test_plans_with_the_gpus_kernels(name, dtype, sites, devices):
         session.load_all(arrays)
         session.execute()
         found = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+        assert name not in WITH_EPILOGUES or session._executor._kernels.epilogues > 0
     assert largest_error(found, reference(case, arrays)) <= TOLERANCE[dtype or "f32"]
 
 

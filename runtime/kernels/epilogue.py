@@ -1,0 +1,109 @@
+"""A contraction and the elementwise step after it as one product of matrices, where cuBLASLt's epilogues can do it.
+
+These are: another array of the result's form is added (cuBLAS's C, of the product's D), a vector along the result's
+innermost indices is added (its bias), relu, gelu in its approximation by tanh, and one of the latter after one of the
+former. The product is not rounded before the step as it is between two kernels, so that results are a little nearer
+to what is meant. gelu by erf is left alone: cuBLASLt's gelu is the one by tanh, and in 16 bits only, since how it
+computes tanh is not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from runtime.kernels import indices, program
+from runtime.kernels.base import text
+from runtime.kernels.gemm import Gemm
+from runtime.kernels.gemm_contract import plan_contract
+from runtime.kernels.gpu_base import GpuArray, Invocation
+from runtime.kernels.program import Input
+from runtime.kernels.program import Step as Earlier
+from runtime.kernels.triton_source import SCRATCH, Plan, layout
+
+ACTIVATIONS = ("relu", "gelu_tanh")
+KINDS = ("f16", "bf16", "f32")
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What a map does to its operand at `place`: adds another operand, by its position, and applies a function."""
+
+    place: int
+    added: int | None
+    activation: str
+
+
+def understood(source: str, arity: int, place: int) -> Epilogue | None:
+    """A map's program as an epilogue of its operand at `place`; None where it is none."""
+    steps = list(program.parse(source, arity))
+    value: Input | Earlier = Input(place)
+    added: int | None = None
+    if steps[0].function == "add" and value in steps[0].operands:
+        one, other = steps[0].operands
+        rest = other if one == value else one
+        if not isinstance(rest, Input) or rest == value:
+            return None
+        added, value = rest.position, Earlier(0)
+        steps.pop(0)
+    activation = ""
+    if steps and steps[0].function in ACTIVATIONS and steps[0].operands == (value,):
+        activation = steps.pop(0).function
+    if steps or (added is None and not activation) or arity != (1 if added is None else 2):
+        return None
+    return Epilogue(place, added, activation)
+
+
+def planned_with_epilogue(first: Invocation, then: Invocation, place: int) -> Plan | None:
+    """A plan of products alone (and of copies before them) for a contraction and a map of its result, its operand at
+    `place`. None for what no product can do, also where the map's result has bytes of what the products read, which
+    end before it begins in a plan. Raises PlanFault for what is no contraction or no map."""
+    source, equation = (text(then.attributes, ("program", "indices"), name) for name in ("program", "indices"))
+    epilogue, names = understood(source, len(then.inputs), place), indices.parse(equation)
+    (result,), (output,), kind = first.outputs, then.outputs, then.outputs[0].dtype
+    if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in KINDS:
+        return None
+    if epilogue.activation == "gelu_tanh" and kind == "f32":
+        return None
+    if names.inputs[place] != names.output or result.shape != output.shape or not output.dense:
+        return None
+    plan = plan_contract(
+        first.attributes, [layout(x) for x in first.inputs], [layout(output)], first.input_blocks, first.output_blocks
+    )
+    products = [step for step in plan.steps if isinstance(step, Gemm) and step.c < SCRATCH]
+    if not products or plan.steps[-len(products) :] != tuple(products) or any(p.result != kind for p in products):
+        return None
+    if any(_overlap(output, *operand) for product in products for operand in _read(product, output.itemsize)):
+        return None  # what was read by copies before the products may be written over, but not what these read
+    added = [replace(product, activation=epilogue.activation) for product in products]
+    if epilogue.added is not None:
+        other, own = then.inputs[epilogue.added], names.inputs[epilogue.added]
+        if not other.dense or (other != output and _overlap(output, other.pointer, other.pointer + other.nbytes)):
+            return None
+        if own == names.output and other.shape == output.shape:
+            added = [replace(product, addend=other.pointer + product.c - output.pointer) for product in added]
+        elif 0 < len(own) < len(names.output) and names.output[-len(own) :] == own and _one(products, other.size):
+            added = [replace(added[0], bias=other.pointer)]
+        else:
+            return None
+    return replace(plan, steps=(*plan.steps[: -len(products)], *added))
+
+
+def _read(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:
+    """The bytes of both operands of a product, from the first to the last; what is in workspace is nobody else's."""
+    p = product
+    for address, lines, run, leading, stride in (
+        (p.a, *((p.m, p.k) if p.transpose_a else (p.k, p.m)), p.lda, p.stride_a),
+        (p.b, *((p.k, p.n) if p.transpose_b else (p.n, p.k)), p.ldb, p.stride_b),
+    ):
+        if address < SCRATCH:
+            yield address, address + ((p.batch - 1) * stride + (lines - 1) * leading + run) * itemsize
+
+
+def _overlap(written: GpuArray, first: int, end: int) -> bool:
+    return first < written.pointer + written.nbytes and written.pointer < end
+
+
+def _one(products: Sequence[Gemm], rows: int) -> bool:
+    """Whether it is one product of one matrix, whose columns (cuBLAS's) are what is innermost in memory."""
+    return len(products) == 1 and products[0].batch == 1 and products[0].m == rows > 1
