@@ -140,6 +140,9 @@ def test_an_output_goes_to_standard_output(start: Callable[..., Any], folder: Pa
 def test_a_trace_is_written(run: Callable[..., Any], tmp_path: Path) -> None:
     assert run(*GIVEN, "--trace", tmp_path / "t.json").code == 0
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert json.loads(run(*GIVEN, "--trace", "-").out)["traceEvents"]
+    refused = run(*GIVEN, "--trace", "-", "--json")
+    assert (refused.code, refused.json()["error"]["code"]) == (2, "usage")
 
 
 def test_a_comparison_that_does_not_hold_ends_with_1(run: Callable[..., Any], tmp_path: Path) -> None:
@@ -274,6 +277,7 @@ def test_an_archive_bomb_is_refused_unread(run: Callable[..., Any], tmp_path: Pa
         ((*GIVEN, "--devices", "0,1"), 65, "8 sites"),
         ((*GIVEN, "--repeat", "0"), 2, "repeat"),
         ((*GIVEN, "--trace", "missing/t.json"), 73, "missing/t.json"),
+        ((*GIVEN, "--trace", "-", "-o", "y=-"), 2, "-o - and --trace - both need standard output"),
     ],
 )  # fmt: skip
 def test_wrong_calls_are_explained(

@@ -14,7 +14,7 @@ from einc.cli.progress import phases
 from runtime.errors import ArrayFault
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -85,8 +85,9 @@ def run_command(
     Plans run on GPUs where some are visible, one site each or as --devices says. Every plan runs on the CPU, too,
     whatever machine it was compiled for, with its sites in memory.
     """
-    if as_json and _uses_stdout(targets):
-        raise click.UsageError("-o - and --json both need standard output")
+    on_stdout = _wanting_stdout(targets, trace, as_json)
+    if len(on_stdout) > 1:
+        raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
     from einc.cli import arrays
     from runtime.session import HOST, Session
     from runtime.trace import task_events, trace_json
@@ -119,7 +120,7 @@ def run_command(
         if check or expect:
             phase("comparing with the unpartitioned computation")
             comparison = _compare(bundle, results, given if check else None, expect)
-    _report(bundle, session.backend, times, facts, comparison, as_json=as_json, quiet=_uses_stdout(targets))
+    _report(bundle, session.backend, times, facts, comparison, as_json=as_json, quiet=bool(on_stdout))
 
 
 def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float], dict[str, Any]]:
@@ -229,5 +230,8 @@ def _timing(times: list[float]) -> str:
     )
 
 
-def _uses_stdout(targets: tuple[str, ...]) -> bool:
-    return any(target.rpartition("=")[2] == output.STDOUT for target in targets)
+def _wanting_stdout(targets: Sequence[str], trace: str | None, as_json: bool) -> list[str]:
+    """The options that want standard output for themselves."""
+    wanting = ["-o -" for target in targets if target.rpartition("=")[2] == output.STDOUT]
+    wanting += ["--trace -"] if trace == output.STDOUT else []
+    return [*wanting, "--json"] if as_json else wanting
