@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.exceptions import Exit  # an interrupted import may leave click without its attribute `exceptions`
 
 from einc.cli import output
 from einc.errors import CheckFailed, EincError, ModelError, WriteError
@@ -55,7 +56,7 @@ def report(error: BaseException, *, debug: bool, as_json: bool) -> int:
     """Print what went wrong, and return the exit code."""
     if isinstance(error, SystemExit):  # only shell completion ends like this
         return error.code if isinstance(error.code, int) else SUCCESS
-    if isinstance(error, click.exceptions.Exit):
+    if isinstance(error, Exit):
         return error.exit_code
     failure = describe(error)
     if debug:

@@ -195,6 +195,11 @@ def test_an_interrupt_while_reading_ends_with_130(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m.ein"]
 
 
+def test_an_interrupt_of_the_import_of_click_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(click, "exceptions")
+    assert failures.report(KeyboardInterrupt(), debug=False, as_json=False) == 130
+
+
 def test_an_interrupt_that_python_only_prints_comes_again() -> None:
     """As in a finalizer, which may run anywhere; without more the program would go on."""
     program = """
