@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from runtime import boxes
 from runtime.errors import PlanFault
+from runtime.schema import Block
 
 MAX_NAME = 1024  # characters
 
@@ -54,3 +56,19 @@ def require_text(text: str, most: int, where: str) -> None:
         raise PlanFault(f"{len(text)} characters; at most {most} are allowed", where=where)
     if not text.replace("\n", "").replace("\t", "").isprintable():
         raise PlanFault("control characters", where=where)
+
+
+def require_block(block: Block, outer: Block, where: str) -> None:
+    """`block` is a non-empty projection of `outer`."""
+    lower, upper = block.lower, block.upper
+    if not len(lower) == len(upper) == len(outer.lower):
+        raise PlanFault(f"a block of {len(lower)} to {len(upper)} dimensions in {len(outer.lower)}", where=where)
+    for lo, up, first, last in zip(lower, upper, outer.lower, outer.upper, strict=True):
+        if not first <= lo < up <= last:
+            raise PlanFault(f"{boxes.show(block)} is no block of {boxes.show(outer)}", where=where)
+
+
+def require_tiling(outer: Block, blocks: Iterable[Block], budget: boxes.Budget, where: str) -> None:
+    fault = boxes.tiling_fault(outer, list(dict.fromkeys(blocks)), budget, where)
+    if fault is not None:
+        raise PlanFault(fault, where=where)

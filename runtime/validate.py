@@ -9,39 +9,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from runtime import boxes
 from runtime.checks import (
     printable,
     require,
+    require_block,
     require_count,
     require_name,
     require_natural,
     require_position,
     require_text,
+    require_tiling,
     require_unique,
 )
-from runtime.errors import PlanFault
-from runtime.merges import groups, require_aggregation, require_merges
-from runtime.schema import (
-    ITEMSIZE,
-    AggregateTask,
-    AnyTask,
-    Attribute,
-    Block,
-    Buffer,
-    Bundle,
-    CopyTask,
-    Exchange,
-    Function,
-    Index,
-    KernelTask,
-    Operation,
-    Region,
-    Scalar,
-    TransferTask,
-)
+from runtime.merges import require_merges
+from runtime.schema import ITEMSIZE, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
+from runtime.validate_tasks import validate_tasks
 
 MAX_RANK = 32
 MAX_SITES = 4096
@@ -59,9 +44,9 @@ def validate(bundle: Bundle) -> None:
     _header(bundle)
     _tensors(bundle)
     _operations(bundle)
-    _buffers(bundle)
-    _tasks(bundle)
-    _outputs(bundle)
+    validate_tasks(bundle, MAX_CORNERS)
+    for i, output in enumerate(bundle.outputs):
+        _exchange(output.exchange, f"outputs[{i}].exchange")
 
 
 def _header(bundle: Bundle) -> None:
@@ -214,178 +199,10 @@ def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.B
         _projections(function.outputs, outer_outputs, f"{at}.outputs")
     require_unique((function.site for function in operation.functions), f"{where}.functions, by site")
     for j, outer in enumerate(outer_outputs):
-        _tiling(outer, [function.outputs[j] for function in operation.functions], budget, f"{where}.functions")
+        require_tiling(outer, [function.outputs[j] for function in operation.functions], budget, f"{where}.functions")
 
 
 def _projections(blocks: Sequence[Block], outer: Sequence[Block], where: str) -> None:
     require(len(blocks) == len(outer), where, f"{len(blocks)} blocks, where the operation has {len(outer)}")
     for k, (block, container) in enumerate(zip(blocks, outer, strict=True)):
-        _block(block, container, f"{where}[{k}]")
-
-
-def _block(block: Block, outer: Block, where: str) -> None:
-    """`block` is a non-empty projection of `outer`."""
-    lower, upper = block.lower, block.upper
-    if not len(lower) == len(upper) == len(outer.lower):
-        raise PlanFault(f"a block of {len(lower)} to {len(upper)} dimensions in {len(outer.lower)}", where=where)
-    for lo, up, first, last in zip(lower, upper, outer.lower, outer.upper, strict=True):
-        if not first <= lo < up <= last:
-            raise PlanFault(f"{boxes.show(block)} is no block of {boxes.show(outer)}", where=where)
-
-
-def _tiling(outer: Block, blocks: Iterable[Block], budget: boxes.Budget, where: str) -> None:
-    fault = boxes.tiling_fault(outer, list(dict.fromkeys(blocks)), budget, where)
-    if fault is not None:
-        raise PlanFault(fault, where=where)
-
-
-def _buffers(bundle: Bundle) -> None:
-    """Buffers lie in their arenas, aligned; only scratch buffers may share bytes, with one another."""
-    spans: list[list[tuple[int, int, int]]] = [[] for _ in bundle.devices]
-    for i, buffer in enumerate(bundle.buffers):
-        where = f"buffers[{i}]"
-        require_position(buffer.site, len(bundle.devices), "site", f"{where}.site")
-        require_position(buffer.tensor, len(bundle.tensors), "tensor", f"{where}.tensor")
-        tensor = bundle.tensors[buffer.tensor]
-        _block(buffer.block, boxes.whole(tensor.shape), f"{where}.block")
-        loaded = buffer.role in ("input", "weight")
-        require(not loaded or buffer.role == tensor.kind, f"{where}.role", f"{buffer.role} buffer of a {tensor.kind}")
-        width, arena = ITEMSIZE[tensor.dtype], bundle.memory[buffer.site]
-        end = buffer.offset + boxes.size(buffer.block) * width
-        inside = buffer.offset >= 0 and end <= arena
-        require(inside, where, f"bytes {buffer.offset} to {end} are outside the arena of {arena}")
-        require(buffer.offset % width == 0, f"{where}.offset", f"{buffer.offset} is no multiple of {width}")
-        spans[buffer.site].append((buffer.offset, end, i))
-    for site in spans:
-        _overlaps(bundle.buffers, sorted(site))
-
-
-def _overlaps(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int, int]]) -> None:
-    """`spans` are the (first byte, end, buffer) of a site in ascending order."""
-    last = last_kept = (0, -1)  # the furthest end so far, of any buffer and of one that is not scratch; and whose
-    for start, end, i in spans:
-        kept = buffers[i].role != "scratch"
-        reach, other = last if kept else last_kept
-        if start < reach:
-            raise PlanFault(f"it shares bytes with buffer {other}, and not both are scratch", where=f"buffers[{i}]")
-        last = max(last, (end, i))
-        if kept:
-            last_kept = max(last_kept, (end, i))
-
-
-def _tasks(bundle: Bundle) -> None:
-    names = {operation.name for operation in bundle.operations}
-    names.update(bundle.tensors[o.tensor].name for o in bundle.outputs if 0 <= o.tensor < len(bundle.tensors))
-    aggregating = groups(bundle)
-    written = [buffer.role in ("input", "weight") for buffer in bundle.buffers]
-    missing = [set(range(len(operation.functions))) for operation in bundle.operations]
-    for i, task in enumerate(bundle.tasks):
-        where = f"tasks[{i}]"
-        require_position(task.site, len(bundle.devices), "site", f"{where}.site")
-        require(task.serves in names, f"{where}.serves", f"'{printable(task.serves, 60)}' is no operation or output")
-        earlier = -1
-        for position in task.after:
-            require(earlier < position < i, f"{where}.after", f"{position} is not in ascending order below {i}")
-            earlier = position
-        reads, writes = _regions(bundle, task, where)
-        for at, region in reads:
-            require(written[region.buffer], at, f"no earlier task writes buffer {region.buffer}")
-        for at, region in writes:
-            role = bundle.buffers[region.buffer].role
-            require(role in ("scratch", "result"), at, f"a task writes the {role} buffer {region.buffer}")
-            written[region.buffer] = True
-        if isinstance(task, KernelTask):
-            _kernel(bundle, task, missing, where)
-        elif isinstance(task, TransferTask):
-            _same(bundle, task.read, task.write, where)
-        elif isinstance(task, AggregateTask):
-            require_aggregation(bundle, task, aggregating, where)
-            for k, region in enumerate(task.reads):
-                _same(bundle, region, task.writes[k % len(task.writes)], where)
-        elif isinstance(task, CopyTask):
-            require(len(task.reads) == len(task.writes), where, f"{len(task.reads)} reads, {len(task.writes)} writes")
-            for read, write in zip(task.reads, task.writes, strict=True):
-                _same(bundle, read, write, where)
-    for operation, left in enumerate(missing):
-        require(not left, f"operations[{operation}]", f"no task runs its function {min(left, default=0)}")
-
-
-Located = list[tuple[str, Region]]
-
-
-def _regions(bundle: Bundle, task: AnyTask, where: str) -> tuple[Located, Located]:
-    """What a task reads and writes, each with its place; all of it exists, and at the sites where it must be."""
-    if isinstance(task, TransferTask):
-        reads, writes = [(f"{where}.read", task.read)], [(f"{where}.write", task.write)]
-    elif isinstance(task, KernelTask | CopyTask | AggregateTask):
-        reads = [(f"{where}.reads[{k}]", region) for k, region in enumerate(task.reads)]
-        writes = [(f"{where}.writes[{k}]", region) for k, region in enumerate(task.writes)]
-    else:
-        return [], []
-    for at, region in itertools.chain(reads, writes):
-        _region(bundle, region, at)
-    for at, region in reads if isinstance(task, TransferTask) else itertools.chain(reads, writes):
-        site = bundle.buffers[region.buffer].site
-        require(site == task.site, at, f"buffer {region.buffer} is at site {site}, and the task runs at {task.site}")
-    if isinstance(task, TransferTask):
-        there = bundle.buffers[task.write.buffer].site
-        require(there != task.site, f"{where}.write", f"a transfer from site {there} to itself")
-    return reads, writes
-
-
-def _region(bundle: Bundle, region: Region, where: str) -> None:
-    require_position(region.buffer, len(bundle.buffers), "buffer", where)
-    _block(region.block, bundle.buffers[region.buffer].block, where)
-
-
-def _same(bundle: Bundle, read: Region, write: Region, where: str) -> None:
-    """Both regions hold one block of one tensor."""
-    if read.block != write.block:
-        raise PlanFault(f"it reads {boxes.show(read.block)} and writes {boxes.show(write.block)}", where=where)
-    source, target = bundle.buffers[read.buffer].tensor, bundle.buffers[write.buffer].tensor
-    if source != target:
-        raise PlanFault(f"it reads tensor {source} and writes tensor {target}", where=where)
-
-
-def _kernel(bundle: Bundle, task: KernelTask, missing: list[set[int]], where: str) -> None:
-    require_position(task.operation, len(bundle.operations), "operation", f"{where}.operation")
-    operation = bundle.operations[task.operation]
-    require_position(task.function, len(operation.functions), "function", f"{where}.function")
-    left = missing[task.operation]
-    require(task.function in left, where, f"function {task.function} of operation {task.operation} runs twice")
-    left.remove(task.function)
-    function: Function = operation.functions[task.function]
-    require(task.site == function.site, f"{where}.site", f"{task.site}, and the function's is {function.site}")
-    _operands(bundle, task.reads, function.inputs, operation.inputs, f"{where}.reads")
-    _operands(bundle, task.writes, function.outputs, operation.outputs, f"{where}.writes")
-
-
-def _operands(
-    bundle: Bundle, regions: Sequence[Region], blocks: Sequence[Block], tensors: Sequence[int], where: str
-) -> None:
-    require(len(regions) == len(blocks), where, f"{len(regions)} regions, where the function has {len(blocks)}")
-    for k, (region, block, tensor) in enumerate(zip(regions, blocks, tensors, strict=True)):
-        found = bundle.buffers[region.buffer].tensor
-        require(found == tensor, f"{where}[{k}]", f"tensor {found}, where the function takes {tensor}")
-        if region.block != block:
-            message = f"{boxes.show(region.block)}, where the function takes {boxes.show(block)}"
-            raise PlanFault(message, where=f"{where}[{k}]")
-
-
-def _outputs(bundle: Bundle) -> None:
-    """The regions of every output tile its tensor, in buffers that live to the end."""
-    budget = boxes.Budget(MAX_CORNERS)
-    require_unique((output.tensor for output in bundle.outputs), "outputs")
-    for i, output in enumerate(bundle.outputs):
-        where = f"outputs[{i}]"
-        require_position(output.tensor, len(bundle.tensors), "tensor", f"{where}.tensor")
-        _exchange(output.exchange, f"{where}.exchange")
-        for k, region in enumerate(output.regions):
-            at = f"{where}.regions[{k}]"
-            _region(bundle, region, at)
-            buffer = bundle.buffers[region.buffer]
-            require(buffer.tensor == output.tensor, at, f"it holds tensor {buffer.tensor}, not {output.tensor}")
-            require(buffer.role != "scratch", at, f"buffer {region.buffer} is scratch, which does not live to the end")
-        require_unique((region.block for region in output.regions), f"{where}.regions")
-        outer = boxes.whole(bundle.tensors[output.tensor].shape)
-        _tiling(outer, [region.block for region in output.regions], budget, f"{where}.regions")
+        require_block(block, container, f"{where}[{k}]")

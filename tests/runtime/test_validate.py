@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime import validate as rules
+from runtime import validate_tasks
 from runtime.bundle import (
     Block,
     Buffer,
@@ -344,7 +345,7 @@ def test_overlaps_are_found_as_by_brute_force():
             for i in range(len(buffers)) for j in range(i)
         )  # fmt: skip
         try:
-            rules._overlaps(
+            validate_tasks._overlaps(
                 buffers, sorted((x.offset, end, i) for i, (x, end) in enumerate(zip(buffers, ends, strict=True)))
             )
             found = False
