@@ -9,10 +9,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from runtime.dtypes import ITEMSIZE
 
 LIMIT = 1 << 31
 """Of extents and leading dimensions: cuBLAS takes 32-bit integers."""
+
+SLAB = 32 << 20
+"""Bytes that stay in the cache of a large GPU while all matrices of a batch read them."""
+
+MOST_SLABS = 16
+"""Launches instead of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +122,30 @@ def product(
                     c.address, ldc, stride_c, count, kind, result, scale)  # fmt: skip
     return Gemm(not b_rows, not a_rows, n, m, k, b.address, ldb, stride_b, a.address, lda, stride_a,
                 c.address, ldc, stride_c, count, kind, result, scale)  # fmt: skip
+
+
+def slabs(product: Gemm) -> list[Gemm]:
+    """The same in parts, where all matrices of a batch share a large operand, such as all heads the activations.
+
+    A batch goes through its matrices one after another, and so through the shared operand as often, from memory where
+    that is larger than the cache. In parts of it that the cache holds, it comes from memory once.
+    """
+    p, size = product, ITEMSIZE[product.kind]
+    if p.batch == 1 or (p.stride_a and p.stride_b):
+        return [p]
+    by_rows = p.stride_b != 0  # then A is shared, and the rows of the result are cut
+    extent = p.m if by_rows else p.n
+    if extent * p.k * size <= 2 * SLAB or p.epilogue:
+        return [p]
+    step = max(SLAB // (p.k * size), -(-extent // MOST_SLABS))
+    step = -(-step // 256) * 256
+    parts = []
+    for start in range(0, extent, step):
+        count = min(step, extent - start)
+        if by_rows:
+            apart = p.lda if p.transpose_a else 1
+            parts.append(replace(p, m=count, a=p.a + start * apart * size, c=p.c + start * ITEMSIZE[p.result]))
+        else:
+            apart = 1 if p.transpose_b else p.ldb
+            parts.append(replace(p, n=count, b=p.b + start * apart * size, c=p.c + start * p.ldc * ITEMSIZE[p.result]))
+    return parts

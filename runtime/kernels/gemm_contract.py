@@ -184,7 +184,7 @@ class _Lowering:
             product = gemm.product(moved[0], moved[1], moved[2], inner, kind, c.kind, scale)
             if product is None:
                 return None
-            found.append(product)
+            found += gemm.slabs(product)
         return found
 
     def _factor(self, target: Operand) -> float:

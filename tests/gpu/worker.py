@@ -46,7 +46,8 @@ def kernels(place: Place, seconds: float) -> Iterator[Record]:
     for bundle in bundles:
         for source in precompile.sources(bundle, architecture, [(0,) * len(bundle.memory)]):
             needed.setdefault(source.key, (source, architecture))
-    jobs = list(needed.values())[: REHEARSED if place.rehearsal else None]
+    jobs = sorted(needed.values(), key=lambda job: not job[0].name.startswith("attention"))  # the longest ones first
+    jobs = jobs[-REHEARSED:] if place.rehearsal else jobs
     where = Path(os.environ[kernel_cache.ENVIRONMENT])
     failed: list[KernelFault] = []
     done = precompile.compile_all(jobs, where, seconds=seconds - (perf_counter() - begin), failed=failed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import string
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from runtime.dtypes import name_of
 from runtime.errors import PlanFault
+from runtime.kernels import gemm
 from runtime.kernels.gemm import Axis, Gemm, Matrix
 from runtime.kernels.gemm_contract import plan_contract
 from runtime.kernels.gpu_base import GpuArray
@@ -107,6 +109,41 @@ def test_rows_of_two_indices_are_one_dimension_where_memory_allows():
     assert (step.batch, {step.m, step.n}) == (1, {4, 10})
     multiply(step)
     np.testing.assert_array_equal(output, whole @ weights)
+
+
+@pytest.mark.parametrize("order", [("t", "k"), ("k", "t")], ids=str)
+@pytest.mark.parametrize("equation", ["t k, h d k -> h t d", "h d k, t k -> h d t"])
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_what_all_matrices_of_a_batch_share_is_read_in_parts_that_a_cache_holds(monkeypatch, order, equation, dtype):
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, (700, 24) if order[0] == "t" else (24, 700)).astype(dtype)
+    x = x if order[0] == "t" else x.T
+    w = rng.integers(-3, 4, (4, 16, 24)).astype(dtype)
+    inputs = [x, w] if equation.startswith("t") else [w, x]
+    output = np.zeros((4, 700, 16) if equation.startswith("t") else (4, 16, 700), dtype)
+    whole = planned(equation, inputs, output).steps
+    assert [step.batch for step in whole] == [4]
+    monkeypatch.setattr(gemm, "SLAB", 256 * 24 * x.itemsize)
+    parts = planned(equation, inputs, output).steps
+    assert [max(step.m, step.n) for step in parts] == [256, 256, 188]
+    for step in parts:
+        multiply(step)
+    np.testing.assert_array_equal(output, einsum(equation, inputs).astype(dtype))
+    monkeypatch.setattr(gemm, "SLAB", 24 * x.itemsize)
+    assert len(planned(equation, inputs, output).steps) == 3  # never fewer than 256 of them
+    monkeypatch.setattr(gemm, "MOST_SLABS", 2)
+    assert [max(step.m, step.n) for step in planned(equation, inputs, output).steps] == [512, 188]
+
+
+def test_large_activations_go_through_the_heads_in_parts():
+    def step(tokens):
+        return Gemm(True, False, 128, tokens, 4096, 1 << 40, 4096, 128 * 4096, 2 << 40, 4096, 0, 3 << 40, 128,
+                    tokens * 128, 32, "f16", "f16")  # fmt: skip
+
+    assert len(gemm.slabs(step(8192))) == 1  # a cache of 50 MB holds most of it
+    assert [part.n for part in gemm.slabs(step(32768))] == [4096] * 8
+    assert len(gemm.slabs(replace(step(32768), batch=1))) == 1
+    assert len(gemm.slabs(replace(step(32768), stride_b=1))) == 1
 
 
 def test_grouped_queries_share_their_keys():
