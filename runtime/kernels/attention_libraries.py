@@ -51,6 +51,15 @@ class Packed:
         """One sequence of which all causal masks mean the same, whichever corner they are aligned to."""
         return len(self.queries) == 2 and not self.window and (not self.causal or self.queries == self.keys)
 
+    @property
+    def whole_tiles(self) -> bool:
+        return not any(mark % 64 for mark in (*self.queries, *self.keys))
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for invocations whose `small` ones are."""
+        return small(self).queries, small(self).keys, self.causal, self.window > 0, self.scale
+
 
 Attend = Callable[[Any, Any, Any, Any, Any, Packed], tuple[Any, Any]]
 """Of q, k and v with the dimensions tokens, heads, elements; where sequences of queries and of keys begin and the last
@@ -61,8 +70,8 @@ class Library(Protocol):
     name: str
     version: str
 
-    def choose(self, q: Any, k: Any, v: Any, how: Packed) -> tuple[str, Attend]:
-        """What of the library is taken for operands like these, and its name."""
+    def choices(self, q: Any, k: Any, v: Any, how: Packed) -> list[tuple[str, Attend]]:
+        """What of the library may be taken for operands like these, with its name; the best first."""
 
 
 class TorchAttention:
@@ -80,13 +89,14 @@ class TorchAttention:
         self._cudnn: Any = getattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", None)
         require_cuda(torch)
 
-    def choose(self, q: Any, k: Any, v: Any, how: Packed) -> tuple[str, Attend]:
+    def choices(self, q: Any, k: Any, v: Any, how: Packed) -> list[tuple[str, Attend]]:
+        found: list[tuple[str, Attend]] = [("flash", self._by_flash)]
         if self._cudnn is not None and how.one_square:
             operands = [_batched(x) for x in (q, k, v)]
             asked = {"scale": how.scale, "enable_gqa": True}
             if self._torch._fused_sdp_choice(*operands, None, 0.0, how.causal, **asked) == _CUDNN:
-                return "cudnn", self._by_cudnn
-        return "flash", self._by_flash
+                found.insert(0, ("cudnn", self._by_cudnn))
+        return found
 
     def _by_cudnn(self, q: Any, k: Any, v: Any, _: Any, __: Any, how: Packed) -> tuple[Any, Any]:
         operands = [_batched(x) for x in (q, k, v)]
@@ -116,8 +126,8 @@ class FlashAttention:
         self._forward: Any = flash_attn.flash_attn_varlen_func
         require_cuda(torch)
 
-    def choose(self, q: Any, k: Any, v: Any, how: Packed) -> tuple[str, Attend]:
-        return "varlen", self._attend
+    def choices(self, q: Any, k: Any, v: Any, how: Packed) -> list[tuple[str, Attend]]:
+        return [("varlen", self._attend)]
 
     def _attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: Packed) -> tuple[Any, Any]:
         window = (how.window - 1 if how.window else -1, 0 if how.causal else -1)
@@ -200,12 +210,13 @@ def defined(q: Array, k: Array, v: Array, how: Packed) -> tuple[Array, Array]:
 
 
 def small(how: Packed) -> Packed:
-    """A small invocation of the same kind: one sequence where there is one, and keys before its queries where it has
-    any; otherwise two sequences of different lengths."""
+    """A small invocation of the same kind: one sequence where that is all, of whole tiles where it has such, and with
+    more keys than queries where their numbers differ; otherwise two sequences of different lengths."""
     window = min(how.window, 7)
     if how.one_square:
-        keys = (0, 40) if how.queries == how.keys else (0, 56)
-        return Packed((0, 40), keys, 0, how.causal, window, how.scale)
+        queries = 128 if how.whole_tiles else 130
+        keys = queries if how.queries == how.keys else 192 if how.whole_tiles else 199
+        return Packed((0, queries), (0, keys), 0, how.causal, window, how.scale)
     queries = (0, 1, 2) if how.longest[0] == 1 else (0, 23, 40)
     return Packed(queries, (0, 31, 72), 0, how.causal, window, how.scale)
 

@@ -118,19 +118,19 @@ class Libraries:
             self.notes += notes
         for library in self._there:
             try:
-                operands = _operands(how, inputs, target)
-                variant, attend = library.choose(*operands, how)
+                choices = library.choices(*_operands(how, inputs, target), how)
             except Exception as error:
                 self._note(library, f"{type(error).__name__}: {error}")
                 continue
-            if self._right(library, variant, attend, how, inputs, target):
-                self._used[library.name] = library.version
+            for variant, attend in choices:
+                if self._right(library, variant, attend, how, inputs, target):
+                    self._used[library.name] = library.version
 
-                def bind(workspace: int, status: int, attend: Attend = attend) -> Launch:
-                    return self._bound(attend, how, inputs, outputs, target)
+                    def bind(workspace: int, status: int, attend: Attend = attend) -> Launch:
+                        return self._bound(attend, how, inputs, outputs, target)
 
-                shown = f"attention {inputs[0].dtype}, {variant}"
-                return GpuKernel(bind, Description(library.name, library.version, shown))
+                    shown = f"attention {inputs[0].dtype}, {variant}"
+                    return GpuKernel(bind, Description(library.name, library.version, shown))
         return None
 
     def _right(
@@ -140,13 +140,10 @@ class Libraries:
         import torch
 
         q, k = inputs[:2]
-        group = q.shape[0] // k.shape[0]
-        ones, rows = how.longest[0] == 1, len(how.queries) - 1
-        kind = (how.one_square, how.queries == how.keys, ones, how.causal, how.window > 0, how.scale, rows > 1)
-        key = (library.name, variant, q.dtype, group, q.shape[2], target.device, *kind)
+        group, width = q.shape[0] // k.shape[0], q.shape[2]
+        key = (library.name, variant, q.dtype, group, width, target.device, how.kind)
         if key not in self._flaws:
-            device = torch.device("cuda", target.device)
-            self._flaws[key] = flaw(attend, how, q.dtype, group, q.shape[2], device)
+            self._flaws[key] = flaw(attend, how, q.dtype, group, width, torch.device("cuda", target.device))
         wrong = self._flaws[key]
         if wrong is not None:
             self._note(library, f"{variant}: {wrong}")

@@ -199,7 +199,7 @@ def test_other_shapes_and_failures_are_flaws():
         o, lse = by_pytorch(*given)
         return o * torch.nan, lse
 
-    assert "its lse has the shape (40, 8), and not (8, 40)" in flaw(turned, KINDS[0], "f16", 4, 64, "cpu")
+    assert "its lse has the shape (128, 8), and not (8, 128)" in flaw(turned, KINDS[0], "f16", 4, 64, "cpu")
     assert "no kernel image" in flaw(broken, KINDS[0], "f16", 4, 64, "cpu")
     assert "off by nan" in flaw(empty, KINDS[0], "f16", 4, 64, "cpu")
 
@@ -211,6 +211,7 @@ def test_small_tests_are_of_the_same_kind(how):
     assert few.one_square == how.one_square
     if how.one_square:
         assert (few.queries == few.keys) == (how.queries == how.keys)
+        assert few.whole_tiles == how.whole_tiles
     assert (few.longest[0] == 1) == (how.longest[0] == 1)
 
 
@@ -234,9 +235,13 @@ def test_pytorch_takes_what_its_own_attention_would(pytorch, monkeypatch):
         return 3
 
     square = Packed((0, 8), (0, 8), 0, True, 0, 0.5)
-    assert library.choose(q, k, k, square)[0] == "flash"  # what is true of a CPU, by PyTorch's own function
+
+    def names(how):
+        return [name for name, _ in library.choices(q, k, k, how)]
+
+    assert names(square) == ["flash"]  # what is true of a CPU, by PyTorch's own function
     monkeypatch.setattr(pytorch, "_fused_sdp_choice", choice)
-    assert library.choose(q, k, k, square)[0] == "cudnn"
+    assert names(square) == ["cudnn", "flash"]
     assert asked == [
         ([(1, 8, 8, 64), (1, 2, 8, 64), (1, 2, 8, 64)], (None, 0.0, True), {"scale": 0.5, "enable_gqa": True})
     ]
@@ -245,7 +250,7 @@ def test_pytorch_takes_what_its_own_attention_would(pytorch, monkeypatch):
         replace(square, keys=(0, 6), queries=(0, 4)),  # its causal mask begins in the other corner
         replace(square, queries=(0, 4, 8), keys=(0, 4, 8)),
     ):
-        assert library.choose(q, k, k, other)[0] == "flash"
+        assert names(other) == ["flash"]
 
 
 @pytest.mark.parametrize("name", ["_by_cudnn", "_by_flash"])
@@ -285,12 +290,12 @@ class FakeLibrary:
     def __init__(self, attend=by_pytorch):
         self.attend, self.calls = attend, 0
 
-    def choose(self, q, k, v, how):
+    def choices(self, q, k, v, how):
         def attend(*given):
             self.calls += 1
             return self.attend(*given)
 
-        return "best", attend
+        return [("best", attend)]
 
 
 @pytest.fixture
@@ -397,19 +402,25 @@ def test_libraries_that_are_wrong_are_passed_over_and_asked_once(torch, monkeypa
     class Refusing(FakeLibrary):
         name = "refusing"
 
-        def choose(self, q, k, v, how):
+        def choices(self, q, k, v, how):
             raise ValueError("nothing of the kind")
 
-    bad, good = FakeLibrary(wrong), FakeLibrary()
+    class Two(FakeLibrary):
+        def choices(self, q, k, v, how):
+            return [("bad", wrong), *super().choices(q, k, v, how)]
+
+    bad, good = FakeLibrary(wrong), Two()
     good.name = "good"
     libraries = given(monkeypatch, Refusing(), bad, good, notes=["attention of old is not used: too old"])
     for _ in range(3):
-        assert libraries.prepared(*arguments()).description.provider == "good"
+        description = libraries.prepared(*arguments()).description
+        assert (description.provider, description.variant) == ("good", "attention f16, best")
     assert (bad.calls, good.calls) == (1, 1)
     assert libraries.notes[0] == "attention of old is not used: too old"
     assert libraries.notes[1] == "attention of refusing 1.0 is not used: ValueError: nothing of the kind"
     assert libraries.notes[2].startswith("attention of fake 1.0 is not used: best: its lse of a small test is off by ")
-    assert len(libraries.notes) == 3
+    assert libraries.notes[3].startswith("attention of good 1.0 is not used: bad: its lse of a small test is off by ")
+    assert len(libraries.notes) == 4
 
 
 def test_after_giving_up_there_are_none(torch, monkeypatch):
@@ -496,7 +507,7 @@ def test_flash_attn_is_called_as_its_function_is():
     module.flash_attn_varlen_func = flash_attn_varlen_func
     library = object.__new__(attention_libraries.FlashAttention)
     library._forward = flash_attn_varlen_func
-    variant, attend = library.choose(None, None, None, KINDS[2])
+    ((variant, attend),) = library.choices(None, None, None, KINDS[2])
     assert (variant, attend(1, 2, 3, 4, 5, KINDS[2])) == ("varlen", ("o", "lse"))
     attend(1, 2, 3, 4, 5, KINDS[4])
     assert calls == [
