@@ -214,9 +214,8 @@ def small(how: Packed) -> Packed:
     more keys than queries where their numbers differ; otherwise two sequences of different lengths."""
     window = min(how.window, 7)
     if how.one_square:
-        queries = 128 if how.whole_tiles else 130
-        keys = queries if how.queries == how.keys else 192 if how.whole_tiles else 199
-        return Packed((0, queries), (0, keys), 0, how.causal, window, how.scale)
+        own, more = (128, 192) if how.whole_tiles else (130, 199)
+        return Packed((0, own), (0, own if how.queries == how.keys else more), 0, how.causal, window, how.scale)
     queries = (0, 1, 2) if how.longest[0] == 1 else (0, 23, 40)
     return Packed(queries, (0, 31, 72), 0, how.causal, window, how.scale)
 
