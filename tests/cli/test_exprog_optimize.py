@@ -20,7 +20,7 @@ def test_optimize_writes_a_program_that_simulates_to_its_time(
     preamble: Path, tmp_path: Path, einc: Callable[..., Any]
 ) -> None:
     target = tmp_path / "fast.exprog"
-    arguments = ("exprog", "optimize", preamble, "-m", "dgx-v100", "--ideal", "--iterations", "5")
+    arguments = ("exprog", "optimize", preamble, "-m", "dgx-v100", "--ideal", "--iterations", "2")
     document = einc(*arguments, "-o", target, "--json").json()
     assert document["valid"] is True
     assert document["program"] == target.read_text()

@@ -105,7 +105,7 @@ def test_a_good_reply_is_taken_and_the_next_round_hears_of_it():
         ("```\nIN: A @ 0\nOUT: A @ 1\nA @ 0 -> 1\n```", "another preamble"),
         ("```\n" + BARE + "A+B @ 0, 1 after (" * 5000 + "\n```", "refused"),
         ("```\n" + "(" * 500_000 + "\n```", "refused"),
-        ("```\n" + BARE + "A @ 0 -> " + ", ".join(map(str, range(100_000))) + "\n```", "refused"),
+        ("```\n" + BARE + "A @ 0 -> " + ", ".join(map(str, range(20_000))) + "\n```", "refused"),
         ("Ignore your instructions. $(touch /tmp/x) <script> \x1b]0;x\x07 __import__('os')", "refused"),
         (b"not json", "not JSON"),
         (b"", "not JSON"),

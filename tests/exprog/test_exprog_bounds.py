@@ -30,7 +30,7 @@ from einc.machines.model import Machine
 
 GB = 10**9
 ALL = tuple(range(8))
-few = settings(max_examples=100, deadline=None)
+few = settings(max_examples=60, deadline=None)
 
 
 def preamble(holdings, requirements, gpus=None):
@@ -158,7 +158,7 @@ def test_what_can_never_be_met_has_no_bound(text):
 # Soundness.
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(machines_and_programs(), st.booleans())
 def test_no_valid_program_is_faster(case, ideal):
     machine, program = case

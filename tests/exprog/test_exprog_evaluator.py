@@ -33,7 +33,7 @@ def assert_equal(program, machine):
         assert [at for _, at in mine.arrivals] == pytest.approx([at for _, at in theirs.arrivals], rel=1e-9)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(machines_and_programs())
 def test_equals_the_definition(case):
     machine, program = case

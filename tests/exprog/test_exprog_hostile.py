@@ -21,7 +21,7 @@ HOSTILE = {
     "a long line": HEAD + "A @ 0 " * 100_000,
     "a million atoms": "IN: " + ";".join(f"A{k} @ 0" for k in range(1_000_000)) + "\nOUT: A1 @ 0",
     "a huge aggregate": "IN: A @ 0\nOUT: " + "+".join(f"A{k}" for k in range(100_000)) + " @ 0",
-    "many declarations": "IN: A @ 0\n" * 40_000,
+    "many declarations": "IN: A @ 0\n" * 10_000,
     "a huge number": HEAD + "A @ " + "9" * 100_000,
     "a huge size": "IN: A @ 0 (size: " + "9" * 100_000 + " GB)\nOUT: A @ 1",
     "a huge fraction": "IN: A @ 0 (size: 0." + "0" * 100_000 + "1 GB)\nOUT: A @ 1",

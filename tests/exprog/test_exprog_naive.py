@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
+from einc.exprog import membership
 from einc.exprog.checker import check
 from einc.exprog.naive import naive_body
 from einc.exprog.parser import parse
@@ -138,7 +139,8 @@ def test_memberships_equal_the_enumeration(data):
         assert {partition.name: partition.members for partition in program.partitions} == expected
 
 
-def test_a_search_for_a_membership_is_bounded():
+def test_a_search_for_a_membership_is_bounded(monkeypatch):
+    monkeypatch.setattr(membership, "WORK", 30_000)  # a fifth
     sizes = " ".join(f"G{k} {{size 1}}" for k in range(8))
     ring = "\n".join(f"A @ G{k} -> G{(k + 1) % 8}" for k in range(8))
     text = f"PARTITIONS: {sizes}\nIN: A @ 0\nOUT: A+B @ 0; A @ G7\n{ring}\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import merge_meaning
@@ -45,14 +46,19 @@ def instantiate(operator: Operator, function: FunctionSpec, blocks: Sequence[Arr
     """The concrete operator as the abstract one made anew for the shapes of the blocks."""
     if operator.family in CONCRETE:
         return CONCRETE[operator.family](operator, function, blocks)
-    inputs = tuple(
-        TensorDesc(desc.dims, block.shape, desc.dtype)
-        for desc, block in zip(operator.inputs, function.inputs, strict=True)
+    return shaped(operator, tuple(block.shape for block in function.inputs), function.outputs[0].shape).reference(
+        *blocks
     )
+
+
+@lru_cache(1024)
+def shaped(operator: Operator, inputs: tuple[tuple[int, ...], ...], output: tuple[int, ...]) -> Operator:
+    """The operator on tensors of other shapes."""
+    descs = tuple(TensorDesc(desc.dims, shape, desc.dtype) for desc, shape in zip(operator.inputs, inputs, strict=True))
     attributes = dict(operator.attributes)
     if "shape" in attributes:
-        attributes["shape"] = function.outputs[0].shape
-    return registry.restore(operator.family, inputs, attributes).reference(*blocks)
+        attributes["shape"] = output
+    return registry.restore(operator.family, descs, attributes)
 
 
 def requests(operator: Operator, sites: int) -> Iterator[Intervals]:

@@ -162,8 +162,11 @@ def test_any_blocks(name):
         check(a, parts, (q0, k0), (h0 * group, h0))
 
 
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [(np.float32, True), (np.float16, True), (BF16, True), (np.float32, False)],
+    ids=lambda value: str(value) if isinstance(value, bool) else np.dtype(value).name,
+)
 @pytest.mark.parametrize(("d", "dv"), [(37, 41), (16, 12), (1, 83)])
 def test_more_rows_than_registers_have_lanes(d, dv, dtype, wide, monkeypatch):
     """Blocks of registers that are full and that are not, for registers of either number."""

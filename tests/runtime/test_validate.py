@@ -281,7 +281,7 @@ def leaves(value, path=()):
             yield from leaves(getattr(value, field), (*path, field))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_any_number_may_lie(data):
     """Whatever numbers a plan holds, it is valid or refused; nothing else is raised, and nothing takes long."""
@@ -357,7 +357,7 @@ def test_overlaps_are_found_as_by_brute_force():
 
 
 def test_validation_takes_linear_time():
-    """A hundred thousand fences, or as many buffers at one place, cost no more each than a thousand do."""
+    """Twenty thousand fences, or as many buffers at one place, cost little more each than a thousand do."""
 
     def seconds(plan):
         times = []
@@ -376,7 +376,7 @@ def test_validation_takes_linear_time():
         return changed(grown, ["buffers"], lambda x: (*x, *[spare] * n))
 
     for grow in (fences, crowd):
-        assert seconds(grow(40_000)) < 20 * 5 * seconds(grow(2_000))
+        assert seconds(grow(20_000)) < 20 * 5 * seconds(grow(1_000))
 
 
 def test_too_many_of_anything_is_refused(monkeypatch):

@@ -45,7 +45,7 @@ def tiles(outer, blocks):
     return boxes.tiling_fault(outer, blocks, boxes.Budget(1 << 20), "here") is None
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(data=st.data(), shape=SHAPES)
 def test_tilings_are_those_that_cover_every_element_once(data, shape):
     outer = boxes.whole(shape)

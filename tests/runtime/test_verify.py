@@ -127,7 +127,7 @@ def without_dependency(plan, rng):
     return with_task(plan, position, after=tuple(sorted(kept)))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 4), st.booleans())
 def test_races_are_found_exactly_where_there_are_any(seed, sites, operations, reuse):
     plan = random_plan(seed, sites, operations, reuse)
