@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
@@ -70,8 +71,8 @@ def _aligned(name: str, descs: Sequence[TensorDesc], places: Sequence[int], prog
     """The equation that gives every index the name of its dimension; one operand must have all of the names."""
     widest = next((d for d in descs if all(set(other.dims) <= set(d.dims) for other in descs)), None)
     if widest is None:
-        first = descs[0]
-        position, other = next((p, d) for p, d in zip(places, descs, strict=True) if not _comparable(d, first))
+        pairs = combinations(zip(places, descs, strict=True), 2)
+        first, position, other = next((a, place, b) for (_, a), (place, b) in pairs if not _comparable(a, b))
         extra = next(dim for dim in other.dims if dim not in first.dims)
         lacking = next(dim for dim in first.dims if dim not in other.dims)
         raise OperatorError(

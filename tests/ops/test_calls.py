@@ -10,6 +10,7 @@ import pytest
 import scipy.special
 from definition_oracle import random_array
 from operator_cases import all_cases
+from transformer_cases import desc
 
 from einc.core.dtypes import DType
 from einc.core.intervals import factorizations
@@ -18,10 +19,6 @@ from einc.errors import OperatorError
 from einc.ops import registry
 
 F32, I32, BOOL = DType.F32, DType.I32, DType.BOOL
-
-
-def desc(dims: str, *shape: int, dtype: DType = F32) -> TensorDesc:
-    return TensorDesc(tuple(dims.split()), shape, dtype)
 
 
 X = desc("t d", 6, 8)
@@ -119,6 +116,7 @@ CALL_FAULTS = [
     ("add", [desc("d", 8, dtype=I32), A], {}, 1, "operand 2 is f32 where operand 1 is i32"),
     ("where", [A, A, A], {}, 0, "condition"),
     ("where", [True, A, A], {}, 0, "condition"),
+    ("where", [desc("", dtype=BOOL), desc("m", 3), desc("n", 4)], {}, 2, "has dimension 'n' but not 'm' of"),
     ("and", [A, A], {}, 0, "does not take f32"),
     ("relu", ["t"], {}, 0, "not a tensor"),
     ("cast", [A], {}, 1, "element type"),
