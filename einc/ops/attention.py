@@ -21,8 +21,8 @@ from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, no_others, tensors, unique
 from einc.ops.base import Attributes, KernelCall, Merge, Operator, product_precision
-from einc.ops.literals import lengths, real, shown
-from einc.ops.packing import Packing, ends
+from einc.ops.literals import ends, lengths, real, shown
+from einc.ops.packing import Packing
 
 if TYPE_CHECKING:
     from einc.ops.base import Array

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 
 from einc.errors import OperatorError
 from einc.ops.base import Attributes
@@ -55,7 +56,8 @@ def lengths(name: str, attributes: Attributes, key: str, total: int, dim: str) -
     return found
 
 
-def ends(lens: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(maxsize=256)
+def ends(lens: tuple[int, ...]) -> tuple[int, ...]:
     """Where each packed sequence ends."""
     return tuple(itertools.accumulate(lens))
 

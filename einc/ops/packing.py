@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from einc.core.intervals import Interval, ShardableIndex
+from einc.ops.literals import ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,6 @@ class Packing:
         everything = (queries[1] - queries[0]) * (keys[1] - keys[0])
         seen = _up_to(ahead, queries, keys) if self.causal else everything
         return seen - _up_to(ahead - self.window, queries, keys) if self.window else seen
-
-
-@lru_cache(maxsize=256)
-def ends(lens: tuple[int, ...]) -> tuple[int, ...]:
-    """Where each packed sequence ends."""
-    return tuple(itertools.accumulate(lens))
 
 
 @lru_cache(maxsize=256)
