@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from runtime.dtypes import Array
 from runtime.executors.host import available_memory
-from runtime.kernels.base import Kernel
+from runtime.kernels.base import Kernel, address
 from runtime.kernels.packs import Pack
 
 SHARE = 2
@@ -21,7 +21,7 @@ class Constants:
     """The packs of some kernels. None are made where they take too much memory: kernels do without."""
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
-        packs = {pack: _address(pack.source) for kernel in kernels for pack in kernel.packs}
+        packs = {pack: address(pack.source) for kernel in kernels for pack in kernel.packs}
         available = available_memory()
         if available is not None and sum(pack.size for pack in packs) > available // SHARE:
             packs = {}
@@ -36,7 +36,7 @@ class Constants:
 
     def changed(self, weights: Array) -> None:
         """Other values are in this array, which is dense."""
-        first = _address(weights)
+        first = address(weights)
         for pack in self._packs[
             bisect_left(self._addresses, first) : bisect_left(self._addresses, first + weights.nbytes)
         ]:
@@ -49,10 +49,5 @@ class Constants:
             from concurrent.futures import ThreadPoolExecutor
 
             with ThreadPoolExecutor(workers) as threads:
-                list(threads.map(Pack.make, sorted(self._stale, key=lambda pack: _address(pack.source))))
+                list(threads.map(Pack.make, sorted(self._stale, key=lambda pack: address(pack.source))))
             self._stale.clear()
-
-
-def _address(array: Array) -> int:
-    where: int = array.__array_interface__["data"][0]
-    return where

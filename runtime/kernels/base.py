@@ -89,6 +89,11 @@ class ScratchArray:
         return np.ndarray(self.shape, self.dtype, memory.data, self.offset)
 
 
+def address(array: Array) -> int:
+    """Where its first element is in memory."""
+    return int(array.__array_interface__["data"][0])
+
+
 def store(source: Any, target: Any) -> None:
     """Copies one array to another of its shape, rounding or widening."""
     np.copyto(target, source, casting="unsafe")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from runtime.dtypes import Array
+from runtime.kernels.base import address
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 SMALL = 1 << 15
 """Elements in all invocations of a kind below which the time to compile does not come back."""
 
-Address = int
-Compiled = Callable[[Address], None]
+Compiled = Callable[[int], None]
 _P = ParamSpec("_P")
 _LOCK = threading.Lock()
 _ALIKE: ContextVar[int] = ContextVar("alike", default=1)
@@ -48,11 +48,6 @@ class Invocation:
         if self._function is None:
             self._function = self._code.result()
         self._function(self._address)
-
-
-def address(array: Array) -> Address:
-    where: int = array.__array_interface__["data"][0]
-    return where
 
 
 @cache

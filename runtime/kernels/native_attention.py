@@ -15,7 +15,7 @@ from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.kernels import native
 from runtime.kernels.attention_signature import Signature, parse
-from runtime.kernels.base import Kernel, Run, ScratchArray, ScratchPlan, dtype_name
+from runtime.kernels.base import Kernel, Run, ScratchArray, ScratchPlan, address, dtype_name
 from runtime.kernels.numpy_attention import tiled
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class _Invocation:
         self.sums, self.largest = (result.of(memory) for result in layout.results)
         table = np.array(layout.parts, _PLACE).reshape(-1, 2)
         deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
-        where = native.address
+        where = address
         arguments = [  # in the order of `native_tiles.Arguments`
             s.k.shape[0],
             s.q.shape[0] // s.k.shape[0],

@@ -12,7 +12,7 @@ from typing import Any
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, name_of
 from runtime.kernels import native, program
-from runtime.kernels.base import Kernel, dtype_name, single, store
+from runtime.kernels.base import Kernel, address, dtype_name, single, store
 from runtime.kernels.numpy_map import build_map as build_in_numpy
 from runtime.kernels.numpy_map import parse_map
 from runtime.kernels.pieces import Resolved, merged
@@ -58,7 +58,7 @@ def prepared(
     arguments = list(target.shape)
     for view in views:
         steps_of = [0 if n == 1 else s for n, s in zip(view.shape[:leading], view.strides, strict=False)]
-        arguments += [native.address(view), *steps_of]
+        arguments += [address(view), *steps_of]
     return native.Invocation(_function(steps, names, lone, leading), arguments, *views)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from runtime.dtypes import Array, name_of
 from runtime.kernels import native, numpy_merges
-from runtime.kernels.base import Kernel, Run, ScratchPlan
+from runtime.kernels.base import Kernel, Run, ScratchPlan, address
 from runtime.kernels.pieces import merged
 
 _FLOATS = frozenset({"f32", "f16", "bf16"})
@@ -34,7 +34,7 @@ def merge_logsumexp(copies: numpy_merges.Copies, target: Sequence[Array], dims: 
         return reference
     table: list[int] = []
     for view in (x for pair in zip(averages, logs, strict=True) for x in pair):
-        table += [native.address(view)]
+        table += [address(view)]
         table += [0 if n == 1 else step for n, step in zip(view.shape[:-1], view.strides, strict=False)]
     held, scratch = np.array(table, np.int64), ScratchPlan()
     rows, shares = scratch.take((len(copies),), held.dtype), scratch.take((len(copies),), np.dtype(np.float32))
@@ -42,7 +42,7 @@ def merge_logsumexp(copies: numpy_merges.Copies, target: Sequence[Array], dims: 
 
     def bind(memory: Array) -> Run:
         room = [slot.of(memory) for slot in (rows, shares)]
-        arguments = [width, len(copies), *(native.address(array) for array in (held, *room)), *heads]
+        arguments = [width, len(copies), *(address(array) for array in (held, *room)), *heads]
         return native.Invocation(function, arguments, held, *room, *averages, *logs)
 
     return Kernel(bind, scratch.size, 0.3 * size + 20.0 * len(copies) * math.prod(heads))

@@ -13,7 +13,7 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.kernels import native
-from runtime.kernels.base import Run
+from runtime.kernels.base import Run, address
 from runtime.kernels.pitched import count_rows, rows_of
 
 FEWEST = 4
@@ -35,14 +35,14 @@ def moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | None:
         layout = (target.shape, target.itemsize, target.strides, source.strides)
         if count_rows(*layout) > target.nbytes // SHORTEST:
             return None
-        to, start = native.address(target), native.address(source)
+        to, start = address(target), address(source)
         for rows in rows_of(*layout):
             if rows.width < SHORTEST:
                 return None
             table += [to + rows.target, start + rows.source]
             table += [rows.target_pitch, rows.source_pitch, rows.width, rows.height]
     held = np.array(table, np.int64)
-    return native.Invocation(_function(), [len(table), native.address(held)], held, *targets, *sources)
+    return native.Invocation(_function(), [len(table), address(held)], held, *targets, *sources)
 
 
 @native.code

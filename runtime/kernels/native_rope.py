@@ -13,7 +13,7 @@ import numpy as np
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, name_of
 from runtime.kernels import native, numpy_rope
-from runtime.kernels.base import Kernel, Run, ScratchPlan
+from runtime.kernels.base import Kernel, Run, ScratchPlan, address
 from runtime.kernels.pieces import runner
 
 _FLOATS = frozenset({"f32", "f16", "bf16"})
@@ -40,9 +40,9 @@ def build_rope(
     def bind(memory: Array) -> Run:
         places = place.of(memory) if rotation.given else np.ascontiguousarray(positions, np.int64)
         arguments = [source.shape[-2], source.shape[-1] // 2, *source.shape[:-2]]
-        arguments += [native.address(places), native.address(frequencies)]
+        arguments += [address(places), address(frequencies)]
         for view in (source, target):
-            arguments += [native.address(view), view.strides[-2], *view.strides[:-2]]
+            arguments += [address(view), view.strides[-2], *view.strides[:-2]]
         turn = native.Invocation(function, arguments, places, frequencies, source, target)
         if not rotation.given:
             return turn

@@ -12,7 +12,7 @@ from typing import Any
 from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, name_of
 from runtime.kernels import native, numpy_norm, numpy_rows
-from runtime.kernels.base import Kernel
+from runtime.kernels.base import Kernel, address
 from runtime.kernels.rows import as_rows
 
 _FLOATS = frozenset({"f32", "f16", "bf16"})
@@ -65,8 +65,8 @@ def _compiled(name: str, eps: Attribute, reference: Kernel, inputs: Sequence[Arr
     leading = views[0].ndim - 1
     arguments = [*target.shape[-1:], *views[0].shape[:-1]]
     for view in views:
-        arguments += [native.address(view), *view.strides[:-1]]
-    arguments += [native.address(vector) for vector in vectors]
+        arguments += [address(view), *view.strides[:-1]]
+    arguments += [address(vector) for vector in vectors]
     run = native.Invocation(_function(name, kind, leading, eps), arguments, *views, *vectors)
     return Kernel(lambda _: run, nanoseconds=(0.5 + len(vectors) * 0.3 if vectors else 2.0) * target.size)
 

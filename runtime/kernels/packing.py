@@ -16,7 +16,7 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.kernels import blas
-from runtime.kernels.base import Run
+from runtime.kernels.base import Run, address
 from runtime.kernels.pieces import runner
 
 _PACKED, _LEFT = 151, 161  # what the C interface to BLAS calls these
@@ -81,9 +81,9 @@ class _ByLibrary:
         which, sizes = _LEFT + self.side, self.product.sizes
         room: int = self.functions.size(which, *sizes)
         raw = np.empty(room + 64, np.uint8)
-        start: int = -_address(raw) % 64
+        start: int = -address(raw) % 64
         packed = raw[start : start + room]
-        self.functions.pack(blas.BY_ROWS, which, turn, *sizes, 1.0, _address(where), step, _address(packed))
+        self.functions.pack(blas.BY_ROWS, which, turn, *sizes, 1.0, address(where), step, address(packed))
         return packed
 
     def multiply(self, packed: Array) -> Run:
@@ -92,7 +92,7 @@ class _ByLibrary:
         operands[self.side] = packed
         turns, steps = ([layout[n] for layout in product.layouts] for n in range(2))
         turns[self.side] = _PACKED
-        left, right, target = map(_address, (*operands, product.target))
+        left, right, target = map(address, (*operands, product.target))
         call = (
             blas.BY_ROWS, *turns[:2], *product.sizes, left, steps[0], right, steps[1], float(self.add), target, steps[2]
         )  # fmt: skip
@@ -123,11 +123,6 @@ class _Converted:
         call = blas.added_product(left, right, self.target) if self.add else blas.product(left, right, self.target)
         assert call is not None  # one was found for a matrix of the same layout
         return runner([call])
-
-
-def _address(array: Array) -> int:
-    where: int = array.__array_interface__["data"][0]
-    return where
 
 
 @cache
