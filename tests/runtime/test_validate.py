@@ -6,6 +6,7 @@ import time
 
 import msgspec
 import pytest
+from handmade_plans import box as b
 from handmade_plans import random_plan, two_site_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,10 +49,6 @@ def changed(part, path, value):
 
 def parse(path):
     return [int(step) if step.isdigit() else step for step in re.findall(r"\w+", path)]
-
-
-def b(*spans):
-    return Block(tuple(lo for lo, _ in spans), tuple(up for _, up in spans))
 
 
 BIG = 1 << 62
