@@ -185,7 +185,8 @@ def libraries() -> tuple[list[Library], list[str]]:
 
 def passed_over(name: str, reason: object) -> str:
     """One line that says that a library is not used, and why."""
-    said = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else str(reason)
+    named = isinstance(reason, Exception) and not isinstance(reason, Useless)
+    said = f"{type(reason).__name__}: {reason}" if named else str(reason)
     return f"attention of {name} is not used: {' '.join(said.split())[:200]}"
 
 

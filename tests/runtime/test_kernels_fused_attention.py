@@ -485,6 +485,7 @@ def test_libraries_are_in_the_order_of_the_environment(monkeypatch):
         "torch": module("torch", ImportError("a build for the CPU")),
         "other": ("a_module_that_is_not_there", None),
     }
+    assert attention_libraries.passed_over("torch", Useless("no GPU")) == "attention of torch is not used: no GPU"
     monkeypatch.setattr(attention_libraries, "LIBRARIES", broken)
     assert attention_libraries.libraries() == (
         [],
