@@ -18,14 +18,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
+@pytest.mark.parametrize("half", reference_plans.HALVES)
 @pytest.mark.parametrize("name", reference_models.DECODERS)
-def test_logits_and_greedy_tokens_are_those_of_transformers(name: str, folder: Path, tmp_path: Path) -> None:
+def test_logits_and_greedy_tokens_are_those_of_transformers(name: str, half: int, folder: Path, tmp_path: Path) -> None:
     model = reference_models.make(name, folder / name)
     ids = np.random.default_rng(3).integers(0, 97, (3, 11))
     expected = reference_models.logits(model, input_ids=ids)
     tokens = [reference_models.greedy(model, prompt, COUNT) for prompt in PROMPTS]
     assert len({tuple(t) for t in tokens}) == len(tokens)
-    for sites in range(1, 9):
+    for sites in reference_plans.numbers_of_sites(list(reference_models.DECODERS).index(name) + half):
         found = reference_plans.all_logits(folder / name, tmp_path, sites, ids)
         assert np.abs(found - expected).max() < 1e-4, sites
         assert reference_plans.greedy(folder / name, tmp_path, sites, PROMPTS, COUNT) == tokens, sites

@@ -28,8 +28,9 @@ SENTENCES = [
 ]
 
 
+@pytest.mark.parametrize("half", reference_plans.HALVES)
 @pytest.mark.parametrize("name", reference_models.ENCODERS)
-def test_encoders_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_encoders_are_those_of_transformers(name: str, half: int, tmp_path: Path) -> None:
     model = reference_models.make(name, tmp_path / name)
     random = np.random.default_rng(5)
     ids, kinds = random.integers(0, 97, (3, 9)), random.integers(0, 2, (3, 9))
@@ -40,7 +41,7 @@ def test_encoders_are_those_of_transformers(name: str, tmp_path: Path) -> None:
             expected = model(**{key: torch.tensor(array) for key, array in given.items()}).last_hidden_state.numpy()
     else:
         expected = reference_models.logits(model, **given)
-    for sites in range(1, 9):
+    for sites in reference_plans.numbers_of_sites(list(reference_models.ENCODERS).index(name) + half):
         made = reference_plans.session(tmp_path / name, tmp_path, sites, "--segments", "--batch", 3, "--tokens", 9)
         (found,) = reference_plans.outputs(made, ids=ids, mask=mask, segment=kinds).values()
         difference = np.abs(found - expected)

@@ -6,12 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from einc.cli.main import main
 from runtime.bundle import read_bundle
 from runtime.session import Session
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+HALVES = [pytest.param(0, id="half"), pytest.param(1, id="rest", marks=pytest.mark.slow)]
+
+
+def numbers_of_sites(position: int) -> range:
+    """Every other number from 1 to 8, so that models one after the other have all of them between them."""
+    return range(1 + position % 2, 9, 2)
 
 
 def session(folder: Path, work: Path, sites: int, *options: object) -> Session:
