@@ -1,10 +1,10 @@
 """A contraction and the elementwise step after it as one product of matrices, where cuBLASLt's epilogues can do it.
 
 These are: another array of the result's form is added (cuBLAS's C, of the product's D), a vector along the result's
-innermost indices is added (its bias), relu, gelu in its approximation by tanh, and one of the latter after one of the
-former. The product is not rounded before the step as it is between two kernels, so that results are a little nearer
-to what is meant. gelu by erf is left alone: cuBLASLt's gelu is the one by tanh, and in 16 bits only, since how it
-computes tanh is not told.
+innermost indices is added (its bias), or both; relu, gelu in its approximation by tanh; and one of these after that.
+The product is not rounded before the step as it is between two kernels, so that results are a little nearer to what is
+meant. gelu by erf is left alone: cuBLASLt's gelu is the one by tanh, and in 16 bits only, since how it computes tanh is
+not told.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ KINDS = ("f16", "bf16", "f32")
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What a map does to its operand at `place`: adds another operand, by its position, and applies a function."""
+    """What a map does to its operand at `place`: adds other operands, by their positions, and applies a function."""
 
     place: int
-    added: int | None
+    added: tuple[int, ...]
     activation: str
 
 
 def understood(source: str, arity: int, place: int) -> Epilogue | None:
     """A map's program as an epilogue of its operand at `place`; None where it is none."""
-    steps = list(program.parse(source, arity))
+    steps = program.parse(source, arity)
     value: Input | Earlier = Input(place)
-    added: int | None = None
-    if steps[0].function == "add" and value in steps[0].operands:
-        one, other = steps[0].operands
-        rest = other if one == value else one
-        if not isinstance(rest, Input) or rest == value:
-            return None
-        added, value = rest.position, Earlier(0)
-        steps.pop(0)
+    added: list[int] = []
     activation = ""
-    if steps and steps[0].function in ACTIVATIONS and steps[0].operands == (value,):
-        activation = steps.pop(0).function
-    if steps or (added is None and not activation) or arity != (1 if added is None else 2):
-        return None
-    return Epilogue(place, added, activation)
+    for position, step in enumerate(steps):
+        others = [operand for operand in step.operands if operand != value]
+        if step.function in ACTIVATIONS and not others and not activation:
+            activation = step.function
+        elif step.function == "add" and len(others) == 1 and isinstance(others[0], Input) and not activation:
+            added.append(others[0].position)
+        else:
+            return None
+        value = Earlier(position)
+    if sorted((place, *added)) != list(range(arity)):
+        return None  # an operand that is not used, or more than once
+    return Epilogue(place, tuple(added), activation)
 
 
 def planned_with_epilogue(first: Invocation, then: Invocation, place: int) -> Plan | None:
@@ -75,18 +75,18 @@ def planned_with_epilogue(first: Invocation, then: Invocation, place: int) -> Pl
         return None
     if any(_overlap(output, *operand) for product in products for operand in _read(product, output.itemsize)):
         return None  # what was read by copies before the products may be written over, but not what these read
-    added = [replace(product, activation=epilogue.activation) for product in products]
-    if epilogue.added is not None:
-        other, own = then.inputs[epilogue.added], names.inputs[epilogue.added]
+    done = [replace(product, activation=epilogue.activation) for product in products]
+    for position in epilogue.added:
+        other, own = then.inputs[position], names.inputs[position]
         if not other.dense or (other != output and _overlap(output, other.pointer, other.pointer + other.nbytes)):
             return None
-        if own == names.output and other.shape == output.shape:
-            added = [replace(product, addend=other.pointer + product.c - output.pointer) for product in added]
-        elif 0 < len(own) < len(names.output) and names.output[-len(own) :] == own and _one(products, other.size):
-            added = [replace(added[0], bias=other.pointer)]
+        if own == names.output and other.shape == output.shape and not done[0].addend:
+            done = [replace(product, addend=other.pointer + product.c - output.pointer) for product in done]
+        elif _trailing(own, names.output) and _one(done, other.size) and not done[0].bias:
+            done = [replace(done[0], bias=other.pointer)]
         else:
             return None
-    return replace(plan, steps=(*plan.steps[: -len(products)], *added))
+    return replace(plan, steps=(*plan.steps[: -len(products)], *done))
 
 
 def _read(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:
@@ -102,6 +102,11 @@ def _read(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:
 
 def _overlap(written: GpuArray, first: int, end: int) -> bool:
     return first < written.pointer + written.nbytes and written.pointer < end
+
+
+def _trailing(names: Sequence[str], output: Sequence[str]) -> bool:
+    """Whether these are the innermost indices of the output, but not all of them."""
+    return 0 < len(names) < len(output) and tuple(output[-len(names) :]) == tuple(names)
 
 
 def _one(products: Sequence[Gemm], rows: int) -> bool:

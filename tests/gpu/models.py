@@ -121,7 +121,29 @@ output place, value, best, places, total, largest, least, product, counts
 """
 """With one dimension there is nothing else to cut: sites aggregate what each of them found."""
 
+EPILOGUES = """
+model epilogues
+param n = 8
+dim tokens = 24 * n
+dim d = 64
+dim f = 160
+input  x  : f32[tokens, d]
+weight w1 : f32[d, f]
+weight w2 : f32[f, d]
+weight b1 : f32[f]
+weight b2 : f32[d]
+bias   = relu(matmul(x, w1) + b1)
+both   = matmul(bias, w2) + x + b2
+curved = gelu_tanh(matmul(both, w1))
+plain  = matmul(curved, w2) + b2
+last   = relu(matmul(plain, w1))
+sum    = matmul(last, w2) + plain
+output sum, both
+"""
+"""Steps that products of matrices may take with them."""
+
 TEXTS = {
+    "epilogues": EPILOGUES,
     "elementwise": ELEMENTWISE,
     "reductions": REDUCTIONS,
     "rows": ROWS,

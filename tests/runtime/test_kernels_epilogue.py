@@ -21,11 +21,16 @@ NAMES = {"float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16
 @pytest.mark.parametrize(
     ("program", "arity", "place", "expected"),
     [
-        ("t0 = relu x0", 1, 0, Epilogue(0, None, "relu")),
-        ("t0 = gelu_tanh x0", 1, 0, Epilogue(0, None, "gelu_tanh")),
-        ("t0 = add x0 x1", 2, 0, Epilogue(0, 1, "")),
-        ("t0 = add x0 x1", 2, 1, Epilogue(1, 0, "")),
-        ("t0 = add x1 x0; t1 = relu t0", 2, 0, Epilogue(0, 1, "relu")),
+        ("t0 = relu x0", 1, 0, Epilogue(0, (), "relu")),
+        ("t0 = gelu_tanh x0", 1, 0, Epilogue(0, (), "gelu_tanh")),
+        ("t0 = add x0 x1", 2, 0, Epilogue(0, (1,), "")),
+        ("t0 = add x0 x1", 2, 1, Epilogue(1, (0,), "")),
+        ("t0 = add x1 x0; t1 = relu t0", 2, 0, Epilogue(0, (1,), "relu")),
+        ("t0 = add x0 x1; t1 = add t0 x2", 3, 1, Epilogue(1, (0, 2), "")),
+        ("t0 = add x0 x1; t1 = add x2 t0; t2 = relu t1", 3, 0, Epilogue(0, (1, 2), "relu")),
+        ("t0 = add x0 x1; t1 = add t0 x1", 2, 0, None),
+        ("t0 = add x0 x1; t1 = add t0 t0", 2, 0, None),
+        ("t0 = add x1 x2; t1 = add t0 x0", 3, 0, None),
         ("t0 = gelu x0", 1, 0, None),
         ("t0 = relu x0; t1 = relu t0", 1, 0, None),
         ("t0 = relu x1; t1 = add x0 t0", 2, 0, None),
@@ -102,6 +107,14 @@ CASES = {
     "bias of several": (
         "t k, k h f -> t h f", [(5, 7), (7, 2, 6)], (5, 2, 6), RESIDUAL, "t h f, h f -> t h f", [(2, 6)],
     ),
+    "residual and bias": (
+        "t k, f k -> t f", [(5, 7), (6, 7)], (5, 6), "t0 = add x0 x1; t1 = add t0 x2; t2 = relu t1",
+        "t f, t f, f -> t f", [(5, 6), (6,)],
+    ),
+    "bias and residual": (
+        "t k, f k -> t f", [(5, 7), (6, 7)], (5, 6), "t0 = add x0 x1; t1 = add x2 t0", "t f, f, t f -> t f",
+        [(6,), (5, 6)],
+    ),
     "batches": (
         "b t k, b k f -> b t f", [(3, 5, 7), (3, 7, 6)], (3, 5, 6), RESIDUAL, "b t f, b t f -> b t f", [(3, 5, 6)],
     ),
@@ -157,6 +170,14 @@ REFUSED = {
     "bias along rows": ("t k, k f -> t f", [(6, 7), (7, 6)], (6, 6), RESIDUAL, "t f, t -> t f", [(6,)]),
     "bias of batches": (
         "b t k, b k f -> b t f", [(3, 5, 7), (3, 7, 6)], (3, 5, 6), RESIDUAL, "b t f, f -> b t f", [(6,)],
+    ),
+    "two residuals": (
+        "t k, k f -> t f", [(5, 7), (7, 6)], (5, 6), "t0 = add x0 x1; t1 = add t0 x2", "t f, t f, t f -> t f",
+        [(5, 6), (5, 6)],
+    ),
+    "two biases": (
+        "t k, k f -> t f", [(5, 7), (7, 6)], (5, 6), "t0 = add x0 x1; t1 = add t0 x2", "t f, f, f -> t f",
+        [(6,), (6,)],
     ),
     "a number": ("t k, k f -> t f", [(5, 7), (7, 6)], (5, 6), "t0 = mul x0 x1", "t f, t f -> t f", [(5, 6)]),
     "a sum": ("t k -> t", [(5, 7)], (5,), RESIDUAL, "t, t -> t", [(5,)]),

@@ -99,6 +99,7 @@ CHOSEN = [
     ("ffn", "f32", 1, 1),
     ("ffn", "bf16", 8, 1),
     ("ffn", "f16", 4, 2),
+    ("epilogues", "f16", 1, 1),
     ("digits", None, 4, 1),
     ("chain_a", "f32", 4, 2),
     ("rows", "f32", 2, 1),
@@ -108,7 +109,7 @@ CHOSEN = [
 """Model, dtype, sites, and devices that these share. `live_kernels.py` has every kernel at other sizes."""
 
 
-WITH_EPILOGUES = ("ffn",)
+WITH_EPILOGUES = ("ffn", "epilogues")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
