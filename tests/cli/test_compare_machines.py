@@ -65,7 +65,7 @@ def test_the_number_of_sites_is_kept_as_far_as_there_are_any(
         assert [row["devices"] for row in found["comparison"]] == expected
 
 
-def test_the_table(model: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_table(model: Path, einc: Callable[..., Any]) -> None:
     shown = einc("compile", model, "-m", "dgx-a100", *NAIVE, "--compare", "dgx-h100")
     rows = einc("compile", model, "-m", "dgx-a100", *NAIVE, "--compare", "dgx-h100", "--json").json()["comparison"]
     heading, first, second = shown.out.splitlines()

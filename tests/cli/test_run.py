@@ -290,8 +290,7 @@ def test_wrong_calls_are_explained(
     assert sorted(folder.iterdir()) == before
 
 
-def test_truncated_and_damaged_plans_are_refused(run: Callable[..., Any], folder: Path, einc: Callable[..., Any],
-                                                 tmp_path: Path) -> None:  # fmt: skip
+def test_truncated_and_damaged_plans_are_refused(folder: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
     data = (folder / "p.bin").read_bytes()
     bad = tmp_path / "bad.bin"
     cuts = [0, 1, 7, 8, 20, 51, 52, 53, len(data) // 2, len(data) - 1]

@@ -338,7 +338,7 @@ def test_endless_devices_are_refused_at_once(tmp_path):
         read_bundle(tmp_path)
 
 
-def test_a_stream_is_read_as_far_as_announced(monkeypatch):
+def test_a_stream_is_read_as_far_as_announced():
     class Endless(io.RawIOBase):
         served = 0
 
