@@ -31,6 +31,11 @@ class Case:
     def title(self) -> str:
         return " ".join(part for part in (self.name, self.label, self.dtype or "") if part)
 
+    @property
+    def uses_libraries(self) -> bool:
+        """Whether flash-attn or PyTorch may compute its attention."""
+        return self.dtype in ("f16", "bf16") and "attention(" in self.text()
+
     def text(self) -> str:
         return TEXTS.get(self.name) or (MODELS / f"{self.name}.ein").read_text()
 

@@ -107,10 +107,15 @@ def compile_kernels(findings: Findings, seconds: float, start: Start = Worker) -
 
 
 def check_all(findings: Findings, place: Place, deadline: float, save: Save, start: Start = Worker) -> None:
-    """Runs the cases of correctness, with a new worker after every one that was lost, until the deadline."""
+    """Runs the cases of correctness, with a new worker after every one that was lost, until the deadline.
+
+    After one was lost in which a library may have computed attention, our own kernel computes it everywhere.
+    """
+    from runtime.kernels.attention_libraries import ENVIRONMENT, OWN
     from tests.gpu.cases import CASES
 
-    titles = [f"{CASES[number].title} on {sites} sites" for number, sites in place.runs()]
+    runs = place.runs()
+    titles = [f"{CASES[number].title} on {sites} sites" for number, sites in runs]
     position = 0
     while position < len(titles):
         worker, running = start("correctness", str(position)), position
@@ -128,6 +133,10 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
         code, complaint = worker.end()
         if perf_counter() >= deadline:
             break
+        ended = position <= running or bool(findings.checks and code and findings.checks[-1]["problem"])
+        if ended and CASES[runs[running][0]].uses_libraries and ENVIRONMENT not in os.environ:
+            os.environ[ENVIRONMENT] = OWN  # the fault may be a library's, and would cost all other cases
+            findings.own_attention = titles[running]
         if position < len(titles) and position <= running:
             findings.lost.append(f"{titles[running]}: {why or f'exit code {code}, {complaint}'}")
             position = running + 1

@@ -21,7 +21,7 @@ class Findings:
     """Everything that workers reported.
 
     `lost` are cases that took the process with them, `broken` benchmarks that did or took too long, `left` what was
-    not reached.
+    not reached. `own_attention` is a case after whose loss no library computed attention any more.
     """
 
     checks: list[Record] = field(default_factory=list)
@@ -30,6 +30,7 @@ class Findings:
     broken: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     kernels: Record = field(default_factory=dict)
+    own_attention: str = ""
     finished: bool = False
     rehearsal: bool = False
 
@@ -105,6 +106,8 @@ def _correctness(findings: Findings) -> list[str]:
         lines.append(f"- **wrong**: {record['case']} on {record['sites']} sites: {_reason(record)}")
     lines += [f"- **took the process with it**: {title}" for title in findings.lost]
     lines += [f"- not reached in time: {title}" for title in findings.left]
+    if findings.own_attention:
+        lines.append(f"- from then on without libraries for attention: {findings.own_attention}")
     lines += [f"- {note}" for note in dict.fromkeys(n for record in findings.checks for n in record.get("notes", ()))]
     return [*lines, ""] if lines[-1] else lines
 

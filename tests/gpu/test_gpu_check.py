@@ -315,6 +315,32 @@ def test_a_lost_device_costs_one_case():
     assert not findings.left
 
 
+@pytest.mark.parametrize("how", ["f16", "f32", "told"])
+def test_libraries_for_attention_are_left_alone_after_one_may_have_taken_the_device(monkeypatch, how):
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    dtype = "f32" if how == "f32" else "f16"
+    wanted = next(n for n, (number, _) in enumerate(GPU.runs())
+                  if (CASES[number].name, CASES[number].dtype) == ("attention_cases", dtype))  # fmt: skip
+
+    class Dying(FakeWorker):
+        deaths, hangs, started = frozenset() if how == "told" else frozenset({wanted}), frozenset(), []
+
+        def _records(self, first):
+            for one in super()._records(first):
+                if how == "told" and one.get("position") == wanted:
+                    yield {**one, "problem": "an illegal address"}
+                    return
+                yield one
+
+    findings = Findings()
+    gpu_check.check_all(findings, GPU, perf_counter() + 1000, nothing, Dying)
+    assert Dying.started == [0, wanted + 1]
+    assert os.environ.get(ENVIRONMENT) == (None if how == "f32" else "einc")
+    assert bool(findings.own_attention) == (how != "f32")
+    assert ("without libraries for attention: attention_cases f16" in page(findings, {}, 1.0)) == (how != "f32")
+
+
 def test_what_is_not_reached_in_time_is_told(monkeypatch):
     class Slow(FakeWorker):
         hangs, started = frozenset({3}), []
