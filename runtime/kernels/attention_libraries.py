@@ -12,6 +12,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -173,7 +174,7 @@ def libraries() -> tuple[list[Library], list[str]]:
             continue
         module, make = LIBRARIES[name]
         try:
-            if find_spec(module) is not None:
+            if find_spec(module) is not None and not _for_cpus(module):
                 found.append(make())
         except ImportError as error:
             if module == "flash_attn":  # built for another PyTorch; a PyTorch without CUDA is as good as absent
@@ -181,6 +182,14 @@ def libraries() -> tuple[list[Library], list[str]]:
         except Exception as error:  # whatever a library's own start does
             notes.append(passed_over(name, error))
     return found, notes
+
+
+def _for_cpus(module: str) -> bool:
+    """Whether it says so in its version, and so need not be imported, which takes seconds."""
+    try:
+        return metadata.version(module).endswith("+cpu")
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def passed_over(name: str, reason: object) -> str:

@@ -493,6 +493,17 @@ def test_libraries_are_in_the_order_of_the_environment(monkeypatch):
     )
 
 
+def test_a_pytorch_for_cpus_is_not_imported(monkeypatch):
+    monkeypatch.setenv(ENVIRONMENT, "torch")
+    monkeypatch.setattr(attention_libraries, "find_spec", lambda module: module)
+    made = []
+    monkeypatch.setattr(attention_libraries, "LIBRARIES", {"torch": ("torch", lambda: made.append(1) or FakeLibrary())})
+    for version, count in (("2.9.1+cpu", 0), ("2.9.1+cu130", 1), ("2.9.1", 2)):
+        monkeypatch.setattr(attention_libraries.metadata, "version", lambda module, version=version: version)
+        found, notes = attention_libraries.libraries()
+        assert (len(made), len(found), notes) == (count, min(count, 1), [])
+
+
 def test_flash_attn_is_called_as_its_function_is():
     calls = []
     module = types.ModuleType("flash_attn")
