@@ -147,3 +147,8 @@ class InternalError(EincError):
     """A bug in einc: a stage found its own output broken."""
 
     code, exit_code = "internal", 70
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 argument`, `3 arguments`: for messages."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from einc.errors import SourceSpan
+from einc.errors import SourceSpan, counted
 from einc.frontend import ast, constants
 from einc.frontend.expressions import Application, Value
-from einc.frontend.findings import Findings, Reported, counted, did_you_mean
+from einc.frontend.findings import Findings, Reported, did_you_mean
 from einc.frontend.parameters import Parameters, check_new_name
 from einc.ops import registry
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from einc.errors import OperatorError, SourceSpan
+from einc.errors import OperatorError, SourceSpan, counted
 from einc.frontend import ast, constants, limits
 from einc.frontend.assembly import Assembly
 from einc.frontend.constants import Static
 from einc.frontend.depth import operands
 from einc.frontend.expressions import INFIX, NEGATION, Expressions, Tensor
-from einc.frontend.findings import Findings, Reported, counted, did_you_mean
+from einc.frontend.findings import Findings, Reported, did_you_mean
 from einc.ops import registry
 from einc.ops.functions import AGGREGATIONS, FUNCTIONS
 from einc.ops.scalar import Input, Operand, ProgramBuilder

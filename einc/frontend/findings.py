@@ -56,8 +56,3 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     near = [name for name in sorted(set(known)) if abs(len(name) - len(word)) <= 4]
     best = difflib.get_close_matches(word, near[:2000], n=1)
     return f"did you mean '{best[0]}'?" if best else None
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 argument`, `3 arguments`"""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

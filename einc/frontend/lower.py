@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
+from einc.errors import counted
 from einc.frontend import ast, constants, limits
 from einc.frontend.assembly import Assembly
 from einc.frontend.blocks import Blocks
 from einc.frontend.depth import operands, own_expressions
 from einc.frontend.equations import Equations
 from einc.frontend.expressions import Application, Expressions, Several, Value
-from einc.frontend.findings import Findings, Reported, counted, did_you_mean
+from einc.frontend.findings import Findings, Reported, did_you_mean
 from einc.frontend.names import Names
 from einc.frontend.outputs import Outputs
 from einc.frontend.parameters import DTYPES, Parameters

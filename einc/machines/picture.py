@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from einc.errors import counted
 from einc.machines.model import Machine, Pair, Resource
 
 _NUMBERS, _SYMBOLS = 16, 100
@@ -38,11 +39,11 @@ def draw(machine: Machine, *, colour: bool = False) -> str:
     uneven = [(a, b) for (a, b), rate in speeds.items() if a < b and speeds.get((b, a), rate) != rate]
     if uneven:
         a, b = uneven[0]
-        more = f", and {_count(len(uneven) - 1, 'more pair')}" if len(uneven) > 1 else ""
+        more = f", and {counted(len(uneven) - 1, 'more pair')}" if len(uneven) > 1 else ""
         lines.append(f"not alike both ways: {a}>{b} {speeds[a, b]:g} GB/s, {b}>{a} {speeds[b, a]:g} GB/s{more}")
     apart = sum((a, b) not in speeds for a in range(count) for b in range(a))
     if apart:
-        lines.append(f"{_count(apart, 'pair')} of sites cannot talk directly")
+        lines.append(f"{counted(apart, 'pair')} of sites cannot talk directly")
     return "\n".join(lines)
 
 
@@ -140,9 +141,9 @@ def _legend(groups: Mapping[tuple[str, str, float], list[Resource]], tints: Mapp
         rate = _painted(f"{gbs:g} GB/s", gbs, tints)
         match shape:
             case "link":
-                lines.append(f"{base}: {rate}, {_count(len(members), 'link')} in one direction each")
+                lines.append(f"{base}: {rate}, {counted(len(members), 'link')} in one direction each")
             case "shared":
-                pairs = " and ".join(_count(number, "pair") for number in sorted({len(r.pairs) for r in members}))
+                pairs = " and ".join(counted(number, "pair") for number in sorted({len(r.pairs) for r in members}))
                 paths = "one path" if len(members) == 1 else f"{len(members)} paths"
                 lines.append(f"{base}: {rate}, {paths} that {pairs} share, both directions together")
             case _:
@@ -154,10 +155,6 @@ def _legend(groups: Mapping[tuple[str, str, float], list[Resource]], tints: Mapp
                     shape = "out of, and as much into,"
                 lines.append(f"{base}: {rate} {shape} each of the sites {sites}")
     return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
 def _painted(text: str, rate: float, tints: Mapping[float, str]) -> str:

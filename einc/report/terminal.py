@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from einc.errors import counted
 from einc.report import timetable
 from einc.report.grid import picture
 from einc.report.layout import columns, size
@@ -95,7 +96,7 @@ def comparison(document: Document, other: Document, names: tuple[str, str], stro
 
 def _heading(document: Document) -> str:
     return (
-        f"{document['model']} on {document['devices']} sites of {document['machine']}"
+        f"{document['model']} on {counted(document['devices'], 'site')} of {document['machine']}"
         f" (selector {document['selector']}, schedule {document['schedule']})"
     )
 

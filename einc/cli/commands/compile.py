@@ -13,6 +13,7 @@ from einc.cli.lazy import Command, examples
 from einc.cli.options import compile_options, complete_machines, gather, json_option
 from einc.cli.precompile import Architectures, precompile, require_compiler
 from einc.cli.progress import phases
+from einc.errors import counted
 
 if TYPE_CHECKING:
     from einc.compiler import Compiled
@@ -202,6 +203,7 @@ def _print(
     if summary is not None:
         exact = "" if summary["exact"] else ", not proved least"
         output.note(
-            f"{summary['plan']}: {summary['model']}, {summary['operators']} operators on {summary['devices']} sites of "
-            f"{summary['machine']}, cost {summary['total_cost']:,}{exact}, predicted {summary['predicted_ms']:.3f} ms"
+            f"{summary['plan']}: {summary['model']}, {counted(summary['operators'], 'operator')} on "
+            f"{counted(summary['devices'], 'site')} of {summary['machine']}, cost {summary['total_cost']:,}{exact}, "
+            f"predicted {summary['predicted_ms']:.3f} ms"
         )

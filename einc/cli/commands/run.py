@@ -11,6 +11,7 @@ from einc.cli.failures import ComparisonFailed
 from einc.cli.lazy import Command, examples
 from einc.cli.options import Devices, json_option
 from einc.cli.progress import phases
+from einc.errors import counted
 from runtime.errors import ArrayFault
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def _report(
     shown = ", ".join(f"{name} {facts['dtype']}{facts['shape']}" for name, facts in shapes.items())
     tell = output.note if quiet else output.say
     where = "GPU" if backend == "cuda" else backend
-    tell(f"{bundle.model} on the {where}, {len(bundle.devices)} sites: {shown} in {_timing(times)}")
+    tell(f"{bundle.model} on the {where}, {counted(len(bundle.devices), 'site')}: {shown} in {_timing(times)}")
     if comparison is not None:
         tell(f"as it should be: {comparison}")
     held = [(name, count) for name, count in facts.get("memory_bytes", {}).items() if count is not None]

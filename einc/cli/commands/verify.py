@@ -8,6 +8,7 @@ from einc.cli import files, output
 from einc.cli.lazy import Command, examples
 from einc.cli.options import json_option
 from einc.cli.progress import phases
+from einc.errors import counted
 
 
 @click.command(
@@ -37,6 +38,6 @@ def verify_command(plan: str, as_json: bool) -> None:
         output.say_json({"valid": True, "model": bundle.model, **counts})
     else:
         output.say(
-            f"{plan}: proved: every one of {counts['tasks']} tasks on {counts['sites']} sites gets what it needs, and "
-            f"the outputs of {bundle.model} are whole"
+            f"{plan}: proved: every one of {counted(counts['tasks'], 'task')} on {counted(counts['sites'], 'site')} "
+            f"gets what it needs, and the outputs of {bundle.model} are whole"
         )
