@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from runtime import schema
+
 Array = np.ndarray[Any, np.dtype[Any]]
 DType = np.dtype[Any]
 
-ITEMSIZE = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
+ITEMSIZE: dict[str, int] = dict(schema.ITEMSIZE.items())
 _NUMPY = {"f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "bool": "bool"}
 _NAMES = {np.dtype(numpy_name): name for name, numpy_name in _NUMPY.items()}
 

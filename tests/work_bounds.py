@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einc.machines.model import Machine
-from einc.predict.work import BYTES_PER_MS, MS_PER_US, Kind, Work, occupied_ms
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+from einc.predict.work import Kind, Work, occupied_ms
 
 
 def critical_path_ms(works: Sequence[Work], machine: Machine) -> float:

@@ -16,10 +16,7 @@ from einc.exprog.fluid import Fluid, alone, others_of
 from einc.exprog.program import Action, Aggregate, Program, targets_of
 from einc.exprog.simulator import Timeline
 from einc.exprog.sizes import atom_sizes
-from einc.machines.model import Machine
-
-_BYTES_PER_MS = 1e6  # of one GB/s
-_MS_PER_US = 1e-3
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 
 
 class Evaluator:
@@ -36,8 +33,8 @@ class Evaluator:
         self._aggregates: dict[Aggregate, Numbered | None] = {}
         self._steps: dict[Action, Step | None] = {}
         # The first resources and lanes are the HBM of the sites.
-        self._capacity = [site.hbm_gbs * _BYTES_PER_MS for site in machine.sites]
-        self._capacity += [resource.gbs * _BYTES_PER_MS for resource in machine.resources]
+        self._capacity = [site.hbm_gbs * BYTES_PER_MS for site in machine.sites]
+        self._capacity += [resource.gbs * BYTES_PER_MS for resource in machine.resources]
         routes: dict[tuple[int, ...], int] = {(site,): site for site in range(self._width)}
         self._lanes: dict[tuple[int, int], int] = {}
         for pair, crossed in machine.routes.items():
@@ -46,8 +43,8 @@ class Evaluator:
         self._routes = tuple(routes)
         self._alone = alone(self._capacity, routes)
         self._others = others_of(len(self._capacity), routes)
-        self._transfer_latency = machine.transfer_latency_us * _MS_PER_US
-        self._kernel_latency = machine.kernel_latency_us * _MS_PER_US
+        self._transfer_latency = machine.transfer_latency_us * MS_PER_US
+        self._kernel_latency = machine.kernel_latency_us * MS_PER_US
         faults = check(_bare(preamble), machine).faults
         if faults:
             raise ProgramError(faults[0].message)

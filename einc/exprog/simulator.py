@@ -17,13 +17,10 @@ from einc.exprog.fairness import Network, Route
 from einc.exprog.program import Action, Aggregate, Program, targets_of
 from einc.exprog.sizes import aggregate_size, atom_sizes
 from einc.exprog.state import Copy, State
-from einc.machines.model import Machine
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 
 TOGETHER = 1e-12
 """Ends within this part of the time passed count as one instant."""
-
-_BYTES_PER_MS = 1e6  # of one GB/s
-_MS_PER_US = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +147,13 @@ class _Simulation:
         self.open_waits, self.waiters = waits_of(program)
         self.sizes = atom_sizes(program)
         self.routes = machine.routes
-        self.hbm = [site.hbm_gbs * _BYTES_PER_MS for site in machine.sites]
-        self.kernel_latency = machine.kernel_latency_us * _MS_PER_US
-        self.transfer_latency = machine.transfer_latency_us * _MS_PER_US
+        self.hbm = [site.hbm_gbs * BYTES_PER_MS for site in machine.sites]
+        self.kernel_latency = machine.kernel_latency_us * MS_PER_US
+        self.transfer_latency = machine.transfer_latency_us * MS_PER_US
         self.aggregations: dict[int, _Lane] = {}  # by site; lanes without jobs are dropped
         self.flows: dict[Route, _Lane] = {}
         self.changed = False  # whether jobs came or went since rates were set
-        self.network = Network([resource.gbs * _BYTES_PER_MS for resource in machine.resources])
+        self.network = Network([resource.gbs * BYTES_PER_MS for resource in machine.resources])
         self.departures: list[tuple[float, int]] = []  # when an action's latency is over and its flows begin
 
     def run(self) -> None:

@@ -10,10 +10,10 @@ import os
 import time
 from typing import Any
 
+from einc.machines.importers.fabric import PCIE_GBS
 from einc.machines.load import HOST, load_machine
 from einc.machines.model import Machine, Resource, Site
 
-_PCIE_GBS = 15.75
 _KNOWN = (("GB200", "gb200-nvl72"), ("H100", "dgx-h100"), ("H200", "dgx-h100"), ("A100", "dgx-a100"))
 """Parts of a GPU's name, and the preset whose peaks and switch it has."""
 
@@ -44,7 +44,7 @@ def gpu_machine(gpus: list[tuple[str, int, float]]) -> Machine:
         )
         return dataclasses.replace(base, name=f"{preset}-x{len(gpus)}", sites=sites)
     pairs = tuple((a, b) for a in range(len(gpus)) for b in range(len(gpus)) if a != b)
-    bridge = (Resource("pcie", _PCIE_GBS, pairs),) if pairs else ()
+    bridge = (Resource("pcie", PCIE_GBS, pairs),) if pairs else ()
     return Machine("gpus", tuple(Site(hbm or 900.0, memory) for _, memory, hbm in gpus), bridge, 10.0, 5.0)
 
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+BYTES_PER_MS = 1e6  # of one GB/s
+MS_PER_US = 1e-3
+
 Pair = tuple[int, int]
 """(source site, destination site)"""
 

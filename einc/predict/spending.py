@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from einc.machines.model import Machine
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.predict.timeline import PlanTimeline
-from einc.predict.work import BYTES_PER_MS, MS_PER_US, Kind, Work
+from einc.predict.work import Kind, Work
 
 Label = TypeVar("Label", bound=Hashable)
 

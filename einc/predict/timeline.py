@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from einc.errors import MachineError
 from einc.exprog.fluid import Fluid, alone
 from einc.exprog.simulator import TOGETHER
-from einc.machines.model import Machine
-from einc.predict.work import BYTES_PER_MS, MS_PER_US, Kind, Work, occupied_ms
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+from einc.predict.work import Kind, Work, occupied_ms
 
 
 class TooLarge(MachineError):

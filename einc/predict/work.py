@@ -5,10 +5,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from einc.machines.model import Site
-
-BYTES_PER_MS = 1e6  # of one GB/s
-MS_PER_US = 1e-3
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
 
 
 class Kind(enum.Enum):

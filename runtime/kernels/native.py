@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 SMALL = 1 << 15
 """Elements in all invocations of a kind below which the time to compile does not come back."""
 
+LANES = 16
+"""Elements of the vectors that all machine code works on."""
+
+FLOATS = frozenset({"f32", "f16", "bf16"})
+"""The types that there is machine code for, beside bool."""
+
 Compiled = Callable[[int], None]
 _P = ParamSpec("_P")
 _LOCK = threading.Lock()

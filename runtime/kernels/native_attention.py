@@ -16,6 +16,7 @@ from runtime.dtypes import Array
 from runtime.kernels import native
 from runtime.kernels.attention_signature import Signature, parse
 from runtime.kernels.base import Kernel, Run, ScratchArray, ScratchPlan, address, dtype_name
+from runtime.kernels.native import LANES
 from runtime.kernels.numpy_attention import tiled
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ TILE = 240
 FAR = 1 << 40
 """Positions beyond this are as good as this."""
 
-LANES = 16
 _LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
 

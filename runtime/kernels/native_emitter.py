@@ -15,8 +15,8 @@ from typing import Any
 from llvmlite import ir
 
 from runtime.dtypes import ITEMSIZE
+from runtime.kernels.native import LANES
 
-LANES = 16
 Value = Any
 """A value of the module that is being built."""
 

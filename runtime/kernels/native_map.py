@@ -17,7 +17,7 @@ from runtime.kernels.numpy_map import build_map as build_in_numpy
 from runtime.kernels.numpy_map import parse_map
 from runtime.kernels.pieces import Resolved, merged
 
-_KINDS = frozenset({"f32", "f16", "bf16", "bool"})
+_KINDS = native.FLOATS | {"bool"}
 _MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf16"), ("f32", "f32")})
 """What `move` does not leave to numpy: conversions, and copies from one order to another, which numpy makes slowly."""
 

@@ -17,13 +17,11 @@ from runtime.kernels import native, numpy_merges
 from runtime.kernels.base import Kernel, Run, ScratchPlan, address
 from runtime.kernels.pieces import merged
 
-_FLOATS = frozenset({"f32", "f16", "bf16"})
-
 
 def merge_logsumexp(copies: numpy_merges.Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
     reference = numpy_merges.merge_logsumexp(copies, target, dims)
     kind, rank, size = name_of(target[0].dtype), target[0].ndim, len(copies) * target[0].size
-    if kind not in _FLOATS or not rank or not native.worthwhile(size):
+    if kind not in native.FLOATS or not rank or not native.worthwhile(size):
         return reference
     members = [copy[0] for copy in (*copies, target)]
     members += [numpy_merges.spread(copy[1], dims[1], rank) for copy in (*copies, target)]

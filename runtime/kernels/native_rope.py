@@ -16,8 +16,6 @@ from runtime.kernels import native, numpy_rope
 from runtime.kernels.base import Kernel, Run, ScratchPlan, address
 from runtime.kernels.pieces import runner
 
-_FLOATS = frozenset({"f32", "f16", "bf16"})
-
 
 def build_rope(
     attributes: Mapping[str, Attribute],
@@ -29,7 +27,7 @@ def build_rope(
     reference = numpy_rope.build_rope(attributes, inputs, outputs, input_blocks, output_blocks)
     target, kind = outputs[0], name_of(outputs[0].dtype)
     dense = all(array.strides[-1] == array.itemsize for array in (inputs[0], target))
-    if kind not in _FLOATS or not dense or not native.worthwhile(target.size):
+    if kind not in native.FLOATS or not dense or not native.worthwhile(target.size):
         return reference
     rotation = numpy_rope.parse(attributes, inputs, outputs, output_blocks)
     source, positions, frequencies = rotation.source, rotation.positions, np.ascontiguousarray(rotation.frequencies)

@@ -15,8 +15,6 @@ from runtime.kernels import native, numpy_norm, numpy_rows
 from runtime.kernels.base import Kernel, address
 from runtime.kernels.rows import as_rows
 
-_FLOATS = frozenset({"f32", "f16", "bf16"})
-
 
 def build_rmsnorm(
     attributes: Mapping[str, Attribute],
@@ -56,7 +54,7 @@ def _compiled(name: str, eps: Attribute, reference: Kernel, inputs: Sequence[Arr
     """Machine code where it can be had, once the reference is known to accept the operands."""
     kind = name_of(target.dtype)
     assert isinstance(eps, float)
-    if kind not in _FLOATS or not native.worthwhile(target.size):
+    if kind not in native.FLOATS or not native.worthwhile(target.size):
         return reference
     views, _ = as_rows([inputs[0], target])
     vectors = inputs[1:]

@@ -16,7 +16,8 @@ import numpy as np
 from llvmlite import ir
 
 from runtime.kernels import native
-from runtime.kernels.native_emitter import F32, I8, I32, I64, LANES, Emitter, Value
+from runtime.kernels.native import LANES
+from runtime.kernels.native_emitter import F32, I8, I32, I64, Emitter, Value
 from runtime.kernels.native_vectors import decay
 
 LEAST = float(np.finfo(np.float32).min)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from einc.machines.load import parse_machine
-from einc.predict.work import MS_PER_US
+from einc.machines.model import MS_PER_US
 from einc.report.timing import plan_machine, time_plan
 from runtime.bundle import Bundle, KernelTask, TransferTask, decode, encode
 from runtime.trace import task_kind

@@ -11,12 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from einc.exprog.fairness import Route
-from einc.machines.model import Machine, Pair
-
-BYTES_PER_MS = 1e6
-"""Of one GB/s."""
-
-MS_PER_US = 1e-3
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 
 Prices = Mapping[int, float]
 """A price for some resources, by position."""

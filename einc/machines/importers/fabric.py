@@ -20,7 +20,8 @@ from einc.machines.rules import switch_resources
 from einc.machines.schema import require_connected
 
 _TRANSFER_US, _KERNEL_US = 4.0, 2.0
-_PCIE_GBS = 15.75
+PCIE_GBS = 15.75
+"""Of a path between GPUs of which nothing else is known: PCIe 3.0 with 16 lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def _bridges(
     """One shared path per host over its pairs that have no NVLink."""
     taken = {pair for resource in resources for pair in resource.pairs} | topology.unreachable
     made: list[Resource] = []
-    known = min((model.pcie_gbs for model in models if model is not None), default=_PCIE_GBS)
+    known = min((model.pcie_gbs for model in models if model is not None), default=PCIE_GBS)
     gbs = wishes.pcie_gbs or topology.pcie_gbs or known
     for host in sorted(set(topology.host)):
         members = [site for site, at in enumerate(topology.host) if at == host]
