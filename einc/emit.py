@@ -14,6 +14,7 @@ from einc.machines.load import machine_json
 from einc.machines.model import Machine
 from einc.ops.base import Attribute
 from einc.physical.forecast import predicted_ms
+from einc.physical.layout import memory_orders
 from einc.physical.program import Buffer, DeviceProgram, Exchange, Output, Region, Task, TaskKind
 from einc.version import VERSION
 from runtime import bundle as b
@@ -77,7 +78,7 @@ class _Blocks:
 
 
 def _tensors(graph: Graph) -> tuple[b.Tensor, ...]:
-    consumers = graph.consumers()
+    consumers, orders = graph.consumers(), memory_orders(graph)
 
     def fan_in(tensor: GraphTensor) -> int:
         """By the first operator that reads it."""
@@ -93,6 +94,7 @@ def _tensors(graph: Graph) -> tuple[b.Tensor, ...]:
             tensor.kind.value,
             tensor.stored,
             fan_in(tensor) if tensor.kind.value == "weight" else 1,
+            orders.get(tensor.name, ()),
         )
         for tensor in graph.tensors
     )

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised by every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
@@ -35,7 +35,11 @@ class Block(Record, frozen=True, array_like=True):
 
 
 class Tensor(Record, frozen=True):
-    """A whole tensor. `kind` says where it comes from; `fan_in` scales random weights; `stored` names it in a file."""
+    """A whole tensor. `kind` says where it comes from; `fan_in` scales random weights; `stored` names it in a file.
+
+    `order` are its dimensions as they lie in every buffer of it, from the slowest to the fastest; empty: as they stand.
+    What is loaded or saved lies as it stands.
+    """
 
     name: str
     dims: tuple[str, ...]
@@ -44,6 +48,7 @@ class Tensor(Record, frozen=True):
     kind: Literal["input", "weight", "value"]
     stored: str | None = None
     fan_in: int = 1
+    order: tuple[int, ...] = ()
 
 
 class Function(Record, frozen=True):
@@ -131,7 +136,7 @@ class Operation(Record, frozen=True):
 
 
 class Buffer(Record, frozen=True):
-    """A dense row-major array at byte `offset` of a site's arena, holding `block` of a tensor (a position).
+    """A dense array at byte `offset` of a site's arena, holding `block` of a tensor (a position).
 
     `role`: input and weight buffers are filled by the loader and never reused; result buffers live to the end.
     """

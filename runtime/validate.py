@@ -81,6 +81,10 @@ def _tensors(bundle: Bundle) -> None:
         require(1 <= tensor.fan_in <= MAX_COUNT, f"{where}.fan_in", f"{tensor.fan_in} is not 1 or more")
         if tensor.stored is not None:
             require_name(tensor.stored, f"{where}.stored")
+        if tensor.order:
+            dims = list(range(len(tensor.shape)))
+            require(sorted(tensor.order) == dims, f"{where}.order", "not every dimension once")
+            require(tensor.kind == "value", f"{where}.order", "what is loaded lies as its dimensions stand")
     require_unique((tensor.name for tensor in bundle.tensors), "tensors")
 
 

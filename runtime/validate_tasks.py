@@ -170,6 +170,8 @@ def _outputs(bundle: Bundle, budget: boxes.Budget) -> None:
     for i, output in enumerate(bundle.outputs):
         where = f"outputs[{i}]"
         require_position(output.tensor, len(bundle.tensors), "tensor", f"{where}.tensor")
+        in_order = not bundle.tensors[output.tensor].order
+        require(in_order, f"{where}.tensor", "what is saved lies as its dimensions stand")
         for k, region in enumerate(output.regions):
             at = f"{where}.regions[{k}]"
             _region(bundle, region, at)

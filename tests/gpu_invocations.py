@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from runtime.bundle import ITEMSIZE, Block
 from runtime.kernels import gpu_plans
-from runtime.kernels.gpu_base import GpuArray, strides_of
+from runtime.kernels.gpu_base import GpuArray
 from runtime.kernels.triton_source import layout
+from runtime.strides import strides_of
 
 BASE = 1 << 40
 

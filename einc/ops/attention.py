@@ -32,6 +32,8 @@ EXTRAS = ("mask", "positions")
 _ROLES = ("queries", "keys", "values")
 _ATTRIBUTES = ("causal", "scale", "q_lens", "k_lens", "window", "extras")
 
+_BY_TOKENS = (1, 0, 2)
+
 
 @dataclass(frozen=True, slots=True)
 class Attention(Operator):
@@ -111,6 +113,12 @@ class Attention(Operator):
     @property
     def merges(self) -> tuple[Merge, ...]:
         return (Merge("logsumexp", (0, 1), ((0, 1, 2), (0, 1))),)
+
+    @property
+    def memory_orders(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Queries and results by tokens, as projections make and take them. Keys and values, which every query reads,
+        stay together by heads."""
+        return (_BY_TOKENS, None, None, *(None for _ in self.extras), _BY_TOKENS, None)
 
     @property
     def kernel(self) -> KernelCall:

@@ -113,6 +113,12 @@ class Operator(ABC):
         return ()
 
     @property
+    def memory_orders(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Per input, then per output: the order in which the kernel had best find its dimensions in memory, from the
+        slowest to the fastest; None where that does not matter."""
+        return (None,) * (len(self.inputs) + len(self.outputs))
+
+    @property
     @abstractmethod
     def kernel(self) -> KernelCall: ...
 

@@ -28,7 +28,7 @@ class BufferRole(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A dense row-major array at a site that holds `block` of `tensor`, whole or partially aggregated."""
+    """A dense array at a site that holds `block` of `tensor`, whole or partially aggregated."""
 
     site: int
     tensor: str

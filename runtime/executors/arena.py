@@ -12,6 +12,7 @@ from runtime.bundle import Block, Bundle, Region
 from runtime.dtypes import Array, storage
 from runtime.errors import MissingFault, PlanFault
 from runtime.executors.host import require_memory
+from runtime.strides import strides_of
 
 ALIGNMENT = 64
 LOADED = ("input", "weight")
@@ -44,10 +45,12 @@ class Arenas:
         loaded: dict[tuple[int, Block], Array] = {}
         for number, buffer in enumerate(bundle.buffers):
             shape = [up - lo for lo, up in zip(buffer.block.lower, buffer.block.upper, strict=True)]
-            dtype, arena = storage(bundle.tensors[buffer.tensor].dtype), self.arenas[buffer.site]
+            tensor, arena = bundle.tensors[buffer.tensor], self.arenas[buffer.site]
+            dtype = storage(tensor.dtype)
             if min(shape, default=0) < 0 or not 0 <= buffer.offset <= arena.size - math.prod(shape) * dtype.itemsize:
                 raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
-            array = np.ndarray(shape, dtype, arena.data, buffer.offset)
+            strides = strides_of(shape, dtype.itemsize, tensor.order)
+            array = np.ndarray(shape, dtype, arena.data, buffer.offset, strides)
             if shared and buffer.role in LOADED:
                 array = loaded.setdefault((buffer.tensor, buffer.block), array)
             self.buffers.append(array)
@@ -70,4 +73,4 @@ class Arenas:
         """Overwrites everything that a run must write before it reads it."""
         for buffer, array in zip(self.bundle.buffers, self.buffers, strict=True):
             if buffer.role in ("scratch", "result"):
-                array.reshape(-1).view(np.uint8).fill(POISON)
+                self.arenas[buffer.site][buffer.offset : buffer.offset + array.nbytes].fill(POISON)

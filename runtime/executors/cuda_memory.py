@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from runtime.bundle import Bundle, Region
 from runtime.errors import MissingFault, PlanFault
 from runtime.executors.cuda_driver import Driver
-from runtime.kernels.gpu_base import GpuArray, strides_of
+from runtime.kernels.gpu_base import GpuArray
+from runtime.strides import strides_of
 
 
 class DeviceMemory:
@@ -27,7 +28,7 @@ class DeviceMemory:
             inside = 0 <= buffer.offset <= bundle.memory[buffer.site] - array.nbytes
             if min(shape, default=0) < 0 or not inside:
                 raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
-            strides = strides_of(shape, array.itemsize)
+            strides = strides_of(shape, array.itemsize, bundle.tensors[buffer.tensor].order)
             self.buffers.append(GpuArray(array.pointer, shape, strides, dtype, array.device))
 
     def view(self, region: Region) -> GpuArray:

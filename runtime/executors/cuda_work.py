@@ -19,10 +19,10 @@ from runtime.kernels.gpu_base import (
     Kernels,
     Launch,
     Target,
-    strides_of,
 )
 from runtime.kernels.pitched import count_rows, rows_of
 from runtime.merges import Group, groups
+from runtime.strides import strides_of
 
 MAX_COPIES = 32
 """Copies (nodes of a graph) for one transfer; regions that take more are moved by a kernel."""
@@ -100,7 +100,7 @@ class Workshop:
         _require_alike(source, target)
         device = target.device if work.part is Part.IN else source.device
         if work.part is not Part.TASK:
-            dense = strides_of(source.shape, source.itemsize)
+            dense = strides_of(source.shape, source.itemsize, source.memory_order)
             host = GpuArray(self.slots[work.slot], source.shape, dense, source.dtype, device)
             source, target = (source, host) if work.part is Part.OUT else (host, target)
         if count_rows(source.shape, source.itemsize, target.strides, source.strides) > MAX_COPIES:

@@ -65,7 +65,7 @@ def planned_with_epilogue(first: Invocation, then: Invocation, place: int) -> Pl
         return None
     if epilogue.activation == "gelu_tanh" and kind == "f32":
         return None
-    if names.inputs[place] != names.output or result.shape != output.shape or not output.dense:
+    if names.inputs[place] != names.output or result.shape != output.shape or not output.compact:
         return None
     plan = plan_contract(
         first.attributes, [layout(x) for x in first.inputs], [layout(output)], first.input_blocks, first.output_blocks
@@ -76,13 +76,15 @@ def planned_with_epilogue(first: Invocation, then: Invocation, place: int) -> Pl
     if any(_overlap(output, *operand) for product in products for operand in _read(product, output.itemsize)):
         return None  # what was read by copies before the products may be written over, but not what these read
     done = [replace(product, activation=epilogue.activation) for product in products]
+    in_memory = [names.output[dim] for dim in output.memory_order]
     for position in epilogue.added:
         other, own = then.inputs[position], names.inputs[position]
-        if not other.dense or (other != output and _overlap(output, other.pointer, other.pointer + other.nbytes)):
+        if not other.compact or (other != output and _overlap(output, other.pointer, other.pointer + other.nbytes)):
             return None
-        if own == names.output and other.shape == output.shape and not done[0].addend:
+        alike = (own, other.shape, other.strides) == (names.output, output.shape, output.strides)
+        if alike and not done[0].addend:
             done = [replace(product, addend=other.pointer + product.c - output.pointer) for product in done]
-        elif _trailing(own, names.output) and _one(done, other.size) and not done[0].bias:
+        elif other.dense and _trailing(own, in_memory) and _one(done, other.size) and not done[0].bias:
             done = [replace(done[0], bias=other.pointer)]
         else:
             return None

@@ -75,6 +75,18 @@ class GpuArray:
         return self.size * self.itemsize
 
     @property
+    def memory_order(self) -> tuple[int, ...]:
+        """The dimensions from the slowest to the fastest."""
+        return tuple(sorted(range(len(self.shape)), key=lambda dim: -self.strides[dim]))
+
+    @property
+    def compact(self) -> bool:
+        """Whether it is one run of bytes, whatever the order of its dimensions."""
+        order = self.memory_order
+        shape, strides = (tuple(of[dim] for dim in order) for of in (self.shape, self.strides))
+        return GpuArray(self.pointer, shape, strides, self.dtype, self.device).dense
+
+    @property
     def dense(self) -> bool:
         """Whether it is one row-major run of bytes."""
         expected = self.itemsize
@@ -190,12 +202,3 @@ class Kernels(Protocol):
 
     def close(self) -> None:
         """Gives up handles and modules, after the last launch; it is called also after failures."""
-
-
-def strides_of(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """The strides in bytes of a dense row-major array."""
-    strides, step = [], itemsize
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= extent
-    return tuple(reversed(strides))

@@ -19,7 +19,6 @@ from runtime.dtypes import Array, compute, storage
 from runtime.errors import PlanFault
 from runtime.kernels import indices, program
 from runtime.kernels.base import dtype_name, single, text
-from runtime.kernels.gpu_base import strides_of
 from runtime.kernels.pieces import merged
 from runtime.kernels.program import Typed
 from runtime.kernels.triton_scalar import Program
@@ -35,6 +34,7 @@ from runtime.kernels.triton_source import (
     wide,
 )  # fmt: skip
 from runtime.kernels.triton_tiles import MULTIPROCESSORS, PROGRAMS, Tiles
+from runtime.strides import strides_of
 
 ELEMENTS = 2048
 """Partial aggregates of a program."""

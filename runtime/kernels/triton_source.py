@@ -20,7 +20,8 @@ import numpy as np
 
 from runtime.dtypes import ITEMSIZE, Array, DType, name_of, storage
 from runtime.kernels.gemm import Gemm
-from runtime.kernels.gpu_base import WORKSPACE_ALIGNMENT, GpuArray, strides_of
+from runtime.kernels.gpu_base import WORKSPACE_ALIGNMENT, GpuArray
+from runtime.strides import strides_of
 
 ALIGNMENT = 16
 """Bytes of the widest access to memory; a pointer that is known to be so aligned is read and written in such units."""

@@ -22,7 +22,7 @@ from runtime.bundle import HEADER, MAGIC, MAX_BYTES, SCHEMA_VERSION, Bundle, dec
 from runtime.errors import PlanFault
 from runtime.verify import prove
 
-GOLDEN = Path(__file__).parent / "golden_plan.v3"
+GOLDEN = Path(__file__).parent / "golden_plan.v4"
 PLAN = two_site_plan()
 DATA = encode(PLAN)
 
@@ -89,13 +89,14 @@ def test_the_order_of_attributes_does_not_show():
 
 def test_an_independent_reader_sees_the_documented_layout():
     assert DATA[:8] == b"\x89EINC\r\n\x1a"
-    assert struct.unpack(">I", DATA[8:12]) == (SCHEMA_VERSION,) == (3,)
+    assert struct.unpack(">I", DATA[8:12]) == (SCHEMA_VERSION,) == (4,)
     assert struct.unpack(">Q", DATA[12:20]) == (len(DATA) - 52,)
     assert DATA[20:52] == hashlib.sha256(DATA[52:]).digest()
     plan = msgpack.unpackb(DATA[52:])
     assert list(plan) == list(Bundle.__struct_fields__)
     assert plan["tensors"][0] == {
         "name": "x", "dims": ["i", "j"], "shape": [4, 3], "dtype": "f32", "kind": "input", "stored": None, "fan_in": 1,
+        "order": [],
     }  # fmt: skip
     task = plan["tasks"][2]
     assert list(task) == ["kind", "site", "serves", "after", "read", "write"]

@@ -193,6 +193,38 @@ def test_what_no_product_can_do(name):
     assert both(*REFUSED[name])[0] is None
 
 
+def by_tokens(heads, tokens, width):
+    return np.zeros((tokens, heads, width), "f4").transpose(1, 0, 2)
+
+
+@pytest.mark.parametrize("residual", ["by tokens", "by heads", None])
+def test_results_whose_heads_lie_by_tokens(residual):
+    """The bias of all heads is one row of the product; a residual has to lie as the result does."""
+    rng = np.random.default_rng(4)
+    x, w, bias = (drawn(rng, shape, "f4") for shape in ((5, 7), (2, 6, 7), (2, 6)))
+    middle, output, added = by_tokens(2, 5, 6), by_tokens(2, 5, 6), by_tokens(2, 5, 6)
+    added[...] = drawn(rng, added.shape, "f4")
+    if residual == "by heads":
+        added = np.ascontiguousarray(added)
+    program = "t0 = add x0 x1; t1 = add t0 x2" if residual else RESIDUAL
+    indices = "h t d, h d, h t d -> h t d" if residual else "h t d, h d -> h t d"
+    operands = [middle, bias, added] if residual else [middle, bias]
+    plan = planned_with_epilogue(
+        invoked("contract", {"equation": "t k, h d k -> h t d", "scale": 1.0}, [x, w], [middle]),
+        invoked("map", {"program": program, "indices": indices}, operands, [output]),
+        0,
+    )
+    if residual == "by heads":
+        assert plan is None
+        return
+    (product,) = plan.steps
+    assert product.batch == 1
+    assert product.epilogue
+    multiply(product)
+    expected = np.einsum("tk,hdk->htd", x, w) + bias[:, None] + (added if residual else 0)
+    np.testing.assert_array_equal(output, expected)
+
+
 def test_views_that_are_no_dense_arrays_are_left_alone():
     assert both(*CASES["residual"], order="wide")[0] is None
     assert both(*CASES["residual"], dtype="f8")[0] is None

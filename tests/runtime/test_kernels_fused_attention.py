@@ -18,8 +18,9 @@ from runtime.kernels import attention_libraries, fused_attention
 from runtime.kernels.attention_libraries import ENVIRONMENT, Packed, TorchAttention, Useless, defined, flaw, small
 from runtime.kernels.attention_signature import parse
 from runtime.kernels.fused_attention import Libraries, packed
-from runtime.kernels.gpu_base import GpuArray, Target, strides_of
+from runtime.kernels.gpu_base import GpuArray, Target
 from runtime.kernels.registry import prepare
+from runtime.strides import strides_of
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -111,6 +111,23 @@ def test_rows_of_two_indices_are_one_dimension_where_memory_allows():
     np.testing.assert_array_equal(output, whole @ weights)
 
 
+def test_projections_to_and_from_heads_that_lie_by_tokens_are_one_product_without_a_copy():
+    rng = np.random.default_rng(1)
+    x, w = (rng.integers(-3, 4, shape).astype("f4") for shape in ((9, 12), (4, 5, 12)))
+    heads = np.zeros((9, 4, 5), "f4").transpose(1, 0, 2)
+    back = np.zeros((9, 12), "f4")
+    for equation, inputs, output in (
+        ("t k, h d k -> h t d", [x, w], heads),
+        ("h t d, k h d -> t k", [heads, w.transpose(2, 0, 1).copy()], back),
+    ):
+        (step,) = planned(equation, inputs, output).steps
+        assert isinstance(step, Gemm)
+        assert step.batch == 1
+        multiply(step)
+    np.testing.assert_array_equal(heads, np.einsum("tk,hdk->htd", x, w))
+    np.testing.assert_array_equal(back, np.einsum("htd,hdk->tk", heads, w))
+
+
 @pytest.mark.parametrize("order", [("t", "k"), ("k", "t")], ids=str)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype", ["f2", "f4"])
