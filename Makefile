@@ -8,11 +8,11 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-triton test-reference references check lint types imports bench bench-exchanges bench-predicted testbed gpu-check gpu-wheels golden clean
+.PHONY: help demo test test-slow test-triton test-reference test-reference-slow references check lint types imports bench bench-exchanges bench-predicted testbed gpu-check gpu-wheels golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/base: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("einc needs Python 3.11 or later, this is " + sys.version) if sys.version_info < (3, 11) else None'
@@ -48,6 +48,9 @@ test-triton: .venv/triton  ## GPU kernels without a GPU: interpreted on the CPU,
 
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
 	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/gpu/live_rehearsal.py
+
+test-reference-slow: .venv/reference  ## the same for the other numbers of sites
+	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py
 
 references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
 	$(BIN)/python tests/reference/make_references.py
