@@ -9,9 +9,6 @@ from runtime.bundle import AnyTask, Buffer, TransferTask
 from runtime.errors import MissingFault
 from runtime.executors.cuda_driver import Driver
 
-NO_PEER = ("stage", "refuse")
-"""What to do where two devices that exchange data cannot reach each other's memory."""
-
 
 def map_sites(sites: int, devices: Sequence[int] | None, found: int) -> tuple[int, ...]:
     """The device of every site: as given, or site i on device i. Raises MissingFault for devices that are not here."""

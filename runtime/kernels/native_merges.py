@@ -15,16 +15,17 @@ import numpy as np
 from runtime.dtypes import Array, name_of
 from runtime.kernels import native, numpy_merges
 from runtime.kernels.base import Kernel, Run, ScratchPlan, address
+from runtime.kernels.merge_signature import Copies, spread
 from runtime.kernels.pieces import merged
 
 
-def merge_logsumexp(copies: numpy_merges.Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
+def merge_logsumexp(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
     reference = numpy_merges.merge_logsumexp(copies, target, dims)
     kind, rank, size = name_of(target[0].dtype), target[0].ndim, len(copies) * target[0].size
     if kind not in native.FLOATS or not rank or not native.worthwhile(size):
         return reference
     members = [copy[0] for copy in (*copies, target)]
-    members += [numpy_merges.spread(copy[1], dims[1], rank) for copy in (*copies, target)]
+    members += [spread(copy[1], dims[1], rank) for copy in (*copies, target)]
     views, _ = merged(members, [False] * rank)
     averages, logs = views[: len(views) // 2], views[len(views) // 2 :]
     *heads, width = averages[-1].shape

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.dtypes import FLOATS, Array, compute, storage
+from runtime.dtypes import Array, compute, storage
 from runtime.errors import PlanFault
-from runtime.kernels.base import Kernel, Run, ScratchPlan, dtype_name
+from runtime.kernels.base import Kernel, Run, ScratchPlan
+from runtime.kernels.merge_signature import Copies, average_types, ranked_types, spread
 from runtime.kernels.pieces import Resolved, Walk, merged, runner
-from runtime.kernels.ranking import INDEX, keys
-
-Copies = Sequence[Sequence[Array]]
+from runtime.kernels.ranking import keys
 
 
 def merge_logsumexp(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
@@ -26,9 +25,7 @@ def merge_logsumexp(copies: Copies, target: Sequence[Array], dims: Sequence[Sequ
     Computed in f32 (f64 for averages in f64, whose logarithms may be either). Where no copy has any weight, the average
     is 0 and the weight -inf.
     """
-    kind = _same(copies, target)
-    if len(target) != 2 or kind[0] not in FLOATS or kind[1] not in ("f32", compute(kind[0])):
-        raise PlanFault("logsumexp merges floats and the logarithms of their weights in f32, or f64 beside f64")
+    kind = average_types(copies, target)
     rank = target[0].ndim
     weights = [spread(copy[1], dims[1], rank) for copy in (*copies, target)]
     views, _ = merged([copy[0] for copy in (*copies, target)] + weights, [False] * rank)
@@ -50,12 +47,6 @@ def merge_logsumexp(copies: Copies, target: Sequence[Array], dims: Sequence[Sequ
         return runner(calls)
 
     return Kernel(bind, scratch.size, 2.0 * len(copies) * target[0].size)
-
-
-def spread(view: Array, dims: Sequence[int], rank: int) -> Array:
-    """A member as a view with the rank of the first one, of extent 1 along what it lacks."""
-    ordered = view.transpose([dims.index(d) for d in sorted(dims)])
-    return np.expand_dims(ordered, tuple(d for d in range(rank) if d not in dims))
 
 
 def _weigh(logs: Sequence[Array], shares: Array, total: Array, target: Array) -> None:
@@ -83,7 +74,7 @@ def _average(parts: Sequence[Array], shares: Sequence[Array], sums: Array, term:
 
 def merge_argmax(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
     """Indices and values: the larger value wins with its index, of equal values the smaller index."""
-    _require_ranked(copies, target, index=0)
+    ranked_types(copies, target, index=0)
     values = [spread(copy[1], dims[1], target[0].ndim) for copy in (*copies, target)]
     pairs = [(copy[0], value) for copy, value in zip((*copies, target), values, strict=True)]
 
@@ -103,7 +94,7 @@ def merge_argmax(copies: Copies, target: Sequence[Array], dims: Sequence[Sequenc
 
 def merge_topk(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
     """Values and indices along the last dimension: the largest of all, in descending order, ties by index."""
-    _require_ranked(copies, target, index=1)
+    ranked_types(copies, target, index=1)
     if not target[0].ndim:
         raise PlanFault("topk merges lists along a last dimension")
     count = target[0].shape[-1]
@@ -117,17 +108,3 @@ def merge_topk(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[
 
     size = len(copies) * math.prod(target[0].shape)
     return Kernel(lambda _: run, nanoseconds=60.0 * size)
-
-
-def _require_ranked(copies: Copies, target: Sequence[Array], index: int) -> None:
-    kinds = _same(copies, target)
-    if len(target) != 2 or target[0].size != target[1].size or kinds[index] != INDEX or kinds[1 - index] == "bool":
-        raise PlanFault(f"numbers are ranked with indices of type {INDEX}, one each")
-
-
-def _same(copies: Copies, target: Sequence[Array]) -> list[str]:
-    """The members' element types; all copies have the target's types and shapes."""
-    for copy in copies:
-        if [(a.shape, a.dtype) for a in copy] != [(a.shape, a.dtype) for a in target]:
-            raise PlanFault("an aggregation combines copies of different shapes or types")
-    return [dtype_name(array) for array in target]

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from runtime.dtypes import FLOATS, Array, compute
 from runtime.errors import PlanFault
 from runtime.kernels.base import dtype_name
+from runtime.kernels.merge_signature import Copies, average_types, ranked_types, spread
 from runtime.kernels.pieces import merged
 from runtime.kernels.ranking import INDEX
 from runtime.kernels.triton_moves import plan_moves
 from runtime.kernels.triton_select import KEYS, select_call
 from runtime.kernels.triton_source import LANGUAGE, Call, Operand, Plan, ScratchPlan, assembled, operands, wide
 from runtime.kernels.triton_tiles import Tiles, elementwise
-
-Copies = Sequence[Sequence[Array]]
 
 
 def plan_merge_logsumexp(
@@ -31,11 +28,9 @@ def plan_merge_logsumexp(
     Where no copy has any weight, the average is 0 and the weight -inf. Averages are written before logarithms; with
     `rounded`, a view of another floating type, they are written there instead.
     """
-    kind = _same(copies, target)
-    if len(target) != 2 or kind[0] not in FLOATS or kind[1] not in ("f32", compute(kind[0])):
-        raise PlanFault("logsumexp merges floats and the logarithms of their weights in f32, or f64 beside f64")
+    kind = average_types(copies, target)
     rank = target[0].ndim
-    logs = [_spread(copy[1], dims[1], rank) for copy in copies]
+    logs = [spread(copy[1], dims[1], rank) for copy in copies]
     wide_type = LANGUAGE[compute(kind[0])]
     count = len(copies)
     names = [*(f"x{k}" for k in range(count)), *(f"log{k}" for k in range(count)), "y"]
@@ -59,15 +54,15 @@ def plan_merge_logsumexp(
         averages.store("y", "result"),
     ]
     first = averages.call("logsumexp", f"{count} weighted averages", lines)
-    sums = _Elements([*logs, _spread(target[1], dims[1], rank)], [kind[1]] * (count + 1), names[count:])
+    sums = _Elements([*logs, spread(target[1], dims[1], rank)], [kind[1]] * (count + 1), names[count:])
     lines = [*weigh(sums), sums.store("y", "most + tl.log(total)")]
     return Plan((first, sums.call("logsumexp_weights", f"the logarithms of {count} weights", lines)))
 
 
 def plan_merge_argmax(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Plan:
     """Indices and values: the larger value wins with its index, of equal values the smaller index."""
-    kinds = _require_ranked(copies, target, index=0)
-    values = [_spread(copy[1], dims[1], target[0].ndim) for copy in (*copies, target)]
+    kinds = ranked_types(copies, target, index=0)
+    values = [spread(copy[1], dims[1], target[0].ndim) for copy in (*copies, target)]
     count = len(copies)
     names = [*(f"i{k}_ptr" for k in range(count)), "y_ptr", *(f"x{k}" for k in range(count)), "z"]
     views = [*(copy[0] for copy in copies), target[0], *values]
@@ -90,7 +85,7 @@ def plan_merge_argmax(copies: Copies, target: Sequence[Array], dims: Sequence[Se
 
 def plan_merge_topk(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Plan:
     """Values and indices along the last dimension: the largest of all, in descending order, ties by index."""
-    _require_ranked(copies, target, index=1)
+    ranked_types(copies, target, index=1)
     if not target[0].ndim:
         raise PlanFault("topk merges lists along a last dimension")
     scratch = ScratchPlan()
@@ -104,27 +99,6 @@ def _nested(function: str, values: Sequence[str]) -> str:
     for value in values[1:]:
         nested = f"{function}({nested}, {value})"
     return nested
-
-
-def _spread(view: Array, dims: Sequence[int], rank: int) -> Array:
-    """A member as a view with the rank of the first one, of extent 1 along what it lacks."""
-    ordered = view.transpose([dims.index(d) for d in sorted(dims)])
-    return np.expand_dims(ordered, tuple(d for d in range(rank) if d not in dims))
-
-
-def _require_ranked(copies: Copies, target: Sequence[Array], index: int) -> list[str]:
-    kinds = _same(copies, target)
-    if len(target) != 2 or target[0].size != target[1].size or kinds[index] != INDEX or kinds[1 - index] == "bool":
-        raise PlanFault(f"numbers are ranked with indices of type {INDEX}, one each")
-    return kinds
-
-
-def _same(copies: Copies, target: Sequence[Array]) -> list[str]:
-    """The members' element types; all copies have the target's types and shapes."""
-    for copy in copies:
-        if [(a.shape, a.dtype) for a in copy] != [(a.shape, a.dtype) for a in target]:
-            raise PlanFault("an aggregation combines copies of different shapes or types")
-    return [dtype_name(array) for array in target]
 
 
 class _Elements:

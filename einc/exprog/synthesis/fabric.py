@@ -7,10 +7,7 @@ from typing import NamedTuple
 
 from einc.exprog.program import Program
 from einc.exprog.synthesis.routes import Step, needs
-from einc.machines.model import Machine
-
-_BYTES_PER_MS = 1e6  # of one GB/s
-_MS_PER_US = 1e-3
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 
 
 class Fabric(NamedTuple):
@@ -61,14 +58,14 @@ def fabric_of(program: Program, machine: Machine) -> Fabric:
     sites = tuple(sorted(set(range(len(machine.sites)) if program.gpus is None else program.gpus)))
     usable = frozenset(sites)
     paths = {pair: path for pair, path in machine.routes.items() if usable.issuperset(pair)}
-    rates = [resource.gbs * _BYTES_PER_MS for resource in machine.resources]
+    rates = [resource.gbs * BYTES_PER_MS for resource in machine.resources]
     first_hbm = len(rates)
-    rates += [site.hbm_gbs * _BYTES_PER_MS for site in machine.sites]
+    rates += [site.hbm_gbs * BYTES_PER_MS for site in machine.sites]
     return Fabric(
         sites,
         paths,
         tuple(rates),
         first_hbm,
-        machine.transfer_latency_us * _MS_PER_US,
-        machine.kernel_latency_us * _MS_PER_US,
+        machine.transfer_latency_us * MS_PER_US,
+        machine.kernel_latency_us * MS_PER_US,
     )
