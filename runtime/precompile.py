@@ -22,8 +22,8 @@ from runtime.errors import KernelFault, MissingFault
 from runtime.executors.cuda_driver import Driver
 from runtime.executors.cuda_memory import DeviceMemory
 from runtime.executors.cuda_steps import Part, lay_out
+from runtime.executors.cuda_tasks import spared
 from runtime.executors.cuda_work import Workshop
-from runtime.executors.forwarding import forward
 from runtime.kernels import kernel_cache, triton_compile
 from runtime.kernels.gpu_base import Description, GpuKernel, Target
 from runtime.kernels.gpu_registry import PlannedKernels
@@ -112,7 +112,7 @@ def sources(bundle: Bundle, architecture: str, mappings: Iterable[tuple[int, ...
 def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, architecture: str) -> None:
     number = int(architecture.removeprefix("sm_"))
     targets = {n: Target(n, architecture, divmod(number, 10), 0) for n in sorted(set(devices))}
-    tasks = forward(bundle, devices=devices)
+    tasks = spared(bundle, devices)
     steps = lay_out(bundle, tasks, devices, frozenset())
     memory = DeviceMemory(bundle, devices, [(site + 1) * _APART for site in range(len(devices))])
     slots = [(len(devices) + 1 + n) * _APART for n in range(len(steps.slots))]

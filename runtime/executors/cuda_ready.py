@@ -16,8 +16,8 @@ from runtime.executors.cuda_memory import DeviceMemory, require_device_memory
 from runtime.executors.cuda_order import Order, ordered
 from runtime.executors.cuda_status import Complaint, StatusWords
 from runtime.executors.cuda_steps import Layout, Part, lay_out
+from runtime.executors.cuda_tasks import spared
 from runtime.executors.cuda_work import Workshop
-from runtime.executors.forwarding import forward
 from runtime.kernels.gpu_base import Description, GpuKernel, Kernels, Launch, Target
 
 _LEAST = 256  # bytes that are allocated, at least
@@ -55,7 +55,7 @@ def make_ready(
     targets = {device: driver.target(device) for device in sorted(set(devices))}
     reached = reach(driver, exchanging(bundle.tasks, bundle.buffers, devices), no_peer)
     require_device_memory(driver, bundle, devices)
-    tasks = forward(bundle, devices=devices)
+    tasks = spared(bundle, devices)
     blame = Blame(bundle, tasks)
     layout = lay_out(bundle, tasks, devices, reached.staged)
     for source, target in sorted(reached.direct | {(target, source) for source, target in reached.direct}):

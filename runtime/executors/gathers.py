@@ -19,12 +19,12 @@ SMALL = 1 << 15
 """Bytes that are moved in about the time that starting a task takes."""
 
 
-def gather(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[AnyTask, ...]:
-    """The tasks of a validated bundle, or what has become of them, with fewer tasks that move little."""
+def gather(bundle: Bundle, tasks: Sequence[AnyTask], most: float = SMALL) -> tuple[AnyTask, ...]:
+    """The tasks of a validated bundle, or what has become of them, with fewer tasks that move `most` bytes or less."""
     lifetimes, changed = Lifetimes(bundle, tasks), list(tasks)
     for buffer, movers in lifetimes.writers.items():
         *others, last = movers
-        if not others or not all(_is_small(bundle, tasks[number], buffer) for number in movers):
+        if not others or not all(_moves_little(bundle, tasks[number], buffer, most) for number in movers):
             continue
         readers = lifetimes.readers[buffer]
         if (readers and readers[0] <= last) or lifetimes.lost_within(buffer, movers[0], last):
@@ -34,16 +34,16 @@ def gather(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[AnyTask, ...]:
         ):
             moves = [tasks[number] for number in movers]
             reads, writes = (tuple(r for task in moves for r in of(task)) for of in (reads_of, writes_of))
-            final = moves[-1]
-            changed[last] = CopyTask(final.site, final.serves, final.after, reads=reads, writes=writes)
+            final, site = moves[-1], bundle.buffers[buffer].site
+            changed[last] = CopyTask(site, final.serves, final.after, reads=reads, writes=writes)
             for number in others:
                 changed[number] = FenceTask(tasks[number].site, tasks[number].serves, tasks[number].after)
     return tuple(changed)
 
 
-def _is_small(bundle: Bundle, task: AnyTask, buffer: int) -> bool:
+def _moves_little(bundle: Bundle, task: AnyTask, buffer: int, most: float) -> bool:
     itemsize = ITEMSIZE[bundle.tensors[bundle.buffers[buffer].tensor].dtype]
-    return only_moves(task, buffer) and sum(size(region.block) for region in writes_of(task)) * itemsize <= SMALL
+    return only_moves(task, buffer) and sum(size(region.block) for region in writes_of(task)) * itemsize <= most
 
 
 def _stays(lifetimes: Lifetimes, buffer: int, start: int, end: int) -> bool:

@@ -19,9 +19,10 @@ from handmade_plans import box, random_plan, two_site_plan
 from test_executor_forwarding import MODELS, TOP, kernel, races, whole
 from test_executor_forwarding import plan_of as task_plan
 
-from runtime.bundle import AggregateTask, FenceTask, KernelTask, Region, TransferTask
+from runtime.bundle import AggregateTask, CopyTask, FenceTask, KernelTask, Region, TransferTask
 from runtime.executors import sums
 from runtime.executors.cpu import CpuExecutor
+from runtime.executors.cuda_tasks import spared as spared_on_gpus
 from runtime.executors.dependencies import dependencies
 from runtime.executors.forwarding import forward, reads_of, writes_of
 from runtime.executors.gathers import gather
@@ -208,6 +209,7 @@ def variants(bundle):
     own, nothing = bundle.tasks, frozenset()
     yield from [(own, nothing), (forward(bundle), nothing), (share(bundle, own), nothing)]
     yield gather(bundle, own), nothing
+    yield spared_on_gpus(bundle, [0] * len(bundle.memory)), nothing
     yield from [added_up(bundle, own, 1), spared(bundle), spared(bundle, 2)]
 
 
@@ -273,6 +275,24 @@ def test_cases_that_must_stay_as_they_are():
 
     for bundle, count in ((products("sum"), 1), (products("max"), 0), (products("sum", move(whole(2), whole(5))), 0)):
         assert len(add_up(bundle, bundle.tasks, 1, lambda *_: True)[1]) == count
+
+
+def test_on_one_gpu_a_buffer_is_moved_to_at_once_and_several_gpus_keep_to_the_plan():
+    moves = Counter()
+    for seed, reuse in PLANS:
+        bundle = plan_of(seed, reuse)
+        sites = len(bundle.memory)
+        for case, devices in (("one", [0] * sites), ("several", [site % 2 for site in range(sites)])):
+            tasks = spared_on_gpus(bundle, devices)
+            moves[case] += sum(isinstance(task, TransferTask | CopyTask) for task in tasks)
+            if case == "several" and sites > 1:
+                assert tasks == forward(bundle, devices=devices)
+                continue
+            assert [task.after for task in tasks] == [*dependencies(bundle, tasks)]
+            for task in tasks:
+                if isinstance(task, CopyTask):
+                    assert {bundle.buffers[region.buffer].site for region in task.writes} == {task.site}
+    assert 0 < moves["one"] < moves["several"] / 2, moves
 
 
 def test_each_kind_of_sparing_happens_in_these_plans():

@@ -1,0 +1,29 @@
+"""The tasks of a plan as GPUs run them: without what need not be done where sites share a device.
+
+Where all of them share one, its memory is one memory: equal copies are gathered once, all that moves to a buffer is
+moved by one kernel, and tasks wait for those alone whose bytes they touch. A plan's own order also keeps transfers from
+sharing a link, of which there is none. Several devices keep it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from runtime.bundle import AnyTask, Bundle
+from runtime.executors.dependencies import dependencies
+from runtime.executors.forwarding import forward
+from runtime.executors.gathers import gather
+from runtime.executors.replicas import share
+
+
+def spared(bundle: Bundle, devices: Sequence[int]) -> tuple[AnyTask, ...]:
+    """As many tasks as the bundle has, those that are spared as fences; `devices` are those of the sites."""
+    tasks = forward(bundle, devices=devices)
+    if len(set(devices)) != 1:
+        return tasks
+    tasks = gather(bundle, share(bundle, tasks), most=math.inf)
+    waits = dependencies(bundle, tasks)
+    return tuple(msgspec.structs.replace(task, after=after) for task, after in zip(tasks, waits, strict=True))
