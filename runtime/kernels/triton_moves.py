@@ -144,9 +144,9 @@ class _Move:
 
     @property
     def aligned(self) -> bool:
-        """Whether every run begins where the widest access may."""
-        starts = [self.source, self.target, *self.source_strides[:-1], *self.target_strides[:-1]]
-        return all(number % ALIGNMENT == 0 for number in starts)
+        """Whether every run begins and ends where the widest access may."""
+        marks = [self.source, self.target, self.extents[-1], *self.source_strides[:-1], *self.target_strides[:-1]]
+        return all(number % ALIGNMENT == 0 for number in marks)
 
 
 def _single(move: _Move) -> Call:
@@ -197,31 +197,38 @@ def _many(moves: Sequence[_Move]) -> Call:
         first += count
     fields = 6 + 3 * depth
     pointer = f"tl.pointer_type(tl.int{8 * unit})"
-    hint = ALIGNMENT if all(move.aligned for move in moves) else 0
+    hint = all(move.aligned for move in moves)
     many = ALIGNMENT // unit
+    narrow = ".to(tl.int32)" if max(row[4] + height + row[5] + width for row in rows) < 1 << 31 else ""
 
     def aligned(value: str, multiple: int) -> str:
         return f"tl.multiple_of({value}, {multiple})" if hint else value
+
+    def field(number: int) -> str:
+        return f"tl.load(row + {number}){narrow}"
 
     body = [
         "tile = tl.program_id(0)",
         f"row = table + tl.load(owners + tile) * {fields}",
         f"source = {aligned(f'tl.load(row).to({pointer})', ALIGNMENT)}",
         f"target = {aligned(f'tl.load(row + 1).to({pointer})', ALIGNMENT)}",
-        "tile = tile - tl.load(row + 2)",
-        "across = tl.load(row + 3)",
+        f"tile = tile - {field(2)}",
+        f"across = {field(3)}",
         f"r = (tile // across) * {height} + tl.arange(0, {height})[:, None]",
         f"c = (tile % across) * {width} + tl.arange(0, {width})[None, :]",
-        "inside = (r < tl.load(row + 4)) & (c < tl.load(row + 5))",
+        f"inside = (r < {field(4)}) & (c < {aligned(field(5), many)})",
     ]
     for axis in reversed(range(depth)):
         at = 6 + 3 * axis
+        place = "r"  # along the outermost axis, which only lines that are not moved go beyond
+        if axis:
+            body.append(f"extent = {field(at)}")
+            place = "(r % extent)"
         body += [
-            f"extent = tl.load(row + {at})",
-            f"source += (r % extent) * {aligned(f'tl.load(row + {at + 1})', many)}",
-            f"target += (r % extent) * {aligned(f'tl.load(row + {at + 2})', many)}",
-            "r = r // extent",
+            f"source += {place} * {aligned(f'tl.load(row + {at + 1})', many)}",
+            f"target += {place} * {aligned(f'tl.load(row + {at + 2})', many)}",
         ]
+        body += ["r = r // extent"] if axis else []
     body.append("tl.store(target + c, tl.load(source + c, mask=inside), mask=inside)")
     lines_of_body = "\n    ".join(body)
     text = (

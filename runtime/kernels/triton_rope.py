@@ -1,6 +1,7 @@
 """The kernel `rope` in Triton: rotary position embedding, element i with element i + d_head / 2.
 
-Frequencies, and positions where packed sequences give them, are tables; angles are f32, as on the CPU.
+Where packed sequences give the positions, cosines and sines are a table, made once: to compute them would take as long
+as to move what is rotated. Where positions are an input, frequencies are a table. Angles are f32, as on the CPU.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from runtime.bundle import Attribute, Block
-from runtime.dtypes import Array
+from runtime.dtypes import Array, storage
 from runtime.kernels.base import dtype_name
 from runtime.kernels.numpy_rope import parse
 from runtime.kernels.triton_source import (
@@ -52,27 +53,35 @@ def plan_rope(
     rows = max(range(last), key=lambda axis: (axis != tokens and extents[axis] > 1, extents[axis]))
     width = min(power_of_two(half), TILE)
     tiles = Tiles(extents, rows, last, min(power_of_two(extents[rows]), TILE // width), width)
-    wave = "tl.float64" if kind == "f64" else "tl.float32"
+    wave = "f64" if kind == "f64" else "f32"
 
     def vector(name: str, dtype: str, axis: int, stride: int) -> Operand:
         return Operand(name, dtype, tuple(stride if axis == a and extents[a] > 1 else 0 for a in range(last + 1)), 0)
 
-    frequency = vector("frequencies", "f32", last, 1)
-    tables: list[tuple[str, Argument, str]] = [
-        ("frequencies", Table.of(rotation.frequencies.astype(np.float32)), "f32"),
-    ]
     if rotation.given:
         (position,) = operands([rotation.positions], [dtype_name(rotation.positions)], ["positions"])
-        tables += [("positions", position.address, position.dtype), ("status", Status(), "i32")]
         place = vector("positions", position.dtype, tokens, position.strides[0])
+        tables: list[tuple[str, Argument, str]] = [
+            ("frequencies", Table.of(rotation.frequencies.astype(np.float32)), "f32"),
+            ("positions", position.address, position.dtype),
+            ("status", Status(), "i32"),
+        ]
     else:
-        tables.append(("positions", Table.of(rotation.positions.astype(np.int32)), "i32"))
+        distinct, own = np.unique(rotation.positions, return_inverse=True)
+        with np.errstate(all="ignore"):  # absurd parameters give infinities, and those not-a-numbers
+            angles = np.multiply(distinct[:, None], rotation.frequencies, dtype=np.float64).astype(np.float32)
+            waves = [function(angles, dtype=storage(wave)) for function in (np.cos, np.sin)]
         place = vector("positions", "i32", tokens, 1)
+        tables = [
+            ("positions", Table.of(own.astype(np.int32)), "i32"),
+            ("cosines", Table.of(waves[0]), wave),
+            ("sines", Table.of(waves[1]), wave),
+        ]
 
-    def load(item: Operand) -> str:
+    def load(item: Operand, offset: str = "") -> str:
         subscripts = tiles.subscripts(item)
         mask = tiles.mask(subscripts)
-        return f"tl.load({item.at(subscripts)}{f', mask={mask}, other=0' if mask else ''}){item.load_suffix}"
+        return f"tl.load({item.at(subscripts)}{offset}{f', mask={mask}, other=0' if mask else ''}){item.load_suffix}"
 
     def store(item: Operand, value: str) -> str:
         subscripts = tiles.subscripts(item)
@@ -86,10 +95,13 @@ def plan_rope(
         for _ in range(2 if shaped and tiles.rows is not None else 1 if shaped else 0):
             lines.append("negative = tl.max(negative, 0)")
         lines.append("tl.store(status, 1, mask=negative != 0)")
+    if rotation.given:
+        angle = f"(position.to(tl.float32) * {load(vector('frequencies', 'f32', last, 1))}).to({LANGUAGE[wave]})"
+        lines += [f"angle = {angle}", "cos = tl.cos(angle)", "sin = tl.sin(angle)"]
+    else:
+        for name, table in (("cos", "cosines"), ("sin", "sines")):
+            lines.append(f"{name} = {load(vector(table, wave, last, 1), f' + position * {half}')}")
     lines += [
-        f"angle = (position.to(tl.float32) * {load(frequency)}).to({wave})",
-        "cos = tl.cos(angle)",
-        "sin = tl.sin(angle)",
         f"a = {load(items[0])}",
         f"b = {load(items[1])}",
         store(items[2], "a * cos - b * sin"),
