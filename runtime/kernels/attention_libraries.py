@@ -76,8 +76,8 @@ class Library(Protocol):
 
 
 class TorchAttention:
-    """What PyTorch's scaled_dot_product_attention would take: cuDNN's kernel where PyTorch prefers it and where it can
-    be asked for (one sequence, no window), or else PyTorch's build of flash-attn."""
+    """cuDNN's kernel where it can be asked for (one sequence, no window) and is the faster one, from Hopper on, or where
+    PyTorch's scaled_dot_product_attention would take it; or else PyTorch's build of flash-attn."""
 
     name = "torch"
 
@@ -95,7 +95,8 @@ class TorchAttention:
         if self._cudnn is not None and how.one_square:
             operands = [_batched(x) for x in (q, k, v)]
             asked = {"scale": how.scale, "enable_gqa": True}
-            if self._torch._fused_sdp_choice(*operands, None, 0.0, how.causal, **asked) == _CUDNN:
+            chosen = self._torch._fused_sdp_choice(*operands, None, 0.0, how.causal, **asked)
+            if chosen == _CUDNN or from_hopper_on(self._torch, q):
                 found.insert(0, ("cudnn", self._by_cudnn))
         return found
 
@@ -158,6 +159,11 @@ def require_cuda(torch: Any) -> None:
         raise Useless(f"PyTorch {torch.__version__} finds no GPU")
     if not hasattr(torch.cuda, "use_mem_pool") or not hasattr(torch.cuda.MemPool, "use_count"):
         raise Useless(f"PyTorch {torch.__version__} has no pools of memory that last")
+
+
+def from_hopper_on(torch: Any, tensor: Any) -> bool:
+    """Whether the tensor's device has the tensor cores that PyTorch's build of flash-attn (version 2) leaves alone."""
+    return bool(tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0))
 
 
 def libraries() -> tuple[list[Library], list[str]]:

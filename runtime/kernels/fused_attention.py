@@ -7,7 +7,7 @@ that they can share it. The pool is filled when kernels are warmed up and lasts 
 graph that uses it. From there results are copied to where the plan has them.
 
 Nothing that a library does in a capture can be tried before there is one. So everything of this may fail at any time:
-the executor then begins again without libraries (`Libraries.give_up`).
+the executor then begins again without what it had taken (`Libraries.give_up`).
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class Libraries:
         self.notes: list[str] = []
         self._there: list[Library] | None = None
         self._used: dict[str, str] = {}  # name and version of those that kernels were made of
+        self._taken: set[tuple[str, str]] = set()  # the same by name and variant
+        self._given_up: set[tuple[str, str]] = set()
         self._flaws: dict[tuple[object, ...], str | None] = {}
         self._pools: dict[tuple[int, int], Any] = {}  # device and stream
 
@@ -82,12 +84,14 @@ class Libraries:
         return self._used
 
     def give_up(self, reason: str) -> bool:
-        """Takes no library from now on. False if none was taken before, so that nothing would be different."""
-        if not self._used:
+        """Takes nothing from now on that it had taken. False if that is nothing, so that it would make no difference."""
+        if not self._taken:
             return False
-        self.notes.append(passed_over(", ".join(sorted(self._used)), f"{reason} (einc's own kernel is used)"))
+        named = ", ".join(f"{name} ({variant})" for name, variant in sorted(self._taken))
+        self.notes.append(passed_over(named, reason))
+        self._given_up |= self._taken
+        self._taken.clear()
         self._used.clear()
-        self._there = []
         return True
 
     def close(self) -> None:
@@ -123,8 +127,11 @@ class Libraries:
                 self._note(library, f"{type(error).__name__}: {error}")
                 continue
             for variant, attend in choices:
+                if (library.name, variant) in self._given_up:
+                    continue
                 if self._right(library, variant, attend, how, inputs, target):
                     self._used[library.name] = library.version
+                    self._taken.add((library.name, variant))
 
                     def bind(workspace: int, status: int, attend: Attend = attend) -> Launch:
                         return self._bound(attend, how, inputs, outputs, target)

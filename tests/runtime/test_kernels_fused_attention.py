@@ -241,6 +241,9 @@ def test_pytorch_takes_what_its_own_attention_would(pytorch, monkeypatch):
         return [name for name, _ in library.choices(q, k, k, how)]
 
     assert names(square) == ["flash"]  # what is true of a CPU, by PyTorch's own function
+    with monkeypatch.context() as on_hopper:
+        on_hopper.setattr(attention_libraries, "from_hopper_on", lambda torch, tensor: True)
+        assert names(square) == ["cudnn", "flash"]
     monkeypatch.setattr(pytorch, "_fused_sdp_choice", choice)
     assert names(square) == ["cudnn", "flash"]
     assert asked == [
@@ -424,16 +427,24 @@ def test_libraries_that_are_wrong_are_passed_over_and_asked_once(torch, monkeypa
     assert len(libraries.notes) == 4
 
 
-def test_after_giving_up_there_are_none(torch, monkeypatch):
-    libraries = given(monkeypatch, FakeLibrary())
+def test_after_giving_up_the_next_one_is_taken_until_there_is_none(torch, monkeypatch):
+    class Two(FakeLibrary):
+        def choices(self, q, k, v, how):
+            return [*super().choices(q, k, v, how), ("second", by_pytorch)]
+
+    libraries = given(monkeypatch, Two())
     assert not libraries.give_up("whatever")  # nothing was taken, so that nothing would be different
-    assert libraries.prepared(*arguments()) is not None
-    assert libraries.give_up("attention failed:\n  operation not permitted")
+    for variant in ("best", "second"):
+        assert libraries.prepared(*arguments()).description.variant == f"attention f16, {variant}"
+        assert libraries.versions == {"fake": "1.0"}
+        assert libraries.give_up("attention failed:\n  operation not permitted")
+        assert not libraries.give_up("again, before anything was taken")
+        assert not libraries.versions
     assert libraries.prepared(*arguments()) is None
     assert libraries.notes == [
-        "attention of fake is not used: attention failed: operation not permitted (einc's own kernel is used)"
+        "attention of fake (best) is not used: attention failed: operation not permitted",
+        "attention of fake (second) is not used: attention failed: operation not permitted",
     ]
-    assert not libraries.versions
     assert not libraries.give_up("again")
 
 
