@@ -76,8 +76,8 @@ class Library(Protocol):
 
 
 class TorchAttention:
-    """cuDNN's kernel where it can be asked for (one sequence, no window) and is the faster one, from Hopper on, or where
-    PyTorch's scaled_dot_product_attention would take it; or else PyTorch's build of flash-attn."""
+    """cuDNN's kernel where it can be asked for (one sequence, no window) and is the faster one, from Hopper on, or
+    where PyTorch's scaled_dot_product_attention would take it; or else PyTorch's build of flash-attn."""
 
     name = "torch"
 

@@ -84,7 +84,7 @@ class Libraries:
         return self._used
 
     def give_up(self, reason: str) -> bool:
-        """Takes nothing from now on that it had taken. False if that is nothing, so that it would make no difference."""
+        """Takes nothing from now on that it had taken. False if that is nothing, and would make no difference."""
         if not self._taken:
             return False
         named = ", ".join(f"{name} ({variant})" for name, variant in sorted(self._taken))

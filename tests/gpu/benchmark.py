@@ -7,6 +7,7 @@ wait for. The turns are interleaved, and the medians are reported.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,8 +23,11 @@ from runtime.session import Session
 from tests.gpu.cases import Benchmark, Definitions
 from tests.gpu.correctness import attention_by, largest_error
 from tests.gpu.places import Place
+from tests.gpu.steps import by_pytorch, steps
 
 ROUNDS = 7
+LONGEST = 4000
+"""Characters of a traceback."""
 SITES = 8
 ONE, MANY, OWN = "einc", f"einc, {SITES} sites", "einc, own attention"
 EAGER, FAST, JAX = "torch eager", "torch compiled, CUDA graph", "jax"
@@ -38,24 +42,31 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`enqueue` starts one computation, `wait` waits for all of them, `result` gives the output."""
+    """`enqueue` starts one computation, `wait` waits for all of them, `result` gives the output.
+
+    `steps` tells where the milliseconds of a computation go.
+    """
 
     enqueue: Callable[[], Any]
     wait: Callable[[], Any]
     result: Callable[[], Any]
     close: Callable[[], Any] = _nothing
+    steps: Callable[[float], list[str]] | None = None
 
 
 @dataclass(slots=True)
 class Outcome:
     """Milliseconds by contender; what went wrong with others; einc's largest errors against PyTorch, by contender.
 
-    `complete` once all contenders have been measured in turns; before that each was measured by itself.
+    `complete` once all contenders have been measured in turns; before that each was measured by itself. `steps` are
+    lines for the page, and `tracebacks` what the problems say in full.
     """
 
     name: str
     ms: dict[str, float] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    tracebacks: dict[str, str] = field(default_factory=dict)
+    steps: dict[str, list[str]] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     host_us: dict[str, float] = field(default_factory=dict)
     kernels: list[str] = field(default_factory=list)
@@ -72,7 +83,8 @@ def compiled(benchmark: Benchmark, definitions: Definitions, sites: int) -> Bund
 
 
 def run(benchmark: Benchmark, place: Place, seconds: float) -> Iterator[Outcome]:
-    """Outcomes with one contender more each, and in the end all of them in turns; none is begun after the time."""
+    """Outcomes with one contender more each, then all of them in turns, and in the end with where the time goes; no
+    contender is begun after the time."""
     begin = perf_counter()
     outcome = Outcome(benchmark.name)
     definitions = place.definitions(benchmark)
@@ -102,10 +114,16 @@ def run(benchmark: Benchmark, place: Place, seconds: float) -> Iterator[Outcome]
                     _compare(contenders, outcome)
             except Exception as error:
                 contenders.pop(name, None)
-                outcome.problems[name] = f"{type(error).__name__}: {error}"[:400]
+                _blame(outcome, name, error)
             yield outcome
         outcome.ms = measured(contenders, place.seconds)
         outcome.complete = True
+        yield outcome
+        for name, tell in _tellers(bundle, contenders, outcome, place).items():
+            try:
+                outcome.steps[name] = tell()
+            except Exception as error:
+                _blame(outcome, f"steps of {name}", error)
         yield outcome
     finally:
         for contender in contenders.values():
@@ -113,6 +131,22 @@ def run(benchmark: Benchmark, place: Place, seconds: float) -> Iterator[Outcome]
         contenders.clear()
         makers.clear()
         place.tidy()
+
+
+def _blame(outcome: Outcome, name: str, error: Exception) -> None:
+    outcome.problems[name] = f"{type(error).__name__}: {error}"[:400]
+    outcome.tracebacks[name] = traceback.format_exc()[-LONGEST:]
+
+
+def _tellers(
+    bundle: Bundle, contenders: Mapping[str, Contender], outcome: Outcome, place: Place
+) -> dict[str, Callable[[], list[str]]]:
+    found = {
+        name: partial(contender.steps, outcome.ms[name])
+        for name, contender in contenders.items()
+        if contender.steps is not None and name in (ONE, MANY)
+    }
+    return found | ({"torch": partial(by_pytorch, bundle, place)} if EAGER in contenders else {})
 
 
 def _compare(contenders: Mapping[str, Contender], outcome: Outcome) -> None:
@@ -175,7 +209,9 @@ def _einc(name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Pl
         for k in facts["kernels"]  # type: ignore[attr-defined]
     ]
     outcome.notes[name] = "; ".join([f"{facts['graph']}", *executor.notes])
-    return Contender(executor.enqueue, executor.wait, lambda: session.offload("y"), executor.close)
+    return Contender(
+        executor.enqueue, executor.wait, lambda: session.offload("y"), executor.close, partial(steps, executor)
+    )
 
 
 def _with_own_attention(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:
@@ -213,7 +249,7 @@ def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place, how: 
             fast(given)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # whatever threads of JAX do meanwhile
         result = fast(given)
     return Contender(graph.replay, place.wait, lambda: result.cpu().numpy(), graph.reset)
 

@@ -12,6 +12,7 @@ is written after every result, so that it tells what was reached however the che
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -42,6 +43,10 @@ FOR_KERNELS, FOR_BENCHMARKS = 100.0, 290.0
 CASE_LIMIT, BENCHMARK_LIMIT = 90.0, 150.0
 ENOUGH = 20.0
 """Seconds without which no benchmark is begun."""
+PATIENCE = 5.0
+"""Seconds in which a worker ends that has nothing left to do."""
+LONGEST = 6000
+"""Characters of what a lost worker complained of."""
 
 NEEDED = (
     "click", "cupy", "lap", "lark", "ml_dtypes", "msgpack", "msgspec", "numpy", "rich", "safetensors", "threadpoolctl",
@@ -81,14 +86,22 @@ class Worker:
         return None if line is None else json.loads(line)
 
     def end(self) -> tuple[int, str]:
-        """Ends the process, if it has not ended; its exit code, and the last lines of what it complained of."""
+        """Ends the process, if it has not ended; its exit code, and the last of what it complained of."""
         try:
-            code = self._process.wait(timeout=5)
+            code = self._process.wait(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGUSR1)  # it says where it is
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=1)
             os.killpg(self._process.pid, signal.SIGKILL)  # and the compilers that it has started
             code = self._process.wait()
         self._errors.seek(0)
-        return code, " / ".join(line.strip() for line in self._errors.read().splitlines()[-4:])[-600:]
+        return code, self._errors.read()[-LONGEST:].strip()
+
+
+def brief(complaint: str) -> str:
+    """The last lines of it in one."""
+    return " / ".join(line.strip() for line in complaint.splitlines()[-4:])[-600:]
 
 
 Start = Callable[..., Worker]
@@ -103,7 +116,7 @@ def compile_kernels(findings: Findings, seconds: float, start: Start = Worker) -
     except TimeoutError:
         record = None
     code, complaint = worker.end()
-    findings.kernels = record or {"problem": f"exit code {code}, {complaint}"}
+    findings.kernels = record or {"problem": f"exit code {code}, {brief(complaint)}"}
 
 
 def check_all(findings: Findings, place: Place, deadline: float, save: Save, start: Start = Worker) -> None:
@@ -138,7 +151,8 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
             os.environ[ENVIRONMENT] = OWN  # the fault may be a library's, and would cost all other cases
             findings.own_attention = titles[running]
         if position < len(titles) and position <= running:
-            findings.lost.append(f"{titles[running]}: {why or f'exit code {code}, {complaint}'}")
+            findings.lost.append(f"{titles[running]}: {why or f'exit code {code}, {brief(complaint)}'}")
+            findings.complaints[titles[running]] = complaint
             position = running + 1
     findings.left += titles[position:]
 
@@ -174,7 +188,8 @@ def benchmark_all(findings: Findings, deadline: float, save: Save, start: Start 
             if why:
                 findings.broken.append(f"{titles[running]}: {why}")
             else:
-                findings.lost.append(f"{titles[running]}: exit code {code}, {complaint}")
+                findings.lost.append(f"{titles[running]}: exit code {code}, {brief(complaint)}")
+            findings.complaints[titles[running]] = complaint
             position = running + 1
     findings.left += titles[position:]
 
@@ -209,6 +224,8 @@ def facts() -> dict[str, str]:
         "jax": installed("jax"),
         "flash-attn": installed("flash-attn"),
         "numpy": installed("numpy"),
+        "cuBLAS": installed("nvidia-cublas", "nvidia-cublas-cu12"),
+        "cuDNN": installed("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     }
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -216,6 +233,12 @@ def facts() -> dict[str, str]:
         "GPU, memory, driver": said(
             "nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"
         ),
+        "power limit, highest clocks, MIG": said(
+            "nvidia-smi",
+            "--query-gpu=power.limit,clocks.max.sm,clocks.max.mem,mig.mode.current",
+            "--format=csv,noheader",
+        ),
+        "cores": str(os.cpu_count()),
         "Python": platform.python_version(),
         "packages": ", ".join(f"{name} {number}" for name, number in packages.items()),
     }

@@ -38,6 +38,7 @@ class Result:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     problem: str = ""
+    traceback: str = ""
 
     @property
     def holds(self) -> bool:

@@ -12,6 +12,12 @@ Record = Mapping[str, Any]
 ONE, MANY, OWN = "einc", "einc, 8 sites", "einc, own attention"
 LONGEST = 300
 """Characters of a reason."""
+MOST_TOLD = 20
+"""Tracebacks."""
+STEPS = (
+    "One run with every step between two events of its own, on the same streams, behind other runs so that the GPU "
+    "does not wait for the host. The least is what the bytes of a step or its operations take on an H100."
+)
 NO_TIME = "there was no time for it"
 RIVALS = ("torch eager", "torch compiled, CUDA graph", "jax")
 
@@ -21,7 +27,8 @@ class Findings:
     """Everything that workers reported.
 
     `lost` are cases that took the process with them, `broken` benchmarks that did or took too long, `left` what was
-    not reached. `own_attention` is a case after whose loss no library computed attention any more.
+    not reached; `complaints` are what their processes said. `own_attention` is a case after whose loss no library
+    computed attention any more.
     """
 
     checks: list[Record] = field(default_factory=list)
@@ -30,6 +37,7 @@ class Findings:
     broken: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     kernels: Record = field(default_factory=dict)
+    complaints: dict[str, str] = field(default_factory=dict)
     own_attention: str = ""
     finished: bool = False
     rehearsal: bool = False
@@ -78,6 +86,7 @@ def page(findings: Findings, facts: Mapping[str, str], seconds: float) -> str:
         "",
         *_correctness(findings),
         *_speed(findings),
+        *_in_full(findings),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -160,7 +169,29 @@ def _speed(findings: Findings) -> list[str]:
         lines.append(f"{known[record['name']].title}:")
         notes = [f"{name}: {note}" for name, note in record["notes"].items()]
         lines += ["", *(f"- {line}" for line in (*record["kernels"], *notes)), ""]
+    if any(record.get("steps") for record in findings.benchmarks):
+        lines += ["### Where the time goes", "", STEPS, ""]
+    for record in findings.benchmarks:
+        for name, table in record.get("steps", {}).items():
+            lines += [f"{known[record['name']].title}, {name}:", "", *table, ""]
     return lines
+
+
+def _in_full(findings: Findings) -> list[str]:
+    """Tracebacks and last words, each once with all that ended so."""
+    told: dict[str, list[str]] = {}
+    for check in findings.checks:
+        told.setdefault(check.get("traceback", ""), []).append(f"{check['case']} on {check['sites']} sites")
+    for record in findings.benchmarks:
+        for name, text in record.get("tracebacks", {}).items():
+            told.setdefault(text, []).append(f"{record['name']}, {name}")
+    for title, text in findings.complaints.items():
+        told.setdefault(text, []).append(title)
+    told.pop("", None)
+    lines = ["## What failed, in full", ""] if told else []
+    for text, titles in list(told.items())[:MOST_TOLD]:
+        lines += [f"{'; '.join(titles)}:", "", "```text", *text.replace("```", "~~~").splitlines(), "```", ""]
+    return [*lines, f"and {len(told) - MOST_TOLD} more"] if len(told) > MOST_TOLD else lines
 
 
 def _row(benchmark: Benchmark, record: Record) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import ClassVar
@@ -26,7 +27,7 @@ from runtime.executors.cuda import CudaExecutor  # noqa: E402
 from runtime.kernels import gpu_plans  # noqa: E402
 from runtime.kernels.attention_libraries import ENVIRONMENT  # noqa: E402
 from runtime.session import Session  # noqa: E402
-from tests.gpu import benchmark  # noqa: E402
+from tests.gpu import benchmark, steps  # noqa: E402
 from tests.gpu import check as gpu_check  # noqa: E402
 from tests.gpu.benchmark import Contender, measured  # noqa: E402
 from tests.gpu.benchmark import compiled as compiled_benchmark  # noqa: E402
@@ -144,6 +145,43 @@ def test_jax_computes_the_same():
     assert largest_error({"y": found}, reference(chain, arrays)) < 1e-5
 
 
+@pytest.mark.parametrize("sites", [1, 4])
+def test_where_the_time_of_a_plan_goes(monkeypatch, sites):
+    case = next(case for case in CASES if case.name == "llama_block" and not case.slow)
+    bundle = compiled(case, sites, "f32")
+    driver = FakeDriver(1)
+    executor = cuda.CudaExecutor(bundle, [0] * sites, driver=driver, kernels=NumpyKernels(driver))
+    *table, blank, last = steps.steps(executor, 10.0)
+    assert driver.counts["launch"] == 3  # 30 ms ahead
+    assert not blank
+    assert re.match(r"All in [0-9.]+ ms, of which some step ran in [0-9.]+; steps together", last)
+    rows = [line.split(" | ") for line in table[2:]]
+    own = {row[1]: row for row in rows}
+    assert own["attention a"][2] == own["contract down"][2] == str(sites)
+    assert sum(int(row[2]) for row in rows) == sum(
+        step.lane is not None and work.task >= 0
+        for step, work in zip(executor._ready.layout.steps, executor._ready.layout.works, strict=True)
+    )
+    for row in rows:
+        assert float(row[4]) == pytest.approx(int(row[2]) * float(row[3]), abs=1e-2)
+    executor.close()
+    task = next(task for task in bundle.tasks if getattr(task, "operation", None) is not None)
+    moved = sum(steps._bytes(bundle, region) for region in (*task.reads, *task.writes))
+    assert steps.least(bundle, task) == pytest.approx(1e3 * moved / steps.BYTES)  # a norm: all of it is memory
+    assert steps._covered([(0.0, 2.0), (5.0, 6.0), (1.0, 3.0), (1.5, 2.5)]) == 4.0
+
+
+def test_pytorchs_times_of_products_and_attention():
+    pytest.importorskip("torch")
+    case = next(case for case in CASES if case.name == "llama_block" and not case.slow)
+    case = replace(case, definitions=(("seq_lens", "[13]"), *case.definitions[1:]))
+    lines = steps.by_pytorch(compiled(case, 1, "f32"), CPU)
+    assert [re.sub(r"[0-9.]+ ms", "1 ms", line) for line in lines] == [
+        f"- PyTorch alone, {name}: {'math' if name == 'a' else 'einsum'} 1 ms"
+        for name in ("q", "k", "v", "a", "o", "gate", "up", "down")
+    ]
+
+
 def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
     case = next(case for case in CASES if case.name == "chain_c" and not case.slow)
     bundle = compiled(case, 4, "f32")
@@ -241,6 +279,25 @@ def test_the_page_tells_what_holds_and_what_does_not():
     assert "boom" in summary(findings)
 
 
+def test_the_page_has_every_traceback_once_and_where_the_time_goes():
+    text = "Traceback:\n  in launch\n```CUDARuntimeError: an illegal address"
+    checks = [record(problem="x", error=None, torch_error=None, traceback=text, sites=sites) for sites in (1, 4)]
+    findings = Findings([*checks, record()], [timing() | {"tracebacks": {"jax": "no jax"}}])
+    findings.benchmarks[0]["steps"] = {"einc": ["| for | ms |", "| --- | --- |", "| q | 1 |"], "torch": ["- q 0.9"]}
+    findings.complaints["chain_a f16 on 8 sites"] = "Fatal Python error: Segmentation fault"
+    found = page(findings, {}, 1.0)
+    full = found[found.index("## What failed, in full") :]
+    assert "ffn f16 on 1 sites; ffn f16 on 4 sites:\n\n```text\nTraceback:\n  in launch\n~~~CUDARuntimeError" in full
+    assert full.count("an illegal address") == 1
+    assert "block8k, jax:\n\n```text\nno jax\n```" in full
+    assert "chain_a f16 on 8 sites:\n\n```text\nFatal Python error" in full
+    assert "LLaMA block, 8K tokens, einc:\n\n| for | ms |\n| --- | --- |\n| q | 1 |\n\n" in found
+    assert "LLaMA block, 8K tokens, torch:\n\n- q 0.9\n" in found
+    findings.checks = [record(traceback=str(n), sites=n) for n in range(30)]
+    assert "and 12 more" in page(findings, {}, 1.0)
+    assert "in full" not in page(Findings([record()], [timing()]), {}, 1.0)
+
+
 @pytest.mark.parametrize(
     "broken",
     [{"error": 0.02}, {"torch_error": 0.02}, {"same_bits": False}, {"problem": "x"}, {"error": float("nan")},
@@ -264,6 +321,26 @@ def test_nothing_checked_is_not_passed_and_bad_benchmarks_fail():
 
 
 # Workers
+
+
+def test_a_worker_that_gives_no_answer_says_where_it_is(monkeypatch):
+    script = (
+        "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); print('{\"ready\": 1}', flush=True)"
+    )
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        gpu_check.subprocess, "Popen",
+        lambda command, **options: popen([sys.executable, "-c", f"{script}\ntime.sleep(99)"], **options),
+    )  # fmt: skip
+    worker = gpu_check.Worker("correctness", "0")
+    assert worker.record(30) == {"ready": 1}
+    with pytest.raises(TimeoutError):
+        worker.record(0.1)
+    monkeypatch.setattr(gpu_check, "PATIENCE", 0.2)
+    code, complaint = worker.end()
+    assert code == -signal.SIGKILL
+    assert 'File "<string>", line 2 in <module>' in complaint
+    assert gpu_check.brief("a\n b\nc\nd\n  e") == "b / c / d / e"
 
 
 class FakeWorker:
@@ -451,11 +528,17 @@ def test_where_it_ran_is_told_also_where_nothing_can_be_asked(monkeypatch):
 class Told:
     """A contender of `benchmark.run` that is there at once."""
 
-    def __init__(self, value=1.0):
-        self.closed, self.value = 0, value
+    def __init__(self, value=1.0, tells=("a table",)):
+        self.closed, self.value, self.tells = 0, value, tells
 
     def contender(self):
-        return Contender(nothing, nothing, lambda: np.full(3, self.value), self.close)
+        return Contender(nothing, nothing, lambda: np.full(3, self.value), self.close, self.steps)
+
+    def steps(self, milliseconds):
+        assert milliseconds >= 0
+        if isinstance(self.tells, Exception):
+            raise self.tells
+        return list(self.tells)
 
     def close(self):
         self.closed += 1
@@ -466,6 +549,7 @@ def contended(monkeypatch, seconds, **made):
     own, clock = BENCHMARKS[0], [0.0]
     monkeypatch.setattr(benchmark, "compiled", lambda *_: None)
     monkeypatch.setattr(benchmark, "_drawn", lambda *_: {})
+    monkeypatch.setattr(benchmark, "by_pytorch", lambda *_: ["products"])
     monkeypatch.setattr(type(CPU), "tidy", lambda self: None)
 
     def make(name):
@@ -484,11 +568,17 @@ def contended(monkeypatch, seconds, **made):
 
 def test_outcomes_grow_and_contenders_are_closed(monkeypatch):
     one = Told()
-    outcomes = contended(monkeypatch, 1000, one=one, jax=ImportError("no jax"))
-    assert [len(outcome.ms) for outcome in outcomes] == [1, 2, 3, 4, 4, 5, 5]
-    assert [outcome.complete for outcome in outcomes] == [False] * 6 + [True]
+    many = Told(tells=RuntimeError("no events are left"))
+    outcomes = contended(monkeypatch, 1000, one=one, many=many, jax=ImportError("no jax"))
+    assert [len(outcome.ms) for outcome in outcomes] == [1, 2, 3, 4, 4, 5, 5, 5]
+    assert [outcome.complete for outcome in outcomes] == [False] * 6 + [True] * 2
+    assert outcomes[-1].steps == {"einc": ["a table"], "torch": ["products"]}
     assert outcomes[-1].errors == {"einc": 0, "einc, 8 sites": 0, "einc, own attention": 0}
-    assert outcomes[-1].problems == {"jax": "ImportError: no jax"}
+    no_events = "steps of einc, 8 sites"
+    assert outcomes[-1].problems == {"jax": "ImportError: no jax", no_events: "RuntimeError: no events are left"}
+    assert "in make" in outcomes[-1].tracebacks["jax"]
+    assert outcomes[-1].tracebacks[no_events].endswith("RuntimeError: no events are left\n")
+    assert Findings(benchmarks=[asdict(outcomes[-1])]).passed
     assert one.closed == 1
 
 

@@ -9,9 +9,12 @@ With --rehearse on a machine without a GPU, as far as that goes (`places`).
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +26,9 @@ from runtime.kernels import kernel_cache
 from tests.gpu.cases import BENCHMARKS, CASES
 from tests.gpu.correctness import Array, Result, arrays_of, check, compiled, reference
 from tests.gpu.places import Place, of
+
+LONGEST = 4000
+"""Characters of a traceback."""
 
 LOST = 3
 """The exit code of a worker whose device is of no more use."""
@@ -69,7 +75,7 @@ def correctness(place: Place, first: int) -> Iterator[Record]:
             result = check(case, sites, place.session, expected[number], place.torch)
         except Exception as error:
             problem = error.render() if hasattr(error, "render") else f"{type(error).__name__}: {error}"
-            result = Result(case.title, sites, problem=problem)
+            result = Result(case.title, sites, problem=problem, traceback=traceback.format_exc()[-LONGEST:])
         yield {"position": position, **result.record()}
         if result.problem and not place.works():
             sys.stdout.flush()
@@ -94,6 +100,8 @@ def benchmarks(place: Place, first: int, seconds: float) -> Iterator[Record]:
 
 
 def main(arguments: list[str]) -> None:
+    faulthandler.enable()  # where it was when it dies
+    faulthandler.register(signal.SIGUSR1)  # or when it is asked since it gives no answer
     place, (what, *rest) = of(arguments)
     if what == "kernels":
         records = kernels(place, float(rest[0]))
