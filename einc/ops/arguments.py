@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.base import Attribute, Attributes
+from einc.ops.literals import is_integer
 
 Argument: TypeAlias = TensorDesc | Attribute
 """What stands between the parentheses of a call: tensors, and literals (strings too)."""
+
+Given: TypeAlias = tuple[str, int | str]
+"""A name in quotes, and the argument that it stands in: a position or a keyword."""
+
+_Item = TypeVar("_Item")
 
 
 def tensors(name: str, arguments: Sequence[Argument], count: int) -> tuple[TensorDesc, ...]:
@@ -39,47 +45,65 @@ def no_others(name: str, attributes: Attributes, *known: str) -> None:
 
 
 def one_tensor(
-    name: str, arguments: Sequence[Argument], attributes: Attributes, keyword: str
-) -> tuple[TensorDesc, tuple[str, ...]]:
-    """One tensor, and the names given for `keyword`: strings after the tensor, or a string or list by keyword.
+    name: str, arguments: Sequence[Argument], attributes: Attributes, keyword: str, first: int = 1
+) -> tuple[TensorDesc, tuple[Given, ...]]:
+    """One tensor, and the names given for `keyword`: strings from argument `first` on, or a string or list by keyword.
 
     No names at all come back as an empty tuple.
     """
-    no_others(name, attributes, keyword)
     (tensor,) = tensors(name, arguments[:1], 1)
-    given: list[tuple[int | str, object]] = list(enumerate(arguments[1:], 1))
+    given: list[tuple[object, int | str]] = [(item, at) for at, item in enumerate(arguments[first:], first)]
     if keyword in attributes:
         if given:
             raise OperatorError(f"{name}: '{keyword}' is given twice", argument=keyword)
-        value = attributes[keyword]
-        given = [(keyword, item) for item in (value if isinstance(value, tuple) else (value,))]
-    if len(given) == 1 and isinstance(given[0][1], tuple):
-        given = [(given[0][0], item) for item in given[0][1]]
+        given = [(attributes[keyword], keyword)]
+    if len(given) == 1 and isinstance(given[0][0], tuple):
+        given = [(item, given[0][1]) for item in given[0][0]]
     names = []
-    for where, item in given:
+    for item, where in given:
         if not isinstance(item, str):
             shown = "a tensor" if isinstance(item, TensorDesc) else repr(item)
             raise OperatorError(
                 f"{name}: '{keyword}' takes names in quotes, not {shown}", argument=where, hint=f'{keyword}="name"'
             )
-        names.append(item)
+        names.append((item, where))
     return tensor, tuple(names)
 
 
-def positions(
-    name: str, keyword: str, attributes: Attributes, tensor: TensorDesc, names: Sequence[str]
-) -> tuple[int, ...]:
+def positions(name: str, tensor: TensorDesc, dims: Sequence[Given]) -> tuple[int, ...]:
     """Where the named dimensions stand in the tensor; each must be there exactly once."""
-    for at, dim in enumerate(names):
-        where = keyword if keyword in attributes else at + 1
+    names = [dim for dim, _ in dims]
+    for at, (dim, where) in enumerate(dims):
         if tensor.dims.count(dim) != 1:
             how = "no" if dim not in tensor.dims else "more than one"
             raise OperatorError(
                 f"{name}: {tensor} has {how} dimension '{dim}'", argument=where, hint=_dims_hint(tensor)
             )
-        if names.count(dim) > 1:
+        if dim in names[:at]:
             raise OperatorError(f"{name}: dimension '{dim}' is named twice", argument=where)
     return tuple(map(tensor.dims.index, names))
+
+
+def one_axis(name: str, tensor: TensorDesc, over: Sequence[Given]) -> int:
+    """Where the one dimension stands that an operator goes over: the last one, where none is named."""
+    if len(over) > 1:
+        raise OperatorError(f"{name} goes over one dimension, not {len(over)}", argument=over[1][1])
+    if tensor.rank == 0:
+        raise OperatorError(f"{name}: {tensor} has no dimension to go over", argument=0)
+    return positions(name, tensor, over)[0] if over else tensor.rank - 1
+
+
+def restored_axis(name: str, inputs: Sequence[TensorDesc], attributes: Attributes) -> tuple[TensorDesc, int]:
+    """The one input of an operator from a plan, and which of its dimensions the attribute `axis` says."""
+    axis = attributes.get("axis")
+    if len(inputs) != 1 or not is_integer(axis) or not 0 <= axis < inputs[0].rank:
+        raise OperatorError(f"{name} has an input, and the attribute axis, which is a dimension of that")
+    return inputs[0], axis
+
+
+def without(items: tuple[_Item, ...], at: int) -> tuple[_Item, ...]:
+    """All items but one."""
+    return items[:at] + items[at + 1 :]
 
 
 def _dims_hint(tensor: TensorDesc) -> str:

@@ -21,7 +21,7 @@ from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, no_others, tensors, unique
 from einc.ops.base import Attributes, KernelCall, Merge, Operator, product_precision
-from einc.ops.literals import ends, lengths, real, shown
+from einc.ops.literals import ends, is_integer, lengths, real, shown
 from einc.ops.packing import Packing
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     causal, window = attributes.get("causal", False), attributes.get("window", 0)
     if not isinstance(causal, bool):
         raise OperatorError(f"{name}: 'causal' must be true or false, not {shown(causal)}", argument="causal")
-    if not isinstance(window, int) or isinstance(window, bool) or not 0 <= window < 1 << 62:
+    if not is_integer(window) or not 0 <= window < 1 << 62:
         hint = "the number of keys that a query sees; 0 for all"
         raise OperatorError(f"{name}: 'window' must be 0 or more, not {shown(window)}", argument="window", hint=hint)
     if positions is not None and not causal and not window:

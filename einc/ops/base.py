@@ -8,7 +8,6 @@ partial outputs aggregate, what it means on whole arrays, and which kernel runs 
 from __future__ import annotations
 
 import itertools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -251,20 +250,10 @@ class MappedOperator(Operator):
 
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
         names = [index.name for index in self.indices]
-        inputs = [
-            _blocks(maps, desc.shape, names, intervals) for maps, desc in zip(self.input_maps, self.inputs, strict=True)
-        ]
-        outputs = [
-            _blocks(maps, desc.shape, names, intervals)
-            for maps, desc in zip(self.output_maps, self.outputs, strict=True)
-        ]
-        count = math.prod(map(len, intervals))
-        return JoinAggSpec(
-            tuple(
-                FunctionSpec(tuple(blocks[i] for blocks in inputs), tuple(blocks[i] for blocks in outputs))
-                for i in range(count)
-            )
-        )
+        tensors = zip((*self.input_maps, *self.output_maps), (*self.inputs, *self.outputs), strict=True)
+        blocks = [_blocks(maps, desc.shape, names, intervals) for maps, desc in tensors]
+        first = len(self.inputs)
+        return JoinAggSpec(tuple(FunctionSpec(row[:first], row[first:]) for row in zip(*blocks, strict=True)))
 
 
 def _blocks(

@@ -16,7 +16,7 @@ from einc.core.intervals import Interval, ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, positions, tensors, unique
+from einc.ops.arguments import Argument, no_others, positions, restored_axis, tensors, unique, without
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 from einc.ops.literals import dimension
 
@@ -100,22 +100,20 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     over = attributes.get("over")
     if not isinstance(over, str):
         raise OperatorError(f"{name} needs the dimension to go over", argument="over", hint='over="name"')
-    (axis,) = positions(name, "over", attributes, parts[0], [over])
+    (axis,) = positions(name, parts[0], [(over, "over")])
     return _concat(parts, axis, attributes.get("into", over))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The concatenation with these attributes; raises OperatorError where they make none."""
-    axis = attributes.get("axis")
-    if not inputs or not isinstance(axis, int) or isinstance(axis, bool) or not 0 <= axis < inputs[0].rank:
-        raise OperatorError("concat has one or more inputs and the attributes axis and into")
+    _, axis = restored_axis("concat", inputs[:1], attributes)
     return _concat(inputs, axis, attributes.get("into"))
 
 
 def _concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Operator:
     first = parts[0]
     into = dimension("concat", "into", into)
-    if into in first.dims[:axis] + first.dims[axis + 1 :]:
+    if into in without(first.dims, axis):
         raise OperatorError(f"concat: {first} has another dimension '{into}'", argument="into")
     for position, part in enumerate(parts):
         if part.dtype is not first.dtype:
@@ -124,14 +122,10 @@ def _concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Operator:
                 argument=position,
                 hint=f'convert it: cast(x, "{first.dtype}")',
             )
-        if part.rank != first.rank or _without(part.shape, axis) != _without(first.shape, axis):
+        if part.rank != first.rank or without(part.shape, axis) != without(first.shape, axis):
             raise OperatorError(
                 f"concat: operand {position + 1} is {part}, expected the extents of {first} in all dimensions but "
                 f"'{first.dims[axis]}'",
                 argument=position,
             )
     return Concat(parts, axis, into)
-
-
-def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    return shape[:axis] + shape[axis + 1 :]

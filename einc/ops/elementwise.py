@@ -12,7 +12,7 @@ from einc.ops.arguments import Argument, no_others, one_tensor, unique
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import index_equation
 from einc.ops.functions import FUNCTIONS, fitted, step_types
-from einc.ops.scalar import Input, Literal, Operand, ScalarProgram, Step
+from einc.ops.scalar import Input, Literal, Operand, ScalarProgram, Step, single
 
 BINARY_EXTREMES = ("max", "min")
 """Called through `reduction`, which hands on what has two operands."""
@@ -55,16 +55,14 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def _cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
-    tensor, names = one_tensor("cast", arguments, attributes, "dtype")
-    known = [str(dtype) for dtype in DType]
+    no_others("cast", attributes, "dtype")
+    tensor, given = one_tensor("cast", arguments, attributes, "dtype")
+    names, known = [name for name, _ in given], [str(dtype) for dtype in DType]
     if len(names) != 1 or names[0] not in known:
         found = " ".join(names) or "nothing"
-        raise OperatorError(
-            f"cast: no element type {found!r}",
-            argument="dtype" if "dtype" in attributes else 1,
-            hint="one of " + ", ".join(known),
-        )
-    return _aligned("cast", [tensor], [0], ScalarProgram(1, (Step(f"cast:{names[0]}", (Input(0),)),)))
+        where = given[0][1] if given else 1
+        raise OperatorError(f"cast: no element type {found!r}", argument=where, hint="one of " + ", ".join(known))
+    return _aligned("cast", [tensor], [0], single(f"cast:{names[0]}", Input(0)))
 
 
 def _aligned(name: str, descs: Sequence[TensorDesc], places: Sequence[int], program: ScalarProgram) -> Operator:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from einc.core.dtypes import DType
@@ -17,6 +17,7 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
+from einc.ops.arguments import without
 from einc.ops.base import (
     Attributes,
     DimMap,
@@ -168,28 +169,22 @@ class Equation(MappedOperator):
         rounding = producer.dtype if narrow and self.program.is_discontinuous else None
         renamed = dict(zip(producer.result, read, strict=True))
         inner = tuple(tuple(renamed[name] for name in labels) for labels in producer.labels)
-        return Equation(
-            self.operands[:k] + producer.operands + self.operands[k + 1 :],
-            self.labels[:k] + inner + self.labels[k + 1 :],
-            self.result,
-            self.dims,
-            compose(self.program, k, producer.program, rounding),
-            None,
-            self.dtype,
+        return replace(
+            self,
+            operands=self.operands[:k] + producer.operands + self.operands[k + 1 :],
+            labels=self.labels[:k] + inner + self.labels[k + 1 :],
+            program=compose(self.program, k, producer.program, rounding),
         )
 
     def merge(self, first: int, second: int) -> Operator | None:
         """Elementwise operators read a tensor once; a contraction's kernel takes two operands even where equal."""
         if self.aggregation is not None or self.labels[first] != self.labels[second]:
             return None
-        return Equation(
-            self.operands[:second] + self.operands[second + 1 :],
-            self.labels[:second] + self.labels[second + 1 :],
-            self.result,
-            self.dims,
-            merge_inputs(self.program, first, second),
-            None,
-            self.dtype,
+        return replace(
+            self,
+            operands=without(self.operands, second),
+            labels=without(self.labels, second),
+            program=merge_inputs(self.program, first, second),
         )
 
     @property
@@ -259,7 +254,8 @@ def _bind(inputs: Sequence[tuple[TensorDesc, Labels]]) -> dict[str, int]:
                 hint="write one index per dimension",
             )
         for name, dim, extent in zip(labels, desc.dims, desc.shape, strict=True):
-            _check_name(name, k)
+            if not name.isidentifier():
+                raise OperatorError(f"{name!r} is no name of an index", argument=k, hint="use letters, digits and _")
             known, where = extents.setdefault(name, (extent, f"dimension '{dim}' of operand {k + 1}"))
             if known != extent:
                 raise OperatorError(
@@ -287,11 +283,6 @@ def _check_result(names: Labels, gone: Sequence[str], extents: Mapping[str, int]
         raise OperatorError(
             f"index '{gone[0]}' is missing from the result", hint=f"aggregate over it: sum[{', '.join(gone)}](...)"
         )
-
-
-def _check_name(name: str, k: int) -> None:
-    if not name.isidentifier():
-        raise OperatorError(f"{name!r} is no name of an index", argument=k, hint="use letters, digits and _")
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:

@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeGuard
 
 from einc.errors import OperatorError
 from einc.ops.base import Attributes
@@ -14,9 +15,16 @@ MOST_CHARACTERS = 100
 """Of the name of a dimension."""
 
 
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def real(name: str, attributes: Attributes, key: str, default: float | None = None, *, above: float) -> float:
     """The finite number given for `key`, greater than `above`; required where there is no default."""
-    value = _given(name, attributes, key, default)
+    value = attributes.get(key, default)
+    if value is None:
+        raise OperatorError(f"{name} needs the argument '{key}'", hint=f"{key}=...")
     if isinstance(value, int | float) and not isinstance(value, bool) and above < value <= sys.float_info.max:
         return float(value)
     raise OperatorError(f"{name}: '{key}' must be a number above {above:g}, not {shown(value)}", argument=key)
@@ -45,9 +53,9 @@ def lengths(name: str, attributes: Attributes, key: str, total: int, dim: str) -
     value = attributes.get(key, (total,))
     if not isinstance(value, tuple) or not value:
         raise OperatorError(f"{name}: '{key}' must be a list of lengths, not {shown(value)}", argument=key)
-    found = tuple(item for item in value if isinstance(item, int) and not isinstance(item, bool) and item > 0)
+    found = tuple(item for item in value if is_integer(item) and item > 0)
     if len(found) < len(value):
-        wrong = next(item for item in value if item not in found or isinstance(item, bool))
+        wrong = next(item for item in value if not is_integer(item) or item <= 0)
         raise OperatorError(f"{name}: '{key}' must hold positive integers, not {shown(wrong)}", argument=key)
     if sum(found) != total:
         raise OperatorError(
@@ -64,17 +72,8 @@ def ends(lens: tuple[int, ...]) -> tuple[int, ...]:
 
 def shown(value: object) -> str:
     """A value for a message, however long it is."""
-    text = repr(list(value) if isinstance(value, tuple) else value) if _is_short(value) else "a value of many digits"
-    return text if len(text) <= 60 else text[:60] + "..."
-
-
-def _is_short(value: object) -> bool:
     items = value if isinstance(value, tuple) else (value,)
-    return all(not isinstance(item, int) or item.bit_length() < 1000 for item in items)
-
-
-def _given(name: str, attributes: Attributes, key: str, default: float | None) -> object:
-    value = attributes.get(key, default)
-    if value is None:
-        raise OperatorError(f"{name} needs the argument '{key}'", hint=f"{key}=...")
-    return value
+    if any(isinstance(item, int) and item.bit_length() >= 1000 for item in items):
+        return "a value of many digits"  # which Python refuses to write
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= 60 else text[:60] + "..."

@@ -18,6 +18,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, tensors, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.literals import is_integer
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -118,12 +119,11 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     """`regroup(x, tokens=1024, heads=32, d_head=128)`: the new dimensions in order, with their extents."""
     (tensor,) = tensors(name, arguments, 1)
     for dim, extent in attributes.items():
-        if not isinstance(extent, int) or isinstance(extent, bool) or extent < 1:
+        if not is_integer(extent) or extent < 1:
             raise OperatorError(
                 f"regroup: the extent of dimension '{dim}' must be a positive integer, not {extent!r}", argument=dim
             )
-    shape = tuple(extent for extent in attributes.values() if isinstance(extent, int))
-    return _regroup(tensor, tuple(attributes), shape)
+    return _regroup(tensor, tuple(attributes), tuple(filter(is_integer, attributes.values())))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -131,7 +131,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     dims, shape = attributes.get("dims"), attributes.get("shape")
     if len(inputs) != 1 or not isinstance(dims, tuple) or not isinstance(shape, tuple) or len(dims) != len(shape):
         raise OperatorError("regroup has one input and the attributes dims and shape")
-    extents = tuple(extent for extent in shape if isinstance(extent, int) and extent > 0)
+    extents = tuple(extent for extent in shape if is_integer(extent) and extent > 0)
     if len(extents) != len(shape):
         raise OperatorError("regroup: extents must be positive integers")
     return _regroup(inputs[0], tuple(map(str, dims)), extents)

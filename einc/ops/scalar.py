@@ -157,10 +157,9 @@ class ProgramBuilder:
 
     def add(self, function: str, *operands: Operand | Number) -> Operand:
         """The result of applying `function`, as an operand of later steps."""
-        wrapped = tuple(x if isinstance(x, Input | Temp | Literal) else Literal.of(x) for x in operands)
-        if function == "copy" and len(wrapped) == 1:
-            return wrapped[0]
-        step = Step(function, wrapped)
+        step = _step(function, operands)
+        if function == "copy" and len(operands) == 1:
+            return step.operands[0]
         if step not in self._known:
             self._known[step] = Temp(len(self._steps))
             self._steps.append(step)
@@ -194,9 +193,8 @@ class ProgramBuilder:
 
 def single(function: str, *operands: Operand | Number) -> ScalarProgram:
     """The program of one step whose inputs stand among `operands`."""
-    wrapped = tuple(x if isinstance(x, Input | Temp | Literal) else Literal.of(x) for x in operands)
-    arity = 1 + max((x.position for x in wrapped if isinstance(x, Input)), default=-1)
-    return ScalarProgram(arity, (Step(function, wrapped),))
+    arity = 1 + max((x.position for x in operands if isinstance(x, Input)), default=-1)
+    return ScalarProgram(arity, (_step(function, operands),))
 
 
 def compose(consumer: ScalarProgram, k: int, producer: ScalarProgram, rounding: DType | None) -> ScalarProgram:
@@ -219,6 +217,10 @@ def merge_inputs(program: ScalarProgram, first: int, second: int) -> ScalarProgr
     kept = [Input(j - (j > second)) for j in range(program.arity)]
     kept[second] = Input(first)
     return builder.program(builder.insert(program, kept))
+
+
+def _step(function: str, operands: Sequence[Operand | Number]) -> Step:
+    return Step(function, tuple(x if isinstance(x, Operand) else Literal.of(x) for x in operands))
 
 
 def _replace(operand: Operand, inputs: Sequence[Operand], results: Sequence[Operand]) -> Operand:

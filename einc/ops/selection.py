@@ -8,24 +8,21 @@ type and the index NOWHERE, which comes last.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from einc.core.dtypes import DType
 from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, one_tensor, positions, unique
+from einc.ops.arguments import Argument, no_others, one_axis, one_tensor, restored_axis, unique, without
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Merge, Operator
-from einc.ops.literals import dimension, shown
+from einc.ops.literals import dimension, is_integer, shown
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
-
-_Item = TypeVar("_Item")
 
 CALLS = ("argmax", "topk")
 INTO = "k"
@@ -62,8 +59,10 @@ class _Selection(MappedOperator):
         return (self.family, self.family)
 
     @property
-    @abstractmethod
-    def merges(self) -> tuple[Merge, ...]: ...
+    def merges(self) -> tuple[Merge, ...]:
+        """The list of the largest is not cut."""
+        own = tuple(range(self.outputs[0].rank))
+        return (Merge(self.family, (0, 1), (own, own), whole=own[self.tensor.rank - 1 :]),)
 
     @property
     def kernel(self) -> KernelCall:
@@ -85,17 +84,12 @@ class Argmax(_Selection):
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
-        dims, shape = _without(self.tensor.dims, self.axis), _without(self.tensor.shape, self.axis)
+        dims, shape = without(self.tensor.dims, self.axis), without(self.tensor.shape, self.axis)
         return (TensorDesc(dims, shape, DType.I64), TensorDesc(dims, shape, self.tensor.dtype))
 
     @property
     def attributes(self) -> Attributes:
         return {"axis": self.axis}
-
-    @property
-    def merges(self) -> tuple[Merge, ...]:
-        own = tuple(range(self.tensor.rank - 1))
-        return (Merge("argmax", (0, 1), (own, own)),)
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         order = _ranked(arrays[0], self.axis)[..., :1]
@@ -118,26 +112,17 @@ class TopK(_Selection):
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
-        dims = unique((*_without(self.tensor.dims, self.axis), self.into))
-        shape = (*_without(self.tensor.shape, self.axis), self.count)
+        dims = unique((*without(self.tensor.dims, self.axis), self.into))
+        shape = (*without(self.tensor.shape, self.axis), self.count)
         return (TensorDesc(dims, shape, self.tensor.dtype), TensorDesc(dims, shape, DType.I64))
 
     @property
     def attributes(self) -> Attributes:
         return {"axis": self.axis, "count": self.count, "into": self.into}
 
-    @property
-    def merges(self) -> tuple[Merge, ...]:
-        own = tuple(range(self.tensor.rank))
-        return (Merge("topk", (0, 1), (own, own), whole=own[-1:]),)
-
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         order = _ranked(arrays[0], self.axis)[..., : self.count]
         return (_at(arrays[0], self.axis, order), order)
-
-
-def _without(items: tuple[_Item, ...], at: int) -> tuple[_Item, ...]:
-    return items[:at] + items[at + 1 :]
 
 
 def _ranked(x: Array, axis: int) -> Array:
@@ -161,63 +146,42 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     """`argmax(x, "vocab")`, `topk(x, 5, "vocab")`, `topk(x, 5, over="experts", into="choice")`; where no dimension is
     named, the last one is searched."""
     if name == "argmax":
+        no_others(name, attributes, "over")
         tensor, over = one_tensor(name, arguments, attributes, "over")
-        return _argmax(tensor, _axis(name, tensor, over, attributes))
+        return _argmax(tensor, one_axis(name, tensor, over))
     no_others(name, attributes, "over", "into")
     if len(arguments) < 2 or not isinstance(arguments[0], TensorDesc):
         raise OperatorError("topk takes a tensor and how many elements to find", hint='topk(x, 5, "dimension")')
-    others = {key: value for key, value in attributes.items() if key == "over"}
-    tensor, over = one_tensor(name, (arguments[0], *arguments[2:]), others, "over")
-    count, into = arguments[1], attributes.get("into", INTO)
-    if isinstance(count, TensorDesc) or not isinstance(count, int) or isinstance(count, bool):
-        raise OperatorError("topk: how many elements to find must be an integer", argument=1)
-    return _topk(tensor, _axis(name, tensor, over, attributes), count, dimension("topk", "into", into))
-
-
-def _axis(name: str, tensor: TensorDesc, over: Sequence[str], attributes: Attributes) -> int:
-    if len(over) > 1:
-        raise OperatorError(f"{name} searches one dimension", argument="over" if "over" in attributes else None)
-    return positions(name, "over", attributes, tensor, over)[0] if over else tensor.rank - 1
+    tensor, over = one_tensor(name, arguments, attributes, "over", first=2)
+    return _topk(tensor, one_axis(name, tensor, over), arguments[1], attributes.get("into", INTO))
 
 
 def restore_argmax(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The argmax with these attributes; raises OperatorError where they make none."""
-    axis = attributes.get("axis")
-    if len(inputs) != 1 or not isinstance(axis, int) or isinstance(axis, bool):
-        raise OperatorError("argmax has one input and the attribute axis")
-    return _argmax(inputs[0], axis)
+    return _argmax(*restored_axis("argmax", inputs, attributes))
 
 
 def restore_topk(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The topk with these attributes; raises OperatorError where they make none."""
-    axis, count, into = (attributes.get(key) for key in ("axis", "count", "into"))
-    if (
-        len(inputs) != 1
-        or not isinstance(axis, int)
-        or not isinstance(count, int)
-        or isinstance(axis, bool)
-        or isinstance(count, bool)
-    ):
-        raise OperatorError("topk has one input and the attributes axis, count and into")
-    return _topk(inputs[0], axis, count, dimension("topk", "into", into))
+    return _topk(*restored_axis("topk", inputs, attributes), attributes.get("count"), attributes.get("into"))
 
 
 def _argmax(tensor: TensorDesc, axis: int) -> Operator:
-    _check("argmax", tensor, axis)
+    _check_numbers("argmax", tensor)
     return Argmax(tensor, axis)
 
 
-def _topk(tensor: TensorDesc, axis: int, count: int, into: str) -> Operator:
-    _check("topk", tensor, axis)
+def _topk(tensor: TensorDesc, axis: int, count: object, into: object) -> Operator:
+    _check_numbers("topk", tensor)
+    if not is_integer(count):
+        raise OperatorError("topk: how many elements to find must be an integer", argument=1)
     extent = tensor.shape[axis]
     if not 1 <= count <= extent:
         message = f"topk: dimension '{tensor.dims[axis]}' has {extent} elements, not the {shown(count)} asked for"
         raise OperatorError(message, argument=1)
-    return TopK(tensor, axis, count, into)
+    return TopK(tensor, axis, count, dimension("topk", "into", into))
 
 
-def _check(name: str, tensor: TensorDesc, axis: int) -> None:
-    if not 0 <= axis < tensor.rank:
-        raise OperatorError(f"{name}: {tensor} has no dimension {axis}", argument=0)
+def _check_numbers(name: str, tensor: TensorDesc) -> None:
     if tensor.dtype is DType.BOOL:
         raise OperatorError(f"{name} does not take bool", argument=0, hint='convert it: cast(x, "i32")')

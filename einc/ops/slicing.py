@@ -12,7 +12,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, positions, tensors, unique
 from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.literals import shown
+from einc.ops.literals import is_integer, shown
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -73,7 +73,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     (tensor,) = tensors(name, arguments, 1)
     starts, stops = [0] * tensor.rank, list(tensor.shape)
     for dim, bounds in attributes.items():
-        (at,) = positions(name, dim, attributes, tensor, [dim])
+        (at,) = positions(name, tensor, [(dim, dim)])
         if not _is_range(bounds, tensor.shape[at]):
             raise OperatorError(
                 f"{name}: '{dim}' must be [start, stop] within 0 and {tensor.shape[at]}, not {shown(bounds)}",
@@ -100,6 +100,4 @@ def _is_range(bounds: Attribute, extent: int) -> bool:
     if not isinstance(bounds, tuple) or len(bounds) != 2:
         return False
     start, stop = bounds
-    if not isinstance(start, int) or not isinstance(stop, int) or isinstance(start, bool) or isinstance(stop, bool):
-        return False
-    return 0 <= start < stop <= extent
+    return is_integer(start) and is_integer(stop) and 0 <= start < stop <= extent

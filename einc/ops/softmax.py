@@ -10,7 +10,7 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, one_tensor, positions, unique
+from einc.ops.arguments import Argument, no_others, one_axis, one_tensor, restored_axis, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 
 if TYPE_CHECKING:
@@ -75,24 +75,17 @@ class Softmax(MappedOperator):
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`softmax(scores, "keys")`; without a name, over the last dimension."""
+    no_others(name, attributes, "over")
     tensor, over = one_tensor(name, arguments, attributes, "over")
-    if len(over) > 1:
-        raise OperatorError("softmax goes over one dimension", argument="over" if "over" in attributes else 2)
-    (axis,) = positions(name, "over", attributes, tensor, over) if over else (tensor.rank - 1,)
-    return _softmax(tensor, axis)
+    return _softmax(tensor, one_axis(name, tensor, over))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The softmax with these attributes; raises OperatorError where they make none."""
-    axis = attributes.get("axis")
-    if len(inputs) != 1 or not isinstance(axis, int) or isinstance(axis, bool):
-        raise OperatorError("softmax has one input and the attribute axis")
-    return _softmax(inputs[0], axis)
+    return _softmax(*restored_axis("softmax", inputs, attributes))
 
 
 def _softmax(tensor: TensorDesc, axis: int) -> Operator:
-    if not 0 <= axis < tensor.rank:
-        raise OperatorError(f"softmax: {tensor} has no dimension {axis}", argument=0)
     if not tensor.dtype.is_float:
         raise OperatorError(f"softmax does not take {tensor.dtype}", argument=0, hint='convert it: cast(x, "f32")')
     return Softmax(tensor, axis)
