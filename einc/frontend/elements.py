@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from einc.errors import OperatorError, SourceSpan, counted
 from einc.frontend import ast, constants, limits
 from einc.frontend.assembly import Assembly
 from einc.frontend.constants import Static
-from einc.frontend.depth import operands
 from einc.frontend.expressions import INFIX, NEGATION, Expressions, Tensor
-from einc.frontend.findings import Findings, Reported, did_you_mean
+from einc.frontend.findings import Findings, did_you_mean, each
+from einc.frontend.walk import chain, parts
 from einc.ops import registry
 from einc.ops.functions import AGGREGATIONS, FUNCTIONS
 from einc.ops.scalar import Input, Operand, ProgramBuilder
@@ -87,7 +88,7 @@ class Elements:
                 return join.read(inner, inner.desc.dims, expression.span)
             case ast.Negative():
                 operand = self.element(expression.operand, join)
-                return self._step(join, expression, NEGATION, [operand], lambda: constants.negative(_static(operand)))
+                return self._step(join, expression, NEGATION, [operand], constants.negative)
             case ast.Binary():
                 return self._binary(expression, join)
             case ast.Call():
@@ -118,28 +119,20 @@ class Elements:
         return join.read(base, tuple(index.text for index in expression.indices), expression.span)
 
     def _binary(self, expression: ast.Binary, join: Join) -> Element:
-        """Long chains lean to the left; they are walked in a loop."""
-        chain = [expression]
-        while isinstance(chain[-1].left, ast.Binary):
-            chain.append(chain[-1].left)
-        chain.reverse()
-        result, *others = self._elements([chain[0].left, *(link.right for link in chain)], join)
-        for link, other in zip(chain, others, strict=True):
-            result = self._combine(link, result, other, join)
+        links = chain(expression)
+        result, *others = self._elements([links[0].left, *(link.right for link in links)], join)
+        for link, other in zip(links, others, strict=True):
+            fold = partial(constants.binary, link.operator)
+            result = self._step(join, link, INFIX[link.operator], [result, other], fold)
         return result
-
-    def _combine(self, link: ast.Binary, left: Element, right: Element, join: Join) -> Element:
-        def fold() -> Static:
-            return constants.binary(link.operator, _static(left), _static(right))
-
-        return self._step(join, link, INFIX[link.operator], [left, right], fold)
 
     def _call(self, expression: ast.Call, join: Join) -> Element:
         name = expression.function.text
         if expression.keywords:
             message = f"functions in an index equation have no named arguments; '{name}' has one"
             raise self._findings.fail(message, expression.keywords[0].span)
-        if not any(_holds_index(argument) for argument in expression.arguments):
+        indexed = (isinstance(part, ast.Indexed | ast.Aggregate) for part in parts(expression))
+        if not any(indexed):  # a value before any index vector is
             return self._literal(expression)
         given = self._elements(expression.arguments, join)
         function = name
@@ -153,7 +146,7 @@ class Elements:
             expected = counted(signature.arity, "operand")
             hint = f"to aggregate, name the indices: `{name}[i](...)`" if name in AGGREGATIONS else None
             raise self._findings.fail(f"{name} takes {expected}, found {len(given)}", expression.span, hint)
-        return self._step(join, expression, function, given, None)
+        return self._step(join, expression, function, given)
 
     def _no_function(self, expression: ast.Call) -> tuple[str, SourceSpan, str | None]:
         name = expression.function.text
@@ -172,16 +165,16 @@ class Elements:
         expression: ast.Expression,
         function: str,
         operands: Sequence[Element],
-        fold: Callable[[], Static] | None,
+        fold: Callable[..., Static] | None = None,
     ) -> Element:
-        """A step of the program, or the literal that it comes to where all operands are literals."""
+        """A step of the program, or what `fold` makes of the operands where all of them are literals."""
         join.terms += 1
         if join.terms > limits.EQUATION_TERMS:
             message = f"this index equation has more than {limits.EQUATION_TERMS:,} operations, the most allowed"
             raise self._findings.fail(message, expression.span, "split it into several equations")
         try:
-            if fold is not None and all(not isinstance(operand, Operand) for operand in operands):
-                value = fold()
+            if fold is not None and not any(isinstance(operand, Operand) for operand in operands):
+                value = fold(*operands)
                 assert not isinstance(value, tuple)
                 return value
             return join.program.add(function, *(_number(operand) for operand in operands))
@@ -200,35 +193,10 @@ class Elements:
         return value
 
     def _elements(self, expressions: Sequence[ast.Expression], join: Join) -> list[Element]:
-        """The elements of several expressions; all of them report their errors."""
-        elements: list[Element] = []
-        for expression in expressions:
-            try:
-                elements.append(self.element(expression, join))
-            except Reported:
-                continue
-        if len(elements) < len(expressions):
-            raise Reported
-        return elements
-
-
-def _static(operand: Element) -> Static:
-    assert not isinstance(operand, Operand)
-    return operand
+        return each(lambda expression: self.element(expression, join), expressions)
 
 
 def _number(operand: Element) -> Operand | bool | int | float:
     if isinstance(operand, str):
         raise OperatorError(f'expected a number, found the string "{operand[:40]}"')
     return operand
-
-
-def _holds_index(expression: ast.Expression) -> bool:
-    """Whether an expression has an indexed tensor in it, and so a value per index vector."""
-    waiting = [expression]
-    while waiting:
-        current = waiting.pop()
-        if isinstance(current, ast.Indexed | ast.Aggregate):
-            return True
-        waiting += operands(current)
-    return False

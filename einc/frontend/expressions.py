@@ -9,7 +9,8 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend import ast, constants, limits
 from einc.frontend.constants import Static
-from einc.frontend.findings import Findings, Reported
+from einc.frontend.findings import Findings, Reported, each
+from einc.frontend.walk import chain
 
 INFIX = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
@@ -142,21 +143,11 @@ class Expressions:
             raise self._findings.fail(f"expected an integer for {what}, found {found}", expression.span, hint)
         return value
 
-    def _values(self, expressions: Sequence[ast.Expression]) -> list[Value]:
-        """The values of several expressions; all of them report their errors."""
-        values = []
-        for expression in expressions:
-            try:
-                values.append(self.value(expression))
-            except Reported:
-                continue
-        if len(values) < len(expressions):
-            raise Reported
-        return values
-
     def _list(self, expression: ast.List) -> Static:
         items = []
-        for position, (syntax, value) in enumerate(zip(expression.items, self._values(expression.items), strict=True)):
+        for position, (syntax, value) in enumerate(
+            zip(expression.items, each(self.value, expression.items), strict=True)
+        ):
             if isinstance(value, Tensor):
                 raise self._findings.fail("a list holds numbers, found a tensor", syntax.span)
             try:
@@ -166,21 +157,17 @@ class Expressions:
         return tuple(items)
 
     def _binary(self, expression: ast.Binary, wishes: tuple[str, ...]) -> Value | Several:
-        """Long chains lean to the left; they are walked in a loop."""
-        chain = [expression]
-        while isinstance(chain[-1].left, ast.Binary):
-            chain.append(chain[-1].left)
-        chain.reverse()
-        first, *others = self._values([chain[0].left, *(link.right for link in chain)])
+        links = chain(expression)
+        first, *others = each(self.value, [links[0].left, *(link.right for link in links)])
         result: Value | Several = first
-        for link, other in zip(chain, others, strict=True):
+        for link, other in zip(links, others, strict=True):
             assert not isinstance(result, Several)  # infix operators have one result
-            named = wishes if link is chain[-1] else ()
+            named = wishes if link is expression else ()
             result = self._operate(link, link.operator, INFIX[link.operator], (result, other), named)
         return result
 
     def _call(self, expression: ast.Call, wishes: tuple[str, ...]) -> Value | Several:
-        given = self._values([*expression.arguments, *(keyword.value for keyword in expression.keywords)])
+        given = each(self.value, [*expression.arguments, *(keyword.value for keyword in expression.keywords)])
         arguments = tuple(given[: len(expression.arguments)])
         keywords: dict[str, Value] = {}
         for keyword, value in zip(expression.keywords, given[len(arguments) :], strict=True):

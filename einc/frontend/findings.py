@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 from einc.errors import Diagnostic, ModelError, SourceSpan
 from einc.frontend import limits
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class Reported(Exception):
@@ -49,6 +54,17 @@ def _place(diagnostic: Diagnostic) -> tuple[bool, int, int]:
     span = diagnostic.span
     assert span is not None
     return (not span.file.startswith("-"), span.line, span.column)
+
+
+def each(evaluate: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """What `evaluate` makes of every item. All items report their errors; raises Reported where one has some."""
+    results = []
+    for item in items:
+        with suppress(Reported):
+            results.append(evaluate(item))
+    if len(results) < len(items):
+        raise Reported
+    return results
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:

@@ -15,7 +15,6 @@ from einc.errors import counted
 from einc.frontend import ast, constants, limits
 from einc.frontend.assembly import Assembly
 from einc.frontend.blocks import Blocks
-from einc.frontend.depth import operands, own_expressions
 from einc.frontend.equations import Equations
 from einc.frontend.expressions import Application, Expressions, Several, Value
 from einc.frontend.findings import Findings, Reported, did_you_mean
@@ -23,6 +22,7 @@ from einc.frontend.names import Names
 from einc.frontend.outputs import Outputs
 from einc.frontend.parameters import DTYPES, Parameters
 from einc.frontend.scope import Scope
+from einc.frontend.walk import own_expressions, parts
 from einc.graph.graph import Graph, TensorKind
 from einc.ops import registry
 
@@ -52,7 +52,7 @@ class Lowering:
         self._outputs = Outputs(self._names, findings)
         self._steps = 0
         self._exhausted = False
-        self._sizes: dict[int, int] = {}  # the steps of each statement, by identity
+        self._sizes: dict[int, int] = {}  # each statement with the expressions in it, by identity
 
     def run(self) -> Graph:
         """The graph, as far as it could be made; the findings tell whether it is whole."""
@@ -78,10 +78,9 @@ class Lowering:
             case ast.Assign():
                 self._assign(statement)
             case ast.Equation():
-                name = self._full_name(statement.target)
+                name = self._names.scope.full_name(statement.target.text)
+                self._assembly.start(name)
                 self._names.define(statement.target, self._equations.tensor(statement, name))
-            case ast.Weight():
-                self._weight(statement)
             case ast.Repeat():
                 self._repeat(statement)
             case ast.Return():
@@ -96,11 +95,9 @@ class Lowering:
                     word, advice = "input", "hand it to the block as an argument"
                 raise self._findings.fail(f"'{word}' cannot stand in a block", statement.span, advice)
             case ast.Input():
-                desc = self._desc(statement.dtype, statement.dims)
-                self._names.check_new(statement.name)
-                name = self._full_name(statement.name)
-                tensor = self._assembly.declare(TensorKind.INPUT, name, desc, None, statement.span)
-                self._names.define(statement.name, tensor)
+                self._declare(statement, TensorKind.INPUT, None)
+            case ast.Weight():
+                self._declare(statement, TensorKind.WEIGHT, statement.stored)
             case ast.Output():
                 scope.outputs += statement.names
                 if statement.definition is not None:
@@ -139,13 +136,12 @@ class Lowering:
             suggestion = did_you_mean(dim.text, self._parameters.dims)
             self._findings.add(f"there is no dim '{dim.text}'", dim.span, suggestion)
 
-    def _weight(self, statement: ast.Weight) -> None:
+    def _declare(self, statement: ast.Input | ast.Weight, kind: TensorKind, literal: ast.Literal | None) -> None:
         desc = self._desc(statement.dtype, statement.dims)
-        stored = None if statement.stored is None else self._stored_name(statement.stored)
+        stored = None if literal is None else self._stored_name(literal)
         self._names.check_new(statement.name)
-        name = self._full_name(statement.name)
-        tensor = self._assembly.declare(TensorKind.WEIGHT, name, desc, stored, statement.span)
-        self._names.define(statement.name, tensor)
+        name = self._names.scope.full_name(statement.name.text)
+        self._names.define(statement.name, self._assembly.declare(kind, name, desc, stored, statement.span))
 
     def _stored_name(self, literal: ast.Literal) -> str:
         """The name in the weight file: `{i}` stands for the value of i."""
@@ -181,12 +177,6 @@ class Lowering:
             raise self._findings.fail(message, statement.value.span)
         for name, value in zip(statement.targets, values, strict=True):
             self._names.define(name, value)
-
-    def _full_name(self, name: ast.Name) -> str:
-        """The graph's name for what a statement defines; parts of the statement are named after it."""
-        full = self._names.scope.full_name(name.text)
-        self._assembly.start(full)
-        return full
 
     def _apply(self, application: Application) -> Value | Several:
         """A call that is not arithmetic on lists and numbers: of a block, or of an operator."""
@@ -252,7 +242,8 @@ class Lowering:
                 before = len(self._findings)
                 with self._names.inside(outer.iteration(number)):
                     if statement.variable is not None:
-                        self._names.define_local(statement.variable, number)
+                        self._names.check_new(statement.variable)
+                        self._names.define(statement.variable, number)
                     self._run(statement.body)
                     self._outputs.collect(self._names.scope.outputs)
                 if len(self._findings) > before:
@@ -264,7 +255,7 @@ class Lowering:
     def _count(self, statement: ast.Statement) -> None:
         """Bounds the work of unrolling."""
         if id(statement) not in self._sizes:
-            self._sizes[id(statement)] = _size(statement)
+            self._sizes[id(statement)] = 1 + sum(1 for own in own_expressions(statement) for _ in parts(own))
         self._steps += self._sizes[id(statement)]
         if self._steps <= limits.STEPS:
             return
@@ -290,13 +281,3 @@ def targets(statement: ast.Statement) -> tuple[ast.Name, ...]:
             return tuple(name for inner in statement.body for name in targets(inner))
         case _:
             return ()
-
-
-def _size(statement: ast.Statement) -> int:
-    """The statement, and each expression in it."""
-    size = 1
-    waiting = list(own_expressions(statement))
-    while waiting:
-        size += 1
-        waiting += operands(waiting.pop())
-    return size

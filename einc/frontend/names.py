@@ -58,14 +58,9 @@ class Names:
         return word in self._parameters.broken or word in self._lost
 
     def check_new(self, name: ast.Name) -> None:
-        """Fails where a name is known already; what is declared takes no name over, in a repeat neither."""
+        """Fails where a name is known already: inputs, weights and the variable of a repeat take none over."""
         check_new_name(name, self._parameters.spans, self._findings)
         check_new_name(name, self.scope.owner(name.text).spans, self._findings)
-
-    def define_local(self, name: ast.Name, value: Value) -> None:
-        """Gives a new name its value: the variable of a repeat, or the parameter of a block."""
-        self.check_new(name)
-        self.define(name, value)
 
     def define(self, name: ast.Name, value: Value) -> None:
         """Gives a name its value; one that is taken is reported."""

@@ -14,10 +14,10 @@ from einc.core.dtypes import DType
 from einc.errors import SourceSpan
 from einc.frontend import ast, constants
 from einc.frontend.constants import Static
-from einc.frontend.depth import operands
 from einc.frontend.expressions import Application, Expressions, Several, Tensor
 from einc.frontend.findings import Findings, Reported, did_you_mean
 from einc.frontend.parser import parse_text
+from einc.frontend.walk import parts
 
 DTYPES = tuple(dtype.value for dtype in DType)
 
@@ -186,7 +186,8 @@ def _in_order(defining: Mapping[str, ast.Expression], result: Parameters, findin
                     yield name
             elif needed not in done:
                 done[needed] = False
-                path.append((needed, (n.text for n in names_in(defining[needed]) if n.text in defining)))
+                read = (part.text for part in parts(defining[needed]) if isinstance(part, ast.Name))
+                path.append((needed, (name for name in read if name in defining)))
             elif not done[needed] and not {needed, path[-1][0]} <= result.broken:
                 names = [name for name, _ in path]
                 _report_circle(names[names.index(needed) :], defining, result, findings)
@@ -199,14 +200,3 @@ def _report_circle(
     result.broken.update(circle)
     shown = [*circle[:6], *(["..."] if len(circle) > 6 else []), circle[0]]
     findings.add(f"'{circle[0]}' is defined by itself: {' -> '.join(shown)}", defining[circle[0]].span)
-
-
-def names_in(expression: ast.Expression) -> Iterator[ast.Name]:
-    """All names that are read in an expression, without recursion."""
-    waiting = [expression]
-    while waiting:
-        current = waiting.pop()
-        if isinstance(current, ast.Name):
-            yield current
-        else:
-            waiting += reversed(operands(current))

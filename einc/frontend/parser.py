@@ -15,12 +15,12 @@ from typing import Any
 from lark import Lark, Token, UnexpectedToken
 
 from einc.frontend import ast, limits
-from einc.frontend.depth import statement_depth
 from einc.frontend.expected import expected_words, found_words, syntax_hint
 from einc.frontend.findings import Findings
 from einc.frontend.source import Source, make_source
 from einc.frontend.tokens import SEPARATOR, Layout, Lexeme, fault, lexeme
 from einc.frontend.transformer import ToAst
+from einc.frontend.walk import statement_depth
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from einc.frontend import ast
+from einc.frontend.walk import chain
 
 _COMPARISON, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(6)
 _BINDING = {
@@ -98,14 +99,11 @@ def _expression(expression: ast.Expression, binding: int) -> str:
 
 
 def _binary(expression: ast.Binary) -> tuple[str, int]:
-    """The text of a chain of operators, and how tightly it binds. Long chains lean to the left: a loop walks them."""
-    chain = [expression]
-    while isinstance(chain[-1].left, ast.Binary):
-        chain.append(chain[-1].left)
-    chain.reverse()
+    """The text of a chain of operators, and how tightly it binds."""
+    links = chain(expression)
     own = _ATOM
-    opened, pieces = 0, [_expression(chain[0].left, _operands(chain[0].operator)[0])]
-    for link in chain:
+    opened, pieces = 0, [_expression(links[0].left, _operands(links[0].operator)[0])]
+    for link in links:
         left, right = _operands(link.operator)
         if own < left:
             opened += 1
