@@ -96,13 +96,6 @@ def function(name: str, arguments: Sequence[Static]) -> Static:
         raise _too_large() from None
 
 
-def item(value: Static, position: int) -> bool | int | float | str:
-    """The value as an item of a list; lists hold no lists."""
-    if isinstance(value, tuple):
-        raise OperatorError("a list cannot hold lists", argument=position, hint="join lists with +")
-    return value
-
-
 def _number(symbol: str, value: Static, position: int) -> int | float:
     if isinstance(value, bool | str | tuple):
         raise OperatorError(f"'{symbol}' expects a number, found {described(value)}", argument=position)

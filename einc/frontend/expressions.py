@@ -145,15 +145,12 @@ class Expressions:
 
     def _list(self, expression: ast.List) -> Static:
         items = []
-        for position, (syntax, value) in enumerate(
-            zip(expression.items, each(self.value, expression.items), strict=True)
-        ):
+        for syntax, value in zip(expression.items, each(self.value, expression.items), strict=True):
             if isinstance(value, Tensor):
                 raise self._findings.fail("a list holds numbers, found a tensor", syntax.span)
-            try:
-                items.append(constants.item(value, position))
-            except OperatorError as error:
-                raise self._findings.fail(error.message, syntax.span, error.hint) from None
+            if isinstance(value, tuple):
+                raise self._findings.fail("a list cannot hold lists", syntax.span, "join lists with +")
+            items.append(value)
         return tuple(items)
 
     def _binary(self, expression: ast.Binary, wishes: tuple[str, ...]) -> Value | Several:
