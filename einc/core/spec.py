@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc.core.tensor import TensorType
-from einc.core.tiling import Tiling, tiling_fault, tiling_of
+from einc.core.tiling import tiling_fault, tiling_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,6 @@ class JoinAggSpec:
 
     functions: tuple[FunctionSpec, ...]
 
-    def input_tiling(self, k: int) -> Tiling:
-        """The distinct blocks of input `k`: in_k(J). They may overlap."""
-        return tiling_of(function.inputs[k] for function in self.functions)
-
-    def output_tiling(self, j: int) -> Tiling:
-        """The distinct blocks of output `j`: out(J)."""
-        return tiling_of(function.outputs[j] for function in self.functions)
-
 
 def spec_fault(spec: JoinAggSpec, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> str | None:
     """Why `spec` is no join-agg spec over these whole types, in words, or None where it is one.
@@ -47,7 +39,7 @@ def spec_fault(spec: JoinAggSpec, inputs: Sequence[TensorType], outputs: Sequenc
             if not whole.contains(block):
                 return f"input {k}: block {block} is no projection of {whole}"
     for j, whole in enumerate(outputs):
-        fault = tiling_fault(whole, spec.output_tiling(j))
+        fault = tiling_fault(whole, tiling_of(function.outputs[j] for function in spec.functions))
         if fault is not None:
             return f"output {j}: {fault}"
     return None

@@ -64,11 +64,6 @@ class TensorType:
         """The type with these dimensions alone, in their order."""
         return TensorType(tuple(self.lower[d] for d in dims), tuple(self.upper[d] for d in dims))
 
-    def slices(self, origin: Sequence[int] | None = None) -> tuple[slice, ...]:
-        """numpy slices of this block inside an array whose first element stands at `origin` (default: zero)."""
-        base = origin if origin is not None else (0,) * self.rank
-        return tuple(slice(lo - o, up - o) for lo, up, o in zip(self.lower, self.upper, base, strict=True))
-
     def __str__(self) -> str:
         return "[" + ", ".join(f"{lo}:{up}" for lo, up in zip(self.lower, self.upper, strict=True)) + "]"
 

@@ -12,7 +12,7 @@ from logical_toys import Broken, Toy, own_cost, specs, toy
 
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorType
-from einc.core.tiling import tiling_fault
+from einc.core.tiling import tiling_fault, tiling_of
 from einc.errors import InternalError
 from einc.logical import enumerate as enumerate_module
 from einc.logical.enumerate import candidates
@@ -53,8 +53,9 @@ def test_equals_an_independent_enumeration(operator, sites):
         assert one.spec == spec
         assert one.join + one.aggregation == own_cost(spec)
         assert one.join == sum(block.size for f in spec.functions for block in f.inputs)
-        assert one.input_tilings == tuple(spec.input_tiling(k) for k in range(len(operator.inputs)))
-        assert one.output_tilings == tuple(spec.output_tiling(j) for j in range(len(operator.outputs)))
+        reads, writes = zip(*((f.inputs, f.outputs) for f in spec.functions), strict=True)
+        assert one.input_tilings == tuple(map(tiling_of, zip(*reads, strict=True)))
+        assert one.output_tilings == tuple(map(tiling_of, zip(*writes, strict=True)))
         for desc, tiling in zip(operator.outputs, one.output_tilings, strict=True):
             assert tiling_fault(desc.type, tiling) is None
 
@@ -86,10 +87,11 @@ def test_idle_sites(extents, sites, used):
 
 
 def test_no_shardable_index():
-    (only,) = candidates(Toy(" -> ", ()), 8)
+    (only,) = candidates(Toy(". -> .", ()), 8)
+    scalar = TensorType((), ())
     assert only.intervals == ()
-    assert only.spec == JoinAggSpec((FunctionSpec((), ()),))
-    assert (only.join, only.aggregation) == (0, 0)
+    assert only.spec == JoinAggSpec((FunctionSpec((scalar,), (scalar,)),))
+    assert (only.join, only.aggregation) == (1, 0)
 
 
 def test_lexicographic_order_is_that_of_the_intervals():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from block_slices import slices
 from definition_oracle import CONCRETE, Array
 
 from einc.core.dtypes import DType
@@ -85,10 +86,10 @@ def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array
         extras[name] = full
     group = operator.inputs[0].shape[0] // operator.inputs[1].shape[0]
     assert (k.lower[0] * group, k.upper[0] * group) == (q.lower[0], q.upper[0])
-    assert k.slices()[:2] == v.slices()[:2]
+    assert slices(k)[:2] == slices(v)[:2]
     assert q.shape[2] == k.shape[2] == operator.inputs[0].shape[2]
-    assert [block.slices()[:2] for block in function.outputs] == [q.slices()[:2]] * 2
-    assert function.outputs[0].slices()[2] == v.slices()[2]
+    assert [slices(block)[:2] for block in function.outputs] == [slices(q)[:2]] * 2
+    assert slices(function.outputs[0])[2] == slices(v)[2]
     allowed = seen(operator, extras.get("mask"), extras.get("positions"))[rows, columns]
     results = attend(*blocks[:3], allowed, operator.attributes["scale"])
     return [array.astype(desc.dtype.numpy()) for array, desc in zip(results, operator.outputs, strict=True)]

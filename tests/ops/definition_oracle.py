@@ -14,6 +14,7 @@ from typing import Any
 
 import merge_meaning
 import numpy as np
+from block_slices import slices
 
 from einc.core.dtypes import DType
 from einc.core.intervals import Intervals, factorizations, reachable_sites
@@ -82,7 +83,7 @@ def fault(
     merges = merges_of(operator)
     partials: list[dict[TensorType, list[Sequence[Array]]]] = [{} for _ in merges]
     for function in spec.functions:
-        blocks = [array[block.slices()] for array, block in zip(arrays, function.inputs, strict=True)]
+        blocks = [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
         try:
             results = concrete(operator, function, blocks)
         except Exception as error:
@@ -103,7 +104,7 @@ def fault(
             for copy in copies[1:]:
                 total = combine(merge, total, copy)
             for array, dims, part in zip(made, merge.dims, total, strict=True):
-                array[projected(block, dims).slices()] = part
+                array[slices(projected(block, dims))] = part
         for array, j in zip(made, merge.outputs, strict=True):
             wrong = difference(array, expected[j], operator.outputs[j].dtype)
             if wrong is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from block_slices import slices
 from definition_oracle import corruptions, fault, random_array, requests
 from operator_cases import POSITIVE, all_cases
 
@@ -62,7 +63,7 @@ def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
             for extreme in (50, -50):  # so that it matters under max and min too that the slab is lost
                 changed = list(arrays)
                 changed[k] = changed[k].copy()
-                changed[k][slab.slices()] = np.asarray(extreme).astype(changed[k].dtype)
+                changed[k][slices(slab)] = np.asarray(extreme).astype(changed[k].dtype)
                 faults.append(fault(operator, wrong, changed, operator.reference(*changed)))
             assert any(faults), (intervals, wrong.functions[at])
 

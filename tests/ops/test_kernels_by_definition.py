@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from block_slices import slices
 from definition_oracle import Array, corruptions, fault, random_array, requests
 from operator_cases import POSITIVE, all_cases
 
@@ -128,6 +129,6 @@ def test_kernels_notice_a_bound_moved_by_one(name: str) -> None:
         faults = []
         for extreme in (50, -50):
             if k is not None:
-                changed[k][slab.slices()] = np.asarray(extreme).astype(changed[k].dtype)
+                changed[k][slices(slab)] = np.asarray(extreme).astype(changed[k].dtype)
             faults.append(fault(operator, wrong, changed, operator.reference(*changed), on_runtime))
         assert any(faults), wrong.functions[0]

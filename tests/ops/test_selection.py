@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from block_slices import slices
 from definition_oracle import CONCRETE, Array, corruptions, fault, random_array, requests
 from operator_cases import desc
 from test_kernels_by_definition import on_runtime
@@ -101,7 +102,7 @@ def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
         for wrong, k, slab in corruptions(operator, spec, at):
             changed = [array.copy() for array in arrays]
             if k is not None:
-                changed[k][slab.slices()] = 50
+                changed[k][slices(slab)] = 50
             assert fault(operator, wrong, changed, operator.reference(*changed), on_runtime) is not None, wrong
 
 

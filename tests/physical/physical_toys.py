@@ -10,11 +10,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from block_slices import slices
 
 from einc.core.dtypes import DType
 from einc.core.intervals import Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorDesc, TensorType
+from einc.core.tiling import tiling_of
 from einc.exprog.checker import check, firing_order
 from einc.exprog.program import Action, Program
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
@@ -183,8 +185,8 @@ def plan_of(graph: Graph, sites: int, counts: Mapping[str, Sequence[int]]) -> Lo
             index.intervals(count) for index, count in zip(node.operator.indices, counts[node.name], strict=True)
         )
         spec = node.operator.build_spec(intervals)
-        inputs = tuple(spec.input_tiling(k) for k in range(len(node.inputs)))
-        outputs = tuple(spec.output_tiling(j) for j in range(len(node.outputs)))
+        inputs = tuple(tiling_of(function.inputs[k] for function in spec.functions) for k in range(len(node.inputs)))
+        outputs = tuple(tiling_of(function.outputs[j] for function in spec.functions) for j in range(len(node.outputs)))
         choices.append(Choice(node.name, Candidate(intervals, spec, 0, 0, inputs, outputs), 0))
     return LogicalPlan(graph, sites, "by hand", tuple(choices), False, 0)
 
@@ -256,11 +258,11 @@ def interpret(program: DeviceProgram, inputs: Mapping[str, Any], seed: int, roun
         raw = arenas[buffer.site][offset : offset + buffer.size_bytes]
         views.append(raw.view(buffer.dtype.numpy()).reshape(buffer.block.shape))
         if buffer.role.value in ("input", "weight"):
-            views[-1][...] = inputs[buffer.tensor][buffer.block.slices()]
+            views[-1][...] = inputs[buffer.tensor][slices(buffer.block)]
 
     def at(region: Any) -> Any:
-        slices = region.block.slices(program.buffers[region.buffer].block.lower)
-        return views[region.buffer][(*slices, ...)]  # a view, of rank 0 too
+        within = slices(region.block, program.buffers[region.buffer].block.lower)
+        return views[region.buffer][(*within, ...)]  # a view, of rank 0 too
 
     nodes = {node.name: node for node in program.plan.graph.nodes}
     producers = program.plan.graph.producers()
@@ -278,8 +280,8 @@ def interpret(program: DeviceProgram, inputs: Mapping[str, Any], seed: int, roun
         outputs[output.tensor] = np.zeros(desc.shape, desc.dtype.numpy())
         filled = np.zeros(desc.shape, int)
         for region in output.regions:
-            outputs[output.tensor][(*region.block.slices(), ...)] = at(region)
-            filled[(*region.block.slices(), ...)] += 1
+            outputs[output.tensor][(*slices(region.block), ...)] = at(region)
+            filled[(*slices(region.block), ...)] += 1
         assert (filled == 1).all()
     return outputs
 

@@ -105,7 +105,7 @@ def test_the_directory_of_the_model_does_not_show() -> None:
 
 SCRIPT = """
 import hashlib, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from test_emit import bundle
 from runtime.bundle import encode
 print(hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("eindecomp", "random"))).hexdigest())
@@ -114,9 +114,9 @@ print(hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("ei
 
 def test_the_same_bytes_whatever_the_hash_seed() -> None:
     here = hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("eindecomp", "random"))).hexdigest()
-    folder = str(Path(__file__).parent)
+    folders = [str(folder) for folder in Path(__file__).parents[:2]]
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", SCRIPT, folder]
+        command = [sys.executable, "-c", SCRIPT, *folders]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         assert done.stdout.strip() == here
