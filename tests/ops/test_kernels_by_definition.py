@@ -46,9 +46,9 @@ def on_runtime(operator: Operator, function: FunctionSpec, blocks: Sequence[Arra
     run = kernel.bind(np.full(kernel.scratch, 255, np.uint8))
     with np.errstate(all="ignore"):  # as executors run kernels
         run()
-    for view, block in zip(inputs, blocks, strict=True):
-        view[...] = block
-    run()
+        for view, block in zip(inputs, blocks, strict=True):
+            view[...] = block
+        run()
     return outputs
 
 
