@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from operator import sub
 
 from runtime.errors import PlanFault
 from runtime.schema import Block
@@ -30,7 +31,7 @@ def whole(shape: Sequence[int]) -> Block:
 
 def size(block: Block) -> int:
     """Number of elements."""
-    return math.prod(up - lo for lo, up in zip(block.lower, block.upper, strict=True))
+    return math.prod(map(sub, block.upper, block.lower))
 
 
 def show(block: Block) -> str:
@@ -39,20 +40,42 @@ def show(block: Block) -> str:
 
 def inside(inner: Block, outer: Block) -> bool:
     """Whether `inner` has the rank of `outer` and lies in it."""
-    return (
-        len(inner.lower) == len(outer.lower)
-        and all(a >= b for a, b in zip(inner.lower, outer.lower, strict=True))
-        and all(a <= b for a, b in zip(inner.upper, outer.upper, strict=True))
-    )
+    if len(inner.lower) != len(outer.lower):
+        return False
+    for lo, up, first, last in zip(inner.lower, inner.upper, outer.lower, outer.upper, strict=True):
+        if lo < first or last < up:
+            return False
+    return True
+
+
+def overlap(a: Block, b: Block) -> bool:
+    """Whether two blocks of equal rank have elements in common."""
+    for lo, up, start, end in zip(a.lower, a.upper, b.lower, b.upper, strict=True):
+        if lo >= end or start >= up:
+            return False
+    return True
+
+
+def disjoint(blocks: Sequence[Block]) -> bool:
+    """Whether no two of these have elements in common. Along the dimension that is cut most, few meet."""
+    rank = len(blocks[0].lower) if blocks else 0
+    along = max(range(rank), key=lambda d: len({block.lower[d] for block in blocks}), default=None)
+    if along is None:
+        return len(blocks) < 2
+    near: list[Block] = []
+    for block in sorted(blocks, key=lambda block: block.lower[along]):
+        near = [other for other in near if other.upper[along] > block.lower[along]]
+        if any(overlap(other, block) for other in near):
+            return False
+        near.append(block)
+    return True
 
 
 def intersect(a: Block, b: Block) -> Block | None:
     """The common part of two blocks of equal rank, or None where it is empty."""
-    lower = tuple(map(max, a.lower, b.lower))
-    upper = tuple(map(min, a.upper, b.upper))
-    if any(lo >= up for lo, up in zip(lower, upper, strict=True)):
+    if not overlap(a, b):
         return None
-    return Block(lower, upper)
+    return Block(tuple(map(max, a.lower, b.lower)), tuple(map(min, a.upper, b.upper)))
 
 
 def subtract(a: Block, b: Block) -> list[Block]:

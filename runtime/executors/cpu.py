@@ -80,8 +80,9 @@ class CpuExecutor:
         """The tasks without what need not be done where all sites share one memory, and which of them add."""
         forwarded = forward(self.bundle)
         summed, added = add_up(self.bundle, forwarded, self.workers, self._can_add)
-        left = {number for number, task in enumerate(summed) if task is not forwarded[number]}
-        return gather(self.bundle, share(self.bundle, forward(self.bundle, summed, only=left))), added
+        if added:  # sums of single copies are transfers now
+            summed = forward(self.bundle, summed)
+        return gather(self.bundle, share(self.bundle, summed)), added
 
     def _work(self, tasks: Sequence[AnyTask], split_up: bool) -> Iterator[tuple[int, AnyTask, Kernel]]:
         """What is to be done: the tasks but for fences, or their parts, each with its number and its kernel."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from runtime.bundle import AnyTask, Bundle, KernelTask
 from runtime.executors.cuda_order import Step
 from runtime.executors.cuda_steps import Layout
-from runtime.executors.forwarding import reads_of, writes_of
+from runtime.executors.regions import reads_of, writes_of
 
 
 def epilogues(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:

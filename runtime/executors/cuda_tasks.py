@@ -2,7 +2,7 @@
 
 Where all of them share one, its memory is one memory: equal copies are gathered once, all that moves to a buffer is
 moved by one kernel, and tasks wait for those alone whose bytes they touch. A plan's own order also keeps transfers from
-sharing a link, of which there is none. Several devices keep it.
+sharing a link, of which there is none. Several devices keep to it, too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from runtime.executors.replicas import share
 def spared(bundle: Bundle, devices: Sequence[int]) -> tuple[AnyTask, ...]:
     """As many tasks as the bundle has, those that are spared as fences; `devices` are those of the sites."""
     tasks = forward(bundle, devices=devices)
-    if len(set(devices)) != 1:
-        return tasks
-    tasks = gather(bundle, share(bundle, tasks), most=math.inf)
-    waits = dependencies(bundle, tasks)
-    return tuple(msgspec.structs.replace(task, after=after) for task, after in zip(tasks, waits, strict=True))
+    several = len(set(devices)) > 1
+    if not several:
+        tasks = gather(bundle, share(bundle, tasks), most=math.inf)
+    return tuple(
+        msgspec.structs.replace(task, after=tuple(sorted({*task.after, *waits})) if several else waits)
+        for task, waits in zip(tasks, dependencies(bundle, tasks), strict=True)
+    )

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from runtime.boxes import inside
+from runtime.boxes import inside, overlap
 from runtime.bundle import AnyTask, Block, Bundle
-from runtime.executors.forwarding import overlap, reads_of, writes_of
-from runtime.executors.lifetimes import Arena, span
+from runtime.executors.lifetimes import Arena
+from runtime.executors.regions import reads_of, span, writes_of
 
 Access = tuple[int, Block]
 

@@ -1,171 +1,133 @@
 """Transfers that need no copy where all sites share one memory: their readers read the source instead.
 
-A transfer becomes a fence if every reader of what it wrote can be pointed at the source region, and the source's bytes
-can be kept until they have read it: later writers of those bytes are made to wait for the readers. All dependencies
-lead from smaller to larger positions, so that this never closes a cycle; where a writer stands before a reader, the
-transfer stays. The plan itself is left as it is: this is one executor's way of running it.
+A transfer becomes a fence if every reader of what it wrote can be pointed at the source region, which nobody writes
+before the last of them has read it. Whoever writes it later has to wait for them, as `dependencies` says. The plan
+itself is left as it is: this is one executor's way of running it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from runtime.boxes import inside
-from runtime.bundle import (
-    ITEMSIZE,
-    AggregateTask,
-    AnyTask,
-    Block,
-    Bundle,
-    CopyTask,
-    FenceTask,
-    KernelTask,
-    Region,
-    TransferTask,
-)
+from runtime.boxes import inside, overlap
+from runtime.bundle import AnyTask, Block, Bundle, FenceTask, Region, TransferTask
+from runtime.executors.regions import reads_of, span, writes_of
 
 MAX_SHARING = 1 << 20
 """Pairs of buffers that share bytes; plans with more run as they are."""
 
 
 def forward(
-    bundle: Bundle,
-    tasks: Sequence[AnyTask] | None = None,
-    *,
-    devices: Sequence[int] | None = None,
-    only: Collection[int] | None = None,
+    bundle: Bundle, tasks: Sequence[AnyTask] | None = None, *, devices: Sequence[int] | None = None
 ) -> tuple[AnyTask, ...]:
     """The tasks of a validated bundle, with as many transfers as possible replaced by fences.
 
     `tasks` are the bundle's own unless it is run otherwise already. `devices` tells which sites share a memory: those
-    of one device. Without it, all do. `only` the transfers at these positions are looked at, if it is given.
+    of one device. Without it, all do. What tasks wait for stays as it was, which is not enough any more.
     """
-    own, sharing = bundle.tasks if tasks is None else tuple(tasks), _sharing(bundle)
-    return own if sharing is None else _Forwarding(bundle, own, sharing, devices).run(only)
+    own, sharing = tuple(bundle.tasks if tasks is None else tasks), _sharing(bundle)
+    return own if sharing is None else _Forwarding(bundle, own, sharing, devices).run()
 
 
-def reads_of(task: AnyTask) -> tuple[Region, ...]:
-    if isinstance(task, TransferTask):
-        return (task.read,)
-    return () if isinstance(task, FenceTask) else task.reads
+class _Use:
+    """Operand `operand` of the task `reader` is `block` of a buffer; `torn` if later tasks than one write that."""
 
+    __slots__ = ("block", "operand", "reader", "torn")
 
-def writes_of(task: AnyTask) -> tuple[Region, ...]:
-    if isinstance(task, TransferTask):
-        return (task.write,)
-    return () if isinstance(task, FenceTask) else task.writes
+    def __init__(self, block: Block, reader: int, operand: int) -> None:
+        self.block, self.reader, self.operand = block, reader, operand
+        self.torn = False
 
 
 class _Forwarding:
+    """A walk from the last task to the first, so that a transfer that passes on what another brought comes before it.
+
+    `uses[buffer]` are the reads, by the tasks passed so far, of what the buffer has at this point; `writes[buffer]` is
+    what those tasks write to it, the next one at the end.
+    """
+
     def __init__(
-        self,
-        bundle: Bundle,
-        tasks: Sequence[AnyTask],
-        sharing: Sequence[Sequence[int]],
-        devices: Sequence[int] | None,
+        self, bundle: Bundle, tasks: Sequence[AnyTask], sharing: Sequence[Sequence[int]], devices: Sequence[int] | None
     ) -> None:
         sites = devices or [0] * len(bundle.memory)
         self.devices = [sites[buffer.site] for buffer in bundle.buffers]
         self.tasks = list(tasks)
         self.sharing = sharing
-        self.fixed = {region.buffer for output in bundle.outputs for region in output.regions}
-        self.reads: dict[int, set[int]] = defaultdict(set)  # buffer -> tasks
-        self.writes: dict[int, list[int]] = defaultdict(list)
-        self.after: dict[int, set[int]] = {}
-        for number, task in enumerate(self.tasks):
-            for region in reads_of(task):
-                self.reads[region.buffer].add(number)
-            for region in writes_of(task):
-                self.writes[region.buffer].append(number)
+        self.saved = {region.buffer for output in bundle.outputs for region in output.regions}
+        self.uses: dict[int, list[_Use]] = defaultdict(list)
+        self.writes: dict[int, list[tuple[int, Block]]] = defaultdict(list)
+        self.sources: dict[int, list[Region]] = {}
+        """Of tasks that read other regions now: all that they read."""
 
-    def run(self, only: Collection[int] | None) -> tuple[AnyTask, ...]:
-        """Later transfers first, so that one that passes on what another brought reads that one's source, too."""
-        for number in sorted(range(len(self.tasks)) if only is None else only, reverse=True):
+    def run(self) -> tuple[AnyTask, ...]:
+        for number in range(len(self.tasks) - 1, -1, -1):
             task = self.tasks[number]
-            if isinstance(task, TransferTask) and self.devices[task.read.buffer] == self.devices[task.write.buffer]:
-                self._try(number, task)
-        for number, after in self.after.items():
-            self.tasks[number] = msgspec.structs.replace(self.tasks[number], after=tuple(sorted(after)))
+            if isinstance(task, TransferTask) and self._spared(task):
+                self.tasks[number] = FenceTask(task.site, task.serves, task.after)
+                continue
+            for region in writes_of(task):
+                self.uses[region.buffer] = list(_before(self.uses[region.buffer], region.block))
+                self.writes[region.buffer].append((number, region.block))
+            for operand, region in enumerate(reads_of(task)):
+                self.uses[region.buffer].append(_Use(region.block, number, operand))
+        for number, reads in self.sources.items():
+            self.tasks[number] = reading(self.tasks[number], reads)
         return tuple(self.tasks)
 
-    def _try(self, number: int, transfer: TransferTask) -> None:
-        readers = self._readers(number, transfer.write)
-        if readers is None:
-            return
-        later = [writer for other in self.sharing[transfer.read.buffer] for writer in self.writes[other]
-                 if writer > number and self._touches(writer, transfer.read, other)]  # fmt: skip
-        if readers and any(writer <= readers[-1] for writer in later):
-            return
-        for reader in readers:
-            self.tasks[reader] = _redirected(self.tasks[reader], transfer)
-            self.reads[transfer.read.buffer].add(reader)
-        for writer in later:
-            self._wait(writer, readers)
-        self.tasks[number] = FenceTask(transfer.site, transfer.serves, transfer.after)
-        self.reads[transfer.read.buffer].discard(number)
-        self.writes[transfer.write.buffer].remove(number)
+    def _spared(self, transfer: TransferTask) -> bool:
+        """Whether all that want what the transfer writes have been pointed at what it reads."""
+        source, target = transfer.read, transfer.write
+        if target.buffer in self.saved or self.devices[source.buffer] != self.devices[target.buffer]:
+            return False
+        here: list[_Use] = []
+        elsewhere: list[_Use] = []
+        for use in self.uses[target.buffer]:
+            (here if overlap(use.block, target.block) else elsewhere).append(use)
+        if any(use.torn or not inside(use.block, target.block) for use in here):
+            return False
+        if self._overwritten(source, max((use.reader for use in here), default=-1)):
+            return False
+        for use in here:
+            reads = self.sources.setdefault(use.reader, list(reads_of(self.tasks[use.reader])))
+            reads[use.operand] = Region(source.buffer, use.block)
+        self.uses[target.buffer] = elsewhere
+        self.uses[source.buffer] += here
+        return True
 
-    def _readers(self, number: int, written: Region) -> list[int] | None:
-        """The tasks that read what the transfer wrote, ascending; None where one needs it to be where it was sent."""
-        if written.buffer in self.fixed:
-            return None
-        later = (writer for writer in self.writes[written.buffer] if writer > number)
-        rewritten = min((w for w in later if self._touches(w, written, written.buffer)), default=None)
-        readers: list[int] = []
-        for reader in sorted(self.reads[written.buffer]):
-            if reader <= number:
-                continue
-            regions = (region for region in reads_of(self.tasks[reader]) if region.buffer == written.buffer)
-            touching = [region for region in regions if overlap(region.block, written.block)]
-            if touching and rewritten is not None and reader > rewritten:
-                return readers if self._covers(rewritten, written) else None
-            if not all(inside(region.block, written.block) for region in touching):
-                return None
-            if touching:
-                readers.append(reader)
-        return readers
-
-    def _covers(self, writer: int, region: Region) -> bool:
-        writes = writes_of(self.tasks[writer])
-        return any(write.buffer == region.buffer and inside(region.block, write.block) for write in writes)
-
-    def _touches(self, writer: int, region: Region, buffer: int) -> bool:
-        """Whether a task's writes to `buffer` can hit the region: where the buffer is another one, by its bytes."""
-        return buffer != region.buffer or any(
-            write.buffer == buffer and overlap(write.block, region.block) for write in writes_of(self.tasks[writer])
-        )
-
-    def _wait(self, writer: int, readers: Sequence[int]) -> None:
-        known = self.after.setdefault(writer, set(self.tasks[writer].after))
-        known.update(reader for reader in readers if reader != writer)
+    def _overwritten(self, region: Region, last: int) -> bool:
+        """Whether a task up to and with `last` writes bytes of the region: where to another buffer, any it shares."""
+        for other in self.sharing[region.buffer]:
+            for number, block in reversed(self.writes[other]):
+                if number > last:
+                    break
+                if other != region.buffer or overlap(block, region.block):
+                    return True
+        return False
 
 
-def _redirected(task: AnyTask, transfer: TransferTask) -> AnyTask:
-    """The task with its reads inside what the transfer wrote taken from the source, and waiting for the transfer."""
+def _before(uses: Sequence[_Use], written: Block) -> Iterator[_Use]:
+    """The reads that want something of what was there before a block is written."""
+    for use in uses:
+        if not inside(use.block, written):
+            use.torn = use.torn or overlap(use.block, written)
+            yield use
 
-    def source(region: Region) -> Region:
-        if region.buffer == transfer.write.buffer and inside(region.block, transfer.write.block):
-            return Region(transfer.read.buffer, region.block)
-        return region
 
+def reading(task: AnyTask, regions: Sequence[Region]) -> AnyTask:
+    """The task with other regions to read."""
     if isinstance(task, TransferTask):
-        return msgspec.structs.replace(task, read=source(task.read))
-    if isinstance(task, KernelTask | AggregateTask | CopyTask):
-        return msgspec.structs.replace(task, reads=tuple(map(source, task.reads)))
-    return task
+        return msgspec.structs.replace(task, read=regions[0])
+    return msgspec.structs.replace(task, reads=tuple(regions))
 
 
 def _sharing(bundle: Bundle) -> list[list[int]] | None:
     """For every buffer, those with bytes in common, itself among them; None where there are too many."""
     spans: list[list[tuple[int, int, int]]] = [[] for _ in bundle.memory]
     for number, buffer in enumerate(bundle.buffers):
-        size = ITEMSIZE[bundle.tensors[buffer.tensor].dtype]
-        for lo, up in zip(buffer.block.lower, buffer.block.upper, strict=True):
-            size *= up - lo
-        spans[buffer.site].append((buffer.offset, buffer.offset + size, number))
+        spans[buffer.site].append((*span(bundle, number), number))
     sharing: list[list[int]] = [[number] for number in range(len(bundle.buffers))]
     pairs = 0
     for site in spans:
@@ -180,10 +142,3 @@ def _sharing(bundle: Bundle) -> list[list[int]] | None:
             if pairs > MAX_SHARING:
                 return None
     return sharing
-
-
-def overlap(one: Block, other: Block) -> bool:
-    for a, b, c, d in zip(one.lower, one.upper, other.lower, other.upper, strict=True):
-        if a >= d or c >= b:
-            return False
-    return True

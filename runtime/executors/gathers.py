@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from runtime.boxes import size
 from runtime.bundle import ITEMSIZE, AnyTask, Bundle, CopyTask, FenceTask
-from runtime.executors.forwarding import reads_of, writes_of
 from runtime.executors.lifetimes import Lifetimes
+from runtime.executors.regions import reads_of, writes_of
 from runtime.executors.replicas import only_moves
 
 SMALL = 1 << 15

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 
-from runtime.bundle import ITEMSIZE, AnyTask, Bundle
-from runtime.executors.forwarding import reads_of, writes_of
+from runtime.bundle import AnyTask, Bundle
+from runtime.executors.regions import reads_of, span, writes_of
 
 
 class Lifetimes:
@@ -25,7 +25,7 @@ class Lifetimes:
                 self.writers[buffer].append(number)
                 arena = arenas[bundle.buffers[buffer].site]
                 for other in arena.take(buffer, *span(bundle, buffer)) - {buffer}:
-                    insort(self._losses[other], number)
+                    self._losses[other].append(number)
 
     def lost_within(self, buffer: int, after: int, until: int) -> bool:
         """Whether a task from `after` on, up to and with `until`, gives some of the buffer's bytes to another one."""
@@ -65,12 +65,3 @@ class Arena:
         self.whole -= displaced
         self.whole.add(buffer)
         return displaced
-
-
-def span(bundle: Bundle, number: int) -> tuple[int, int]:
-    """The bytes of a buffer in its site's arena."""
-    buffer = bundle.buffers[number]
-    size = ITEMSIZE[bundle.tensors[buffer.tensor].dtype]
-    for lo, up in zip(buffer.block.lower, buffer.block.upper, strict=True):
-        size *= up - lo
-    return buffer.offset, buffer.offset + size

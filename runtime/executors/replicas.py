@@ -7,18 +7,14 @@ taken in the order in which they stand, in which every read must still see what 
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 
-import msgspec
-
-from runtime.bundle import AggregateTask, AnyTask, Block, Bundle, CopyTask, FenceTask, KernelTask, Region, TransferTask
-from runtime.executors.forwarding import overlap, reads_of, writes_of
+from runtime.boxes import disjoint
+from runtime.bundle import AnyTask, Block, Bundle, CopyTask, FenceTask, Region, TransferTask
+from runtime.executors.forwarding import reading
 from runtime.executors.lifetimes import Lifetimes
-
-MOST_PARTS = 256
-"""Parts of a buffer beyond which it is left as it is: every pair is looked at."""
+from runtime.executors.regions import reads_of, writes_of
 
 Recipe = tuple[int, Block, tuple[tuple[Block, Region], ...]]
 """What a gathered buffer holds: a tensor's block, and from where its parts come."""
@@ -33,14 +29,17 @@ def share(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[AnyTask, ...]:
         recipe = _recipe(bundle, tasks, lifetimes, buffer, movers)
         if recipe is not None:
             alike[recipe].append(buffer)
-    for buffers in alike.values():
+    for (_, _, parts), buffers in alike.items():
+        if len(buffers) < 2 or not disjoint([block for block, _ in parts]):
+            continue
         first, *others = sorted(buffers, key=lambda buffer: (lifetimes.writers[buffer][-1], buffer))
         for other in others:
             readers = lifetimes.readers[other]
             if other in saved or not readers or not _serves(lifetimes, first, readers):
                 continue
             for number in readers:
-                changed[number] = _reading(changed[number], other, first)
+                reads = (Region(first, r.block) if r.buffer == other else r for r in reads_of(changed[number]))
+                changed[number] = reading(changed[number], tuple(reads))
             for number in lifetimes.writers[other]:
                 changed[number] = FenceTask(tasks[number].site, tasks[number].serves, tasks[number].after)
     return tuple(changed)
@@ -59,10 +58,7 @@ def _recipe(
     for read, _ in regions:
         if read.buffer in lifetimes.writers and lifetimes.writers[read.buffer][-1] > movers[0]:
             return None
-    if len(parts) > MOST_PARTS or lifetimes.lost_within(buffer, movers[0], movers[-1]):
-        return None
-    disjoint = not any(overlap(one, other) for (one, _), (other, _) in itertools.combinations(parts, 2))
-    if not disjoint:
+    if lifetimes.lost_within(buffer, movers[0], movers[-1]):
         return None
     record = bundle.buffers[buffer]
     return record.tensor, record.block, tuple(sorted(parts, key=lambda part: (part[0].lower, part[0].upper)))
@@ -77,13 +73,3 @@ def _serves(lifetimes: Lifetimes, buffer: int, readers: Sequence[int]) -> bool:
     """Whether the buffer is complete before all of these, and still there for all of them."""
     complete = lifetimes.writers[buffer][-1]
     return complete < readers[0] and not lifetimes.lost_within(buffer, complete, readers[-1])
-
-
-def _reading(task: AnyTask, old: int, new: int) -> AnyTask:
-    def moved(region: Region) -> Region:
-        return Region(new, region.block) if region.buffer == old else region
-
-    if isinstance(task, TransferTask):
-        return msgspec.structs.replace(task, read=moved(task.read))
-    assert isinstance(task, KernelTask | AggregateTask | CopyTask)
-    return msgspec.structs.replace(task, reads=tuple(map(moved, task.reads)))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from runtime.bundle import AggregateTask, AnyTask, Block, Bundle, KernelTask, Region, TransferTask
-from runtime.executors.forwarding import reads_of, writes_of
+from runtime.executors.regions import reads_of, writes_of
 
 CHAINS_PER_WORKER = 2
 """So many chains of a worker's, that one of them need not wait for a slower one of another's."""

@@ -29,16 +29,14 @@ def build_map(
     input_blocks: Sequence[Block],
     output_blocks: Sequence[Block],
 ) -> Kernel:
-    reference = build_in_numpy(attributes, inputs, outputs, input_blocks, output_blocks)
     output = single(outputs)
-    if not {name_of(x.dtype) for x in (*inputs, output)} <= _KINDS or not native.worthwhile(output.size):
-        return reference
-    steps, views = parse_map(attributes, inputs, output)
-    names = tuple(dtype_name(array) for array in (*inputs, output))
-    run = prepared(steps, names, [*views, output])
-    if run is None:
-        return reference
-    return Kernel(lambda _: run, nanoseconds=(0.1 * len(inputs) + 0.1 + 0.05 * len(steps)) * output.size)
+    if {name_of(x.dtype) for x in (*inputs, output)} <= _KINDS and native.worthwhile(output.size):
+        steps, views = parse_map(attributes, inputs, output)
+        names = tuple(dtype_name(array) for array in (*inputs, output))
+        run = prepared(steps, names, [*views, output])
+        if run is not None:
+            return Kernel(lambda _: run, nanoseconds=(0.1 * len(inputs) + 0.1 + 0.05 * len(steps)) * output.size)
+    return build_in_numpy(attributes, inputs, outputs, input_blocks, output_blocks)
 
 
 def prepared(

@@ -20,7 +20,9 @@ from runtime.bundle import (
     Region,
     TransferTask,
 )
-from runtime.executors.forwarding import forward, reads_of, writes_of
+from runtime.executors import forwarding
+from runtime.executors.dependencies import dependencies
+from runtime.executors.regions import reads_of, writes_of
 
 MODELS = Path(__file__).parents[2] / "models"
 
@@ -53,6 +55,15 @@ def races(bundle, tasks):
         for i in range(j)
         if i not in before[j]
         and (touched[i][1] & touched[j][1] or touched[i][0] & touched[j][1] or touched[i][1] & touched[j][0])
+    ]
+
+
+def forward(bundle):
+    """With all that has to be waited for."""
+    tasks = forwarding.forward(bundle)
+    return [
+        msgspec.structs.replace(task, after=tuple(sorted({*task.after, *waits})))
+        for task, waits in zip(tasks, dependencies(bundle, tasks), strict=True)
     ]
 
 
@@ -127,7 +138,7 @@ def test_cases_one_by_one():
     tasks = forward(plan_of(apart, [make, send, use]))
     assert isinstance(tasks[1], FenceTask)
     assert tasks[2].reads == (whole(0),)
-    assert tasks[2].after == (1,)
+    assert tasks[2].after == (0, 1)
 
     reuse = kernel([], [whole(1)], [1])  # overwrites the source once it is sent
     tasks = forward(plan_of(shared, [make, send, use, reuse]))

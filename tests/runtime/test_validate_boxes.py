@@ -33,6 +33,7 @@ def test_set_operations(data, shape):
     assert boxes.size(a) == len(elements(a))
     assert boxes.inside(a, b) == (elements(a) <= elements(b))
     common = boxes.intersect(a, b)
+    assert boxes.overlap(a, b) == (common is not None)
     assert (elements(common) if common else set()) == elements(a) & elements(b)
     if common:
         rest = boxes.subtract(a, common)
@@ -43,6 +44,13 @@ def test_set_operations(data, shape):
 
 def tiles(outer, blocks):
     return boxes.tiling_fault(outer, blocks, boxes.Budget(1 << 20), "here") is None
+
+
+@given(data=st.data(), shape=SHAPES)
+def test_disjoint_blocks_have_no_element_twice(data, shape):
+    blocks = data.draw(st.lists(blocks_in(shape), max_size=6))
+    found = [element for block in blocks for element in elements(block)]
+    assert boxes.disjoint(blocks) == (len(found) == len(set(found)))
 
 
 @settings(max_examples=150)
