@@ -22,11 +22,8 @@ from typing import IO, Any
 import numpy as np
 
 from runtime.bundle import Tensor
-from runtime.draws import random_input
 from runtime.dtypes import Array, DType, name_of, storage
-from runtime.errors import ArrayFault, MissingFault
-
-__all__ = ["ArrayFile", "Header", "NpzFile", "random_input", "read_npy", "read_npz", "tensor_text"]
+from runtime.errors import ArrayFault, MissingFault, listed, printable
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
@@ -78,9 +75,9 @@ def read_npz(path: str | os.PathLike[str], wanted: Mapping[str, Tensor]) -> dict
         extra = [name for name in archive.members if name not in wanted]
         if extra:
             raise ArrayFault(
-                f"it holds {_listed(extra)}, which the plan does not ask for",
+                f"it holds {listed(extra)}, which the plan does not ask for",
                 where=archive.path,
-                hint=f"the plan asks for {_listed(list(wanted))}",
+                hint=f"the plan asks for {listed(list(wanted))}",
             )
         return {name: archive.read(name, wanted[name]) for name in archive.members}
 
@@ -187,7 +184,7 @@ class NpzFile:
         self.members: dict[str, zipfile.ZipInfo] = {}
         for entry in archive.infolist():
             name = entry.filename.removesuffix(".npy")
-            where = f"{path}: {_shown(entry.filename)}"
+            where = self._place(entry)
             if name == entry.filename:
                 raise ArrayFault("the archive's members should be arrays named NAME.npy", where=where)
             if name in self.members:
@@ -212,16 +209,21 @@ class NpzFile:
 
     def read(self, name: str, tensor: Tensor, rounded: bool = False) -> Array:
         """The member as the tensor's array; see `ArrayFile.read`."""
-        entry = self.members[name]
-        where = f"{self.path}: {_shown(entry.filename)}"
-        with _zip_faults(where), self._archive.open(entry) as stream:
-            return ArrayFile(stream, where, entry.file_size).read(tensor, rounded)
+        with self._opened(name) as file:
+            return file.read(tensor, rounded)
 
     def header(self, name: str) -> Header:
+        with self._opened(name) as file:
+            return file.header()
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[ArrayFile]:
         entry = self.members[name]
-        where = f"{self.path}: {_shown(entry.filename)}"
-        with _zip_faults(where), self._archive.open(entry) as stream:
-            return ArrayFile(stream, where, entry.file_size).header()
+        with _zip_faults(self._place(entry)), self._archive.open(entry) as stream:
+            yield ArrayFile(stream, self._place(entry), entry.file_size)
+
+    def _place(self, entry: zipfile.ZipInfo) -> str:
+        return f"{self.path}: {printable(entry.filename, 100)}"
 
 
 @contextmanager
@@ -235,14 +237,4 @@ def _zip_faults(where: str) -> Iterator[None]:
     ) as error:  # fmt: skip
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        raise ArrayFault(f"the archive is broken: {_shown(str(error))}", where=where) from None
-
-
-def _shown(text: str) -> str:
-    cut = text if len(text) <= 100 else text[:97] + "..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(f"'{_shown(name)}'" for name in names[:8])
-    return shown + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "nothing"
+        raise ArrayFault(f"the archive is broken: {printable(str(error), 100)}", where=where) from None

@@ -15,8 +15,7 @@ from typing import IO, cast
 
 import msgspec
 
-from runtime.checks import printable
-from runtime.errors import PlanFault
+from runtime.errors import PlanFault, printable
 from runtime.schema import (
     ITEMSIZE,
     SCHEMA_VERSION,

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from runtime import boxes
-from runtime.errors import PlanFault
+from runtime.errors import PlanFault, printable
 from runtime.schema import Block
 
 MAX_NAME = 1024  # characters
-
-
-def printable(text: str, most: int = 200) -> str:
-    """A text of unknown origin, cut to `most` characters, that no terminal takes for commands."""
-    cut = text if len(text) <= most else text[: most - 3] + "..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
 def require(condition: bool, where: str, message: str) -> None:

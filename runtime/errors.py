@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -50,3 +51,35 @@ class ValueFault(KernelFault):
     """A kernel met a value that no input may have: a token that the vocabulary lacks, a position outside of a cache."""
 
     code, exit_code = "value", 65
+
+
+def printable(text: str, most: int = 200) -> str:
+    """A text of unknown origin, cut to `most` characters, that no terminal takes for commands."""
+    cut = text if len(text) <= most else text[: most - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """`'a', 'b' and 3 more`: the first names of many."""
+    shown = ", ".join(f"'{printable(name, 100)}'" for name in names[:most]) or "nothing"
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def did_you_mean(name: str, names: Sequence[str]) -> str | None:
+    """A hint with the one of `names` that is most like `name`, or None where none is."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, names, 1)
+    return f"did you mean '{printable(close[0], 100)}'?" if close else None
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """A hint for a name that is not among `names`: the one that is most like it, else the first of all."""
+    return did_you_mean(name, names) or f"there are {listed(names)}"
+
+
+def raise_together(problems: Sequence[str], where: str | None = None, most: int = 20) -> None:
+    """Raises one ArrayFault with a line for each problem, if there is any."""
+    if problems:
+        more = [f"and {len(problems) - most} more"] if len(problems) > most else []
+        raise ArrayFault("\n    ".join([*problems[:most], *more]), where=where)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from runtime.bundle import Bundle, Tensor
-from runtime.errors import ArrayFault, MissingFault, PlanFault
+from runtime.errors import ArrayFault, MissingFault, PlanFault, listed, nearest, raise_together
 
 if TYPE_CHECKING:
     from runtime.dtypes import Array
@@ -120,7 +119,7 @@ class Session:
         problems = [problem for name, array in pairs if (problem := self._problem(name, array)) is not None]
         names = [name for name, _ in pairs]
         problems += [f"'{name}' is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
-        _raise_together(problems)
+        raise_together(problems)
         for name, array in pairs:
             self._place(name, array)
 
@@ -131,7 +130,7 @@ class Session:
             names = {tensor.name for tensor in weights}
             problems = [f"weight '{name}' is missing" for name in sorted(names - set(source))]
             problems += [f"there is no weight '{name}' in the plan" for name in source if name not in names]
-            _raise_together(problems)
+            raise_together(problems)
             self.load_all(source)
             return
         from runtime.weights import each_weight
@@ -145,9 +144,7 @@ class Session:
         Raises ArrayFault where something is not loaded, and KernelFault for the first task that fails.
         """
         if self.missing:
-            kinds = [f"{self._tensors[name].kind} '{name}'" for name in self.missing]
-            shown = ", ".join(kinds[:8]) + (f" and {len(kinds) - 8} more" if len(kinds) > 8 else "")
-            raise ArrayFault(f"nothing is loaded for {shown}")
+            raise ArrayFault(f"nothing is loaded for {listed(self.missing)}")
         records: list[Record] | None = [] if trace else None
         milliseconds = self._executor.execute(records)
         self._executed = True
@@ -164,7 +161,7 @@ class Session:
         from runtime.dtypes import storage
 
         if name not in self._outputs:
-            raise ArrayFault(f"the plan saves no '{name}'", hint=_suggestion(name, list(self._outputs)))
+            raise ArrayFault(f"the plan saves no '{name}'", hint=nearest(name, list(self._outputs)))
         if not self._executed:
             raise ArrayFault(f"'{name}' is not computed yet", hint="execute first")
         tensor = self._tensors[name]
@@ -180,7 +177,7 @@ class Session:
 
         tensor = self._tensors.get(name)
         if tensor is None or tensor.kind == "value":
-            return f"the plan has no input '{name}' ({_suggestion(name, self._wanted)})"
+            return f"the plan has no input '{name}' ({nearest(name, self._wanted)})"
         if not isinstance(array, np.ndarray | np.generic):
             return f"'{name}' is no numpy array but {type(array).__name__}"
         found = name_of(array.dtype.newbyteorder("=")) or str(array.dtype)
@@ -234,14 +231,3 @@ def _gpus_wanted(bundle: Bundle) -> bool:
 
 def _key(lower: Sequence[int], upper: Sequence[int]) -> Any:
     return (*(slice(lo, up) for lo, up in zip(lower, upper, strict=True)), ...)
-
-
-def _suggestion(name: str, names: Sequence[str]) -> str:
-    close = get_close_matches(name, names, 1)
-    return f"did you mean '{close[0]}'?" if close else f"it has {', '.join(map(repr, names[:8])) or 'none'}"
-
-
-def _raise_together(problems: Sequence[str]) -> None:
-    if problems:
-        shown = [*problems[:20], f"and {len(problems) - 20} more"] if len(problems) > 20 else list(problems)
-        raise ArrayFault("\n    ".join(shown))

@@ -11,13 +11,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from runtime.errors import ArrayFault
+from runtime.errors import ArrayFault, raise_together
 from runtime.safetensors import SafetensorsFile, unique_object
 
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 _MOST_INDEX_BYTES = 64 * 2**20
-_MOST_SHOWN = 10
 
 
 def open_folder(path: str) -> dict[str, SafetensorsFile]:
@@ -31,7 +30,7 @@ def open_folder(path: str) -> dict[str, SafetensorsFile]:
         return _all_files(path)
     opened = {file: SafetensorsFile(os.path.join(path, file)) for file in sorted(set(named.values()))}
     missing = [name for name, file in named.items() if name not in opened[file].entries]
-    _raise_listed([f"'{name[:100]}' is not in {named[name]}, where the index has it" for name in missing], path)
+    raise_together([f"'{name[:100]}' is not in {named[name]}, where the index has it" for name in missing], path)
     return {name: opened[file] for name, file in named.items()}
 
 
@@ -84,20 +83,13 @@ def _index(path: str, *, files_needed: bool = True) -> Mapping[str, str] | None:
         raise ArrayFault("it has no 'weight_map' that names the file of every tensor", where=place)
     files = {file if isinstance(file, str) else repr(file) for file in named.values()}
     strange = sorted(file for file in files if not _is_plain(file))
-    _raise_listed([f"{file[:100]!r} is no name of a {SUFFIX} file beside it" for file in strange], place)
+    raise_together([f"{file[:100]!r} is no name of a {SUFFIX} file beside it" for file in strange], place)
     if files_needed:
         absent = sorted(file for file in files if not os.path.isfile(os.path.join(path, file)))
-        _raise_listed([f"there is no file {file[:100]}, which the index names" for file in absent], place)
+        raise_together([f"there is no file {file[:100]}, which the index names" for file in absent], place)
     return named
 
 
 def _is_plain(file: str) -> bool:
     """Whether this is the name of a file in the folder itself; a path could lead anywhere."""
     return file.endswith(SUFFIX) and file.isprintable() and not set(file) & set("/\\:\0")
-
-
-def _raise_listed(problems: list[str], where: str) -> None:
-    if problems:
-        more = len(problems) - _MOST_SHOWN
-        shown = problems[:_MOST_SHOWN] + ([f"and {more} more"] if more > 0 else [])
-        raise ArrayFault("\n    ".join(shown), where=where)

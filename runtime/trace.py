@@ -19,16 +19,15 @@ from __future__ import annotations
 
 import heapq
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from runtime import boxes
 from runtime.bundle import (
     ITEMSIZE,
     AggregateTask,
     AnyTask,
-    Block,
     Bundle,
     CopyTask,
     FenceTask,
@@ -64,14 +63,6 @@ class Trace:
     runs: tuple[TaskRun, ...]
     completion_ms: float
     backend: str
-
-    def busy_ms(self) -> dict[int, float]:
-        """How long each worker ran tasks."""
-        totals: dict[int, float] = {}
-        for run in self.runs:
-            if run.worker is not None:
-                totals[run.worker] = totals.get(run.worker, 0.0) + run.end_ms - run.start_ms
-        return dict(sorted(totals.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +100,10 @@ def task_events(bundle: Bundle, runs: Iterable[TaskRun]) -> Iterator[Event]:
         args: dict[str, Argument] = {"task": run.task, "serves": task.serves}
         region = task.read if isinstance(task, TransferTask) else task.writes[0]
         tensor = bundle.tensors[bundle.buffers[region.buffer].tensor]
-        atom = f"{tensor.name}{_box(region.block)}"
+        atom = f"{tensor.name}{boxes.show(region.block)}"
         if isinstance(task, TransferTask):
             target = bundle.buffers[task.write.buffer].site
-            extents = (up - low for low, up in zip(region.block.lower, region.block.upper, strict=True))
-            args |= {"from": task.site, "to": target, "bytes": math.prod(extents) * ITEMSIZE[tensor.dtype]}
+            args |= {"from": task.site, "to": target, "bytes": boxes.size(region.block) * ITEMSIZE[tensor.dtype]}
             name = f"{atom} to {target}"
             yield Event(task.site, "out", name, start, end, args, kind, run.task)
             yield Event(target, "in", f"{atom} from {task.site}", start, end, args, kind, run.task)
@@ -194,10 +184,6 @@ def _lanes(events: Sequence[Event], numbers: Iterable[int]) -> list[list[int]]:
 
 def _nanoseconds(milliseconds: float) -> int:
     return round(milliseconds * 1e6)
-
-
-def _box(block: Block) -> str:
-    return "[" + ", ".join(f"{low}:{up}" for low, up in zip(block.lower, block.upper, strict=True)) + "]"
 
 
 def _named(kind: str, process: int, thread: int, name: str, position: int) -> list[Json]:

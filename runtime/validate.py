@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from runtime import boxes
 from runtime.checks import (
-    printable,
     require,
     require_block,
     require_count,
@@ -24,6 +23,7 @@ from runtime.checks import (
     require_tiling,
     require_unique,
 )
+from runtime.errors import printable
 from runtime.merges import require_merges
 from runtime.schema import ITEMSIZE, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
 from runtime.validate_tasks import validate_tasks

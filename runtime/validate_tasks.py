@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 
 from runtime import boxes
-from runtime.checks import printable, require, require_block, require_position, require_tiling, require_unique
-from runtime.errors import PlanFault
+from runtime.checks import require, require_block, require_position, require_tiling, require_unique
+from runtime.errors import PlanFault, printable
 from runtime.merges import groups, require_aggregation
 from runtime.schema import (
     ITEMSIZE,

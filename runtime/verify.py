@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from runtime import boxes
@@ -19,7 +18,6 @@ from runtime.errors import PlanFault
 from runtime.merges import Group, groups, projected
 from runtime.ordering import Ordering
 from runtime.schema import (
-    ITEMSIZE,
     AggregateTask,
     AnyTask,
     Block,
@@ -35,21 +33,7 @@ MAX_STEPS = 30_000_000
 """Pieces of contents and earlier accesses that may be looked at: some tens of seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What was proved, in numbers: tasks of each kind, saved outputs, and bytes that transfers move."""
-
-    tasks: int
-    kernels: int
-    transfers: int
-    aggregates: int
-    copies: int
-    fences: int
-    outputs: int
-    bytes_moved: int
-
-
-def prove(bundle: Bundle) -> Proof:
+def prove(bundle: Bundle) -> None:
     """Raises PlanFault, naming task, operation and region, at the first thing that does not hold."""
     validate(bundle)
     ordering = Ordering(bundle.tasks)
@@ -57,29 +41,13 @@ def prove(bundle: Bundle) -> Proof:
     contents = Contents(bundle, ordering, budget)
     complete = _complete(bundle)
     aggregating = groups(bundle)
-    counts: Counter[type[AnyTask]] = Counter()
-    moved = 0
     for position, task in enumerate(bundle.tasks):
         ordering.enter(position)
         _execute(bundle, position, task, contents, complete, aggregating, budget)
-        counts[type(task)] += 1
-        if isinstance(task, TransferTask):
-            tensor = bundle.tensors[bundle.buffers[task.read.buffer].tensor]
-            moved += boxes.size(task.read.block) * ITEMSIZE[tensor.dtype]
     for i, output in enumerate(bundle.outputs):
         for k, region in enumerate(output.regions):
             where = f"outputs[{i}].regions[{k}] ('{bundle.tensors[output.tensor].name}')"
             _require(contents.read(region, where), complete[output.tensor], where)
-    return Proof(
-        tasks=len(bundle.tasks),
-        kernels=counts[KernelTask],
-        transfers=counts[TransferTask],
-        aggregates=counts[AggregateTask],
-        copies=counts[CopyTask],
-        fences=counts[FenceTask],
-        outputs=len(bundle.outputs),
-        bytes_moved=moved,
-    )
 
 
 Complete = dict[int, int]

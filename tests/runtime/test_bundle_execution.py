@@ -10,7 +10,7 @@ from handmade_plans import random_plan, reference, two_site_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.bundle import HEADER, decode, encode, seal
+from runtime.bundle import HEADER, TransferTask, decode, encode, seal
 from runtime.errors import PlanFault, RuntimeFault
 from runtime.session import Session
 from runtime.verify import prove
@@ -95,9 +95,8 @@ def test_compiled_plans_are_proved(sites):
     compiled = compile_model(path.read_text(), str(path), CompileOptions(machine="host", devices=sites))
     plan = decode(encode(compiled.bundle))
     assert plan == compiled.bundle
-    proof = prove(plan)
-    assert proof.kernels == sum(len(operation.functions) for operation in plan.operations)
-    assert (proof.transfers == 0) == (sites == 1)
+    prove(plan)
+    assert any(isinstance(task, TransferTask) for task in plan.tasks) == (sites > 1)
 
 
 @pytest.mark.parametrize("file", ["a\x1bb.ein", "\udcff.ein", "two\nlines.ein"])

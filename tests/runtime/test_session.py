@@ -88,7 +88,7 @@ def test_all_problems_are_reported_together(bundle):
         session.load_all([("x", X), ("x", X), ("w", X), ("v", X)])
     for part in ("'x' is given twice", "weight 'w'", "no input 'v'"):
         assert part in caught.value.message
-    with pytest.raises(ArrayFault, match="nothing is loaded for input 'x', weight 'w'"):
+    with pytest.raises(ArrayFault, match="nothing is loaded for 'x', 'w'"):
         session.execute()
     with pytest.raises(ArrayFault, match=r"(?s)'w' is missing.*no weight 'u'"):
         session.load_weights({"u": W})
@@ -143,7 +143,7 @@ def test_scalars_and_unused_inputs():
 
 
 def test_traces_name_every_task_that_ran(bundle):
-    session = Session(bundle, executor=CpuExecutor(bundle, copies=True))
+    session = Session(bundle, executor=CpuExecutor(bundle, 3, copies=True))
     session.load_all({"x": X, "w": W})
     session.execute()
     assert session.trace is None
@@ -157,7 +157,7 @@ def test_traces_name_every_task_that_ran(bundle):
     assert {task_kind(bundle.tasks[run.task]) for run in spared.trace.runs} >= {"kernel", "aggregate"}
     for run in trace.runs:
         assert 0 <= run.start_ms <= run.end_ms <= milliseconds
-    assert set(trace.busy_ms()) <= {0, 1, 2, 3, 4, 5, 6, 7} or len(trace.busy_ms()) > 8
+        assert run.worker in range(3)
     document = json.loads(trace_json(task_events(bundle, trace.runs), "measured", "ffn"))
     drawn = [record for record in document["traceEvents"] if record["ph"] == "X"]
     assert {record["args"]["task"] for record in drawn} == {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trace_format import check_trace, names
 
 from runtime.bundle import TransferTask
-from runtime.trace import HOST, Event, TaskRun, Trace, task_events, task_kind, trace_json
+from runtime.trace import HOST, Event, TaskRun, task_events, task_kind, trace_json
 
 EVENTS = st.lists(
     st.builds(
@@ -96,8 +96,3 @@ def test_tasks_become_bars_named_by_tensor_and_block():
     assert sources == {
         f"measured {n}": task.site for n, task in enumerate(bundle.tasks) if isinstance(task, TransferTask)
     }
-
-
-def test_workers_are_busy_as_long_as_they_run():
-    trace = Trace((TaskRun(0, 0.0, 2.0, 1), TaskRun(1, 1.0, 1.5, 0), TaskRun(2, 2.0, 3.0, 1)), 3.0, "cpu")
-    assert trace.busy_ms() == {0: 0.5, 1: 3.0}

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 import pytest
-from handmade_plans import Planner, box, random_plan, reads_of, two_site_plan, volume, writes_of
+from handmade_plans import Planner, box, random_plan, reads_of, two_site_plan, writes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ from runtime.bundle import (
     TransferTask,
 )
 from runtime.errors import PlanFault
-from runtime.verify import Proof, prove
+from runtime.verify import prove
 
 PLAN = two_site_plan()
 
@@ -49,23 +49,16 @@ def fault_of(plan):
     return caught.value.render()
 
 
-def test_the_proof_counts_what_it_saw():
-    expected = Proof(
-        tasks=12, kernels=4, transfers=4, aggregates=2, copies=2, fences=0, outputs=1, bytes_moved=4 * 4 * 4
-    )
-    assert prove(PLAN) == expected
-    fenced = appended(PLAN, FenceTask(0, "y", (10, 11)))
-    assert prove(fenced).fences == 1
+def test_a_plan_of_all_kinds_of_tasks_is_proved():
+    plan = appended(PLAN, FenceTask(0, "y", (10, 11)))
+    assert {type(task) for task in plan.tasks} == {KernelTask, TransferTask, AggregateTask, CopyTask, FenceTask}
+    prove(plan)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 5), st.booleans())
 def test_random_plans_are_proved(seed, sites, operations, reuse):
-    plan = random_plan(seed, sites, operations, reuse)
-    proof = prove(plan)
-    moved = [task for task in plan.tasks if isinstance(task, TransferTask)]
-    assert proof.transfers == len(moved)
-    assert proof.bytes_moved == sum(4 * volume(task.read.block) for task in moved)
+    prove(random_plan(seed, sites, operations, reuse))
 
 
 # The oracle for races: the whole reachability relation, and all pairs of tasks.
@@ -307,7 +300,7 @@ def test_late_readers_need_not_be_waited_for_but_late_writers_must_wait():
     """A copy over a result that was saved: harmless when it puts the same there, and comes last."""
     copy = PLAN.tasks[9]
     assert "that tasks[9] uses" in fault_of(appended(PLAN, copy))
-    assert prove(appended(PLAN, msgspec.structs.replace(copy, after=(8, 9)))).copies == 3
+    prove(appended(PLAN, msgspec.structs.replace(copy, after=(8, 9))))
 
 
 def test_validation_comes_first():
@@ -318,7 +311,8 @@ def test_validation_comes_first():
 def test_functions_that_share_a_block_with_no_other_need_no_aggregation():
     for seed in range(30):
         plan = random_plan(seed, 1, 3)
-        assert prove(plan).aggregates == prove(plan).transfers == 0
+        assert not any(isinstance(task, AggregateTask | TransferTask) for task in plan.tasks)
+        prove(plan)
 
 
 # Size and time

@@ -12,6 +12,7 @@ from einc.cli.lazy import Command, examples
 from einc.cli.options import compile_options, gather, json_option
 from einc.cli.progress import phases
 from einc.errors import UsageError
+from runtime.errors import nearest
 
 if TYPE_CHECKING:
     from runtime.bundle import Bundle
@@ -108,13 +109,9 @@ def _trace(bundle: Bundle, ideal: bool) -> str:
 
 
 def _require_operator(bundle: Bundle, name: str) -> None:
-    import difflib
-
     names = [operation.name for operation in bundle.operations]
     if name not in names:
-        close = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean '{close[0]}'?" if close else f"its operators are {', '.join(names[:20])}"
-        raise UsageError(f"the plan has no operator '{name}'", hint=hint)
+        raise UsageError(f"the plan has no operator '{name}'", hint=nearest(name, names))
 
 
 def _text(

@@ -11,6 +11,7 @@ from einc.cli import output
 from einc.cli.lazy import Command, LazyGroup, examples
 from einc.cli.options import json_option
 from einc.errors import UsageError
+from runtime.errors import nearest
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -63,14 +64,11 @@ def list_command(as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")
 def copy_command(name: str, target: str | None, force: bool) -> None:
     """Copy a model or an exchange program to a file of yours, to read or to change."""
-    import difflib
     import os
 
     models = _models()
     if name not in models:
-        close = difflib.get_close_matches(name, models, 1)
-        hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(models)}"
-        raise UsageError(f"no model named '{name}' comes with einc", hint=hint)
+        raise UsageError(f"no model named '{name}' comes with einc", hint=nearest(name, list(models)))
     path = models[name].name if target is None else target
     if target is None and os.path.exists(path) and not force:
         raise UsageError("there is such a file already", where=path, hint="--force overwrites it")

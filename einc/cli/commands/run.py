@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -111,8 +112,7 @@ def run_command(
             given = _load(session, inputs, weights, keep=check)
             phase("running the plan")
             times, facts = _execute(session, repeat, traced=trace is not None)
-            results = {bundle.tensors[out.tensor].name: session.offload(bundle.tensors[out.tensor].name)
-                       for out in bundle.outputs}  # fmt: skip
+            results = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
         phase("writing the outputs")
         arrays.write_outputs(targets, results)
         if trace is not None and session.trace is not None:
@@ -173,15 +173,11 @@ def _compare(
     from einc.cli import comparison
     from einc.cli.arrays import read_expected
 
-    expected: dict[str, Array] = {}
-    if given is not None:
-        expected |= comparison.references(bundle, given)
-    found = comparison.compare(results, expected, comparison.tolerance_of(bundle)) if expected else None
-    if expect:
-        second = comparison.compare(results, read_expected(bundle, expect), comparison.tolerance_of(bundle))
-        found = second if found is None else found.worse(second)
-    assert found is not None
-    return found
+    wanted = [comparison.references(bundle, given)] if given is not None else []
+    wanted += [read_expected(bundle, expect)] if expect else []
+    tolerance = comparison.tolerance_of(bundle)
+    found = [comparison.compare(results, arrays, tolerance) for arrays in wanted]
+    return reduce(comparison.Comparison.worse, found)
 
 
 def _report(
@@ -194,13 +190,8 @@ def _report(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    shapes = {
-        bundle.tensors[out.tensor].name: {
-            "shape": list(bundle.tensors[out.tensor].shape),
-            "dtype": bundle.tensors[out.tensor].dtype,
-        }
-        for out in bundle.outputs
-    }
+    saved = [bundle.tensors[out.tensor] for out in bundle.outputs]
+    shapes = {tensor.name: {"shape": list(tensor.shape), "dtype": tensor.dtype} for tensor in saved}
     errors = {"max_abs_error": None, "max_rel_error": None} if comparison is None else comparison.json()
     document = {"backend": backend, "outputs": shapes, "ms": times, **errors, **facts}
     if comparison is not None and not comparison.holds:
