@@ -142,9 +142,7 @@ def _operation(
 
 
 def _attributes(attributes: Mapping[str, Attribute]) -> dict[str, b.Attribute]:
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in sorted(attributes.items())
-    }  # fmt: skip
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in sorted(attributes.items())}
 
 
 def _source(span: SourceSpan | None) -> str | None:

@@ -24,14 +24,12 @@ class Alternative:
 
 
 def alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
-    """All candidates of the node called `node`, the chosen one among them, cheapest whole plan first.
+    """All candidates of the plan's node called `node`, the chosen one among them, cheapest whole plan first.
 
-    Ties stand in lexicographic order of intervals. Raises KeyError where the plan has no such node.
+    Ties stand in lexicographic order of intervals. Raises KeyError where there is no such node.
     """
     choices = {choice.node: choice for choice in plan.choices}
-    here = next((one for one in plan.graph.nodes if one.name == node), None)
-    if here is None:
-        raise KeyError(node)
+    here = {one.name: one for one in plan.graph.nodes}[node]
     producers, readers = plan.graph.producers(), plan.graph.consumers()
     sizes = {tensor.name: tensor.desc.type.size for tensor in plan.graph.tensors}
     arriving: list[tuple[int, Tiling, int]] = []  # input position, its producer's tiling, size

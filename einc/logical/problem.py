@@ -72,7 +72,8 @@ def build_problem(graph: Graph, sites: int) -> Problem:
             if tensor in producers:
                 source, j = producers[tensor]
                 producer = position[source.name]
-                made, asked = numbers.of_output(options[producer], j), numbers.of_input(options[consumer], k)
+                made = numbers.of(options[producer], "output_tilings", j)
+                asked = numbers.of(options[consumer], "input_tilings", k)
                 edge = Edge(producer, consumer, source.operator.outputs[j].type.size, made, asked)
                 arriving[consumer].append(edge)
                 leaving[producer].append(edge)
@@ -89,16 +90,11 @@ class _TilingNumbers:
         # Keyed by the identity of the candidates, which the caller keeps alive: hashing them would visit every block.
         self._arrays: dict[tuple[int, str, int], Array] = {}
 
-    def of_input(self, options: tuple[Candidate, ...], k: int) -> Array:
-        key = (id(options), "input", k)
+    def of(self, options: tuple[Candidate, ...], side: str, position: int) -> Array:
+        """Per candidate the number of its tiling, where `side` is its field of tilings."""
+        key = (id(options), side, position)
         if key not in self._arrays:
-            self._arrays[key] = self._number([candidate.input_tilings[k] for candidate in options])
-        return self._arrays[key]
-
-    def of_output(self, options: tuple[Candidate, ...], j: int) -> Array:
-        key = (id(options), "output", j)
-        if key not in self._arrays:
-            self._arrays[key] = self._number([candidate.output_tilings[j] for candidate in options])
+            self._arrays[key] = self._number([getattr(candidate, side)[position] for candidate in options])
         return self._arrays[key]
 
     def _number(self, tilings: list[Tiling]) -> Array:

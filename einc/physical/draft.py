@@ -1,6 +1,6 @@
 """A device program under construction: buffers and tasks are appended, and positions never change.
 
-Buffers for inputs and weights are asked for block by block; `loads` tells at the end which of them are needed.
+Buffers for inputs and weights are asked for block by block; `merged_loads` tells which of them another contains.
 """
 
 from __future__ import annotations

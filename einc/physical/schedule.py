@@ -6,7 +6,7 @@ have to move, and sends every atom straight from where it is (paper, Section 5.4
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,28 +44,22 @@ class Scheduler(Protocol):
         """
 
 
-Body = Callable[[Program, Machine], Program]
-Placing = Callable[[Sequence[Inflow], int, int], tuple[int, ...]]
-
-
 class Naive:
     """Sites by the bytes moved, and the naive body; preambles that models repeat are planned once."""
 
-    def __init__(self, machine: Machine, sites: int, body: Body = naive_body, placing: Placing = place) -> None:
+    def __init__(self, machine: Machine, sites: int) -> None:
         self._machine = machine
         self._sites = sites
-        self._body = body
-        self._placing = placing
         self._known: dict[Program, tuple[Exchange, tuple[Firing, ...]]] = {}
 
     def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
-        sites = self._placing(inflows, functions, self._sites)
+        sites = place(inflows, functions, self._sites)
         needed = preamble(inflows, sites, self._sites)
         if needed is None:
             return Scheduled(sites)
         if needed.program not in self._known:
             self._check_paths(node, needed.program)
-            complete = self._body(needed.program, self._machine)
+            complete = naive_body(needed.program, self._machine)
             self._known[needed.program] = Exchange(complete), firing_order(complete)
         return Scheduled(sites, needed, *self._known[needed.program])
 

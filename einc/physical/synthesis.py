@@ -84,6 +84,13 @@ class Found:
     bound_by: str | None
     packed_ms: float = math.inf
 
+    def exchange(
+        self, program: Program, completion_ms: float, splits: tuple[tuple[str, int], ...] = (), *, naive: bool = False
+    ) -> Exchange:
+        """An exchange by a program, with what is known of all programs for it."""
+        bounds = (self.naive_ms, self.bound_ms, self.bound_free_ms, self.bound_by)
+        return Exchange(program, naive, completion_ms, *bounds, splits)
+
 
 class Synthesizer:
     """A scheduler; `naive` is the one that it starts from, which knows what it has planned."""
@@ -123,15 +130,7 @@ class Synthesizer:
             scheduled = self._complete(inflows, opened, form, placement, found)
             if scheduled is not None:
                 return scheduled
-        figures = replace(
-            naive.exchange,
-            completion_ms=found.naive_ms,
-            naive_ms=found.naive_ms,
-            bound_ms=found.bound_ms,
-            bound_free_ms=found.bound_free_ms,
-            bound_by=found.bound_by,
-        )
-        return replace(naive, exchange=figures)
+        return replace(naive, exchange=found.exchange(naive.exchange.program, found.naive_ms, naive=True))
 
     def _complete(
         self, inflows: Sequence[Inflow], opened: Preamble, form: Canonical, placement: tuple[int, ...], found: Found
@@ -147,16 +146,7 @@ class Synthesizer:
         if key not in self._written:
             program = replace(cut.program, actions=renamed_actions(found.actions, names.__getitem__))
             completion = simulate(program, self._machine).completion_ms
-            exchange = Exchange(
-                program,
-                naive=False,
-                completion_ms=completion,
-                naive_ms=found.naive_ms,
-                bound_ms=found.bound_ms,
-                bound_free_ms=found.bound_free_ms,
-                bound_by=found.bound_by,
-                splits=tuple(sorted(splits.items())),
-            )
+            exchange = found.exchange(program, completion, tuple(sorted(splits.items())))
             self._written[key] = exchange, firing_order(program)
         exchange, firings = self._written[key]
         assert exchange.completion_ms is not None

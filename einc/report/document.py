@@ -5,7 +5,7 @@ The fields are a contract with scripts (`docs/cli.md`); a field whose part does 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from einc.core.intervals import Intervals
@@ -15,7 +15,7 @@ from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.report.restore import restore_plan
-from einc.report.timing import homecoming, plan_machine, region_bytes, time_plan
+from einc.report.timing import Label, labels, plan_machine, region_bytes, time_plan
 from einc.report.weights import weights
 from runtime.bundle import Block, Bundle, Exchange, Operation, TransferTask
 
@@ -24,7 +24,8 @@ Document = dict[str, Any]
 
 def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, only: str | None = None) -> Document:
     """The whole document; `only` leaves out all operators but one, `ideal` the machine's latencies."""
-    clock = _Clock(bundle, ideal)
+    machine = plan_machine(bundle)
+    clock = _Clock(machine.ideal() if ideal else machine, machine)
     moves = _moves(bundle)
     timing = time_plan(bundle, clock.machine)
     try:
@@ -35,7 +36,7 @@ def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, onl
     for operation in bundle.operations:
         if only is None or operation.name == only:
             document = _operation(bundle, operation, clock)
-            document["moves"] = moves.operators.get(operation.name, _NOTHING)
+            document["moves"] = moves.get((operation.name, False), _NOTHING)
             document["time"] = timing.operator(operation.name)
             document["next_best"] = None if plan is None else _next_best(plan, operation.name)
             if all_specs:
@@ -57,7 +58,7 @@ def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, onl
                 "name": bundle.tensors[output.tensor].name,
                 "blocks": [_block(region.block) for region in output.regions],
                 "sites": [bundle.buffers[region.buffer].site for region in output.regions],
-                "moves": moves.outputs.get(bundle.tensors[output.tensor].name, _NOTHING),
+                "moves": moves.get((bundle.tensors[output.tensor].name, True), _NOTHING),
                 "exchange": clock.exchange(output.exchange),
                 "time": timing.output(bundle.tensors[output.tensor].name),
             }
@@ -141,33 +142,27 @@ def _intervals(node: Node, intervals: Intervals) -> Document:
     return {index.name: [list(interval) for interval in chosen] for index, chosen in indices}
 
 
-@dataclass(frozen=True, slots=True)
-class _Moves:
+def _moves(bundle: Bundle) -> Mapping[Label, Document]:
     """How many transfers serve every operator and every output, and the bytes that they move."""
-
-    operators: dict[str, Document]
-    outputs: dict[str, Document]
-
-
-def _moves(bundle: Bundle) -> _Moves:
-    moves = _Moves({}, {})
-    home = homecoming(bundle)
+    moves: dict[Label, Document] = {}
+    label = labels(bundle)
     for task in bundle.tasks:
         if isinstance(task, TransferTask):
-            table = moves.outputs if home(task) else moves.operators
-            row = table.setdefault(task.serves, {"transfers": 0, "bytes": 0})
+            row = moves.setdefault(label(task), {"transfers": 0, "bytes": 0})
             row["transfers"] += 1
             row["bytes"] += region_bytes(bundle, task.read)
     return moves
 
 
 class _Clock:
-    """Times exchange programs on the bundle's machine; equal programs, as repeated blocks have them, once."""
+    """Times exchange programs on a machine; equal programs, as repeated blocks have them, once.
 
-    def __init__(self, bundle: Bundle, ideal: bool) -> None:
-        self._bundle = bundle
-        self._ideal = ideal
-        self._machine: Machine | None = None
+    `planned` is the machine that the plan was made for: `machine`, or the same with latencies.
+    """
+
+    def __init__(self, machine: Machine, planned: Machine) -> None:
+        self.machine = machine
+        self._planned = planned
         self._known: dict[tuple[str, bool], Document] = {}
 
     def exchange(self, exchange: Exchange | None) -> Document | None:
@@ -189,10 +184,9 @@ class _Clock:
         machine = self.machine
         completion, naive = exchange.completion_ms, exchange.naive_ms
         bound_ms, bound_by, free_ms = exchange.bound_ms, exchange.bound_by, exchange.bound_free_ms
-        latency = plan_machine(self._bundle).transfer_latency_us / 1e3 if self._ideal else 0.0
-        without_latencies = self._ideal and plan_machine(self._bundle) != machine
-        if free_ms is not None:
-            free_ms = max(0.0, free_ms - latency)  # bounds have the latency of one transfer at most
+        without_latencies = self._planned != machine
+        if free_ms is not None:  # bounds have the latency of one transfer at most
+            free_ms = max(0.0, free_ms - (self._planned.transfer_latency_us - machine.transfer_latency_us) / 1e3)
         if completion is None or naive is None or bound_ms is None or without_latencies:
             program = resolve(parse(exchange.program, "exchange program"), machine)
             if completion is None or naive is None or without_latencies:
@@ -210,10 +204,3 @@ class _Clock:
             "bound_by": bound_by,
             "splits": dict(exchange.splits),
         }
-
-    @property
-    def machine(self) -> Machine:
-        """The machine of the plan's sites; without latencies where they are to be left out."""
-        if self._machine is None:
-            self._machine = plan_machine(self._bundle, ideal=self._ideal)
-        return self._machine

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einc.errors import counted
+from einc.machines.picture import ranges
 from einc.report import timetable
 from einc.report.grid import picture
 from einc.report.layout import columns, size
@@ -47,11 +48,9 @@ def detail(document: Document, strong: Emphasis = str) -> str:
     (operation,) = document["ops"]
     lines = [strong(_heading(document)), "", *_section([operation], document["devices"], strong, whole=True), ""]
     for spec in operation["specs"]:
-        reads = ", ".join(
-            f"{name}{_box(block)}" for name, block in zip(operation["inputs"], spec["inputs"], strict=True)
-        )
-        writes = ", ".join(
-            f"{name}{_box(block)}" for name, block in zip(operation["outputs"], spec["outputs"], strict=True)
+        reads, writes = (
+            ", ".join(f"{name}{_box(block)}" for name, block in zip(operation[side], spec[side], strict=True))
+            for side in ("inputs", "outputs")
         )
         lines.append(f"  site {spec['site']}: {reads} -> {writes}")
     for candidate in operation.get("candidates") or ():
@@ -70,13 +69,12 @@ def comparison(document: Document, other: Document, names: tuple[str, str], stro
     first, second = names
     lines = [strong(f"A = {first}: {_heading(document)}"), strong(f"B = {second}: {_heading(other)}"), ""]
     rows = [["", "A", "B", "B - A"]]
-    totals: list[tuple[str, int, int]] = [("total cost", document["total_cost"], other["total_cost"])]
-    for part in ("repartition", "join", "aggregation"):
-        totals.append((part, _sum(document, part), _sum(other, part)))
-    totals.append(("bytes moved", _bytes_moved(document), _bytes_moved(other)))
-    totals.append(
-        ("most bytes on a site", max(document["memory_bytes"], default=0), max(other["memory_bytes"], default=0))
-    )
+    totals = [
+        ("total cost", document["total_cost"], other["total_cost"]),
+        *((part, _sum(document, part), _sum(other, part)) for part in ("repartition", "join", "aggregation")),
+        ("bytes moved", _bytes_moved(document), _bytes_moved(other)),
+        ("most bytes on a site", max(document["memory_bytes"]), max(other["memory_bytes"])),
+    ]
     rows += [[name, f"{a:,}", f"{b:,}", f"{b - a:+,}"] for name, a, b in totals]
     a_ms, b_ms = document["predicted_ms"], other["predicted_ms"]
     if a_ms is not None and b_ms is not None:
@@ -184,7 +182,7 @@ def _section(group: Sequence[Document], sites: int, strong: Emphasis, whole: boo
     used = len(operation["specs"])
     idle = operation["idle_sites"]
     if idle:
-        lines.append(f"  {used} of {sites} sites work; idle: {_ranges(idle)}")
+        lines.append(f"  {used} of {sites} sites work; idle: {ranges(idle)}")
     cost = operation["cost"]
     together = f"  combined by {operation['aggregate']}" if cost["aggregation"] else ""
     lines.append(
@@ -198,16 +196,19 @@ def _section(group: Sequence[Document], sites: int, strong: Emphasis, whole: boo
 
 
 def _movement(operation: Document) -> str:
-    moves, exchange = operation["moves"], operation["exchange"]
-    text = "moves nothing between sites"
-    if moves["transfers"]:
-        text = f"moves {size(moves['bytes'])} in {moves['transfers']} transfers"
+    exchange = operation["exchange"]
+    text = _moved(operation) if operation["moves"]["transfers"] else "moves nothing between sites"
     if exchange is not None:
         text += f", {exchange['completion_ms']:.3f} ms"
         if exchange["naive_ms"] != exchange["completion_ms"]:
             text += f" (naive {exchange['naive_ms']:.3f} ms)"
         text += f"\n  no program takes less than {exchange['bound_ms']:.3f} ms: {_short(exchange['bound_by'], 70)}"
     return text
+
+
+def _moved(part: Document) -> str:
+    moves = part["moves"]
+    return f"moves {size(moves['bytes'])} in {moves['transfers']} transfers" if moves["transfers"] else "moves nothing"
 
 
 def _alternative(operation: Document) -> str:
@@ -225,12 +226,8 @@ def _alternative(operation: Document) -> str:
 def _outputs(document: Document, strong: Emphasis) -> list[str]:
     lines = [strong("outputs")]
     for output in document["outputs"]:
-        places = ", ".join(_ranges(sorted(set(output["sites"]))).split(", "))
-        moved = output["moves"]
-        how = (
-            f"moves {size(moved['bytes'])} in {moved['transfers']} transfers" if moved["transfers"] else "moves nothing"
-        )
-        lines.append(f"  {output['name']}: {len(output['blocks'])} blocks at sites {places}; {how}")
+        places = ranges(set(output["sites"]))
+        lines.append(f"  {output['name']}: {len(output['blocks'])} blocks at sites {places}; {_moved(output)}")
     return lines
 
 
@@ -285,14 +282,3 @@ def _box(block: list[list[int]]) -> str:
 
 def _short(text: str, most: int = 28) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """`0-3, 6`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

@@ -50,13 +50,12 @@ def time_rows(document: Document, groups: Sequence[Sequence[Document]]) -> list[
             rows.append((f"output {output['name']}", times))
     rows.sort(key=lambda row: (-row[1][-1], -sum(row[1][:3])))
     predicted = document["predicted_ms"] or 1.0
+    shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
+    if rest:
+        shown.append((f"{len(rest)} more", [sum(column) for column in zip(*(times for _, times in rest), strict=True)]))
     table = [["time in ms", "compute", "combine", "waiting", "exchange", "critical", ""]]
-    for name, times in rows[:MOST_ROWS]:
+    for name, times in shown:
         table.append([name, *(f"{time:.3f}" if time else "-" for time in times), f"{times[-1] / predicted:.0%}"])
-    if len(rows) > MOST_ROWS:
-        rest = [sum(column) for column in zip(*(times for _, times in rows[MOST_ROWS:]), strict=True)]
-        name = f"{len(rows) - MOST_ROWS} more"
-        table.append([name, *(f"{time:.3f}" if time else "-" for time in rest), f"{rest[-1] / predicted:.0%}"])
     table.append(["idle at the end", "-", "-", f"{document['time']['tail_ms']:.3f}", "-", "-", ""])
     return table
 

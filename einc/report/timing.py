@@ -54,12 +54,11 @@ class Timing:
         }
 
 
-def plan_machine(bundle: Bundle, *, ideal: bool = False) -> Machine:
-    """The machine of a plan's sites; `ideal` leaves its latencies out."""
+def plan_machine(bundle: Bundle) -> Machine:
+    """The machine of a plan's sites."""
     from einc.machines.load import parse_machine
 
-    machine = parse_machine(bundle.machine_file, connected=False)
-    return machine.ideal() if ideal else machine
+    return parse_machine(bundle.machine_file, connected=False)
 
 
 def time_plan(bundle: Bundle, machine: Machine) -> Timing:
@@ -74,13 +73,12 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
     except TooLarge:
         known = bundle.predicted_ms if machine == plan_machine(bundle) else None
         return Timing(known, None, None)
-    home = homecoming(bundle)
-    labels = [(task.serves, home(task)) for task in bundle.tasks]
-    return Timing(times.predicted_ms, times, spending(works, labels, times, machine))
+    served = list(map(labels(bundle), bundle.tasks))
+    return Timing(times.predicted_ms, times, spending(works, served, times, machine))
 
 
-def homecoming(bundle: Bundle) -> Callable[[AnyTask], bool]:
-    """Tells of a task whether it brings an output home.
+def labels(bundle: Bundle) -> Callable[[AnyTask], Label]:
+    """Tells of a task what it serves, and whether it brings an output home.
 
     An operator bears the name of its first output. It never reads what it makes: a task that serves it and moves or
     combines that brings an output home, with what aggregates together with it.
@@ -88,13 +86,13 @@ def homecoming(bundle: Bundle) -> Callable[[AnyTask], bool]:
     makers = {t: operation.name for operation in bundle.operations for t in operation.outputs}
     saved = {bundle.tensors[output.tensor].name: makers.get(output.tensor) for output in bundle.outputs}
 
-    def home(task: AnyTask) -> bool:
+    def label(task: AnyTask) -> Label:
         if isinstance(task, KernelTask | FenceTask) or task.serves not in saved:
-            return False
+            return task.serves, False
         region = task.read if isinstance(task, TransferTask) else task.writes[0]
-        return saved[task.serves] == makers.get(bundle.buffers[region.buffer].tensor)
+        return task.serves, saved[task.serves] == makers.get(bundle.buffers[region.buffer].tensor)
 
-    return home
+    return label
 
 
 def _works(bundle: Bundle) -> Iterator[Work]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +13,15 @@ from racing import races
 
 from einc.core.tensor import TensorType
 from einc.errors import MachineError
-from einc.exprog.program import Action, Program
+from einc.exprog.checker import firing_order
+from einc.exprog.program import Action
 from einc.graph.graph import Graph
 from einc.machines.model import Machine, Resource
+from einc.physical.atoms import Inflow
 from einc.physical.build import build
-from einc.physical.program import BufferRole, DeviceProgram, TaskKind
-from einc.physical.schedule import Naive
+from einc.physical.preamble import preamble
+from einc.physical.program import BufferRole, DeviceProgram, Exchange, TaskKind
+from einc.physical.schedule import Scheduled
 from einc.physical.verify import verify
 
 
@@ -185,16 +189,23 @@ def test_an_aggregate_at_a_relay_serves_later_consumers() -> None:
     product, rows = formula("ij jk -> ik:sum", i=7, j=6, k=5), formula("ik -> ik:sum", i=7, k=5)
     graph = graph_of([("c", product, ("a", "b")), ("y", rows, ("c",)), ("z", rows, ("c",))], ["y", "z"])
 
-    def relayed(program: Program, machine: Machine) -> Program:
-        """All parts meet at site 2, and the sum goes on from there."""
-        (wanted,) = {requirement.aggregate for requirement in program.requirements}
-        parts = [h for h in program.holdings if len(h.aggregate) == 1]
-        actions = [Action(h.aggregate, s, (2,)) for h in parts for s in h.sites if s != 2]
-        return replace(program, actions=(*actions, Action(wanted, 2, (0,))))
-
     places = iter([(0, 1, 2), (0,), (0,), (2,), (2,)])  # of c, y, the output y, z, the output z
-    scheduler = Naive(switch(3), 3, relayed, lambda inflows, functions, sites: next(places))
-    program = build(plan_of(graph, 3, {"c": (1, 3, 1), "y": (1, 1), "z": (1, 1)}), switch(3), scheduler)
+
+    class Relayed:
+        """All parts meet at site 2, and the sum goes on from there."""
+
+        def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+            sites = next(places)
+            needed = preamble(inflows, sites, 3)
+            if needed is None:
+                return Scheduled(sites)
+            (wanted,) = {requirement.aggregate for requirement in needed.program.requirements}
+            parts = [h for h in needed.program.holdings if len(h.aggregate) == 1]
+            actions = [Action(h.aggregate, s, (2,)) for h in parts for s in h.sites if s != 2]
+            program = replace(needed.program, actions=(*actions, Action(wanted, 2, (0,))))
+            return Scheduled(sites, needed, Exchange(program), firing_order(program))
+
+    program = build(plan_of(graph, 3, {"c": (1, 3, 1), "y": (1, 1), "z": (1, 1)}), switch(3), Relayed())
     verify(program)
     assert kinds(program) == {"kernel": 5, "transfer": 3, "aggregate": 1}
     assert program.exchanges[2] is None

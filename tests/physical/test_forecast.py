@@ -66,7 +66,7 @@ def test_a_plan_without_latencies_is_predicted_without_them() -> None:
     assert ideal.predicted_ms is not None
     assert real.predicted_ms is not None
     assert ideal.predicted_ms < real.predicted_ms
-    assert time_plan(real, plan_machine(real, ideal=True)).predicted_ms == ideal.predicted_ms
+    assert time_plan(real, plan_machine(real).ideal()).predicted_ms == ideal.predicted_ms
 
 
 def test_a_matrix_product_by_hand() -> None:

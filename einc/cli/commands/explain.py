@@ -100,7 +100,8 @@ def _trace(bundle: Bundle, ideal: bool) -> str:
     from runtime.errors import PlanFault
     from runtime.trace import TaskRun, task_events, trace_json
 
-    times = time_plan(bundle, plan_machine(bundle, ideal=ideal)).times
+    machine = plan_machine(bundle)
+    times = time_plan(bundle, machine.ideal() if ideal else machine).times
     if times is None:
         raise PlanFault("the plan has too many transfers at once to be timed")
     spans = zip(times.starts, times.ends, strict=True)
