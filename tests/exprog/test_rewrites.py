@@ -6,6 +6,7 @@ import pytest
 from exprog_oracle import CUBE_MESH, SWAP, machines_and_programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from theorem_one import delete, guarded, insert, path_between
 
 from einc.errors import ProgramError
 from einc.exprog.checker import check, closure
@@ -14,7 +15,7 @@ from einc.exprog.program import Action
 from einc.exprog.resolve import read_program
 from einc.exprog.simulator import simulate
 from einc.exprog.synthesis.local import improve
-from einc.exprog.synthesis.rewrites import REWRITES, delete, guarded, insert, path_between
+from einc.exprog.synthesis.rewrites import REWRITES
 from einc.machines.load import load_machine
 
 MESH = load_machine("dgx-v100").ideal()

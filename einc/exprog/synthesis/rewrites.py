@@ -1,7 +1,6 @@
 """The paper's rewrites of program bodies (paper, Section 5.4): each proposes bodies, and validity decides.
 
-`insert` and `delete` reach every valid program from every other (Theorem 1); the others are the moves of the local
-search. A rewrite that removes an action also removes the waits for it.
+They are the moves of the local search. A rewrite that removes an action also removes the waits for it.
 """
 
 from __future__ import annotations
@@ -10,31 +9,11 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from einc.exprog.checker import check, closure, plain
+from einc.exprog.checker import closure, plain
 from einc.exprog.program import Action, Aggregate, Program
-from einc.exprog.state import State
 from einc.machines.model import Machine
 
 Body = tuple[Action, ...]
-
-
-def insert(program: Program, action: Action) -> Program | None:
-    """The program with one action more; None where the action would never be enabled."""
-    grown = _with(program, (), (action,))
-    state = State([(action.aggregate, action.source)])
-    for aggregate, site in closure(program):
-        state.add(aggregate, site)
-    return grown if state.is_ready((action.aggregate, action.source)) else None
-
-
-def delete(program: Program, action: Action, machine: Machine | None = None) -> Program | None:
-    """The program without an action; None where it would not be valid."""
-    return guarded(_with(program, (action,), ()), machine)
-
-
-def guarded(program: Program, machine: Machine | None = None) -> Program | None:
-    """The program if it is valid."""
-    return program if check(program, machine).valid else None
 
 
 def fission(program: Program, machine: Machine) -> Iterator[Program]:
@@ -131,44 +110,6 @@ REWRITES: dict[str, Callable[[Program, Machine], Iterator[Program]]] = {
 }
 
 
-def path_between(one: Program, other: Program) -> Iterator[Program]:
-    """Theorem 1: all programs on the way from one to another for the same preamble, both valid and without waits.
-
-    First every action that is missing is inserted, in an order in which they fire; then those too many are deleted, the
-    latest first. Every program on the way is valid.
-    """
-    now = one
-    for action in _fired(other):
-        if action not in now.actions:
-            now = _must(insert(now, action))
-            yield now
-    for action in reversed(_fired(one)):
-        if action not in other.actions:
-            now = _must(delete(now, action))
-            yield now
-
-
-def _fired(program: Program) -> list[Action]:
-    """The actions in an order in which each is enabled by those before it."""
-    state = State((action.aggregate, action.source) for action in program.actions)
-    for holding in program.holdings:
-        for site in holding.sites:
-            state.add(holding.aggregate, site)
-    order: list[Action] = []
-    waiting = list(program.actions)
-    while waiting:
-        later = [action for action in waiting if not state.is_ready((action.aggregate, action.source))]
-        ready = [action for action in waiting if action not in later]
-        if not ready:
-            break
-        for action in ready:
-            for site in (action.source, *action.destinations):
-                state.add(action.aggregate, site)
-        order += ready
-        waiting = later
-    return order
-
-
 def _with(program: Program, without: Collection[Action], more: Iterable[Action]) -> Program:
     """The program without some actions and with others; waits for actions that are gone go too."""
     body = dict.fromkeys([*(action for action in program.actions if action not in without), *more])
@@ -193,8 +134,3 @@ def _less(action: Action, site: int) -> Body:
 
 def _strictly_in(part: Aggregate, whole: Aggregate) -> bool:
     return len(part) < len(whole) and set(part) <= set(whole)
-
-
-def _must(program: Program | None) -> Program:
-    assert program is not None, "Theorem 1"
-    return program
