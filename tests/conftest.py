@@ -1,4 +1,4 @@
-"""What all tests share: the flag that rewrites golden files."""
+"""What all tests share: the flag that rewrites golden files, and that no test is timed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("einc", deadline=None)
+settings.load_profile("einc")
 # The suite is the same on every machine: also where there are GPUs, which `make gpu-check` is for.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # And from a script's background, where interrupts are ignored, by whatever is started as well.

@@ -30,7 +30,7 @@ from einc.machines.model import Machine
 
 GB = 10**9
 ALL = tuple(range(8))
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 
 def preamble(holdings, requirements, gpus=None):
@@ -158,7 +158,7 @@ def test_what_can_never_be_met_has_no_bound(text):
 # Soundness.
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(machines_and_programs(), st.booleans())
 def test_no_valid_program_is_faster(case, ideal):
     machine, program = case
@@ -346,7 +346,7 @@ def test_demands_of_a_membership_are_those_of_its_sites(case, data):
     assert found.signature() == expected.signature()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(["dgx-v100", "dgx-h100"]), st.data())
 def test_flow_is_the_optimal_fractional_multicast(preset, data):
     """Against the textbook program with a flow per target, in units of GB and ms."""
@@ -429,7 +429,7 @@ def test_open_partitions_take_the_least_of_all_memberships(preset):
     assert verify(certificate, program, machine)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_the_search_for_memberships_equals_trying_them_all(data):
     machine = load_machine("dgx-v100").ideal().restrict((0, 1, 4, 6))

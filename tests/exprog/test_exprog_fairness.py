@@ -31,7 +31,7 @@ def solve(machine, pairs):
     return [rates[routes[pair]] for pair in pairs]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(loads())
 def test_rates_equal_an_exact_progressive_filling(load):
     machine, pairs = load
@@ -39,7 +39,7 @@ def test_rates_equal_an_exact_progressive_filling(load):
     assert solve(machine, pairs) == pytest.approx([float(rate) for rate in exact.values()], rel=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(loads())
 def test_every_flow_has_a_bottleneck(load):
     """A feasible allocation is max-min fair iff each flow crosses a full resource on which no flow is faster."""
@@ -56,7 +56,7 @@ def test_every_flow_has_a_bottleneck(load):
     assert sharp == set(range(len(pairs)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(loads())
 def test_the_least_rate_is_the_greatest_possible(load):
     machine, pairs = load

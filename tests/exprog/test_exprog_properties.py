@@ -13,7 +13,7 @@ from einc.exprog.printer import print_program
 from einc.exprog.resolve import read_program
 from einc.exprog.simulator import simulate
 
-few = settings(max_examples=80, deadline=None)
+few = settings(max_examples=80)
 
 
 def as_sets(copies):

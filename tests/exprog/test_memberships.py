@@ -70,7 +70,7 @@ def received(program):
     return total
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(preambles())
 def test_memberships_against_brute_force(program):
     sites = tuple(range(5))
@@ -97,14 +97,14 @@ def check_the_placement(program, sites):
     assert placed.partitions != program.partitions or not any(one.members is None for one in program.partitions)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(preambles(4, 4))
 def test_the_placement_is_the_best_of_all(program):
     check_the_placement(program, 4)
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(preambles())
 def test_the_placement_is_the_best_of_all_among_five_sites(program):
     check_the_placement(program, 5)

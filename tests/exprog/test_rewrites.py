@@ -70,7 +70,7 @@ def test_guards_refuse_what_somebody_needs(name, text):
     assert refused
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(machines_and_programs(waits=False), st.data())
 def test_rewrites_keep_validity(case, data):
     machine, program = case
@@ -89,7 +89,7 @@ def test_rewrites_keep_validity(case, data):
             simulate(kept, machine)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(machines_and_programs(), st.data())
 def test_what_passes_the_guard_runs_with_its_waits_too(case, data):
     machine, program = case
@@ -99,7 +99,7 @@ def test_what_passes_the_guard_runs_with_its_waits_too(case, data):
             simulate(candidate, machine)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(machines_and_programs(waits=False))
 def test_insertions_and_deletions_reach_every_program(case):
     machine, program = case
@@ -114,7 +114,7 @@ def test_insertions_and_deletions_reach_every_program(case):
         assert set((steps[-1] if steps else one).actions) == set(other.actions)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(machines_and_programs(waits=False), st.data())
 def test_they_reach_any_program_from_any_other(case, data):
     machine, program = case

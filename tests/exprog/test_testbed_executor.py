@@ -38,7 +38,7 @@ def test_the_papers_programs(executor, text):
         assert tuple(sorted(run.arrivals)) == action.destinations
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=machines_and_programs())
 def test_random_programs_run_to_their_end_in_an_order_that_respects_waits(executor, case):
     _, program = case

@@ -181,13 +181,13 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_mixture_of_tokens_is_read_or_refused(text: str) -> None:
     read_or_refuse(HEAD + text)
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_model_with_random_damage_is_read_or_refused(data: st.DataObject) -> None:
     text = VALID
     for _ in range(data.draw(st.integers(1, 3))):

@@ -45,7 +45,7 @@ def toys(draw):
 
 
 @given(toys(), st.integers(1, 72))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_equals_an_independent_enumeration(operator, sites):
     found, expected = candidates(operator, sites), specs(operator, sites)
     assert [one.intervals for one in found] == [request for request, _ in expected]

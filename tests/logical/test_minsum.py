@@ -40,21 +40,21 @@ def brute(costs, links):
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_first_of_the_best(seed):
     costs, links = random_model(random.Random(seed), np.int64)
     assert minimize(costs, links) == brute(costs, links)[1]
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_numbers_beyond_64_bits(seed):
     costs, links = random_model(random.Random(seed), object, scale=10**30 + 7)
     assert minimize(costs, links) == brute(costs, links)[1]
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_dominance_keeps_the_answer(seed):
     costs, links = random_model(random.Random(seed), np.int64)
     kept = surviving_values(costs, links)
@@ -105,7 +105,7 @@ def _step(link, x, y):
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_narrow_order_counts_the_tables(seed):
     rng = random.Random(seed)
     count = rng.randint(1, 9)

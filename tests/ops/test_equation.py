@@ -66,7 +66,7 @@ def brute_force(operator: Equation, arrays: list[np.ndarray]) -> np.ndarray:
     return made
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(equations(), st.integers(0, 2**32 - 1))
 def test_random_equations_mean_what_they_say_whole_and_in_parts(operator: Equation, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -2,7 +2,7 @@
 within the bounds that hold for any schedule."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from predict_cases import graphs, machines, pair, switch
 from predict_oracle import oracle
@@ -100,7 +100,6 @@ def test_a_way_that_is_not_there_is_an_error():
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_the_oracle_agrees(data):
     machine = data.draw(machines())
     works = data.draw(graphs(len(machine.sites)))
@@ -112,7 +111,6 @@ def test_the_oracle_agrees(data):
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_no_schedule_beats_the_bounds(data):
     machine = data.draw(machines())
     works = data.draw(graphs(len(machine.sites)))

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from predict_cases import graphs, machines, pair
 
@@ -48,7 +48,6 @@ def test_a_link_that_is_not_used_in_full_is_busy_for_longer():
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_sums(data):
     machine = data.draw(machines())
     works = data.draw(graphs(len(machine.sites)))
@@ -70,7 +69,6 @@ def test_sums(data):
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_the_chain_leads_from_the_beginning_to_the_end(data):
     machine = data.draw(machines())
     works = data.draw(graphs(len(machine.sites)))

@@ -55,7 +55,7 @@ def test_a_plan_survives_the_wire():
     assert encode(decode(DATA)) == DATA
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), sites=st.integers(1, 7), operations=st.integers(1, 4), reuse=st.booleans())
 def test_random_plans_survive_the_wire_and_both_writers_agree(seed, sites, operations, reuse):
     plan = random_plan(seed, sites, operations, reuse)
@@ -64,7 +64,7 @@ def test_random_plans_survive_the_wire_and_both_writers_agree(seed, sites, opera
     assert msgspec.msgpack.Encoder(order="deterministic").encode(plan) == payload_of(data)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.dictionaries(
         st.text(max_size=5),
@@ -154,7 +154,7 @@ def test_all_flipped_bits_under_a_right_checksum_do_no_harm():
     assert flip_payload(start=0, step=1) > 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_rewritten_bytes_under_a_right_checksum_do_no_harm(data):
     payload = bytearray(payload_of(DATA))
@@ -164,7 +164,7 @@ def test_rewritten_bytes_under_a_right_checksum_do_no_harm(data):
     harmless(seal(bytes(payload)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_no_plan(data):
     fault_of(data)

@@ -26,7 +26,7 @@ def arrays_for(plan, seed=0):
     return {tensor.name: rng.standard_normal(tensor.shape).astype(np.float32) for tensor in loaded}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 4), st.booleans())
 def test_proved_plans_compute_what_their_operations_say(seed, sites, operations, reuse):
     plan = decode(encode(random_plan(seed, sites, operations, reuse)))
@@ -76,7 +76,7 @@ def test_no_damaged_plan_does_harm_when_it_runs():
     assert flip_and_run(start=0, step=1) > 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**9))
 def test_rewritten_plans_do_no_harm_when_they_run(seed):
     rng = random.Random(seed)

@@ -64,7 +64,7 @@ def library(q, k, v, how):
     return o, lse
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data())
 def test_what_a_library_is_told_means_the_same(data):
     q_lens = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))

@@ -228,7 +228,7 @@ def test_operands_without_a_contiguous_axis_are_copied_first():
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_any_pair_of_dense_operands(data):
     names = data.draw(st.lists(st.sampled_from("ijklbhu"), min_size=2, max_size=6, unique=True))

@@ -38,7 +38,7 @@ def layouts(draw):
     return sides
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(layouts(), min_size=FEWEST, max_size=9), st.sampled_from(["f4", "f2", "?", "i8", BF16]), st.integers(0))
 def test_every_piece_arrives_and_nothing_else_changes(pieces, dtype, seed):
     rng = np.random.default_rng(seed)

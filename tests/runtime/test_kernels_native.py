@@ -130,7 +130,7 @@ def test_rounding_is_to_nearest_and_ties_to_even(dtype, always):
 
 
 @needs_llvm
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 5),
     st.integers(1, 70),

@@ -260,7 +260,7 @@ def test_a_lie_is_found_on_the_wire_too(path, lie, where, message):
         decode(encode(changed(PLAN, parse(path), lie)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 4), st.booleans())
 def test_random_plans_are_valid(seed, sites, operations, reuse):
     validate(random_plan(seed, sites, operations, reuse))
@@ -283,7 +283,7 @@ def leaves(value, path=()):
             yield from leaves(getattr(value, field), (*path, field))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_any_number_may_lie(data):
     """Whatever numbers a plan holds, it is valid or refused; nothing else is raised, and nothing takes long."""

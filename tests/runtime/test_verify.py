@@ -55,7 +55,7 @@ def test_a_plan_of_all_kinds_of_tasks_is_proved():
     prove(plan)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 5), st.booleans())
 def test_random_plans_are_proved(seed, sites, operations, reuse):
     prove(random_plan(seed, sites, operations, reuse))
@@ -120,7 +120,7 @@ def without_dependency(plan, rng):
     return with_task(plan, position, after=tuple(sorted(kept)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 4), st.booleans())
 def test_races_are_found_exactly_where_there_are_any(seed, sites, operations, reuse):
     plan = random_plan(seed, sites, operations, reuse)
@@ -147,7 +147,7 @@ def test_both_kinds_of_cut_occur():
     assert outcomes == {True, False}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 4), st.booleans())
 def test_no_order_of_tasks_makes_a_proved_plan_wrong(seed, sites, operations, reuse):
     """Any order that keeps to the dependencies, on real numbers at real addresses, one element at a time."""

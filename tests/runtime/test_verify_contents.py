@@ -140,7 +140,7 @@ def check(seed, outcomes):
         contents.write(write, [(write.block, task + 1)], "here", task)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 10**9))
 def test_contents_follow_the_model(seed):
     check(seed, dict.fromkeys(["read", "write", "read refused", "write refused"], 0))
