@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from runtime.bundle import ITEMSIZE, Block
 from runtime.kernels import gpu_plans
+from runtime.kernels.base import Invocation
 from runtime.kernels.gpu_base import GpuArray
 from runtime.kernels.triton_source import layout
 from runtime.strides import strides_of
@@ -20,38 +21,31 @@ def array(dtype, *shape, at=0, strides=None):
 
 
 @dataclass(frozen=True)
-class Invocation:
+class Case:
     kernel: str
     attributes: dict
     inputs: tuple
     outputs: tuple
 
-    def arguments(self, shift=0):
+    def invocation(self, shift=0):
         def moved(items):
             return [replace(x, pointer=x.pointer + shift * (x.itemsize if shift == 1 else 1)) for x in items]
 
         def blocks(items):
             return [Block((0,) * len(x.shape), x.shape) for x in items]
 
-        return (
-            self.kernel,
-            self.attributes,
-            moved(self.inputs),
-            moved(self.outputs),
-            blocks(self.inputs),
-            blocks(self.outputs),
-        )
+        operands = moved(self.inputs), moved(self.outputs), blocks(self.inputs), blocks(self.outputs)
+        return Invocation(self.kernel, self.attributes, *operands)
 
     def plan(self, shift=0):
-        name, attributes, inputs, outputs, *blocks = self.arguments(shift)
-        return gpu_plans.plan_kernel(
-            name, attributes, [layout(x) for x in inputs], [layout(x) for x in outputs], *blocks
-        )
+        invocation = self.invocation(shift)
+        views = ([layout(x) for x in arrays] for arrays in (invocation.inputs, invocation.outputs))
+        return gpu_plans.plan_kernel(invocation.on(*views))
 
 
 def made(kernel, attributes, inputs, *outputs):
     numbered = [replace(x, pointer=BASE + n * (1 << 30)) for n, x in enumerate((*inputs, *outputs))]
-    return Invocation(kernel, attributes, tuple(numbered[: len(inputs)]), tuple(numbered[len(inputs) :]))
+    return Case(kernel, attributes, tuple(numbered[: len(inputs)]), tuple(numbered[len(inputs) :]))
 
 
 def attention(q_lens, k_lens, **changes):
@@ -105,7 +99,7 @@ INVOCATIONS = {
          array("i64", 64)],
         array("f32", 6, 64, 48), array("f32", 6, 64)),
 }  # fmt: skip
-"""Case -> invocation."""
+"""Cases by their names."""
 
 
 def copies(count, *members):

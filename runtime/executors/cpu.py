@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, FenceTask, KernelTask, Region, TransferTask
@@ -29,14 +30,12 @@ from runtime.executors.schedule import TaskGraph
 from runtime.executors.splitting import SMALLEST_NS, parts_wanted, split
 from runtime.executors.sums import add_up
 from runtime.kernels import native
-from runtime.kernels.base import Kernel, Run
+from runtime.kernels.base import Invocation, Kernel, Run
 from runtime.kernels.native_contract import build_added_contract
 from runtime.kernels.native_moves import moves
 from runtime.kernels.pieces import runner
-from runtime.kernels.registry import prepare, prepare_merge
+from runtime.kernels.registry import prepare, prepare_aggregate, prepare_merge
 from runtime.merges import groups
-
-_STEPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 class CpuExecutor:
@@ -146,10 +145,9 @@ class CpuExecutor:
         return run_task
 
     def _can_add(self, task: KernelTask, target: Region) -> bool:
-        operation, views = self.bundle.operations[task.operation], self._arenas.views
-        if operation.kernel != "contract":
+        if self.bundle.operations[task.operation].kernel != "contract":
             return False
-        return build_added_contract(operation.kernel_attributes, views(task.reads), views([target])) is not None
+        return build_added_contract(self._invocation(msgspec.structs.replace(task, writes=(target,)))) is not None
 
     def _prepared(self, number: int, task: AnyTask, alike: int) -> Kernel:
         try:
@@ -164,18 +162,10 @@ class CpuExecutor:
     def _kernel(self, task: AnyTask) -> Kernel:
         views = self._arenas.views
         if isinstance(task, KernelTask):
-            operation = self.bundle.operations[task.operation]
-            return prepare(
-                operation.kernel,
-                operation.kernel_attributes,
-                views(task.reads),
-                views(task.writes),
-                [region.block for region in task.reads],
-                [region.block for region in task.writes],
-            )
+            return prepare(self._invocation(task))
         if isinstance(task, AggregateTask):
             if len(task.writes) == 1:
-                return _aggregate(task.aggregation, views(task.reads), self._arenas.view(task.writes[0]))
+                return prepare_aggregate(task.aggregation, views(task.reads), self._arenas.view(task.writes[0]))
             group = self._groups[self.bundle.buffers[task.writes[0].buffer].tensor]
             return prepare_merge(task.aggregation, views(task.reads), views(task.writes), group.dims)
         if isinstance(task, TransferTask):
@@ -183,16 +173,21 @@ class CpuExecutor:
         assert isinstance(task, CopyTask)
         return _moves(views(task.reads), views(task.writes))
 
+    def _invocation(self, task: KernelTask) -> Invocation[Array]:
+        operation, views = self.bundle.operations[task.operation], self._arenas.views
+        blocks = ([region.block for region in regions] for regions in (task.reads, task.writes))
+        return Invocation(operation.kernel, operation.kernel_attributes, views(task.reads), views(task.writes), *blocks)
+
     def _adding(self, task: AnyTask) -> Kernel:
         """A product that adds to its result; by a detour where its operands turn out not to be laid out for it."""
         assert isinstance(task, KernelTask)
-        operation, views = self.bundle.operations[task.operation], self._arenas.views
-        attributes, reads, target = operation.kernel_attributes, views(task.reads), self._arenas.view(task.writes[0])
-        kernel = build_added_contract(attributes, reads, [target])
+        invocation = self._invocation(task)
+        kernel = build_added_contract(invocation)
         if kernel is not None:
             return kernel
+        target = invocation.output
         product = np.empty_like(target)
-        kernel = prepare(operation.kernel, attributes, reads, [product])
+        kernel = prepare(invocation.on(invocation.inputs, [product]))
 
         def bind(memory: Array) -> Run:
             return runner([(kernel.bind(memory), []), (np.add, [target, product, target])])
@@ -209,19 +204,6 @@ class CpuExecutor:
             f"the {kernel} at site {task.site} failed: {_told(error.cause)}",
             where=f"task {self._numbers[error.task]} ({task_kind(task)} for {task.serves})",
         )
-
-
-def _aggregate(aggregation: str, reads: Sequence[Array], write: Array) -> Kernel:
-    """A chain of additions (or the like) over the regions in their order, rounded once at the end."""
-    step = _STEPS[aggregation]
-    program = [f"t{k} = {step} {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(reads) - 1)]
-    dims = " ".join(f"i{axis}" for axis in range(write.ndim))
-    return prepare(
-        "map",
-        {"program": "; ".join(program) or "t0 = copy x0", "indices": f"{', '.join([dims] * len(reads))} -> {dims}"},
-        reads,
-        [write],
-    )
 
 
 def _moves(reads: Sequence[Array], writes: Sequence[Array]) -> Kernel:

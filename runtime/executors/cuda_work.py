@@ -11,7 +11,8 @@ from runtime.executors.base import task_kind
 from runtime.executors.cuda_driver import Driver
 from runtime.executors.cuda_memory import DeviceMemory
 from runtime.executors.cuda_steps import Part, Work
-from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Invocation, Kernels, Launch, Target
+from runtime.kernels.base import Invocation
+from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target
 from runtime.kernels.pitched import count_rows, rows_of
 from runtime.merges import Group, groups
 from runtime.strides import strides_of
@@ -62,7 +63,7 @@ class Workshop:
         assert isinstance(other, KernelTask)
         return self.kernels.with_epilogue(self._invocation(one), self._invocation(other), place, self._target(one.site))
 
-    def _invocation(self, task: KernelTask) -> Invocation:
+    def _invocation(self, task: KernelTask) -> Invocation[GpuArray]:
         operation = self.bundle.operations[task.operation]
         blocks = operation.functions[task.function]
         reads, writes = self.memory.views(task.reads), self.memory.views(task.writes)
@@ -71,9 +72,7 @@ class Workshop:
     def _prepared(self, task: AnyTask, work: Work) -> GpuKernel:
         views = self.memory.views
         if isinstance(task, KernelTask):
-            own = self._invocation(task)
-            operands = own.inputs, own.outputs, own.input_blocks, own.output_blocks
-            return self.kernels.kernel(own.name, own.attributes, *operands, self._target(task.site))
+            return self.kernels.kernel(self._invocation(task), self._target(task.site))
         if isinstance(task, AggregateTask):
             reads, writes, target = views(task.reads), views(task.writes), self._target(task.site)
             if len(writes) == 1:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from runtime.bundle import Attribute, Block
+from runtime.bundle import Block
 from runtime.dtypes import Array, DType, compute, storage
 from runtime.errors import PlanFault
-from runtime.kernels.base import attribute, dtype_name
+from runtime.kernels.base import Invocation, dtype_name
 
 _T = TypeVar("_T")
-_NAMES = ("causal", "scale", "q_lens", "k_lens", "window", "extras")
 _EXTRAS = ("mask", "positions")
 
 
@@ -97,15 +96,12 @@ class Signature:
         return total
 
 
-def parse(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Signature:
+def parse(invocation: Invocation[Array]) -> Signature:
     """Raises PlanFault for what is no attention."""
-    extras = _list(attributes, "extras", str)
+    invocation.allow("causal", "scale", "q_lens", "k_lens", "window", "extras")
+    inputs, outputs = invocation.inputs, invocation.outputs
+    input_blocks, output_blocks = invocation.input_blocks, invocation.output_blocks
+    extras = _list(invocation, "extras", str)
     if len(set(extras)) < len(extras) or not set(extras) <= set(_EXTRAS) or len(inputs) != 3 + len(extras):
         raise PlanFault("attention has the inputs q, k, v and its extras, which are of mask and positions")
     if len(outputs) != 2 or len(input_blocks) != len(inputs) or len(output_blocks) != 2:
@@ -135,18 +131,13 @@ def parse(
     if k.shape[0] == 0 or q.shape[0] % k.shape[0] != 0:
         raise PlanFault(f"attention has {q.shape[0]} query heads for {k.shape[0]} heads of keys, expected a multiple")
     first_query, first_key = _corners(q, k, extras, input_blocks, output_blocks)
-    q_lens, k_lens = _list(attributes, "q_lens", int), _list(attributes, "k_lens", int)
+    q_lens, k_lens = _list(invocation, "q_lens", int), _list(invocation, "k_lens", int)
     if len(q_lens) != len(k_lens) or min((*q_lens, *k_lens), default=0) < 1:
         raise PlanFault("attention has as many q_lens as k_lens, all positive")
     if sum(q_lens) < first_query + q.shape[1] or sum(k_lens) < first_key + k.shape[1]:
         raise PlanFault("attention has blocks beyond the end of its sequences")
-    causal, window, scale = (
-        attribute(attributes, _NAMES, name, kind)
-        for name, kind in (("causal", bool), ("window", int), ("scale", float))
-    )
-    assert isinstance(causal, bool)
-    assert isinstance(window, int)
-    assert isinstance(scale, float)
+    causal, window = invocation.attribute("causal", bool), invocation.attribute("window", int)
+    scale = invocation.attribute("scale", float)
     if not 0 <= window < 1 << 62 or not math.isfinite(scale):
         raise PlanFault("attention has a window of at least 0 and a finite scale")
     return Signature(
@@ -174,9 +165,8 @@ def _corners(
     return corner_q[1], corner_k[1]
 
 
-def _list(attributes: Mapping[str, Attribute], name: str, kind: type[_T]) -> list[_T]:
-    values = attribute(attributes, _NAMES, name, list)
-    assert isinstance(values, list)
+def _list(invocation: Invocation[Array], name: str, kind: type[_T]) -> list[_T]:
+    values = invocation.attribute(name, list)
     found: list[_T] = [value for value in values if type(value) is kind]
     if len(found) < len(values):
         raise PlanFault(f"the kernel attribute '{name}' should hold {kind.__name__} only")

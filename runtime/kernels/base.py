@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 Run = Callable[[], None]
+
+View = TypeVar("View")
+Other = TypeVar("Other")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +42,68 @@ class Kernel:
     packs: tuple[Pack, ...] = ()
 
 
-class Builder(Protocol):
-    """Prepares one invocation. Views are the regions themselves; blocks are their bounds in tensor coordinates."""
+@dataclass(frozen=True, slots=True)
+class Invocation(Generic[View]):
+    """A kernel as an operation names it, on regions of memory; blocks are their bounds in tensor coordinates.
 
-    def __call__(
-        self,
-        attributes: Mapping[str, Attribute],
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        input_blocks: Sequence[Block],
-        output_blocks: Sequence[Block],
-    ) -> Kernel: ...
-
-
-class MergeBuilder(Protocol):
-    """Prepares one aggregation of tuples: `copies` and `target` have one view per member.
-
-    `dims` says which dimension of the first member each dimension of each member is. The views of the first copy may
-    be those of the target.
+    What it is asked for raises PlanFault where it has something else.
     """
 
-    def __call__(
-        self, copies: Sequence[Sequence[Array]], target: Sequence[Array], dims: Sequence[Sequence[int]]
-    ) -> Kernel: ...
+    name: str
+    attributes: Mapping[str, Attribute]
+    inputs: Sequence[View]
+    outputs: Sequence[View]
+    input_blocks: Sequence[Block] = ()
+    output_blocks: Sequence[Block] = ()
+
+    def on(self, inputs: Sequence[Other], outputs: Sequence[Other]) -> Invocation[Other]:
+        """The same kernel on other memory."""
+        return Invocation(self.name, self.attributes, inputs, outputs, self.input_blocks, self.output_blocks)
+
+    def operands(self, count: int) -> Sequence[View]:
+        """The inputs, so many."""
+        if len(self.inputs) != count:
+            raise PlanFault(f"{self.name} has {count} input{'s' * (count > 1)}, found {len(self.inputs)}")
+        return self.inputs
+
+    @property
+    def input(self) -> View:
+        """The only one."""
+        return self.operands(1)[0]
+
+    @property
+    def output(self) -> View:
+        """The only one."""
+        if len(self.outputs) != 1:
+            raise PlanFault(f"{self.name} has 1 output, found {len(self.outputs)}")
+        return self.outputs[0]
+
+    def allow(self, *names: str) -> None:
+        """Refuses attributes of other names."""
+        unknown = sorted(set(self.attributes) - set(names))
+        if unknown:
+            raise PlanFault(f"unknown kernel attribute '{unknown[0]}'; expected {', '.join(names) or 'none'}")
+
+    def attribute(self, name: str, kind: type[Value]) -> Value:
+        """One that has to be there, of this type."""
+        if name not in self.attributes:
+            raise PlanFault(f"the kernel attribute '{name}' is missing")
+        value = self.attributes[name]
+        if type(value) is not kind:
+            raise PlanFault(f"the kernel attribute '{name}' should be {kind.__name__}, found {type(value).__name__}")
+        return value
+
+    def integers(self, name: str) -> list[int]:
+        """One that is a list of positive integers, not empty."""
+        values = self.attribute(name, list)
+        found = [value for value in values if type(value) is int and value > 0]
+        if not found or len(found) < len(values) or sum(found) >= 1 << 62:
+            raise PlanFault(f"the kernel attribute '{name}' should be a list of positive integers")
+        return found
+
+
+Builder = Callable[[Invocation[Array]], Kernel]
+"""Prepares one invocation."""
 
 
 class ScratchPlan:
@@ -104,49 +147,3 @@ def dtype_name(array: Array) -> str:
     if name is None:
         raise PlanFault(f"no kernel works on elements of type {array.dtype}")
     return name
-
-
-def attribute(attributes: Mapping[str, Attribute], allowed: Sequence[str], name: str, kind: type) -> Attribute:
-    """One required attribute; unknown names beside it, a missing one, or one of another type are the plan's fault."""
-    unknown = sorted(set(attributes) - set(allowed))
-    if unknown:
-        raise PlanFault(f"unknown kernel attribute '{unknown[0]}'; expected {', '.join(allowed) or 'none'}")
-    if name not in attributes:
-        raise PlanFault(f"the kernel attribute '{name}' is missing")
-    value = attributes[name]
-    if type(value) is not kind:
-        raise PlanFault(f"the kernel attribute '{name}' should be {kind.__name__}, found {type(value).__name__}")
-    return value
-
-
-def text(attributes: Mapping[str, Attribute], allowed: Sequence[str], name: str) -> str:
-    value = attribute(attributes, allowed, name, str)
-    assert isinstance(value, str)
-    return value
-
-
-def factor(attributes: Mapping[str, Attribute], allowed: Sequence[str]) -> float:
-    """The attribute `scale`, a number that a result is multiplied by; 1 where it is not given."""
-    if "scale" not in attributes:
-        return 1.0
-    value = attribute(attributes, allowed, "scale", float)
-    assert isinstance(value, float)
-    if not math.isfinite(value):
-        raise PlanFault(f"the kernel attribute 'scale' is {value}")
-    return value
-
-
-def single(arrays: Sequence[Array]) -> Array:
-    if len(arrays) != 1:
-        raise PlanFault(f"a kernel with one input or output is given {len(arrays)}")
-    return arrays[0]
-
-
-def integers(attributes: Mapping[str, Attribute], allowed: Sequence[str], name: str) -> list[int]:
-    """One required attribute: a list of positive integers, not empty."""
-    values = attribute(attributes, allowed, name, list)
-    assert isinstance(values, list)
-    found = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
-    if not found or len(found) < len(values) or sum(found) >= 1 << 62:
-        raise PlanFault(f"the kernel attribute '{name}' should be a list of positive integers")
-    return found

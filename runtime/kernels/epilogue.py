@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from runtime.kernels import indices, program
-from runtime.kernels.base import text
+from runtime.kernels.base import Invocation
 from runtime.kernels.gemm import Gemm
 from runtime.kernels.gemm_contract import plan_contract
-from runtime.kernels.gpu_base import GpuArray, Invocation
+from runtime.kernels.gpu_base import GpuArray
 from runtime.kernels.program import Input
 from runtime.kernels.program import Step as Earlier
 from runtime.kernels.triton_source import SCRATCH, Plan, layout
@@ -54,11 +54,12 @@ def understood(source: str, arity: int, place: int) -> Epilogue | None:
     return Epilogue(place, tuple(added), activation)
 
 
-def planned_with_epilogue(first: Invocation, then: Invocation, place: int) -> Plan | None:
+def planned_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray], place: int) -> Plan | None:
     """A plan of products alone (and of copies before them) for a contraction and a map of its result, its operand at
     `place`. None for what no product can do, also where the map's result has bytes of what the products read, which
     end before it begins in a plan. Raises PlanFault for what is no contraction or no map."""
-    source, equation = (text(then.attributes, ("program", "indices"), name) for name in ("program", "indices"))
+    then.allow("program", "indices")
+    source, equation = (then.attribute(name, str) for name in ("program", "indices"))
     epilogue, names = understood(source, len(then.inputs), place), indices.parse(equation)
     (result,), (output,), kind = first.outputs, then.outputs, then.outputs[0].dtype
     if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in KINDS:
@@ -67,9 +68,7 @@ def planned_with_epilogue(first: Invocation, then: Invocation, place: int) -> Pl
         return None
     if names.inputs[place] != names.output or result.shape != output.shape or not output.compact:
         return None
-    plan = plan_contract(
-        first.attributes, [layout(x) for x in first.inputs], [layout(output)], first.input_blocks, first.output_blocks
-    )
+    plan = plan_contract(first.on([layout(x) for x in first.inputs], [layout(output)]))
     products = [step for step in plan.steps if isinstance(step, Gemm) and step.c < SCRATCH]
     if not products or plan.steps[-len(products) :] != tuple(products) or any(p.result != kind for p in products):
         return None

@@ -16,14 +16,13 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.kernels import attention_libraries
 from runtime.kernels.attention_libraries import Attend, Library, Packed, flaw, passed_over
 from runtime.kernels.attention_signature import Signature, parse
-from runtime.kernels.base import dtype_name
+from runtime.kernels.base import Invocation, address, dtype_name
 from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Launch, Target
-from runtime.kernels.triton_source import ALIGNMENT, address, layout
+from runtime.kernels.triton_source import ALIGNMENT, layout
 
 WIDEST = 256
 """Elements of a head."""
@@ -101,20 +100,12 @@ class Libraries:
             if not _works(device):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
 
-    def prepared(
-        self,
-        attributes: Mapping[str, Attribute],
-        inputs: Sequence[GpuArray],
-        outputs: Sequence[GpuArray],
-        input_blocks: Sequence[Block],
-        output_blocks: Sequence[Block],
-        target: Target,
-    ) -> GpuKernel | None:
+    def prepared(self, invocation: Invocation[GpuArray], target: Target) -> GpuKernel | None:
         """A kernel by the first library that fits and is right on this device, or None. Raises PlanFault."""
         if self._there == []:
             return None
-        views, results = [layout(x) for x in inputs], [layout(x) for x in outputs]
-        how = packed(parse(attributes, views, results, input_blocks, output_blocks))
+        inputs, outputs = invocation.inputs, invocation.outputs
+        how = packed(parse(invocation.on([layout(x) for x in inputs], [layout(x) for x in outputs])))
         if how is None:
             return None
         if self._there is None:

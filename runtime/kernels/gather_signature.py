@@ -1,18 +1,16 @@
-"""Invocations of the kernels that move rows (`embedding`, `append`, `concat`): attributes, arrays and blocks held
-against each other, and what follows of where rows are."""
+"""Invocations of the kernels that move elements (`embedding`, `append`, `concat`, `regroup`): attributes, arrays and
+blocks held against each other, and what follows of where rows are."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import PlanFault
-from runtime.kernels.base import attribute, integers, single
+from runtime.kernels.base import Invocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +24,15 @@ class Embedding:
     lower: int
 
     @staticmethod
-    def parse(
-        attributes: Mapping[str, Attribute],
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        input_blocks: Sequence[Block],
-    ) -> Embedding:
-        if len(inputs) != 2:
-            raise PlanFault(f"embedding has two inputs, found {len(inputs)}")
-        (ids, table), target = inputs, single(outputs)
-        vocabulary = attribute(attributes, ("vocabulary",), "vocabulary", int)
-        assert isinstance(vocabulary, int)
+    def parse(invocation: Invocation[Array]) -> Embedding:
+        invocation.allow("vocabulary")
+        (ids, table), target = invocation.operands(2), invocation.output
+        vocabulary = invocation.attribute("vocabulary", int)
         if ids.dtype.kind != "i" or table.ndim != 2 or table.dtype != target.dtype or table.dtype == np.bool_:
             raise PlanFault(f"embedding of {ids.dtype}{ids.shape} in {table.dtype}{table.shape} as {target.dtype}")
         if target.shape != (*ids.shape, table.shape[1]):
             raise PlanFault(f"embedding of shape {ids.shape} in {table.shape} into {target.shape}")
-        lower, upper = input_blocks[1].lower[0], input_blocks[1].upper[0]
+        lower, upper = invocation.input_blocks[1].lower[0], invocation.input_blocks[1].upper[0]
         if upper - lower != len(table) or upper > vocabulary:
             raise PlanFault(f"embedding with {len(table)} rows, {lower} to {upper} of {vocabulary}")
         return Embedding(ids, table, target, vocabulary, lower)
@@ -63,26 +54,18 @@ class Append:
     origins: Array
 
     @staticmethod
-    def parse(
-        attributes: Mapping[str, Attribute],
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        input_blocks: Sequence[Block],
-        output_blocks: Sequence[Block],
-    ) -> Append:
-        if len(inputs) != 3:
-            raise PlanFault(f"append has three inputs, found {len(inputs)}")
-        (cache, new, positions), target = inputs, single(outputs)
-        allowed = ("cache_lens", "new_lens")
-        cache_lens, new_lens = (np.array(integers(attributes, allowed, name), np.int64) for name in allowed)
+    def parse(invocation: Invocation[Array]) -> Append:
+        invocation.allow("cache_lens", "new_lens")
+        (cache, new, positions), target = invocation.operands(3), invocation.output
+        cache_lens, new_lens = (np.array(invocation.integers(n), np.int64) for n in ("cache_lens", "new_lens"))
         if cache.shape != target.shape or cache.dtype != target.dtype or new.dtype != target.dtype or cache.ndim != 3:
             raise PlanFault(f"append to {cache.dtype}{cache.shape} as {target.dtype}{target.shape}")
         if new.ndim != 3 or new.shape[::2] != cache.shape[::2] or positions.shape != new.shape[1:2]:
             raise PlanFault(f"append of {new.shape} at {positions.shape} positions to {cache.shape}")
         if positions.dtype.kind != "i" or len(cache_lens) != len(new_lens):
             raise PlanFault("append takes integer positions, and as many sequences of new rows as of the cache")
-        low, up = output_blocks[0].lower[1], output_blocks[0].upper[1]
-        first, last = input_blocks[1].lower[1], input_blocks[1].upper[1]
+        rows, fresh = invocation.output_blocks[0], invocation.input_blocks[1]
+        (low, up), (first, last) = ((block.lower[1], block.upper[1]) for block in (rows, fresh))
         cache_ends, new_ends = np.cumsum(cache_lens), np.cumsum(new_lens)
         if up - low != cache.shape[1] or last - first != new.shape[1] or up > cache_ends[-1] or last > new_ends[-1]:
             raise PlanFault(f"append of new rows {first} to {last} to rows {low} to {up}, which are not there")
@@ -94,24 +77,17 @@ class Append:
         return Append(cache, new, positions, target, extents, cache_ends[sequence] - extents - low)
 
 
-def concat_parts(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> tuple[list[Array], list[Array]]:
+def concat_parts(invocation: Invocation[Array]) -> tuple[list[Array], list[Array]]:
     """Parts of the inputs, and the parts of the output that get them; what inputs have beside that is not looked at."""
-    target = single(outputs)
-    allowed = ("axis", "extents")
-    axis, extents = attribute(attributes, allowed, "axis", int), integers(attributes, allowed, "extents")
-    assert isinstance(axis, int)
+    invocation.allow("axis", "extents")
+    inputs, target = invocation.inputs, invocation.output
+    axis, extents = invocation.attribute("axis", int), invocation.integers("extents")
     if not 0 <= axis < target.ndim or len(extents) != len(inputs):
         raise PlanFault(f"concat of {len(inputs)} inputs and {len(extents)} extents along axis {axis}")
-    origin, reached = output_blocks[0].lower[axis], 0
+    origin, reached, blocks = invocation.output_blocks[0].lower[axis], 0, invocation.input_blocks
     sources: list[Array] = []
     goals: list[Array] = []
-    for offset, array, block in zip(itertools.accumulate(extents[:-1], initial=0), inputs, input_blocks, strict=True):
+    for offset, array, block in zip(itertools.accumulate(extents[:-1], initial=0), inputs, blocks, strict=True):
         start, stop = offset + block.lower[axis] - origin, offset + block.upper[axis] - origin
         low, up = max(start, 0), min(stop, target.shape[axis])
         if low >= up:
@@ -126,3 +102,12 @@ def concat_parts(
     if reached != target.shape[axis]:
         raise PlanFault(f"concat fills {reached} of {target.shape[axis]} positions")
     return sources, goals
+
+
+def regrouped(invocation: Invocation[Array]) -> tuple[Array, Array]:
+    """The input and the output, which have the same elements in row-major order."""
+    invocation.allow()
+    source, target = invocation.input, invocation.output
+    if source.dtype != target.dtype or source.size != target.size:
+        raise PlanFault(f"regroup of {source.size} elements of {source.dtype} into {target.size} of {target.dtype}")
+    return source, target

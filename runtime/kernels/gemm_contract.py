@@ -13,15 +13,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, storage
 from runtime.kernels import gemm, indices
-from runtime.kernels.base import dtype_name
-from runtime.kernels.contract_signature import Contraction, Names
+from runtime.kernels.base import Invocation, address, dtype_name
+from runtime.kernels.contract_signature import Contraction, Names, smallest_pair
 from runtime.kernels.gemm import Axis, Matrix
 from runtime.kernels.triton_map import plan_map
 from runtime.kernels.triton_reduce import plan_reduce
-from runtime.kernels.triton_source import Plan, ScratchPlan, Step, address
+from runtime.kernels.triton_source import Plan, ScratchPlan, Step
 
 MIN_GROUP = 16
 """Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
@@ -50,17 +49,11 @@ class Operand:
         return Axis(self.array.shape[place], self.array.strides[place] // self.array.itemsize)
 
 
-def plan_contract(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
+def plan_contract(invocation: Invocation[Array]) -> Plan:
     """Raises PlanFault for what is no contraction."""
-    call = Contraction.parse(attributes, inputs, outputs)
+    call = Contraction.parse(invocation)
     if not call.sums:
-        return plan_map(call.program, inputs, outputs, input_blocks, output_blocks)
+        return plan_map(call.spelled)
     joined = call.joined
     operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
     summed = joined.extents.keys() - set(call.output)
@@ -69,7 +62,7 @@ def plan_contract(
         lowering = _Lowering(joined.extents, call.kind, call.scale)
         if lowering.plan(operands, Operand(call.output, call.result)):
             return Plan(tuple(lowering.steps), lowering.scratch.size)
-    return plan_reduce({**call.program, "aggregation": "sum"}, inputs, outputs, input_blocks, output_blocks)
+    return plan_reduce(call.spelled)
 
 
 class _Lowering:
@@ -85,22 +78,12 @@ class _Lowering:
         """Whether products of matrices can do it."""
         left, self.result = list(operands), output
         while len(left) > 2:
-            pair, names = self._smallest(left, output)
+            one, other, names = smallest_pair([x.names for x in left], output.names, self.extents)
             target = Operand(names, self.scratch.take(self._shape(names), storage(self.kind)))
-            if not self._pair(left[pair[0]], left[pair[1]], target):
+            if not self._pair(left[one], left[other], target):
                 return False
-            left = [target, *(x for j, x in enumerate(left) if j not in pair)]
+            left = [target, *(x for k, x in enumerate(left) if k not in (one, other))]
         return self._pair(left[0], left[1], output)
-
-    def _smallest(self, operands: Sequence[Operand], output: Operand) -> tuple[tuple[int, int], Names]:
-        def result(pair: tuple[int, int]) -> Names:
-            needed = {*output.names, *(name for j, x in enumerate(operands) if j not in pair for name in x.names)}
-            both = dict.fromkeys([*operands[pair[0]].names, *operands[pair[1]].names])
-            return tuple(name for name in both if name in needed)
-
-        pairs = itertools.combinations(range(len(operands)), 2)
-        pair = min(pairs, key=lambda p: (math.prod(self._shape(result(p))), p))
-        return pair, result(pair)
 
     def _pair(self, a: Operand, b: Operand, c: Operand) -> bool:
         summed = tuple(n for n in a.names if n in b.names and n not in c.names)
@@ -191,7 +174,7 @@ class _Lowering:
         return self.scale if target is self.result else 1.0
 
     def _map(self, program: str, equation: str, inputs: Sequence[Array], output: Array) -> None:
-        self.steps += plan_map({"program": program, "indices": equation}, inputs, [output]).steps
+        self.steps += plan_map(Invocation("map", {"program": program, "indices": equation}, inputs, [output])).steps
 
     def _shape(self, names: Sequence[str]) -> list[int]:
         return [self.extents[name] for name in names]

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import ITEMSIZE
+from runtime.kernels.base import Invocation
 
 WORKSPACE_ALIGNMENT = 256
 """Of a workspace's address, as CUDA's own allocations have it."""
@@ -135,18 +135,6 @@ class GpuKernel:
     complaint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
-    """A kernel as operations name it, with its operands; blocks are the bounds of the views in tensor coordinates."""
-
-    name: str
-    attributes: Mapping[str, Attribute]
-    inputs: Sequence[GpuArray]
-    outputs: Sequence[GpuArray]
-    input_blocks: Sequence[Block]
-    output_blocks: Sequence[Block]
-
-
 class Kernels(Protocol):
     """What the CUDA executor asks of the kernels; `runtime.kernels.gpu_registry.kernels()` is the real one.
 
@@ -157,19 +145,12 @@ class Kernels(Protocol):
     in pinned host memory.
     """
 
-    def kernel(
-        self,
-        name: str,
-        attributes: Mapping[str, Attribute],
-        inputs: Sequence[GpuArray],
-        outputs: Sequence[GpuArray],
-        input_blocks: Sequence[Block],
-        output_blocks: Sequence[Block],
-        target: Target,
-    ) -> GpuKernel:
-        """A kernel as operations name it; blocks are the bounds of the views in tensor coordinates."""
+    def kernel(self, invocation: Invocation[GpuArray], target: Target) -> GpuKernel:
+        """A kernel as operations name it."""
 
-    def with_epilogue(self, first: Invocation, then: Invocation, place: int, target: Target) -> GpuKernel | None:
+    def with_epilogue(
+        self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: Target
+    ) -> GpuKernel | None:
         """Both at once, if there is a kernel that can: `then` is a map, and its operand at `place` is what `first` has
         computed and nobody else will read, so that it need not be written."""
 

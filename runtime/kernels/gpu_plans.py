@@ -7,13 +7,13 @@ GPU, from shapes, strides and addresses alone, so that the same invocation is al
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import cache
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import PlanFault
+from runtime.kernels.base import Invocation
+from runtime.kernels.merge_signature import Merge
 from runtime.kernels.triton_map import plan_aggregate
 from runtime.kernels.triton_moves import plan_moves
 from runtime.kernels.triton_source import Plan
@@ -27,8 +27,8 @@ KERNELS: dict[str, tuple[str, str]] = {
     "reduce": ("runtime.kernels.triton_reduce", "plan_reduce"),
     "softmax": ("runtime.kernels.triton_rows", "plan_softmax"),
     "regroup": ("runtime.kernels.triton_moves", "plan_regroup"),
-    "rmsnorm": ("runtime.kernels.triton_rows", "plan_rmsnorm"),
-    "layernorm": ("runtime.kernels.triton_rows", "plan_layernorm"),
+    "rmsnorm": ("runtime.kernels.triton_rows", "plan_norm"),
+    "layernorm": ("runtime.kernels.triton_rows", "plan_norm"),
     "rope": ("runtime.kernels.triton_rope", "plan_rope"),
     "embedding": ("runtime.kernels.triton_gather", "plan_embedding"),
     "append": ("runtime.kernels.triton_gather", "plan_append"),
@@ -51,54 +51,28 @@ SMALL_MEMORY = dict.fromkeys(("sm_86", "sm_89", "sm_120", "sm_121"), 99 << 10)
 """Bytes of shared memory that a program may have, where that is less than on the GPUs of servers."""
 
 
-class Planner(Protocol):
-    """Views are layouts (`triton_source.layout`); blocks are their bounds in tensor coordinates."""
+def plan_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> Plan:
+    """Operands are layouts (`triton_source.layout`). The architecture tells how much shared memory there is, which
+    decides how large tiles of attention are.
 
-    def __call__(
-        self,
-        attributes: Mapping[str, Attribute],
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        input_blocks: Sequence[Block],
-        output_blocks: Sequence[Block],
-    ) -> Plan: ...
-
-
-MergePlanner = Callable[[Sequence[Sequence[Array]], Sequence[Array], Sequence[Sequence[int]]], Plan]
-
-
-def plan_kernel(
-    name: str,
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-    architecture: str = "sm_90",
-) -> Plan:
-    """Raises PlanFault for a kernel that there is not, or that does not take these operands.
-
-    The architecture tells how much shared memory there is, which decides how large tiles of attention are.
+    Raises PlanFault for a kernel that there is not, or that does not take these operands.
     """
+    name = invocation.name
     if name not in KERNELS:
         raise PlanFault(f"unknown kernel '{name[:40]}'", hint=f"this runtime has {', '.join(KERNELS)}")
-    planner: Planner = _found(*KERNELS[name])
-    if name == "attention" and architecture in SMALL_MEMORY:
-        small: Callable[..., Plan] = planner
-        planner = partial(small, memory=SMALL_MEMORY[architecture])
-    return planner(attributes, inputs, outputs, input_blocks, output_blocks)
+    small = {"memory": SMALL_MEMORY[architecture]} if name == "attention" and architecture in SMALL_MEMORY else {}
+    planner: Callable[..., Plan] = _found(*KERNELS[name])
+    return planner(invocation, **small)
 
 
 def plan_merge(
     aggregation: str, reads: Sequence[Array], writes: Sequence[Array], dims: Sequence[Sequence[int]]
 ) -> Plan:
-    """`reads` has as many arrays as `writes` for each copy, copy after copy."""
+    """`reads` has as many arrays as `writes` for each copy, copy after copy; see `Merge`."""
     if aggregation not in MERGES:
         raise PlanFault(f"tuples cannot be aggregated by '{aggregation[:40]}'", hint=f"there are {', '.join(MERGES)}")
-    planner: MergePlanner = _found(*MERGES[aggregation])
-    members = len(writes)
-    copies = [tuple(reads[first : first + members]) for first in range(0, len(reads), members)]
-    return planner(copies, tuple(writes), dims)
+    planner: Callable[[Merge], Plan] = _found(*MERGES[aggregation])
+    return planner(Merge.of(reads, writes, dims))
 
 
 @cache

@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import MissingFault
 from runtime.kernels import cublaslt, gpu_plans, kernel_cache, triton_compile
+from runtime.kernels.base import Invocation
 from runtime.kernels.cublas import WORKSPACE, Cublas, Products
 from runtime.kernels.cublaslt import Epilogues
 from runtime.kernels.epilogue import planned_with_epilogue
 from runtime.kernels.fused_attention import Libraries
 from runtime.kernels.gemm import Gemm
-from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Invocation, Kernels, Launch, Target
+from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target
 from runtime.kernels.gpu_launch import CupyModules, ModuleDriver, launcher
-from runtime.kernels.gpu_repeated import ADDRESSED, RepeatedPlans, invocation
+from runtime.kernels.gpu_repeated import ADDRESSED, RepeatedPlans, key_of
 from runtime.kernels.triton_compile import Binary
 from runtime.kernels.triton_source import SCRATCH, Argument, Call, Plan, Source, Status, Table, layout
 
@@ -39,29 +39,20 @@ class PlannedKernels(ABC):
     def __init__(self) -> None:
         self.repeated = RepeatedPlans()
 
-    def kernel(
-        self,
-        name: str,
-        attributes: Mapping[str, Attribute],
-        inputs: Sequence[GpuArray],
-        outputs: Sequence[GpuArray],
-        input_blocks: Sequence[Block],
-        output_blocks: Sequence[Block],
-        target: Target,
-    ) -> GpuKernel:
+    def kernel(self, invocation: Invocation[GpuArray], target: Target) -> GpuKernel:
+        count = len(invocation.inputs)
+
         def plan(views: Sequence[Array]) -> Plan:
-            count = len(inputs)
-            return gpu_plans.plan_kernel(
-                name, attributes, views[:count], views[count:], input_blocks, output_blocks, target.architecture
-            )
+            return gpu_plans.plan_kernel(invocation.on(views[:count], views[count:]), target.architecture)
 
-        arrays = [*inputs, *outputs]
-        if name in ADDRESSED:
+        arrays = [*invocation.inputs, *invocation.outputs]
+        if invocation.name in ADDRESSED:
             return self.prepared(plan([layout(array) for array in arrays]), target)
-        key = (len(inputs), *invocation(name, attributes, input_blocks, output_blocks, target.architecture))
-        return self.prepared(self.repeated.planned(key, arrays, plan), target)
+        return self.prepared(self.repeated.planned(key_of(invocation, target.architecture), arrays, plan), target)
 
-    def with_epilogue(self, first: Invocation, then: Invocation, place: int, target: Target) -> GpuKernel | None:
+    def with_epilogue(
+        self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: Target
+    ) -> GpuKernel | None:
         if first.name != "contract" or then.name != "map":
             return None
         plan = planned_with_epilogue(first, then, place)
@@ -135,22 +126,12 @@ class GpuKernels(PlannedKernels):
         self._cublas = ""
         self._libraries = Libraries()
 
-    def kernel(
-        self,
-        name: str,
-        attributes: Mapping[str, Attribute],
-        inputs: Sequence[GpuArray],
-        outputs: Sequence[GpuArray],
-        input_blocks: Sequence[Block],
-        output_blocks: Sequence[Block],
-        target: Target,
-    ) -> GpuKernel:
-        invoked = attributes, inputs, outputs, input_blocks, output_blocks, target
-        if name == "attention":
-            fused = self._libraries.prepared(*invoked)
+    def kernel(self, invocation: Invocation[GpuArray], target: Target) -> GpuKernel:
+        if invocation.name == "attention":
+            fused = self._libraries.prepared(invocation, target)
             if fused is not None:
                 return fused
-        return super().kernel(name, *invoked)
+        return super().kernel(invocation, target)
 
     def versions(self) -> Mapping[str, str]:
         found = {"triton": self._compiler.removeprefix("triton ")} if self._compiler else {}

@@ -5,11 +5,11 @@ A plan is made for stand-in addresses, far apart and aligned as the real ones ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
+from runtime.kernels.base import Invocation
 from runtime.kernels.gemm import Gemm
 from runtime.kernels.gpu_base import WORKSPACE_ALIGNMENT, GpuArray
 from runtime.kernels.triton_source import SCRATCH, Argument, Plan, Step, layout
@@ -45,16 +45,11 @@ class RepeatedPlans:
         return replace(plan, steps=tuple(_moved(step, real) for step in plan.steps))
 
 
-def invocation(
-    name: str,
-    attributes: Mapping[str, Attribute],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-    architecture: str,
-) -> tuple[object, ...]:
-    """All of an invocation that its plan depends on, but its operands."""
-    blocks = tuple((block.lower, block.upper) for block in (*input_blocks, *output_blocks))
-    return name, repr(sorted(attributes.items())), blocks, architecture
+def key_of(invocation: Invocation[GpuArray], architecture: str) -> tuple[object, ...]:
+    """All that the plan of an invocation depends on, but its operands."""
+    blocks = tuple((block.lower, block.upper) for block in (*invocation.input_blocks, *invocation.output_blocks))
+    attributes = repr(sorted(invocation.attributes.items()))
+    return invocation.name, attributes, len(invocation.inputs), blocks, architecture
 
 
 def _moved(step: Step, real: Callable[[int], int]) -> Step:

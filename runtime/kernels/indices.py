@@ -34,6 +34,10 @@ class Joined:
     views: tuple[Array, ...]
     extents: dict[str, int]
 
+    def aligned(self, order: Sequence[str]) -> tuple[Array, ...]:
+        """The views transposed to `order`, with extent 1 where they lack an index."""
+        return tuple(aligned(view, names, order) for view, names in zip(self.views, self.inputs, strict=True))
+
 
 def parse(text: str) -> Equation:
     left, arrow, right = text.partition("->")

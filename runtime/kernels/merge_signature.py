@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,34 +12,56 @@ from runtime.errors import PlanFault
 from runtime.kernels.base import dtype_name
 from runtime.kernels.ranking import INDEX
 
-Copies = Sequence[Sequence[Array]]
 
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """`copies` and `target` have one view per member; the views of the first copy may be those of the target.
 
-def average_types(copies: Copies, target: Sequence[Array]) -> list[str]:
-    """The element types of averages and of the logarithms of their weights. Raises PlanFault for anything else."""
-    kinds = _same(copies, target)
-    if len(target) != 2 or kinds[0] not in FLOATS or kinds[1] not in ("f32", compute(kinds[0])):
-        raise PlanFault("logsumexp merges floats and the logarithms of their weights in f32, or f64 beside f64")
-    return kinds
+    `dims` says which dimension of the first member each dimension of each member is.
+    """
 
+    copies: Sequence[Sequence[Array]]
+    target: Sequence[Array]
+    dims: Sequence[Sequence[int]]
 
-def ranked_types(copies: Copies, target: Sequence[Array], index: int) -> list[str]:
-    """The element types of numbers and their indices, which are at `index`. Raises PlanFault for anything else."""
-    kinds = _same(copies, target)
-    if len(target) != 2 or target[0].size != target[1].size or kinds[index] != INDEX or kinds[1 - index] == "bool":
-        raise PlanFault(f"numbers are ranked with indices of type {INDEX}, one each")
-    return kinds
+    @staticmethod
+    def of(reads: Sequence[Array], writes: Sequence[Array], dims: Sequence[Sequence[int]]) -> Merge:
+        """`reads` has as many arrays as `writes` for each copy, copy after copy."""
+        members = len(writes)
+        copies = [tuple(reads[first : first + members]) for first in range(0, len(reads), members)]
+        return Merge(copies, tuple(writes), dims)
 
+    def member(self, number: int) -> list[Array]:
+        """A member of all copies and then of the target: views with the rank of the first member, of extent 1 along
+        what this one lacks."""
+        dims, rank = self.dims[number], self.target[0].ndim
+        lacking = tuple(dim for dim in range(rank) if dim not in dims)
+        order = [dims.index(dim) for dim in sorted(dims)]
+        return [np.expand_dims(of[number].transpose(order), lacking) for of in (*self.copies, self.target)]
 
-def spread(view: Array, dims: Sequence[int], rank: int) -> Array:
-    """A member as a view with the rank of the first one, of extent 1 along what it lacks."""
-    ordered = view.transpose([dims.index(d) for d in sorted(dims)])
-    return np.expand_dims(ordered, tuple(d for d in range(rank) if d not in dims))
+    def average_types(self) -> list[str]:
+        """The element types of averages and of the logarithms of their weights. Raises PlanFault for anything else."""
+        kinds = self._types()
+        if len(kinds) != 2 or kinds[0] not in FLOATS or kinds[1] not in ("f32", compute(kinds[0])):
+            raise PlanFault("logsumexp merges floats and the logarithms of their weights in f32, or f64 beside f64")
+        return kinds
 
+    def ranked_type(self, index: int) -> str:
+        """The element type of numbers, whose indices are the member `index`. Raises PlanFault for anything else."""
+        kinds, target = self._types(), self.target
+        if len(kinds) != 2 or target[0].size != target[1].size or kinds[index] != INDEX or kinds[1 - index] == "bool":
+            raise PlanFault(f"numbers are ranked with indices of type {INDEX}, one each")
+        return kinds[1 - index]
 
-def _same(copies: Copies, target: Sequence[Array]) -> list[str]:
-    """The members' element types; all copies have the target's types and shapes."""
-    for copy in copies:
-        if [(a.shape, a.dtype) for a in copy] != [(a.shape, a.dtype) for a in target]:
-            raise PlanFault("an aggregation combines copies of different shapes or types")
-    return [dtype_name(array) for array in target]
+    def require_lists(self) -> None:
+        """That this is a merge of lists of numbers and of their indices."""
+        self.ranked_type(1)
+        if not self.target[0].ndim:
+            raise PlanFault("topk merges lists along a last dimension")
+
+    def _types(self) -> list[str]:
+        """The members' element types; all copies have the target's types and shapes."""
+        for copy in self.copies:
+            if [(a.shape, a.dtype) for a in copy] != [(a.shape, a.dtype) for a in self.target]:
+                raise PlanFault("an aggregation combines copies of different shapes or types")
+        return [dtype_name(array) for array in self.target]

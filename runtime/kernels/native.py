@@ -40,7 +40,7 @@ _LOCK = threading.Lock()
 _ALIKE: ContextVar[int] = ContextVar("alike", default=1)
 
 
-class Invocation:
+class Call:
     """A call of code, once that is compiled, with addresses, extents and strides of arrays that it keeps alive."""
 
     __slots__ = ("_address", "_code", "_function", "_kept")

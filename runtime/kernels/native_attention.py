@@ -5,17 +5,15 @@ What it is not made for falls to numpy: f64, operands that are not dense along t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.kernels import native
 from runtime.kernels.attention_signature import Signature, parse
-from runtime.kernels.base import Kernel, Run, ScratchArray, ScratchPlan, address, dtype_name
+from runtime.kernels.base import Invocation, Kernel, Run, ScratchArray, ScratchPlan, address, dtype_name
 from runtime.kernels.native import LANES
 from runtime.kernels.numpy_attention import tiled
 
@@ -32,14 +30,8 @@ FAR = 1 << 40
 _LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
 
-def build_attention(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
-    signature = parse(attributes, inputs, outputs, input_blocks, output_blocks)
+def build_attention(invocation: Invocation[Array]) -> Kernel:
+    signature = parse(invocation)
     pairs = signature.q.shape[0] * signature.most_pairs()
     arrays = (signature.q, signature.k, signature.v, signature.o, signature.mask)
     dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
@@ -49,7 +41,7 @@ def build_attention(
     layout = _Layout.plan(signature)
 
     def bind(memory: Array) -> Run:
-        return _Invocation(signature, layout, memory).run
+        return _Worker(signature, layout, memory).run
 
     width = signature.q.shape[2] + signature.v.shape[2]
     return Kernel(bind, layout.scratch, pairs * (width / 50 + 0.5))
@@ -111,7 +103,7 @@ class _Layout:
         )
 
 
-class _Invocation:
+class _Worker:
     """One invocation with one worker's memory."""
 
     def __init__(self, signature: Signature, layout: _Layout, memory: Array) -> None:
@@ -140,7 +132,7 @@ class _Invocation:
             layout.tile,
             *(where(array.of(memory)) for array in layout.memory),
         ]
-        self.code = native.Invocation(layout.code, arguments, memory, table)
+        self.code = native.Call(layout.code, arguments, memory, table)
 
     def run(self) -> None:
         if self.s.positions is not None:

@@ -6,15 +6,14 @@ operands that are not dense along the last axis (a transpose), and invocations t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, name_of
 from runtime.kernels import native, program
-from runtime.kernels.base import Kernel, address, dtype_name, single, store
-from runtime.kernels.numpy_map import build_map as build_in_numpy
-from runtime.kernels.numpy_map import parse_map
+from runtime.kernels.base import Invocation, Kernel, address, store
+from runtime.kernels.map_signature import Map
+from runtime.kernels.numpy_map import mapped
 from runtime.kernels.pieces import Resolved, merged
 
 _KINDS = native.FLOATS | {"bool"}
@@ -22,26 +21,17 @@ _MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf
 """What `move` does not leave to numpy: conversions, and copies from one order to another, which numpy makes slowly."""
 
 
-def build_map(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
-    output = single(outputs)
-    if {name_of(x.dtype) for x in (*inputs, output)} <= _KINDS and native.worthwhile(output.size):
-        steps, views = parse_map(attributes, inputs, output)
-        names = tuple(dtype_name(array) for array in (*inputs, output))
-        run = prepared(steps, names, [*views, output])
+def build_map(invocation: Invocation[Array]) -> Kernel:
+    call = Map.parse(invocation)
+    if set(call.kinds) <= _KINDS and native.worthwhile(call.output.size):
+        run = prepared(call.steps, call.kinds, [*call.views, call.output])
         if run is not None:
-            return Kernel(lambda _: run, nanoseconds=(0.1 * len(inputs) + 0.1 + 0.05 * len(steps)) * output.size)
-    return build_in_numpy(attributes, inputs, outputs, input_blocks, output_blocks)
+            each = 0.1 * len(call.kinds) + 0.05 * len(call.steps)
+            return Kernel(lambda _: run, nanoseconds=each * call.output.size)
+    return mapped(call)
 
 
-def prepared(
-    steps: tuple[program.Typed, ...], names: tuple[str, ...], views: Sequence[Array]
-) -> native.Invocation | None:
+def prepared(steps: tuple[program.Typed, ...], names: tuple[str, ...], views: Sequence[Array]) -> native.Call | None:
     """The program over views of one rank (extent 1 where one is broadcast), the last of which it writes; None where no
     machine code can be had for it. Kernels can be compiled here."""
     from runtime.kernels.native_vectors import supported
@@ -57,7 +47,7 @@ def prepared(
     for view in views:
         steps_of = [0 if n == 1 else s for n, s in zip(view.shape[:leading], view.strides, strict=False)]
         arguments += [address(view), *steps_of]
-    return native.Invocation(_function(steps, names, lone, leading), arguments, *views)
+    return native.Call(_function(steps, names, lone, leading), arguments, *views)
 
 
 def move(source: Array, target: Array) -> Resolved:

@@ -6,45 +6,42 @@ What this is not made for falls to numpy, as in `native_map`: f64, weights that 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from runtime.dtypes import Array, name_of
+from runtime.dtypes import Array
 from runtime.kernels import native, numpy_merges
 from runtime.kernels.base import Kernel, Run, ScratchPlan, address
-from runtime.kernels.merge_signature import Copies, spread
+from runtime.kernels.merge_signature import Merge
 from runtime.kernels.pieces import merged
 
 
-def merge_logsumexp(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
-    reference = numpy_merges.merge_logsumexp(copies, target, dims)
-    kind, rank, size = name_of(target[0].dtype), target[0].ndim, len(copies) * target[0].size
+def merge_logsumexp(merge: Merge) -> Kernel:
+    kind, copies, rank = merge.average_types()[0], len(merge.copies), merge.target[0].ndim
+    size = copies * merge.target[0].size
     if kind not in native.FLOATS or not rank or not native.worthwhile(size):
-        return reference
-    members = [copy[0] for copy in (*copies, target)]
-    members += [spread(copy[1], dims[1], rank) for copy in (*copies, target)]
-    views, _ = merged(members, [False] * rank)
-    averages, logs = views[: len(views) // 2], views[len(views) // 2 :]
+        return numpy_merges.merge_logsumexp(merge)
+    views, _ = merged([*merge.member(0), *merge.member(1)], [False] * rank)
+    averages, logs = views[: copies + 1], views[copies + 1 :]
     *heads, width = averages[-1].shape
     if any(view.strides[-1] != view.itemsize for view in averages) or (width > 1 and logs[-1].shape[-1] > 1):
-        return reference
+        return numpy_merges.merge_logsumexp(merge)
     table: list[int] = []
     for view in (x for pair in zip(averages, logs, strict=True) for x in pair):
         table += [address(view)]
         table += [0 if n == 1 else step for n, step in zip(view.shape[:-1], view.strides, strict=False)]
     held, scratch = np.array(table, np.int64), ScratchPlan()
-    rows, shares = scratch.take((len(copies),), held.dtype), scratch.take((len(copies),), np.dtype(np.float32))
+    rows, shares = scratch.take((copies,), held.dtype), scratch.take((copies,), np.dtype(np.float32))
     function = _function(kind, len(heads))
 
     def bind(memory: Array) -> Run:
         room = [slot.of(memory) for slot in (rows, shares)]
-        arguments = [width, len(copies), *(address(array) for array in (held, *room)), *heads]
-        return native.Invocation(function, arguments, held, *room, *averages, *logs)
+        arguments = [width, copies, *(address(array) for array in (held, *room)), *heads]
+        return native.Call(function, arguments, held, *room, *averages, *logs)
 
-    return Kernel(bind, scratch.size, 0.3 * size + 20.0 * len(copies) * math.prod(heads))
+    return Kernel(bind, scratch.size, 0.3 * size + 20.0 * copies * math.prod(heads))
 
 
 @native.code

@@ -42,7 +42,7 @@ def moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | None:
             table += [to + rows.target, start + rows.source]
             table += [rows.target_pitch, rows.source_pitch, rows.width, rows.height]
     held = np.array(table, np.int64)
-    return native.Invocation(_function(), [len(table), address(held)], held, *targets, *sources)
+    return native.Call(_function(), [len(table), address(held)], held, *targets, *sources)
 
 
 @native.code

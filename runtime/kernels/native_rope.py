@@ -5,31 +5,23 @@ What this is not made for falls to numpy, as in `native_map`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, name_of
 from runtime.kernels import native, numpy_rope
-from runtime.kernels.base import Kernel, Run, ScratchPlan, address
+from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, address
 from runtime.kernels.pieces import runner
+from runtime.kernels.rope_signature import parse
 
 
-def build_rope(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
-    reference = numpy_rope.build_rope(attributes, inputs, outputs, input_blocks, output_blocks)
-    target, kind = outputs[0], name_of(outputs[0].dtype)
-    dense = all(array.strides[-1] == array.itemsize for array in (inputs[0], target))
+def build_rope(invocation: Invocation[Array]) -> Kernel:
+    rotation = parse(invocation)
+    target, kind = rotation.target, name_of(rotation.target.dtype)
+    dense = all(array.strides[-1] == array.itemsize for array in (rotation.source, target))
     if kind not in native.FLOATS or not dense or not native.worthwhile(target.size):
-        return reference
-    rotation = numpy_rope.parse(attributes, inputs, outputs, output_blocks)
+        return numpy_rope.turned(rotation)
     source, positions, frequencies = rotation.source, rotation.positions, np.ascontiguousarray(rotation.frequencies)
     function = _function(kind, source.ndim - 2)
     scratch = ScratchPlan()
@@ -41,7 +33,7 @@ def build_rope(
         arguments += [address(places), address(frequencies)]
         for view in (source, target):
             arguments += [address(view), view.strides[-2], *view.strides[:-2]]
-        turn = native.Invocation(function, arguments, places, frequencies, source, target)
+        turn = native.Call(function, arguments, places, frequencies, source, target)
         if not rotation.given:
             return turn
         return runner([(numpy_rope.require_natural, [positions]), (np.copyto, [places, positions]), (turn, [])])

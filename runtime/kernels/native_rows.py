@@ -6,66 +6,42 @@ Sums are made in f64, so that rows may be of any length. What this is not made f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, name_of
 from runtime.kernels import native, numpy_norm, numpy_rows
-from runtime.kernels.base import Kernel, address
+from runtime.kernels.base import Invocation, Kernel, address
+from runtime.kernels.row_signature import Norm, Softmax
 from runtime.kernels.rows import as_rows
 
 
-def build_rmsnorm(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
-    reference = numpy_norm.build_rmsnorm(attributes, inputs, outputs, input_blocks, output_blocks)
-    return _compiled("rmsnorm", attributes["eps"], reference, inputs, outputs[0])
+def build_norm(invocation: Invocation[Array]) -> Kernel:
+    call = Norm.parse(invocation)
+    return _compiled(invocation.name, call.eps, call.source, call.vectors, call.target) or numpy_norm.normed(call)
 
 
-def build_layernorm(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
-    reference = numpy_norm.build_layernorm(attributes, inputs, outputs, input_blocks, output_blocks)
-    return _compiled("layernorm", attributes["eps"], reference, inputs, outputs[0])
+def build_softmax(invocation: Invocation[Array]) -> Kernel:
+    call = Softmax.parse(invocation)
+    last = call.axis == call.source.ndim - 1
+    compiled = _compiled("softmax", 0.0, call.source, (), call.target) if last else None
+    return compiled or numpy_rows.softmaxed(call)
 
 
-def build_softmax(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
-    reference = numpy_rows.build_softmax(attributes, inputs, outputs, input_blocks, output_blocks)
-    last = attributes["axis"] in (-1, outputs[0].ndim - 1)
-    return _compiled("softmax", 0.0, reference, inputs, outputs[0]) if last else reference
-
-
-def _compiled(name: str, eps: Attribute, reference: Kernel, inputs: Sequence[Array], target: Array) -> Kernel:
-    """Machine code where it can be had, once the reference is known to accept the operands."""
+def _compiled(name: str, eps: float, source: Array, vectors: Sequence[Array], target: Array) -> Kernel | None:
+    """Machine code where it can be had."""
     kind = name_of(target.dtype)
-    assert isinstance(eps, float)
     if kind not in native.FLOATS or not native.worthwhile(target.size):
-        return reference
-    views, _ = as_rows([inputs[0], target])
-    vectors = inputs[1:]
+        return None
+    views, _ = as_rows([source, target])
     if any(array.strides[-1] != array.itemsize for array in (*views, *vectors)):
-        return reference
+        return None
     leading = views[0].ndim - 1
     arguments = [*target.shape[-1:], *views[0].shape[:-1]]
     for view in views:
         arguments += [address(view), *view.strides[:-1]]
     arguments += [address(vector) for vector in vectors]
-    run = native.Invocation(_function(name, kind, leading, eps), arguments, *views, *vectors)
+    run = native.Call(_function(name, kind, leading, eps), arguments, *views, *vectors)
     return Kernel(lambda _: run, nanoseconds=(0.5 + len(vectors) * 0.3 if vectors else 2.0) * target.size)
 
 

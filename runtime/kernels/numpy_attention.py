@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.kernels.attention_signature import Rows, Signature, parse
-from runtime.kernels.base import Kernel, Run, ScratchArray, ScratchPlan
+from runtime.kernels.base import Invocation, Kernel, Run, ScratchArray, ScratchPlan
 
 STACKED = 256
 """Query rows in a tile, all heads of a group together: enough for a fast matrix product."""
@@ -36,15 +34,9 @@ WIDENED = 1 << 22
 """Elements of keys and values that are widened at once: 16 MiB of f32."""
 
 
-def build_attention(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
+def build_attention(invocation: Invocation[Array]) -> Kernel:
     """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
-    return tiled(parse(attributes, inputs, outputs, input_blocks, output_blocks))
+    return tiled(parse(invocation))
 
 
 def tiled(signature: Signature) -> Kernel:

@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, DType, storage
 from runtime.kernels import blas, indices, packs
-from runtime.kernels.base import Builder, Kernel, Run, ScratchPlan, store
-from runtime.kernels.contract_signature import Contraction, Names
+from runtime.kernels.base import Builder, Invocation, Kernel, Run, ScratchPlan, store
+from runtime.kernels.contract_signature import Contraction, Names, smallest_pair
 from runtime.kernels.matrices import Operand, blas_ready, grouped, mergeable
 from runtime.kernels.numpy_map import build_map
 from runtime.kernels.packing import packing
@@ -40,35 +39,20 @@ Factor = tuple[Operand, Names, Names, Names]
 """An operand of a matrix product, and its indices that are batches, rows and columns."""
 
 
-def build_contract(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
-    return contraction(attributes, inputs, outputs, (input_blocks, output_blocks), build_map, _move)
+def build_contract(invocation: Invocation[Array]) -> Kernel:
+    return contraction(invocation, build_map, _move)
 
 
-def contraction(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    blocks: tuple[Sequence[Block], Sequence[Block]],
-    multiply: Builder,
-    move: Move,
-    *,
-    add: bool = False,
-) -> Kernel:
+def contraction(invocation: Invocation[Array], multiply: Builder, move: Move, *, add: bool = False) -> Kernel:
     """The kernel, with products that sum nothing left to a builder of maps, and elements converted by `move`.
 
     With `add` its result is added to what the output holds; raises CannotAdd where it cannot be.
     """
-    call = Contraction.parse(attributes, inputs, outputs)
+    call = Contraction.parse(invocation)
     if not call.sums:
         if add:
             raise CannotAdd
-        return multiply(call.program, inputs, outputs, *blocks)
+        return multiply(call.spelled)
 
     joined = call.joined
     operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
@@ -148,18 +132,10 @@ class _Contraction:
         return Operand(names, total) if wide == self.dtype else self._copied(names, total)
 
     def _contract_smallest(self, operands: Sequence[Operand], output: Operand) -> list[Operand]:
-        def result(pair: tuple[int, int]) -> Names:
-            others = [x for j, x in enumerate(operands) if j not in pair]
-            needed = {*output.names, *(name for x in others for name in x.names)}
-            both = dict.fromkeys([*operands[pair[0]].names, *operands[pair[1]].names])
-            return tuple(name for name in both if name in needed)
-
-        pairs = itertools.combinations(range(len(operands)), 2)
-        pair = min(pairs, key=lambda p: (math.prod(self._shape(result(p))), p))
-        names = result(pair)
+        one, other, names = smallest_pair([x.names for x in operands], output.names, self.extents)
         target = Operand(names, self.take(self._shape(names), self.dtype))
-        self._pair(operands[pair[0]], operands[pair[1]], target)
-        return [target, *(x for j, x in enumerate(operands) if j not in pair)]
+        self._pair(operands[one], operands[other], target)
+        return [target, *(x for k, x in enumerate(operands) if k not in (one, other))]
 
     def _pair(self, a: Operand, b: Operand, c: Operand) -> None:
         adds = self.add and self.result is c

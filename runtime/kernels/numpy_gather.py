@@ -3,30 +3,21 @@ new_lens}, `concat` {axis, extents}."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import PlanFault, ValueFault
-from runtime.kernels.base import Kernel, Run, ScratchPlan
+from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan
 from runtime.kernels.gather_signature import Append, Embedding, concat_parts
 from runtime.kernels.pieces import PIECE, Piece, Resolved, Walk, runner, walk_runner
 
 
-def build_embedding(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
+def build_embedding(invocation: Invocation[Array]) -> Kernel:
     """Rows of the table by id; zeros for the ids of rows that the block of the table lacks.
 
     An id outside of the whole vocabulary raises ValueFault when the kernel runs.
     """
-    call = Embedding.parse(attributes, inputs, outputs, input_blocks)
+    call = Embedding.parse(invocation)
     ids, table, target, vocabulary, lower = call.ids, call.table, call.target, call.vocabulary, call.lower
     rows, bits = target.reshape(-1, target.shape[-1]), _bits(table)
     if not np.may_share_memory(rows, target):
@@ -58,18 +49,12 @@ def build_embedding(
     return Kernel(bind, scratch.size, 1.0 * target.size)
 
 
-def build_append(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
+def build_append(invocation: Invocation[Array]) -> Kernel:
     """A block of the cache with those new rows written into it whose position is there, in their order.
 
     A position outside of its sequence raises ValueFault when the kernel runs.
     """
-    call = Append.parse(attributes, inputs, outputs, input_blocks, output_blocks)
+    call = Append.parse(invocation)
     cache, new, positions, target = call.cache, call.new, call.positions, call.target
     scratch = ScratchPlan()
     place = scratch.take((new.shape[1],), np.dtype(np.int64))
@@ -95,19 +80,13 @@ def build_append(
     return Kernel(bind, scratch.size, 0.5 * (cache.size + new.size))
 
 
-def build_concat(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
+def build_concat(invocation: Invocation[Array]) -> Kernel:
     """Every input's part of the output, by the bounds of the blocks."""
-    sources, goals = concat_parts(attributes, inputs, outputs, input_blocks, output_blocks)
+    sources, goals = concat_parts(invocation)
     moves: list[Resolved] = [
         (np.copyto, [_bits(goal), _bits(source)]) for source, goal in zip(sources, goals, strict=True)
     ]
-    return Kernel(lambda _: runner(moves), nanoseconds=0.5 * outputs[0].size)
+    return Kernel(lambda _: runner(moves), nanoseconds=0.5 * invocation.output.size)
 
 
 def _take(table: Array, rows: Array, target: Array) -> None:

@@ -7,34 +7,27 @@ combines over the indices that the result lacks (paper, Section 3.1: a join, the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, DType, compute, storage
-from runtime.errors import PlanFault
-from runtime.kernels import indices, program
-from runtime.kernels.base import Kernel, Run, ScratchPlan, dtype_name, single, text
+from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan
 from runtime.kernels.lowering import lower
+from runtime.kernels.map_signature import Map, Reduction
 from runtime.kernels.pieces import Evaluator, Piece, Resolved, Walk, breadth_of, merged, walk_runner
 
 _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def build_map(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
-    output = single(outputs)
-    steps, views = parse_map(attributes, inputs, output)
-    (*sources, target), _ = merged([*views, output], [False] * output.ndim)
-    names = [dtype_name(array) for array in inputs]
-    code = lower(steps, names, [breadth_of(view) for view in sources], output.dtype)
+def build_map(invocation: Invocation[Array]) -> Kernel:
+    return mapped(Map.parse(invocation))
+
+
+def mapped(call: Map) -> Kernel:
+    output = call.output
+    (*sources, target), _ = merged([*call.views, output], [False] * output.ndim)
+    code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], output.dtype)
     # One call in place needs no registers, and numpy walks best on its own.
     walk = Walk.over([target], max(1, output.size)) if len(code.calls) == 1 else Walk.over([target])
     scratch = ScratchPlan()
@@ -47,56 +40,19 @@ def build_map(
     return Kernel(bind, scratch.size, 0.3 * output.size * len(code.calls))
 
 
-def parse_map(
-    attributes: Mapping[str, Attribute], inputs: Sequence[Array], output: Array
-) -> tuple[tuple[program.Typed, ...], list[Array]]:
-    """The steps of a map, and its inputs with the dimensions of the output, of extent 1 where they are broadcast."""
-    allowed = ("program", "indices")
-    equation = indices.parse(text(attributes, allowed, "indices"))
-    joined = indices.join(equation, inputs, output)
-    missing = sorted(set(joined.extents) - set(equation.output))
-    if missing:
-        raise PlanFault(f"a map's result lacks the index '{missing[0]}'; a reduce would aggregate over it")
-    names = [dtype_name(array) for array in inputs]
-    steps = program.infer(program.parse(text(attributes, allowed, "program"), len(inputs)), names, dtype_name(output))
-    return steps, [indices.aligned(v, n, equation.output) for v, n in zip(joined.views, joined.inputs, strict=True)]
-
-
-def build_reduce(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
+def build_reduce(invocation: Invocation[Array]) -> Kernel:
     """Walks the join in the layout of its largest input. Pieces aggregate in the compute type, and their results in a
     wider one (sums and products of f32 in f64, integers in i64), which is rounded once at the end."""
-    allowed = ("program", "indices", "aggregation")
-    output = single(outputs)
-    equation = indices.parse(text(attributes, allowed, "indices"))
-    joined = indices.join(equation, inputs, output)
-    aggregation = text(attributes, allowed, "aggregation")
-    if aggregation not in _UFUNCS:
-        raise PlanFault(f"unknown aggregation '{aggregation[:40]}'; expected sum, max, min or prod")
-    if output.dtype == np.bool_:
-        raise PlanFault("truth values cannot be aggregated")
-    names = [dtype_name(array) for array in inputs]
-    stored = dtype_name(output)
-    steps = program.infer(program.parse(text(attributes, allowed, "program"), len(inputs)), names, stored)
-
-    largest = max(range(len(joined.views)), key=lambda k: joined.views[k].size)
-    order = list(dict.fromkeys([*joined.inputs[largest], *joined.extents]))
-    reduced = [name not in equation.output for name in order]
-    views = [indices.aligned(v, n, order) for v, n in zip(joined.views, joined.inputs, strict=True)]
-    (*sources, target), kinds = merged([*views, indices.aligned(output, equation.output, order)], reduced)
-    code = lower(steps, names, [breadth_of(view) for view in sources], None)
+    call = Reduction.parse(invocation)
+    (*sources, target), kinds = merged([*call.views, call.output], call.reduced)
+    code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], None)
     walk = Walk.over([*sources, target])
     scratch = ScratchPlan()
     evaluator = Evaluator.plan(code, walk, scratch)
-    wide = _accumulator(stored, aggregation)
+    wide = _accumulator(call.kinds[-1], call.aggregation)
     sums = scratch.take(target.shape, wide)
     axes = tuple(axis for axis, kind in enumerate(kinds) if kind)
-    ufunc = _UFUNCS[aggregation]
+    ufunc = _UFUNCS[call.aggregation]
 
     def bind(memory: Array) -> Run:
         accumulator = sums.of(memory)
@@ -110,7 +66,7 @@ def build_reduce(
         aggregate = walk_runner(walk, calls)
 
         def run() -> None:
-            accumulator.fill(_identity(aggregation, wide))
+            accumulator.fill(_identity(call.aggregation, wide))
             aggregate()
             np.copyto(target, accumulator, casting="unsafe")
 

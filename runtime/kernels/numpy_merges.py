@@ -6,32 +6,28 @@ read before anything that shares its memory is written, so that the first copy m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from runtime.dtypes import Array, compute, storage
-from runtime.errors import PlanFault
 from runtime.kernels.base import Kernel, Run, ScratchPlan
-from runtime.kernels.merge_signature import Copies, average_types, ranked_types, spread
+from runtime.kernels.merge_signature import Merge
 from runtime.kernels.pieces import Resolved, Walk, merged, runner
 from runtime.kernels.ranking import keys
 
 
-def merge_logsumexp(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
+def merge_logsumexp(merge: Merge) -> Kernel:
     """Averages, each with the logarithm of its weight: their weighted average, and the logarithm of all weights.
 
     Computed in f32 (f64 for averages in f64, whose logarithms may be either). Where no copy has any weight, the average
     is 0 and the weight -inf.
     """
-    kind = average_types(copies, target)
-    rank = target[0].ndim
-    weights = [spread(copy[1], dims[1], rank) for copy in (*copies, target)]
-    views, _ = merged([copy[0] for copy in (*copies, target)] + weights, [False] * rank)
-    averages, logs = views[: len(views) // 2], views[len(views) // 2 :]
-    dtype, scratch = storage(compute(kind[0])), ScratchPlan()
-    shares = scratch.take((len(copies), *logs[0].shape), dtype)
+    kind, copies = merge.average_types()[0], len(merge.copies)
+    views, _ = merged([*merge.member(0), *merge.member(1)], [False] * merge.target[0].ndim)
+    averages, logs = views[: copies + 1], views[copies + 1 :]
+    dtype, scratch = storage(compute(kind)), ScratchPlan()
+    shares = scratch.take((copies, *logs[0].shape), dtype)
     total = scratch.take(logs[0].shape, dtype)
     walk = Walk.over([averages[-1]])
     sums, term = scratch.take((walk.size,), dtype), scratch.take((walk.size,), dtype)
@@ -46,7 +42,7 @@ def merge_logsumexp(copies: Copies, target: Sequence[Array], dims: Sequence[Sequ
             calls.append((_average, [parts[:-1], [piece.of(row) for row in share], *room, parts[-1]]))
         return runner(calls)
 
-    return Kernel(bind, scratch.size, 2.0 * len(copies) * target[0].size)
+    return Kernel(bind, scratch.size, 2.0 * copies * merge.target[0].size)
 
 
 def _weigh(logs: Sequence[Array], shares: Array, total: Array, target: Array) -> None:
@@ -72,11 +68,10 @@ def _average(parts: Sequence[Array], shares: Sequence[Array], sums: Array, term:
     np.copyto(target, sums, casting="unsafe")
 
 
-def merge_argmax(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
+def merge_argmax(merge: Merge) -> Kernel:
     """Indices and values: the larger value wins with its index, of equal values the smaller index."""
-    ranked_types(copies, target, index=0)
-    values = [spread(copy[1], dims[1], target[0].ndim) for copy in (*copies, target)]
-    pairs = [(copy[0], value) for copy, value in zip((*copies, target), values, strict=True)]
+    merge.ranked_type(index=0)
+    pairs = list(zip(merge.member(0), merge.member(1), strict=True))
 
     def run() -> None:
         (index, value), *others = ((i.copy(), v.copy()) for i, v in pairs[:-1])
@@ -89,14 +84,13 @@ def merge_argmax(copies: Copies, target: Sequence[Array], dims: Sequence[Sequenc
         np.copyto(pairs[-1][0], index)
         np.copyto(pairs[-1][1], value)
 
-    return Kernel(lambda _: run, nanoseconds=10.0 * len(copies) * target[0].size)
+    return Kernel(lambda _: run, nanoseconds=10.0 * len(merge.copies) * merge.target[0].size)
 
 
-def merge_topk(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[int]]) -> Kernel:
+def merge_topk(merge: Merge) -> Kernel:
     """Values and indices along the last dimension: the largest of all, in descending order, ties by index."""
-    ranked_types(copies, target, index=1)
-    if not target[0].ndim:
-        raise PlanFault("topk merges lists along a last dimension")
+    merge.require_lists()
+    copies, target = merge.copies, merge.target
     count = target[0].shape[-1]
 
     def run() -> None:
@@ -106,5 +100,4 @@ def merge_topk(copies: Copies, target: Sequence[Array], dims: Sequence[Sequence[
         np.copyto(target[0], np.take_along_axis(values, order, -1))
         np.copyto(target[1], np.take_along_axis(indices, order, -1))
 
-    size = len(copies) * math.prod(target[0].shape)
-    return Kernel(lambda _: run, nanoseconds=60.0 * size)
+    return Kernel(lambda _: run, nanoseconds=60.0 * len(copies) * target[0].size)

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
-from runtime.dtypes import Array, compute, storage
-from runtime.errors import PlanFault
-from runtime.kernels.base import Kernel, Run, ScratchPlan, attribute, dtype_name, single, store
+from runtime.dtypes import Array, storage
+from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, store
+from runtime.kernels.gather_signature import regrouped
 from runtime.kernels.pieces import Piece, Resolved, runner, walk_runner
+from runtime.kernels.row_signature import Softmax
 from runtime.kernels.rows import as_rows
 
 
-def build_softmax(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
+def build_softmax(invocation: Invocation[Array]) -> Kernel:
+    return softmaxed(Softmax.parse(invocation))
+
+
+def softmaxed(call: Softmax) -> Kernel:
     """exp(x - max) / sum of them along one axis, in f32 or wider; it cannot overflow."""
-    source, target = single(inputs), single(outputs)
-    axis = attribute(attributes, ("axis",), "axis", int)
-    assert isinstance(axis, int)
-    kind = dtype_name(target)
-    if source.shape != target.shape or source.dtype != target.dtype or compute(kind) not in ("f32", "f64"):
-        raise PlanFault("a softmax has one floating input and an output of its shape and type")
-    if not -source.ndim <= axis < source.ndim:
-        raise PlanFault(f"softmax over axis {axis} of a tensor of {source.ndim} dimensions")
-    dtype = storage(compute(kind))
+    source, axis, dtype = call.source, call.axis, storage(call.kind)
     extent = source.shape[axis]
-    full, walk = as_rows([np.moveaxis(view, axis, -1) for view in (source, target)])
+    full, walk = as_rows([np.moveaxis(view, axis, -1) for view in (source, call.target)])
     scratch = ScratchPlan()
     work = scratch.take((walk.size * extent,), dtype)
     edge = scratch.take((walk.size,), dtype)
@@ -60,19 +50,9 @@ def build_softmax(
     return Kernel(bind, scratch.size, 4.0 * source.size)
 
 
-def build_regroup(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
+def build_regroup(invocation: Invocation[Array]) -> Kernel:
     """The same elements in the same row-major order, in another shape."""
-    source, target = single(inputs), single(outputs)
-    if attributes:
-        raise PlanFault(f"unknown kernel attribute '{min(attributes)}'; expected none")
-    if source.dtype != target.dtype or source.size != target.size:
-        raise PlanFault(f"regroup of {source.size} elements of {source.dtype} into {target.size} of {target.dtype}")
+    source, target = regrouped(invocation)
     seen = _reshaped(source, target.shape)
     if seen is not None:
         return Kernel(lambda _: runner([(store, [seen, target])]), nanoseconds=0.5 * source.size)

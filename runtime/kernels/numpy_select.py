@@ -6,25 +6,16 @@ last axis as its outputs have, filled up where the block has fewer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.kernels import select_signature
-from runtime.kernels.base import Kernel
+from runtime.kernels.base import Invocation, Kernel
 from runtime.kernels.ranking import NOWHERE, keys, least
 
 
-def build_argmax(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
-    found = select_signature.argmax(attributes, inputs, outputs, input_blocks)
+def build_argmax(invocation: Invocation[Array]) -> Kernel:
+    found = select_signature.argmax(invocation)
     source, first, value, index = found.source, found.first, found.values, found.indices
     # Elements of 16 bits are widened a row at a time: numpy compares them slowly, and not all of them alike.
     half = source.dtype.itemsize == 2 and source.ndim > 1
@@ -40,14 +31,8 @@ def build_argmax(
     return Kernel(lambda _: run, nanoseconds=1.0 * source.size)
 
 
-def build_topk(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Kernel:
-    found = select_signature.topk(attributes, inputs, outputs, input_blocks)
+def build_topk(invocation: Invocation[Array]) -> Kernel:
+    found = select_signature.topk(invocation)
     source, first, values, indices = found.source, found.first, found.values, found.indices
     count = min(values.shape[-1], source.shape[-1])
 

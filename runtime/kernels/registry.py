@@ -9,13 +9,14 @@ Kernels that combine partial copies of tuples are beside those that operations n
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import PlanFault
-from runtime.kernels.base import Builder, Kernel, MergeBuilder
+from runtime.kernels import map_signature
+from runtime.kernels.base import Builder, Invocation, Kernel
+from runtime.kernels.merge_signature import Merge
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
@@ -25,8 +26,8 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "reduce": ("runtime.kernels.numpy_map", "build_reduce"),
         "softmax": ("runtime.kernels.numpy_rows", "build_softmax"),
         "regroup": ("runtime.kernels.numpy_rows", "build_regroup"),
-        "rmsnorm": ("runtime.kernels.numpy_norm", "build_rmsnorm"),
-        "layernorm": ("runtime.kernels.numpy_norm", "build_layernorm"),
+        "rmsnorm": ("runtime.kernels.numpy_norm", "build_norm"),
+        "layernorm": ("runtime.kernels.numpy_norm", "build_norm"),
         "rope": ("runtime.kernels.numpy_rope", "build_rope"),
         "embedding": ("runtime.kernels.numpy_gather", "build_embedding"),
         "append": ("runtime.kernels.numpy_gather", "build_append"),
@@ -40,8 +41,8 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "contract": ("runtime.kernels.native_contract", "build_contract"),
         "map": ("runtime.kernels.native_map", "build_map"),
         "softmax": ("runtime.kernels.native_rows", "build_softmax"),
-        "rmsnorm": ("runtime.kernels.native_rows", "build_rmsnorm"),
-        "layernorm": ("runtime.kernels.native_rows", "build_layernorm"),
+        "rmsnorm": ("runtime.kernels.native_rows", "build_norm"),
+        "layernorm": ("runtime.kernels.native_rows", "build_norm"),
         "rope": ("runtime.kernels.native_rope", "build_rope"),
     },
 }
@@ -75,17 +76,14 @@ def builder(name: str, provider: str = FASTEST) -> Builder:
     return found
 
 
-def prepare(
-    name: str,
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block] = (),
-    output_blocks: Sequence[Block] = (),
-    provider: str = FASTEST,
-) -> Kernel:
-    """One invocation, ready to be bound and run; everything that could be wrong with it raises PlanFault here."""
-    return builder(name, provider)(attributes, inputs, outputs, input_blocks, output_blocks)
+def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
+    """The invocation, ready to be bound and run; everything that could be wrong with it raises PlanFault here."""
+    return builder(invocation.name, provider)(invocation)
+
+
+def prepare_aggregate(aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST) -> Kernel:
+    """The aggregation of copies of a block in their order, rounded once at the end."""
+    return prepare(map_signature.aggregation(aggregation, reads, write), provider)
 
 
 def prepare_merge(
@@ -95,16 +93,10 @@ def prepare_merge(
     dims: Sequence[Sequence[int]],
     provider: str = FASTEST,
 ) -> Kernel:
-    """The aggregation of copies of a tuple, as `prepare` prepares kernels.
-
-    `writes` has one array per member, `reads` as many for each copy, copy after copy; `dims` says which dimension of
-    the first member each dimension of each member is. Arrays of the first copy may be those of `writes`.
-    """
+    """The aggregation of copies of a tuple. `reads` has as many arrays as `writes` for each copy; see `Merge`."""
     merges = MERGES["numpy"] | MERGES[provider]
     if aggregation not in merges:
         raise PlanFault(f"tuples cannot be aggregated by '{aggregation[:40]}'", hint=f"there are {', '.join(merges)}")
     module, function = merges[aggregation]
-    make: MergeBuilder = getattr(importlib.import_module(module), function)
-    members = len(writes)
-    copies = [tuple(reads[first : first + members]) for first in range(0, len(reads), members)]
-    return make(copies, tuple(writes), dims)
+    make: Callable[[Merge], Kernel] = getattr(importlib.import_module(module), function)
+    return make(Merge.of(reads, writes, dims))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import PlanFault
-from runtime.kernels.base import attribute, dtype_name, single
+from runtime.kernels.base import Invocation, dtype_name
 from runtime.kernels.ranking import INDEX
 
 
@@ -27,38 +25,28 @@ class Selection:
     indices: Array
 
 
-def argmax(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-) -> Selection:
-    source, first = _searched("argmax", attributes, inputs, input_blocks)
+def argmax(invocation: Invocation[Array]) -> Selection:
+    source, first = _searched(invocation)
+    outputs = invocation.outputs
     if len(outputs) != 2 or any(output.shape != source.shape[:-1] for output in outputs):
         raise PlanFault("argmax has two outputs with the dimensions of its input but the one it searches")
     return _typed(Selection(source, first, values=outputs[1], indices=outputs[0]))
 
 
-def topk(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-) -> Selection:
-    source, first = _searched("topk", attributes, inputs, input_blocks)
+def topk(invocation: Invocation[Array]) -> Selection:
+    source, first = _searched(invocation)
+    outputs = invocation.outputs
     if len(outputs) != 2 or outputs[0].shape != outputs[1].shape or outputs[0].shape[:-1] != source.shape[:-1]:
         raise PlanFault("topk has two outputs of one shape, with lists in place of the dimension that it searches")
     return _typed(Selection(source, first, values=outputs[0], indices=outputs[1]))
 
 
-def _searched(
-    name: str, attributes: Mapping[str, Attribute], inputs: Sequence[Array], blocks: Sequence[Block]
-) -> tuple[Array, int]:
+def _searched(invocation: Invocation[Array]) -> tuple[Array, int]:
     """The input with the axis that is searched moved to the end, and where the block begins along it."""
-    source, axis = single(inputs), attribute(attributes, ("axis",), "axis", int)
-    assert isinstance(axis, int)
+    invocation.allow("axis")
+    source, axis, blocks = invocation.input, invocation.attribute("axis", int), invocation.input_blocks
     if not 0 <= axis < source.ndim or len(blocks) != 1 or len(blocks[0].lower) != source.ndim:
-        raise PlanFault(f"{name} over axis {axis} of a tensor of {source.ndim} dimensions")
+        raise PlanFault(f"{invocation.name} over axis {axis} of a tensor of {source.ndim} dimensions")
     return np.moveaxis(source, axis, -1), blocks[0].lower[axis]
 
 

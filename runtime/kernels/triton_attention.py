@@ -9,25 +9,24 @@ are few rows and many keys (decoding), the keys are shared out among programs, w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, storage
 from runtime.kernels.attention_signature import Signature, parse
-from runtime.kernels.base import dtype_name
+from runtime.kernels.base import Invocation, dtype_name
+from runtime.kernels.merge_signature import Merge
 from runtime.kernels.triton_merges import plan_merge_logsumexp
 from runtime.kernels.triton_source import (
     LANGUAGE,
     Argument,
     Call,
+    Operand,
     Plan,
     ScratchPlan,
     Table,
     assembled,
-    operands,
     power_of_two,
     wide,
 )
@@ -67,16 +66,9 @@ class Shape:
         return Shape(min(2 * small, max(16, power_of_two(rows))), small, 4, 2)
 
 
-def plan_attention(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-    memory: int = LARGE_MEMORY,
-) -> Plan:
+def plan_attention(invocation: Invocation[Array], memory: int = LARGE_MEMORY) -> Plan:
     """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
-    signature = parse(attributes, inputs, outputs, input_blocks, output_blocks)
+    signature = parse(invocation)
     kind = dtype_name(signature.q)
     head = power_of_two(max(16, signature.q.shape[2], signature.v.shape[2]))
     group = signature.q.shape[0] // signature.k.shape[0]
@@ -96,7 +88,7 @@ def plan_attention(
     first = _call(signature, kind, shape, heads, work, parts, logs, shares)
     copies = [(parts[n], logs[n]) for n in range(shares)]
     like = (parts[0], signature.lse)  # the types that are merged; results are rounded as they are written
-    merge = plan_merge_logsumexp(copies, like, ((0, 1, 2), (0, 1)), rounded=signature.o)
+    merge = plan_merge_logsumexp(Merge(copies, like, ((0, 1, 2), (0, 1))), rounded=signature.o)
     return Plan((first, *merge.steps), scratch.size)
 
 
@@ -134,13 +126,10 @@ def _call(
     s = signature
     group, kv_heads, queries = s.q.shape[0] // s.k.shape[0], s.k.shape[0], s.q.shape[1]
     per_tile = max(1, shape.rows // heads)
-    named = [("q", s.q), ("k", s.k), ("v", s.v), ("o", o), ("lse", lse)]
-    views = [view for _, view in named] + [view for view in (s.mask, s.positions) if view is not None]
-    names = [name for name, _ in named] + [
-        name for name, view in (("mask", s.mask), ("positions", s.positions)) if view is not None
-    ]
-    items = {item.name: item for item in operands(views, [dtype_name(view) for view in views], names)}
-    sixty_four = any(wide([items[name]], view.shape) for name, view in zip(names, views, strict=True))
+    arrays = {"q": s.q, "k": s.k, "v": s.v, "o": o, "lse": lse, "mask": s.mask, "positions": s.positions}
+    views = {name: view for name, view in arrays.items() if view is not None}
+    items = {name: Operand.of(name, view) for name, view in views.items()}
+    sixty_four = any(wide([items[name]], view.shape) for name, view in views.items())
     number = LANGUAGE["f64" if kind == "f64" else "f32"]
     width, depth = s.q.shape[2], s.v.shape[2]
     q_span, v_span = power_of_two(max(16, width)), power_of_two(max(16, depth))

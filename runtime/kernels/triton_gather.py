@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
-from runtime.kernels.base import dtype_name
+from runtime.kernels.base import Invocation
 from runtime.kernels.gather_signature import Append, Embedding
-from runtime.kernels.triton_source import Argument, Operand, Plan, ScratchPlan, Status, Table, assembled, operands, wide
-from runtime.kernels.triton_tiles import Tiles, elementwise
-
-_MOVED = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+from runtime.kernels.triton_source import UNITS, Argument, Operand, Plan, ScratchPlan, Status, Table, assembled, wide
+from runtime.kernels.triton_tiles import elementwise
 
 
-def plan_embedding(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
+def plan_embedding(invocation: Invocation[Array]) -> Plan:
     """Rows of the table by id; zeros for the ids of rows that the block of the table lacks."""
-    parsed = Embedding.parse(attributes, inputs, outputs, input_blocks)
-    ids, table, target, vocabulary, lower = parsed.ids, parsed.table, parsed.target, parsed.vocabulary, parsed.lower
-    bits = _MOVED[table.dtype.itemsize]
-    rank = target.ndim
-    views = [ids[..., None], table[(None,) * (rank - 1) + (0,)], target]
-    number, row, y = operands(views, [dtype_name(ids), bits, bits], ["ids", "table", "y"])
+    call = Embedding.parse(invocation)
+    table, target, vocabulary, lower = call.table, call.target, call.vocabulary, call.lower
+    bits = UNITS[table.dtype.itemsize]
+    number = Operand.of("ids", call.ids[..., None])
+    row = Operand.of("table", table[(None,) * (target.ndim - 1) + (0,)], bits)
+    y = Operand.of("y", target, bits)
     tiles = elementwise(target.shape, [row], y)
     stride = table.strides[0] // table.itemsize if len(table) > 1 else 0
-    place, at = tiles.subscripts(number), tiles.subscripts(y)
+    at = tiles.subscripts(y)
     inside = tiles.mask(at)
     masked = f" & {inside}" if inside else ""
     lines = [
         *tiles.locate(wide([number, y], target.shape)),
-        f"number = tl.load({number.at(place)}{_masked(tiles.mask(place))}).to(tl.int64)",
+        f"number = {tiles.load(number)}.to(tl.int64)",
         f"wrong = ((number < 0) | (number >= {vocabulary})).to(tl.int32)",
-        *_any("wrong", tiles, number),
+        *tiles.any("wrong", number),
         "tl.store(status, 1, mask=wrong != 0)",
         f"number -= {lower}",
         f"found = (number >= 0) & (number < {len(table)})",
@@ -48,36 +37,30 @@ def plan_embedding(
     ]
     title = f"rows {lower} to {lower + len(table)} of a vocabulary of {vocabulary}"
     status = [("status", Status(), "i32")]
-    call = assembled("embedding", title, [number, row, y], target.shape, lines, tiles.count(), tables=status)
-    return Plan((call,), complaint=f"an id is outside of the vocabulary: ids are 0 to {vocabulary - 1}")
+    found = assembled("embedding", title, [number, row, y], target.shape, lines, tiles.count(), tables=status)
+    return Plan((found,), complaint=f"an id is outside of the vocabulary: ids are 0 to {vocabulary - 1}")
 
 
-def plan_append(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
+def plan_append(invocation: Invocation[Array]) -> Plan:
     """A block of the cache with those new rows written into it whose position is there; the latest of equal positions.
 
     Every row of the block first learns which new row comes last there, if any (a maximum of integers, which is the same
     in whatever order it is taken), and then all rows are written once.
     """
-    parsed = Append.parse(attributes, inputs, outputs, input_blocks, output_blocks)
-    cache, new, positions, target = parsed.cache, parsed.new, parsed.positions, parsed.target
+    call = Append.parse(invocation)
+    cache, new, target = call.cache, call.new, call.target
     rows, count = cache.shape[1], new.shape[1]
     scratch = ScratchPlan()
-    (latest,) = operands([scratch.take((rows,), np.dtype(np.int32))], ["i32"], ["latest"])
+    latest = Operand.of("latest", scratch.take((rows,), np.dtype(np.int32)))
     clear = assembled(
         "clear", "no row is new yet", [latest], (rows,),
         ["r = tl.program_id(0) * 1024 + tl.arange(0, 1024)", f"tl.store(latest + r, -1, mask=r < {rows})"],
         -(-rows // 1024),
     )  # fmt: skip
-    (place,) = operands([positions], [dtype_name(positions)], ["positions"])
+    place = Operand.of("positions", call.positions)
     tables: list[tuple[str, Argument, str]] = [
-        ("extents", Table.of(parsed.extents), "i64"),
-        ("origins", Table.of(parsed.origins), "i64"),
+        ("extents", Table.of(call.extents), "i64"),
+        ("origins", Table.of(call.origins), "i64"),
         ("status", Status(), "i32"),
     ]
     nth = "t.to(tl.int64)" if wide([place], (count,)) else "t"
@@ -93,33 +76,21 @@ def plan_append(
     ]
     mark = assembled("mark", "which row is new", [place, latest], (count,), body, -(-count // 256), tables=tables)
 
-    bits = _MOVED[cache.dtype.itemsize]
-    views = [cache, new[:, :1], target]
-    old, fresh, y = operands(views, [bits] * 3, ["cache", "new", "y"])
+    bits = UNITS[cache.dtype.itemsize]
+    views = {"cache": cache, "new": new[:, :1], "y": target}
+    old, fresh, y = (Operand.of(name, view, bits) for name, view in views.items())
     tiles = elementwise(target.shape, [old], y)
     step = new.strides[1] // new.itemsize if count > 1 else 0
     line = Operand("latest", "i32", (0, 1 if rows > 1 else 0, 0), latest.address)
-    at, own = tiles.subscripts(y), tiles.subscripts(line)
+    at = tiles.subscripts(y)
     inside = tiles.mask(at)
     also = f" & {inside}" if inside else ""
     lines = [
         *tiles.locate(wide([old, fresh, y], target.shape)),
-        f"row = tl.load({line.at(own)}{_masked(tiles.mask(own))}).to(tl.int64)",
+        f"row = {tiles.load(line)}.to(tl.int64)",
         f"kept = tl.load({old.at(tiles.subscripts(old))}, mask=(row < 0){also}, other=0)",
         f"written = tl.load({fresh.at(tiles.subscripts(fresh))} + row * {step}, mask=(row >= 0){also}, other=0)",
         f"tl.store({y.at(at)}, tl.where(row < 0, kept, written){f', mask={inside}' if inside else ''})",
     ]
     write = assembled("append", f"{count} new rows", [old, fresh, line, y], target.shape, lines, tiles.count())
     return Plan((clear, mark, write), scratch.size, "a position is outside of its sequence of the cache")
-
-
-def _masked(mask: str) -> str:
-    return f", mask={mask}, other=0" if mask else ""
-
-
-def _any(name: str, tiles: Tiles, item: Operand) -> list[str]:
-    """Lines that make one flag of a tile of flags, loaded by these subscripts."""
-    shaped = [axis for axis in (tiles.rows, tiles.columns) if axis is not None and item.strides[axis]]
-    if not shaped:
-        return []
-    return [f"{name} = tl.max({name}, 0)"] * (1 if tiles.rows is None else 2)

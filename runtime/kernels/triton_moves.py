@@ -8,37 +8,33 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array
 from runtime.errors import PlanFault
-from runtime.kernels.base import single
-from runtime.kernels.gather_signature import concat_parts
+from runtime.kernels.base import Invocation, address
+from runtime.kernels.gather_signature import concat_parts, regrouped
 from runtime.kernels.pieces import merged
 from runtime.kernels.triton_source import (
     ALIGNMENT,
     HEADER,
     SCRATCH,
+    UNITS,
     Call,
     Operand,
     Plan,
     ScratchPlan,
     Table,
-    address,
     assembled,
     call,
     power_of_two,
     wide,
 )
 from runtime.kernels.triton_tiles import elementwise
-
-UNITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
-"""Types of integers by their bytes."""
 
 TILE = 1024
 """Units in a tile of a launch for many blocks."""
@@ -56,30 +52,14 @@ def plan_moves(reads: Sequence[Array], writes: Sequence[Array]) -> Plan:
     return Plan((_many(moves),)) if moves else Plan(())
 
 
-def plan_concat(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
+def plan_concat(invocation: Invocation[Array]) -> Plan:
     """Every input's part of the output, by the bounds of the blocks."""
-    return plan_moves(*concat_parts(attributes, inputs, outputs, input_blocks, output_blocks))
+    return plan_moves(*concat_parts(invocation))
 
 
-def plan_regroup(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
+def plan_regroup(invocation: Invocation[Array]) -> Plan:
     """The same elements in the same row-major order, in another shape; through dense workspace where strides clash."""
-    source, target = single(inputs), single(outputs)
-    if attributes:
-        raise PlanFault(f"unknown kernel attribute '{min(attributes)}'; expected none")
-    if source.dtype != target.dtype or source.size != target.size:
-        raise PlanFault(f"regroup of {source.size} elements of {source.dtype} into {target.size} of {target.dtype}")
+    source, target = regrouped(invocation)
     pair = _refined(source, target)
     if pair is not None:
         return plan_moves([pair[0]], [pair[1]])

@@ -9,16 +9,15 @@ axes are shared out among programs, and a second launch combines their partial r
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, compute, storage
-from runtime.errors import PlanFault
-from runtime.kernels import indices, program
-from runtime.kernels.base import dtype_name, single, text
+from runtime.kernels import program
+from runtime.kernels.base import Invocation, dtype_name
+from runtime.kernels.map_signature import Reduction
 from runtime.kernels.pieces import merged
 from runtime.kernels.program import Typed
 from runtime.kernels.triton_scalar import Program
@@ -29,7 +28,6 @@ from runtime.kernels.triton_source import (
     Plan,
     ScratchPlan,
     assembled,
-    operands,
     power_of_two,
     wide,
 )  # fmt: skip
@@ -50,34 +48,13 @@ _FINISH = {
 _HELPER = {"sum": (), "prod": ("product",), "max": ("largest",), "min": ("smallest",)}
 
 
-def plan_reduce(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
+def plan_reduce(invocation: Invocation[Array]) -> Plan:
     """One launch, or two. Raises PlanFault for what is no aggregation of a join."""
-    allowed = ("program", "indices", "aggregation")
-    output = single(outputs)
-    equation = indices.parse(text(attributes, allowed, "indices"))
-    joined = indices.join(equation, inputs, output)
-    aggregation = text(attributes, allowed, "aggregation")
-    if aggregation not in _COMBINE:
-        raise PlanFault(f"unknown aggregation '{aggregation[:40]}'; expected sum, max, min or prod")
-    if output.dtype == np.bool_:
-        raise PlanFault("truth values cannot be aggregated")
-    stored = dtype_name(output)
-    source = text(attributes, allowed, "program")
-    steps = program.infer(program.parse(source, len(inputs)), [dtype_name(x) for x in inputs], stored)
-    largest = max(range(len(joined.views)), key=lambda k: joined.views[k].size)
-    order = list(dict.fromkeys([*joined.inputs[largest], *joined.extents]))
-    reduced = [name not in equation.output for name in order]
-    views = [indices.aligned(v, n, order) for v, n in zip(joined.views, joined.inputs, strict=True)]
-    title = f"{aggregation} over {' '.join(n for n in order if n not in equation.output)}: {source}"
-    target = indices.aligned(output, equation.output, order)
-    scratch = ScratchPlan()
-    return Plan(tuple(reduce_calls(steps, aggregation, views, target, reduced, title, scratch)), scratch.size)
+    call, scratch = Reduction.parse(invocation), ScratchPlan()
+    over = " ".join(name for name, gone in zip(call.indices, call.reduced, strict=True) if gone)
+    title = f"{call.aggregation} over {over}: {call.source}"
+    calls = reduce_calls(call.steps, call.aggregation, call.views, call.output, call.reduced, title, scratch)
+    return Plan(tuple(calls), scratch.size)
 
 
 def reduce_calls(
@@ -90,12 +67,12 @@ def reduce_calls(
     scratch: ScratchPlan,
 ) -> list[Call]:
     """Views and output have one rank; the output has extent 1 along the reduced axes."""
-    kinds = [dtype_name(view) for view in (*views, output)]
     layouts, gone = merged([*views, output], reduced)
     extents = tuple(max(column) for column in zip(*(view.shape for view in layouts), strict=True))
-    reads = operands(layouts[:-1], kinds[:-1], [f"x{k}" for k in range(len(views))])
+    reads = [Operand.of(f"x{k}", view) for k, view in enumerate(layouts[:-1])]
     plan = _Plan.make(extents, gone, reads)
-    computed = compute(kinds[-1])
+    stored = dtype_name(output)
+    computed = compute(stored)
     number = "i64" if computed in ("i32", "i64") else computed
     if plan.shares == 1:
         return [_call(steps, aggregation, reads, layouts[-1], plan, number, title)]
@@ -103,8 +80,8 @@ def reduce_calls(
     first = _call(steps, aggregation, reads, partial, plan, number, f"{title}, in {plan.shares} shares")
     shape = (plan.shares, *output.shape)
     shaped = np.lib.stride_tricks.as_strided(partial, shape, strides_of(shape, partial.itemsize))
-    step = "cast:i32" if kinds[-1] == "i32" else "copy"  # other results are rounded as they are stored
-    again = program.infer(program.parse(f"t0 = {step} x0", 1), [number], kinds[-1])
+    step = "cast:i32" if stored == "i32" else "copy"  # other results are rounded as they are stored
+    again = program.infer(program.parse(f"t0 = {step} x0", 1), [number], stored)
     rest = [True] + [False] * output.ndim
     return [first, *reduce_calls(again, aggregation, [shaped], output[None], rest, f"{title}, of shares", scratch)]
 
@@ -167,8 +144,7 @@ def _call(
     title: str,
 ) -> Call:
     shared = output.ndim > len(plan.extents)  # partial results have shares before all other axes
-    stored = dtype_name(output)
-    (target,) = operands([output], [stored], ["y"])
+    target = Operand.of("y", output)
     spans = (plan.shares, *plan.extents) if shared else plan.extents
     padded = [Operand(r.name, r.dtype, (0, *r.strides) if shared else r.strides, r.address) for r in reads]
     sixty_four = wide([*padded, target], spans)
@@ -190,10 +166,7 @@ def _call(
     body += _positions(plan, sixty_four)
     for k, item in enumerate(reads):
         subscripts = _subscripts(plan, item)
-        mask = _mask(plan, subscripts)
-        body.append(
-            f"v{k} = tl.load({item.at(subscripts)}{f', mask={mask}, other=0' if mask else ''}){item.load_suffix}"
-        )
+        body.append(f"v{k} = {item.load(subscripts, _mask(plan, subscripts))}")
     body += chain.lines
     inside = _mask(plan, () if plan.reduced is None else (plan.reduced,))
     masked = f"tl.where({inside}, {value}, {identity})" if inside else value
@@ -212,8 +185,8 @@ def _call(
     if shared:
         places = {axis + 1: subscript for axis, subscript in places.items()}
         places[0] = "share"
-    where = target.at({axis: places[axis] for axis in sorted(places) if target.strides[axis]})
-    lines.append(f"tl.store({where}, result.to({LANGUAGE[stored]}){f', mask={mask}' if mask else ''})")
+    where = {axis: places[axis] for axis in sorted(places) if target.strides[axis]}
+    lines.append(target.store(where, "result", mask))
     grid = plan.tiles.count() * (plan.shares if shared else 1)
     return assembled("reduce", title, [*reads, target], plan.extents, lines, grid, chain.source(*_HELPER[aggregation]))
 

@@ -6,14 +6,11 @@ as to move what is rotated. Where positions are an input, frequencies are a tabl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, storage
-from runtime.kernels.base import dtype_name
-from runtime.kernels.numpy_rope import parse
+from runtime.kernels.base import Invocation, dtype_name
+from runtime.kernels.rope_signature import parse
 from runtime.kernels.triton_source import (
     LANGUAGE,
     Argument,
@@ -22,7 +19,6 @@ from runtime.kernels.triton_source import (
     Status,
     Table,
     assembled,
-    operands,
     power_of_two,
     wide,
 )
@@ -32,21 +28,17 @@ TILE = 2048
 """Pairs of elements in a program's tile."""
 
 
-def plan_rope(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
+def plan_rope(invocation: Invocation[Array]) -> Plan:
     """One launch; a position below 0 is a complaint."""
-    rotation = parse(attributes, inputs, outputs, output_blocks)
+    rotation = parse(invocation)
     half = rotation.source.shape[-1] // 2
     views = [
         view[..., part] for view in (rotation.source, rotation.target) for part in (slice(half), slice(half, None))
     ]
     kind = dtype_name(rotation.target)
-    items = operands(views, [kind] * 4, ["x", "x_far", "y", "y_far"])
+    x, x_far, y, y_far = items = [
+        Operand.of(name, view) for name, view in zip(("x", "x_far", "y", "y_far"), views, strict=True)
+    ]
     extents = views[0].shape
     tokens, last = len(extents) - 2, len(extents) - 1
     # Rows are heads where there are any: they share angles, whose sines take longer than all else.
@@ -59,7 +51,7 @@ def plan_rope(
         return Operand(name, dtype, tuple(stride if axis == a and extents[a] > 1 else 0 for a in range(last + 1)), 0)
 
     if rotation.given:
-        (position,) = operands([rotation.positions], [dtype_name(rotation.positions)], ["positions"])
+        position = Operand.of("positions", rotation.positions)
         place = vector("positions", position.dtype, tokens, position.strides[0])
         tables: list[tuple[str, Argument, str]] = [
             ("frequencies", Table.of(rotation.frequencies.astype(np.float32)), "f32"),
@@ -78,34 +70,20 @@ def plan_rope(
             ("sines", Table.of(waves[1]), wave),
         ]
 
-    def load(item: Operand, offset: str = "") -> str:
-        subscripts = tiles.subscripts(item)
-        mask = tiles.mask(subscripts)
-        return f"tl.load({item.at(subscripts)}{offset}{f', mask={mask}, other=0' if mask else ''}){item.load_suffix}"
-
-    def store(item: Operand, value: str) -> str:
-        subscripts = tiles.subscripts(item)
-        mask = tiles.mask(subscripts)
-        return f"tl.store({item.at(subscripts)}, ({value}).to({LANGUAGE[kind]}){f', mask={mask}' if mask else ''})"
-
-    lines = [*tiles.locate(wide(items, extents)), f"position = {load(place)}"]
+    lines = [*tiles.locate(wide(items, extents)), f"position = {tiles.load(place)}"]
     if rotation.given:
-        lines += ["negative = (position < 0).to(tl.int32)"]
-        shaped = [axis for axis in (tiles.rows, tiles.columns) if axis is not None and place.strides[axis]]
-        for _ in range(2 if shaped and tiles.rows is not None else 1 if shaped else 0):
-            lines.append("negative = tl.max(negative, 0)")
+        lines += ["negative = (position < 0).to(tl.int32)", *tiles.any("negative", place)]
         lines.append("tl.store(status, 1, mask=negative != 0)")
-    if rotation.given:
-        angle = f"(position.to(tl.float32) * {load(vector('frequencies', 'f32', last, 1))}).to({LANGUAGE[wave]})"
+        angle = f"(position.to(tl.float32) * {tiles.load(vector('frequencies', 'f32', last, 1))}).to({LANGUAGE[wave]})"
         lines += [f"angle = {angle}", "cos = tl.cos(angle)", "sin = tl.sin(angle)"]
     else:
         for name, table in (("cos", "cosines"), ("sin", "sines")):
-            lines.append(f"{name} = {load(vector(table, wave, last, 1), f' + position * {half}')}")
+            lines.append(f"{name} = {tiles.load(vector(table, wave, last, 1), f' + position * {half}')}")
     lines += [
-        f"a = {load(items[0])}",
-        f"b = {load(items[1])}",
-        store(items[2], "a * cos - b * sin"),
-        store(items[3], "b * cos + a * sin"),
+        f"a = {tiles.load(x)}",
+        f"b = {tiles.load(x_far)}",
+        tiles.store(y, "(a * cos - b * sin)"),
+        tiles.store(y_far, "(b * cos + a * sin)"),
     ]
     title = f"rope of {extents[tokens]} tokens, pairs {half} apart"
     call = assembled("rope", title, items, extents, lines, tiles.count(), tables=tables)

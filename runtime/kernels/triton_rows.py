@@ -5,18 +5,16 @@ A row that fits into a program's registers is read once. Longer ones are gone th
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.bundle import Attribute, Block
 from runtime.dtypes import Array, compute
-from runtime.errors import PlanFault
-from runtime.kernels.base import attribute, dtype_name, single
-from runtime.kernels.rows import as_rows
+from runtime.kernels.base import Invocation
+from runtime.kernels.row_signature import Norm, Softmax
+from runtime.kernels.rows import merged_rows
 from runtime.kernels.triton_scalar import square_root
-from runtime.kernels.triton_source import LANGUAGE, Operand, Plan, assembled, operands, power_of_two, wide
+from runtime.kernels.triton_source import LANGUAGE, Operand, Plan, assembled, power_of_two, wide
 from runtime.kernels.triton_tiles import Tiles
 
 TILE = 2048
@@ -26,28 +24,16 @@ WHOLE = 16384
 """The longest row of f32 that is held in registers: 32 of them for each of 512 threads."""
 
 
-def plan_softmax(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
+def plan_softmax(invocation: Invocation[Array]) -> Plan:
     """exp(x - max) / sum of them along one axis; it cannot overflow."""
-    source, target = single(inputs), single(outputs)
-    axis = attribute(attributes, ("axis",), "axis", int)
-    assert isinstance(axis, int)
-    if source.shape != target.shape or source.dtype != target.dtype or _computed(target) is None:
-        raise PlanFault("a softmax has one floating input and an output of its shape and type")
-    if not -source.ndim <= axis < source.ndim:
-        raise PlanFault(f"softmax over axis {axis} of a tensor of {source.ndim} dimensions")
-    x, y = as_rows([np.moveaxis(view, axis, -1) for view in (source, target)])[0]
+    call = Softmax.parse(invocation)
+    x, y = merged_rows([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)])
     rows = _Rows([x, y], ["x_ptr", "y_ptr"])
     if rows.whole:
         lines = [
             rows.load("x", 'float("-inf")'),
             "e = tl.exp(x - tl.max(x, 1)[:, None])",
-            rows.store("e / tl.sum(e, 1)[:, None]"),
+            rows.store("(e / tl.sum(e, 1)[:, None])"),
         ]
     else:
         first = [
@@ -60,56 +46,25 @@ def plan_softmax(
             f"most = tl.full([{rows.tiles.height}], {rows.least}, {rows.type})",
             f"total = tl.zeros([{rows.tiles.height}], {rows.type})",
             *rows.loop(first),
-            *rows.loop([rows.load("x", "0"), rows.store("tl.exp(x - most[:, None]) / total[:, None]")]),
+            *rows.loop([rows.load("x", "0"), rows.store("(tl.exp(x - most[:, None]) / total[:, None])")]),
         ]
     return rows.call("softmax", f"softmax of rows of {x.shape[-1]}", lines)
 
 
-def plan_rmsnorm(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
-    """x / sqrt(mean(x * x) + eps) * gain."""
-    return _norm("rmsnorm", attributes, inputs, outputs)
-
-
-def plan_layernorm(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
-    """x - mean(x) in place of x, then as rmsnorm, plus bias."""
-    return _norm("layernorm", attributes, inputs, outputs)
-
-
-def _norm(name: str, attributes: Mapping[str, Attribute], inputs: Sequence[Array], outputs: Sequence[Array]) -> Plan:
-    target = single(outputs)
-    eps = attribute(attributes, ("eps",), "eps", float)
-    assert isinstance(eps, float)
-    count = 2 if name == "rmsnorm" else 3
-    if len(inputs) != count or _computed(target) is None or any(x.dtype != target.dtype for x in inputs):
-        raise PlanFault(f"{name} has {count} floating inputs of one type, and an output of that type")
-    source = inputs[0]
-    if source.shape != target.shape or source.ndim == 0 or any(v.shape != source.shape[-1:] for v in inputs[1:]):
-        raise PlanFault(f"{name} of {source.shape} into {target.shape}, with {[v.shape for v in inputs[1:]]}")
-    if not 0 < eps < math.inf:
-        raise PlanFault(f"{name} with eps {eps}")
-    x, y = as_rows([source, target])[0]
-    vectors = [vector[(None,) * (x.ndim - 1)] for vector in inputs[1:]]
-    centered = name == "layernorm"
+def plan_norm(invocation: Invocation[Array]) -> Plan:
+    """x / sqrt(mean(x * x) + eps) * gain; for layernorm x - mean(x) in place of x, and bias added."""
+    call = Norm.parse(invocation)
+    x, y = merged_rows([call.source, call.target])
+    vectors = [vector[(None,) * (x.ndim - 1)] for vector in call.vectors]
+    centered = len(vectors) > 1
     rows = _Rows([x, *vectors, y], ["x_ptr", "gain_ptr", *(["bias_ptr"] if centered else []), "y_ptr"])
     extent = x.shape[-1]
     inside = rows.inside
     result = f"x{' - mean' if centered else ''}"
     scaled = f"({result}) / scale * gain" if centered else "x / scale * gain"
     finish = [rows.load(v, "0") for v in (["gain", "bias"] if centered else ["gain"])]
-    finish.append(rows.store(scaled + (" + bias" if centered else "")))
-    root = f"scale = {square_root(f'squares / {float(extent)!r} + {eps!r}', rows.kind)}"
+    finish.append(rows.store(f"({scaled}{' + bias' if centered else ''})"))
+    root = f"scale = {square_root(f'squares / {float(extent)!r} + {call.eps!r}', rows.kind)}"
     square = f"tl.where({inside}, ({result}) * ({result}), 0)" if centered and inside else f"({result}) * ({result})"
     if rows.whole:
         lines = [
@@ -134,19 +89,14 @@ def _norm(name: str, attributes: Mapping[str, Attribute], inputs: Sequence[Array
             root,
             *rows.loop([rows.load("x", "0"), *finish]),
         ]
-    return rows.call(name, f"{name} of rows of {extent}, eps {eps}", lines)
-
-
-def _computed(array: Array) -> str | None:
-    kind = compute(dtype_name(array))
-    return kind if kind in ("f32", "f64") else None
+    return rows.call(invocation.name, f"{invocation.name} of rows of {extent}, eps {call.eps}", lines)
 
 
 class _Rows:
     """Tiles of rows. The first operand is read, the last one written; all have the row along their last axis."""
 
     def __init__(self, views: Sequence[Array], names: Sequence[str]) -> None:
-        self.items = operands(views, [dtype_name(view) for view in views], names)
+        self.items = [Operand.of(name, view) for name, view in zip(names, views, strict=True)]
         self.extents = views[0].shape
         self.sixty_four = wide(self.items, self.extents)
         self.kind = compute(self.items[0].dtype)
@@ -183,23 +133,22 @@ class _Rows:
             *("    " + line for line in body),
         ]
 
-    def _at(self, item: Operand) -> tuple[str, str]:
+    def _place(self, item: Operand) -> tuple[dict[int, str], str]:
         subscripts = self.tiles.subscripts(item)
         masks = [self.tiles.mask(subscripts)]
         if item.strides[-1]:
             subscripts[len(self.extents) - 1] = "k"
             masks.append(self.inside)
-        return item.at(subscripts), " & ".join(filter(None, masks))
+        return subscripts, " & ".join(filter(None, masks))
 
     def load(self, name: str, other: str) -> str:
         item = next(item for item in self.items if item.name == f"{name}_ptr")
-        at, mask = self._at(item)
-        return f"{name} = tl.load({at}{f', mask={mask}, other={other}' if mask else ''}){item.load_suffix}"
+        return f"{name} = {item.load(*self._place(item), other)}"
 
     def store(self, value: str) -> str:
         item = self.items[-1]
-        at, mask = self._at(item)
-        return f"tl.store({at}, ({value}).to({LANGUAGE[item.dtype]}){f', mask={mask}' if mask else ''})"
+        subscripts, mask = self._place(item)
+        return item.store(subscripts, value, mask)
 
     def call(self, name: str, title: str, lines: Sequence[str]) -> Plan:
         where = self.tiles.locate(self.sixty_four)

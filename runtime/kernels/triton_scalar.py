@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from runtime.dtypes import FLOATS
+from runtime.kernels.lowering import TAIL
 from runtime.kernels.program import CAST, Constant, Input, Operand, Typed
 from runtime.kernels.triton_source import LANGUAGE
 
@@ -98,17 +99,11 @@ def power(a, b):
 }
 """Functions that sources may need, by name."""
 
-_NORMAL_TAIL = (
-    0.693146400, 0.797897843, 0.318234574, 0.0365386913, -0.00508310585,
-    0.000224117572, 7.93418991e-05, -1.73869207e-05, 1.17173838e-06,
-)  # fmt: skip
-"""-log of the normal distribution's upper tail as a polynomial on [0, 16]: see `runtime.kernels.lowering`."""
-
 
 def _gelu() -> str:
     """Written out once: p is nested from its highest power down."""
-    nested = repr(_NORMAL_TAIL[-1])
-    for coefficient in reversed(_NORMAL_TAIL[:-1]):
+    nested = repr(TAIL[-1])
+    for coefficient in reversed(TAIL[:-1]):
         nested = f"({nested}) * u + {coefficient!r}"
     return f'''
 @triton.jit

@@ -7,20 +7,15 @@ come after the last one found.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
-from runtime.bundle import Attribute, Block
-from runtime.dtypes import Array
+from runtime.dtypes import FLOATS, Array, compute
 from runtime.kernels import select_signature
-from runtime.kernels.base import dtype_name
-from runtime.kernels.pieces import merged
-from runtime.kernels.ranking import NOWHERE as _NOWHERE
-from runtime.kernels.triton_source import LANGUAGE, Call, Plan, assembled, operands, power_of_two, wide
+from runtime.kernels.base import Invocation
+from runtime.kernels.ranking import NOWHERE
+from runtime.kernels.rows import merged_rows
+from runtime.kernels.triton_source import LANGUAGE, Call, Operand, Plan, assembled, power_of_two, wide
 from runtime.kernels.triton_tiles import Tiles
-
-NOWHERE = int(_NOWHERE)
 
 TILE = 4096
 """Elements that a program looks at together."""
@@ -58,31 +53,24 @@ def value_of(rank):
     return rank
 """,
 }
-"""By the type that is ranked in: f16 and bf16 are widened to f32."""
+"""By what is ranked in: see `ranked_in`."""
 
 
-def plan_argmax(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
+def ranked_in(kind: str) -> str:
+    """f16 and bf16 are widened to f32; integers rank themselves."""
+    return compute(kind) if kind in FLOATS else "int"
+
+
+def plan_argmax(invocation: Invocation[Array]) -> Plan:
     """Indices and values without the axis."""
-    found = select_signature.argmax(attributes, inputs, outputs, input_blocks)
+    found = select_signature.argmax(invocation)
     values, indices = found.values[..., None], found.indices[..., None]
     return Plan((select_call("argmax", [found.source], [], values, indices, found.first),))
 
 
-def plan_topk(
-    attributes: Mapping[str, Attribute],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    input_blocks: Sequence[Block],
-    output_blocks: Sequence[Block],
-) -> Plan:
+def plan_topk(invocation: Invocation[Array]) -> Plan:
     """Values and indices, with as many along the last axis as the outputs have, filled up where there are fewer."""
-    found = select_signature.topk(attributes, inputs, outputs, input_blocks)
+    found = select_signature.topk(invocation)
     return Plan((select_call("topk", [found.source], [], found.values, found.indices, found.first),))
 
 
@@ -94,20 +82,15 @@ def select_call(
     The index of an element is what `numbers` has for it; where there are none, its position plus `first`.
     """
     arrays = [*sources, *numbers, values, indices]
-    heads = [view[..., 0] for view in arrays]
-    flat = merged(heads, [False] * heads[0].ndim)[0] if heads[0].ndim else [head[None] for head in heads]
-    views = [
-        np.lib.stride_tricks.as_strided(line, (*line.shape, view.shape[-1]), (*line.strides, view.strides[-1]))
-        for line, view in zip(flat, arrays, strict=True)
-    ]
+    views = merged_rows(arrays)
     names = [f"x{k}" for k in range(len(sources))] + [f"numbers{k}" for k in range(len(numbers))]
-    items = operands(views, [dtype_name(view) for view in views], [*names, "values", "indices"])
+    items = [Operand.of(name, view) for name, view in zip((*names, "values", "indices"), views, strict=True)]
     by_name = {item.name: item for item in items}
-    leading, count = flat[0].shape, values.shape[-1]
+    leading, count = views[0].shape[:-1], values.shape[-1]
     tiles = Tiles((*leading, 1), None, None, 1, 1)
     width = min(power_of_two(max(source.shape[-1] for source in sources)), TILE)
     kind = items[0].dtype
-    ranked = kind if kind == "f64" else "f32" if kind in ("f16", "bf16", "f32") else "int"
+    ranked = ranked_in(kind)
     bits = 32 if ranked == "f32" or kind == "i32" else 64
     lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     sixty_four = wide(items, (*leading, max(view.shape[-1] for view in views)))

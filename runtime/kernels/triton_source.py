@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from runtime.dtypes import ITEMSIZE, Array, DType, name_of, storage
+from runtime.kernels.base import address, dtype_name
 from runtime.kernels.gemm import Gemm
 from runtime.kernels.gpu_base import WORKSPACE_ALIGNMENT, GpuArray
 from runtime.strides import strides_of
@@ -35,6 +36,9 @@ TYPES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "i32": "i3
 bytes in memory."""
 
 BYTES = {**ITEMSIZE, "i8": 1, "i16": 2}
+
+UNITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+"""Bytes -> the type of bits that are only moved."""
 
 LANGUAGE = {
     "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
@@ -109,12 +113,12 @@ class Operand:
     strides: tuple[int, ...]
     address: int
 
-    @property
-    def load_suffix(self) -> str:
-        """What makes of loaded elements values of their compute type."""
-        if self.dtype == "bool":
-            return " != 0"
-        return ".to(tl.float32)" if self.dtype in ("f16", "bf16") else ""
+    @staticmethod
+    def of(name: str, view: Array, dtype: str = "") -> Operand:
+        """A view with extent 1 where it is broadcast; its elements may be taken for another `dtype` of their size."""
+        steps = zip(view.shape, view.strides, strict=True)
+        strides = tuple(0 if extent == 1 else stride // view.itemsize for extent, stride in steps)
+        return Operand(name, dtype or dtype_name(view), strides, address(view))
 
     def at(self, subscripts: Mapping[int, str]) -> str:
         """The address of an element, or of a tile of them, by the axes' subscripts; other axes are left out."""
@@ -124,6 +128,24 @@ class Operand:
             if stride:
                 terms.append(subscript if stride == 1 else f"{subscript} * {stride}")
         return " + ".join(terms)
+
+    def load(self, subscripts: Mapping[int, str], mask: str, other: str = "0", offset: str = "") -> str:
+        """The expression for elements in their compute type, some offset further; `other` where the mask is off, which
+        is empty if all is inside."""
+        masked = f", mask={mask}, other={other}" if mask else ""
+        return f"tl.load({self.at(subscripts)}{offset}{masked}){self.load_suffix}"
+
+    def store(self, subscripts: Mapping[int, str], value: str, mask: str) -> str:
+        """The line that rounds a value and writes it where the mask is on."""
+        stored = "tl.int8" if self.dtype == "bool" else LANGUAGE[self.dtype]
+        return f"tl.store({self.at(subscripts)}, {value}.to({stored}){f', mask={mask}' if mask else ''})"
+
+    @property
+    def load_suffix(self) -> str:
+        """What makes of loaded elements values of their compute type."""
+        if self.dtype == "bool":
+            return " != 0"
+        return ".to(tl.float32)" if self.dtype in ("f16", "bf16") else ""
 
 
 Step = Call | Gemm
@@ -178,26 +200,6 @@ class _Interface:
         self.__array_interface__: dict[str, Any] = {
             "shape": shape, "strides": strides, "typestr": typestr, "data": (pointer, False), "version": 3,
         }  # fmt: skip
-
-
-def address(view: Array) -> int:
-    return int(view.__array_interface__["data"][0])
-
-
-def operands(views: Sequence[Array], dtypes: Sequence[str], names: Sequence[str]) -> tuple[Operand, ...]:
-    """Views of one rank (extent 1 where one is broadcast) as arguments."""
-    return tuple(
-        Operand(
-            name,
-            dtype,
-            tuple(
-                0 if extent == 1 else stride // view.itemsize
-                for extent, stride in zip(view.shape, view.strides, strict=True)
-            ),
-            address(view),
-        )
-        for view, dtype, name in zip(views, dtypes, names, strict=True)
-    )
 
 
 def call(

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from runtime.kernels.triton_source import BYTES, Operand, power_of_two
+from runtime.dtypes import Array
+from runtime.kernels.pieces import merged
+from runtime.kernels.triton_source import BYTES, Call, Operand, assembled, power_of_two, wide
 
 ACCESSES = 2
 """Vector accesses of 16 bytes per thread and operand, of the widest type, if there is enough to do."""
@@ -49,9 +51,9 @@ class Tiles:
             total *= -(-extent // step)
         return total
 
-    def locate(self, sixty_four: bool, number: str = "tl.program_id(0)") -> list[str]:
+    def locate(self, sixty_four: bool) -> list[str]:
         """Lines that set r, c and the positions i0, i1, ... along the other axes."""
-        lines = [f"tile = {number}{'.to(tl.int64)' if sixty_four else ''}"]
+        lines = [f"tile = tl.program_id(0){'.to(tl.int64)' if sixty_four else ''}"]
         left = self.count()  # numbers that programs still have to tell apart
         flat = self.rows is None
         parts = [
@@ -93,6 +95,46 @@ class Tiles:
             if axis is not None and axis in axes and self.extents[axis] % step:
                 parts.append(f"({name} < {self.extents[axis]})")
         return " & ".join(parts)
+
+    def load(self, item: Operand, offset: str = "") -> str:
+        """The expression for an operand's elements of the tile, or for those some offset further."""
+        subscripts = self.subscripts(item)
+        return item.load(subscripts, self.mask(subscripts), offset=offset)
+
+    def store(self, item: Operand, value: str) -> str:
+        """The line that writes an operand's elements of the tile."""
+        subscripts = self.subscripts(item)
+        return item.store(subscripts, value, self.mask(subscripts))
+
+    def any(self, name: str, item: Operand) -> list[str]:
+        """Lines that make one flag of as many as there are elements of the operand in the tile."""
+        shaped = any(axis is not None and item.strides[axis] for axis in (self.rows, self.columns))
+        return [f"{name} = tl.max({name}, 0)"] * (shaped * (1 if self.rows is None else 2))
+
+
+class Elements:
+    """Tiles over views of one rank (extent 1 where one is broadcast), of which the last one is written.
+
+    `load` and `store` name views; `call` makes a kernel of lines.
+    """
+
+    def __init__(self, views: Sequence[Array], names: Sequence[str]) -> None:
+        layouts, _ = merged(views, [False] * views[0].ndim)
+        self._extents = layouts[-1].shape
+        self._items = {name: Operand.of(name, view) for name, view in zip(names, layouts, strict=True)}
+        *reads, target = self._items.values()
+        self._tiles = elementwise(self._extents, reads, target)
+
+    def load(self, name: str) -> str:
+        return self._tiles.load(self._items[name])
+
+    def store(self, name: str, value: str) -> str:
+        return self._tiles.store(self._items[name], value)
+
+    def call(self, name: str, title: str, lines: Sequence[str], helpers: str = "") -> Call:
+        items = list(self._items.values())
+        where = self._tiles.locate(wide(items, self._extents))
+        return assembled(name, title, items, self._extents, [*where, *lines], self._tiles.count(), helpers)
 
 
 def elementwise(extents: Sequence[int], reads: Sequence[Operand], target: Operand) -> Tiles:

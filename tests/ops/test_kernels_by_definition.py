@@ -19,6 +19,7 @@ from einc.ops.equation import index_equation
 from einc.ops.functions import FUNCTIONS
 from einc.ops.scalar import Input, single
 from runtime.bundle import Block
+from runtime.kernels.base import Invocation
 from runtime.kernels.registry import prepare
 
 CASES = all_cases()
@@ -36,12 +37,14 @@ def on_runtime(operator: Operator, function: FunctionSpec, blocks: Sequence[Arra
         for block, desc in zip(function.outputs, operator.outputs, strict=True)
     ]
     kernel = prepare(
-        call.name,
-        {key: list(value) if isinstance(value, tuple) else value for key, value in call.attributes},
-        inputs,
-        outputs,
-        list(map(_block, function.inputs)),
-        list(map(_block, function.outputs)),
+        Invocation(
+            call.name,
+            {key: list(value) if isinstance(value, tuple) else value for key, value in call.attributes},
+            inputs,
+            outputs,
+            list(map(_block, function.inputs)),
+            list(map(_block, function.outputs)),
+        ),
     )
     run = kernel.bind(np.full(kernel.scratch, 255, np.uint8))
     with np.errstate(all="ignore"):  # as executors run kernels

@@ -148,11 +148,12 @@ def top(x: Any, ids: Any) -> tuple[Any, Any]:
 MEANINGS: Mapping[str, Any] = {"average": average, "best": best, "top": top}
 
 
-def build_toy(attributes: Any, inputs: Any, outputs: Any, input_blocks: Any, output_blocks: Any) -> Kernel:
+def build_toy(invocation: Any) -> Kernel:
     """For the runtime: the meaning itself."""
 
     def run() -> None:
-        for output, result in zip(outputs, MEANINGS[attributes["kind"]](*inputs), strict=True):
+        meaning = MEANINGS[invocation.attributes["kind"]]
+        for output, result in zip(invocation.outputs, meaning(*invocation.inputs), strict=True):
             output[...] = result
 
     return Kernel(lambda _: run)

@@ -443,19 +443,16 @@ class NumpyKernels:
         self.closed = 0
         self.targets = set()
 
-    def kernel(self, name, attributes, inputs, outputs, input_blocks, output_blocks, target):
-        self._stage("prepare", name)
-        kernel = registry.builder(name, "numpy")(
-            attributes, list(map(view, inputs)), list(map(view, outputs)), input_blocks, output_blocks
-        )
-        return self._wrapped(name, kernel, (*inputs, *outputs), target)
+    def kernel(self, invocation, target):
+        self._stage("prepare", invocation.name)
+        inputs, outputs = invocation.inputs, invocation.outputs
+        kernel = registry.prepare(invocation.on(list(map(view, inputs)), list(map(view, outputs))), "numpy")
+        return self._wrapped(invocation.name, kernel, (*inputs, *outputs), target)
 
     def aggregate(self, aggregation, reads, write, target):
-        step = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[aggregation]
-        steps = [f"t{k} = {step} {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(reads) - 1)]
-        dims = " ".join(f"i{axis}" for axis in range(len(write.shape)))
-        attributes = {"program": "; ".join(steps), "indices": f"{', '.join([dims] * len(reads))} -> {dims}"}
-        return self.kernel("map", attributes, reads, [write], (), (), target)
+        self._stage("prepare", "map")
+        kernel = registry.prepare_aggregate(aggregation, list(map(view, reads)), view(write), "numpy")
+        return self._wrapped("map", kernel, (*reads, write), target)
 
     def merge(self, aggregation, reads, writes, dims, target):
         kernel = registry.prepare_merge(aggregation, list(map(view, reads)), list(map(view, writes)), dims, "numpy")

@@ -81,14 +81,14 @@ def test_a_failing_kernel_is_named_and_the_session_lives_on(monkeypatch):
     broken = [True]
     original = cpu.prepare
 
-    def prepare(name, *rest):
-        kernel = original(name, *rest)
+    def prepare(invocation):
+        kernel = original(invocation)
 
         def bind(memory):
             run = kernel.bind(memory)
 
             def fail_or_run():
-                if broken[0] and name == "contract":
+                if broken[0] and invocation.name == "contract":
                     raise FloatingPointError("a bit flipped")
                 run()
 

@@ -54,7 +54,7 @@ class Together(NumpyKernels):
         reads, operands = list(map(view, first.inputs)), list(map(view, then.inputs))
         operands[place] = middle
         kernels = [
-            registry.builder(own.name, "numpy")(own.attributes, given, [into], own.input_blocks, own.output_blocks)
+            registry.prepare(own.on(given, [into]), "numpy")
             for own, given, into in ((first, reads, middle), (then, operands, output))
         ]
 

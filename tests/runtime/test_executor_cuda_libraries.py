@@ -20,9 +20,9 @@ class WithLibrary(NumpyKernels):
         super().__init__(driver, fail=also)
         self.stage, self.used, self.given_up, self.notes = stage, False, [], []
 
-    def kernel(self, name, *rest):
-        kernel = super().kernel(name, *rest)
-        if name != "attention" or self.given_up:
+    def kernel(self, invocation, target):
+        kernel = super().kernel(invocation, target)
+        if invocation.name != "attention" or self.given_up:
             return kernel
         self.used = True
         self._fails("prepare")
@@ -114,10 +114,10 @@ def test_what_fails_with_and_without_libraries_tells_both(stage):
     driver = FakeDriver(1)
     kernels = WithLibrary(driver, stage)
 
-    def broken(name, *rest):
-        if kernels.given_up and name == "attention":
+    def broken(invocation, target):
+        if kernels.given_up and invocation.name == "attention":
             raise RuntimeError("nor without")
-        return WithLibrary.kernel(kernels, name, *rest)
+        return WithLibrary.kernel(kernels, invocation, target)
 
     kernels.kernel = broken
     with pytest.raises(KernelFault) as caught:

@@ -11,6 +11,7 @@ import pytest
 from runtime.bundle import Block
 from runtime.errors import PlanFault
 from runtime.kernels import native, native_attention, numpy_attention
+from runtime.kernels.base import Invocation
 from runtime.kernels.registry import prepare
 
 pytestmark = pytest.mark.usefixtures("provider")
@@ -58,7 +59,8 @@ def run(a, arrays, first=(0, 0), heads=(0, 0)):
     wide = np.float64 if q.dtype == np.float64 else np.float32
     o = embedded(np.full((*q.shape[:2], v.shape[2]), 7, q.dtype))
     lse = embedded(np.full(q.shape[:2], 7, wide))
-    kernel = prepare("attention", a, [q, k, v, *extras], [o, lse], *blocks(a, (q, k, v), extras, first, heads))
+    own = blocks(a, (q, k, v), extras, first, heads)
+    kernel = prepare(Invocation("attention", a, [q, k, v, *extras], [o, lse], *own))
     memory = np.full(kernel.scratch + 64, 0xFF, np.uint8)
     bound = kernel.bind(memory)
     with np.errstate(all="ignore"):
@@ -227,7 +229,7 @@ def test_long_sequences_take_little_memory():
     k = q[:2]
     lse = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), q.shape[:2], (0, 0))
     a = attributes((1 << 17,), causal=True)
-    kernel = prepare("attention", a, [q, k, k], [q, lse], *blocks(a, (q, k, k), (), (0, 0), (0, 0)))
+    kernel = prepare(Invocation("attention", a, [q, k, k], [q, lse], *blocks(a, (q, k, k), (), (0, 0), (0, 0))))
     assert kernel.scratch < 8 << 20
 
 
@@ -290,7 +292,7 @@ LIES = {
 @pytest.mark.parametrize("name", LIES)
 def test_lies_are_refused(name):
     parts = lie(lambda p: None)
-    prepare("attention", *(parts[key] for key in ("a", "i", "o", "ib", "ob")))
+    prepare(Invocation("attention", *(parts[key] for key in ("a", "i", "o", "ib", "ob"))))
     parts = lie(lambda p: p.update(a=dict(p["a"])) or LIES[name](p))
     with pytest.raises(PlanFault):
-        prepare("attention", *(parts[key] for key in ("a", "i", "o", "ib", "ob")))
+        prepare(Invocation("attention", *(parts[key] for key in ("a", "i", "o", "ib", "ob"))))

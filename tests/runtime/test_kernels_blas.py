@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from runtime.kernels import blas
+from runtime.kernels.base import Invocation
 from runtime.kernels.native_contract import build_added_contract
 
 SIZES = (70, 67, 61)  # enough multiplications to be worth a call
+
+
+def added(attributes, inputs, outputs):
+    return build_added_contract(Invocation("contract", attributes, inputs, outputs))
 
 
 @pytest.fixture(params=["openblas", "any"])
@@ -76,15 +81,15 @@ def test_small_products_integers_and_odd_strides_are_left_to_numpy():
 def test_contractions_add_what_is_a_matrix_product():
     rng = np.random.default_rng(0)
     a, b, c = (rng.standard_normal(shape).astype("f4") for shape in ((70, 5, 61), (61, 5, 67), (70, 67)))
-    kernel = build_added_contract({"equation": "i h k, k h j -> i j"}, [a, b], [before := c.copy()])
+    kernel = added({"equation": "i h k, k h j -> i j"}, [a, b], [before := c.copy()])
     scratch = np.empty(kernel.scratch + 1, np.uint8)
     run = kernel.bind(scratch)
     run()
     assert np.abs(before - c - np.einsum("ihk,khj->ij", a.astype("f8"), b)).max() < 1e-3
     half = np.zeros((70, 67), "f2")
-    assert build_added_contract({"equation": "i h k, k h j -> i j"}, [a.astype("f2"), b.astype("f2")], [half]) is None
-    assert build_added_contract({"equation": "i j, i j -> i j"}, [c, c], [c.copy()]) is None
-    assert build_added_contract({"equation": "i j -> i"}, [c], [np.zeros(70, "f4")]) is None
+    assert added({"equation": "i h k, k h j -> i j"}, [a.astype("f2"), b.astype("f2")], [half]) is None
+    assert added({"equation": "i j, i j -> i j"}, [c, c], [c.copy()]) is None
+    assert added({"equation": "i j -> i"}, [c], [np.zeros(70, "f4")]) is None
 
 
 @pytest.mark.usefixtures("library")
@@ -93,7 +98,7 @@ def test_results_in_parts_are_added_from_one_product(dtype):
     rng = np.random.default_rng(1)
     shapes = ((41, 197), (3, 43, 197), (3, 41, 43))
     a, b, c = ((9 * rng.standard_normal(shape)).astype(dtype) for shape in shapes)
-    kernel = build_added_contract({"equation": "t m, h d m -> h t d"}, [a, b], [after := c.copy()])
+    kernel = added({"equation": "t m, h d m -> h t d"}, [a, b], [after := c.copy()])
     kernel.bind(np.empty(kernel.scratch, np.uint8))()
     exact = c.astype("f8") + np.einsum("tm,hdm->htd", a.astype("f8"), b)
     assert np.abs(after - exact).max() <= {"f4": 2e-2, "f8": 1e-10, "i8": 0}[dtype]

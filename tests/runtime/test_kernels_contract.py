@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from runtime.errors import PlanFault
+from runtime.kernels.base import Invocation
 from runtime.kernels.registry import prepare
 
 pytestmark = pytest.mark.usefixtures("provider")
@@ -52,7 +53,7 @@ EQUATIONS = [
 
 def run(name, attributes, inputs, output, guard=64):
     """Prepares, binds to scratch memory of exactly the size asked for (with guards behind it) and runs twice."""
-    kernel = prepare(name, attributes, inputs, [output])
+    kernel = prepare(Invocation(name, attributes, inputs, [output]))
     memory = np.full(kernel.scratch + guard, 0xAB, np.uint8)
     bound = kernel.bind(memory)
     with np.errstate(all="ignore"):
@@ -148,7 +149,7 @@ def test_large_matrices_need_no_scratch():
         left, right = equation.split("->")
         arrays = [np.ones([sizes[n] for n in part.split()], "f4") for part in left.split(",")]
         kernel = prepare(
-            "contract", {"equation": equation}, arrays, [np.empty([sizes[n] for n in right.split()], "f4")]
+            Invocation("contract", {"equation": equation}, arrays, [np.empty([sizes[n] for n in right.split()], "f4")])
         )
         assert kernel.scratch == 0, equation
 
@@ -206,9 +207,9 @@ F = np.ones((2, 3), "f4")
 )
 def test_what_does_not_fit_is_refused_when_prepared(attributes, inputs, output, message):
     with pytest.raises(PlanFault, match=message):
-        prepare("contract", attributes, inputs, [output])
+        prepare(Invocation("contract", attributes, inputs, [output]))
 
 
 def test_unknown_kernels_are_refused():
     with pytest.raises(PlanFault, match="unknown kernel 'conv'"):
-        prepare("conv", {}, [F], [F])
+        prepare(Invocation("conv", {}, [F], [F]))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from runtime.bundle import Block
+from runtime.kernels.base import Invocation
 from runtime.kernels.cuts import _CUTS, cuts
 from runtime.kernels.registry import prepare
 
@@ -57,7 +58,7 @@ def run(name, inputs, outputs, corners):
         Block(tuple(corner), tuple(c + n for c, n in zip(corner, array.shape, strict=True)))
         for corner, array in zip(corners, (*inputs, *outputs), strict=True)
     ]
-    own = prepare(kernel, attributes, inputs, outputs, blocks[: len(inputs)], blocks[len(inputs) :])
+    own = prepare(Invocation(kernel, attributes, inputs, outputs, blocks[: len(inputs)], blocks[len(inputs) :]))
     own.bind(np.full(own.scratch, 255, np.uint8))()
 
 

@@ -8,9 +8,10 @@ import pytest
 from emulated_gemm import multiply
 
 from runtime.bundle import Block
+from runtime.kernels.base import Invocation
 from runtime.kernels.epilogue import Epilogue, planned_with_epilogue, understood
 from runtime.kernels.gemm import Gemm
-from runtime.kernels.gpu_base import GpuArray, Invocation
+from runtime.kernels.gpu_base import GpuArray
 from runtime.kernels.gpu_repeated import _moved
 from runtime.kernels.registry import prepare
 from runtime.kernels.triton_source import SCRATCH
@@ -86,7 +87,7 @@ def both(equation, shapes, result, program, indices, others, *, place=0, dtype="
         ("contract", contract, inputs, middle),
         ("map", then, operands, expected),
     ):
-        kernel = prepare(name, attributes, reads, [write], blocks(reads), blocks([write]))
+        kernel = prepare(Invocation(name, attributes, reads, [write], blocks(reads), blocks([write])))
         kernel.bind(np.empty(kernel.scratch, np.uint8))()
     middle[...] = 77  # nobody reads it, and nobody writes it
     return plan, output, expected, middle, (inputs, operands)

@@ -17,6 +17,7 @@ from runtime.bundle import Block
 from runtime.kernels import attention_libraries, fused_attention
 from runtime.kernels.attention_libraries import ENVIRONMENT, Packed, TorchAttention, Useless, defined, flaw, small
 from runtime.kernels.attention_signature import parse
+from runtime.kernels.base import Invocation
 from runtime.kernels.fused_attention import Libraries, packed
 from runtime.kernels.gpu_base import GpuArray, Target
 from runtime.kernels.registry import prepare
@@ -39,7 +40,7 @@ def invoked(a, q_range, k_range, dtype=np.float16, width=8, extras=()):
     q_block = Block((0, q0, 0), (4, q1, width))
     k_block = Block((0, k0, 0), (2, k1, width))
     blocks = [q_block, k_block, k_block, *(Block((k0,), (k1,)) for _ in extras)]
-    return a, [q, k, v, *extras], outputs, blocks, [q_block, Block((0, q0), (4, q1))]
+    return Invocation("attention", a, [q, k, v, *extras], outputs, blocks, [q_block, Block((0, q0), (4, q1))])
 
 
 def library(q, k, v, how):
@@ -75,12 +76,12 @@ def test_what_a_library_is_told_means_the_same(data):
     for lens in (q_lens, k_lens):
         low = data.draw(st.sampled_from([0, 0, data.draw(st.integers(0, sum(lens) - 1))]))
         ranges.append((low, data.draw(st.sampled_from([sum(lens), data.draw(st.integers(low + 1, sum(lens)))]))))
-    arguments = invoked(a, *ranges)
-    how = packed(parse(*arguments))
+    invocation = invoked(a, *ranges)
+    how = packed(parse(invocation))
     if how is None:
         return
-    _, inputs, outputs, *_ = arguments
-    kernel = prepare("attention", *arguments)
+    inputs, outputs = invocation.inputs, invocation.outputs
+    kernel = prepare(invocation)
     kernel.bind(np.empty(kernel.scratch, np.uint8))()
     o, lse = library(*inputs, how)
     np.testing.assert_allclose(outputs[0].astype(float), o, atol=5e-3)
@@ -92,8 +93,8 @@ def test_what_a_library_is_told_means_the_same(data):
 
 
 def test_prefill_and_decoding_of_whole_sequences_fit():
-    assert packed(parse(*invoked(attributes([5, 3], [5, 3], causal=True), (0, 8), (0, 8)))) is not None
-    how = packed(parse(*invoked(attributes([1, 1], [7, 9], causal=True), (0, 2), (0, 16))))
+    assert packed(parse(invoked(attributes([5, 3], [5, 3], causal=True), (0, 8), (0, 8)))) is not None
+    how = packed(parse(invoked(attributes([1, 1], [7, 9], causal=True), (0, 2), (0, 16))))
     assert how is not None
     assert (how.queries, how.keys, how.longest) == ((0, 1, 2), (0, 7, 16), (1, 9))
 
@@ -101,20 +102,19 @@ def test_prefill_and_decoding_of_whole_sequences_fit():
 def test_what_does_not_fit():
     whole = attributes([8], [8], causal=True)
     fits = invoked(whole, (0, 8), (0, 8))
-    assert packed(parse(*fits)) is not None
-    assert packed(parse(*invoked(whole, (0, 8), (0, 8), np.float32))) is None
-    assert packed(parse(*invoked(whole, (0, 8), (0, 8), width=12))) is None
-    assert packed(parse(*invoked(whole, (0, 4), (0, 8)))) is None  # its last query does not see its last key
-    assert packed(parse(*invoked(whole, (4, 8), (4, 8)))) is not None
-    assert packed(parse(*invoked(attributes([8], [4], causal=True), (0, 8), (0, 4)))) is None
-    assert packed(parse(*invoked(attributes([4, 4], [4, 4]), (0, 8), (0, 4)))) is None  # nothing for the second
-    _, inputs, outputs, *blocks = fits
-    crooked = [np.empty(x.size + 1, x.dtype)[1:].reshape(x.shape) for x in inputs]
-    assert packed(parse(whole, crooked, outputs, *blocks)) is None  # no 16 bytes can be read at once
-    far = np.lib.stride_tricks.as_strided(inputs[0], strides=(1 << 31, 16, 2))
-    assert packed(parse(whole, [far, *inputs[1:]], outputs, *blocks)) is None
+    assert packed(parse(fits)) is not None
+    assert packed(parse(invoked(whole, (0, 8), (0, 8), np.float32))) is None
+    assert packed(parse(invoked(whole, (0, 8), (0, 8), width=12))) is None
+    assert packed(parse(invoked(whole, (0, 4), (0, 8)))) is None  # its last query does not see its last key
+    assert packed(parse(invoked(whole, (4, 8), (4, 8)))) is not None
+    assert packed(parse(invoked(attributes([8], [4], causal=True), (0, 8), (0, 4)))) is None
+    assert packed(parse(invoked(attributes([4, 4], [4, 4]), (0, 8), (0, 4)))) is None  # nothing for the second
+    crooked = [np.empty(x.size + 1, x.dtype)[1:].reshape(x.shape) for x in fits.inputs]
+    assert packed(parse(fits.on(crooked, fits.outputs))) is None  # no 16 bytes can be read at once
+    far = np.lib.stride_tricks.as_strided(fits.inputs[0], strides=(1 << 31, 16, 2))
+    assert packed(parse(fits.on([far, *fits.inputs[1:]], fits.outputs))) is None
     masked = attributes([8], [8], extras=["mask"])
-    assert packed(parse(*invoked(masked, (0, 8), (0, 8), extras=[np.ones(8, bool)]))) is None
+    assert packed(parse(invoked(masked, (0, 8), (0, 8), extras=[np.ones(8, bool)]))) is None
 
 
 def gpu(arrays):
@@ -349,8 +349,7 @@ CAUSAL = invoked(attributes([5, 3], [5, 3], causal=True), (0, 8), (0, 8))
 
 
 def arguments(invocation=CAUSAL):
-    a, inputs, outputs, *blocks = invocation
-    return a, gpu(inputs), gpu(outputs), *blocks, TARGET
+    return invocation.on(gpu(invocation.inputs), gpu(invocation.outputs)), TARGET
 
 
 def test_a_launch_computes_on_its_stream_with_memory_of_its_pool_and_waits_for_nothing(torch, monkeypatch):
@@ -358,7 +357,7 @@ def test_a_launch_computes_on_its_stream_with_memory_of_its_pool_and_waits_for_n
     kernel = libraries.prepared(*arguments())
     assert (kernel.description.provider, kernel.description.variant) == ("fake", "attention f16, best")
     assert libraries.versions == {"fake": "1.0"}
-    _, inputs, outputs, *_ = CAUSAL
+    inputs, outputs = CAUSAL.inputs, CAUSAL.outputs
     launch = kernel.bind(0, 0)
     for array in outputs:
         array[:] = 9
@@ -371,7 +370,7 @@ def test_a_launch_computes_on_its_stream_with_memory_of_its_pool_and_waits_for_n
         ("stream", 41), ("pool", pools[0]), ("end of", "pool"), ("end of", "stream"),
     ]  # fmt: skip
     assert ("synchronize",) not in torch.log
-    how = packed(parse(CAUSAL[0], inputs, outputs, *CAUSAL[3:]))
+    how = packed(parse(CAUSAL))
     o, lse = library(*inputs, how)
     np.testing.assert_allclose(outputs[0].astype(float), o, atol=5e-3)
     np.testing.assert_allclose(outputs[1], lse, atol=1e-4)

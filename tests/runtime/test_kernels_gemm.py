@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from runtime.dtypes import name_of
 from runtime.errors import PlanFault
 from runtime.kernels import gemm
+from runtime.kernels.base import Invocation
 from runtime.kernels.gemm import Axis, Gemm, Matrix
 from runtime.kernels.gemm_contract import plan_contract
 from runtime.kernels.gpu_base import GpuArray
@@ -39,7 +40,8 @@ def drawn(names, dtype, seed, order=None):
 
 
 def planned(equation, inputs, output, **more):
-    return plan_contract({"equation": equation, **more}, [device(x) for x in inputs], [device(output)], [], [])
+    views = [device(x) for x in inputs]
+    return plan_contract(Invocation("contract", {"equation": equation, **more}, views, [device(output)]))
 
 
 def einsum(equation, inputs):

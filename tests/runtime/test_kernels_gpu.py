@@ -17,10 +17,11 @@ from gpu_invocations import INVOCATIONS, MERGES, array
 from runtime.bundle import Block
 from runtime.errors import MissingFault, PlanFault
 from runtime.kernels import gpu_plans, gpu_registry, kernel_cache, registry, triton_compile
+from runtime.kernels.base import Invocation
 from runtime.kernels.cublas import WORKSPACE
 from runtime.kernels.gemm import Gemm
-from runtime.kernels.gpu_base import Invocation, Target
-from runtime.kernels.gpu_repeated import ADDRESSED, RepeatedPlans, invocation
+from runtime.kernels.gpu_base import Target
+from runtime.kernels.gpu_repeated import ADDRESSED, RepeatedPlans, key_of
 from runtime.kernels.triton_compile import Binary
 from runtime.kernels.triton_source import SCRATCH, Call, Status, Table, layout
 
@@ -46,7 +47,7 @@ def test_every_kernel_of_the_cpu_is_one_of_the_gpu_and_planned_here():
 
 def test_unknown_names_are_refused():
     with pytest.raises(PlanFault, match="unknown kernel 'nothing'"):
-        gpu_plans.plan_kernel("nothing", {}, [], [], [], [])
+        gpu_plans.plan_kernel(Invocation("nothing", {}, [], []))
     with pytest.raises(PlanFault, match="cannot be aggregated by 'nothing'"):
         gpu_plans.plan_merge("nothing", [], [], [])
     with pytest.raises(PlanFault, match="cannot be aggregated by 'mean'"):
@@ -94,10 +95,9 @@ def test_sources_are_python_of_pointers_alone():
 def test_names_in_a_plan_cannot_become_code():
     bad = 'i"""\nimport os\n"""+__import__("os").system("x")#\\'
     bad = "".join(bad.split())
-    plan = gpu_plans.plan_kernel(
-        "map", {"program": "t0 = copy x0", "indices": f"{bad} -> {bad}"}, [layout(array("f32", 3))],
-        [layout(array("f32", 3))], [], [],
-    )  # fmt: skip
+    attributes = {"program": "t0 = copy x0", "indices": f"{bad} -> {bad}"}
+    views = [layout(array("f32", 3))]
+    plan = gpu_plans.plan_kernel(Invocation("map", attributes, views, views))
     text = plan.steps[0].source.text
     assert text.count('"""') == 2
     assert "__import__" not in text or "__import__(" not in text.split('"""')[2]
@@ -174,7 +174,7 @@ def test_launches_have_pointers_workspace_and_status(compiled):
     modules = Modules()
     own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
     case = INVOCATIONS["append"]
-    kernel = own.kernel(*case.arguments(), H100)
+    kernel = own.kernel(case.invocation(), H100)
     assert kernel.complaint is not None
     assert kernel.description.provider == "triton"
     assert [c[0] for c in modules.calls] == []  # compiled, and nothing is touched
@@ -258,7 +258,7 @@ def test_equal_kernels_are_compiled_and_loaded_once(compiled):
     modules = Modules()
     own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
     for _ in range(3):
-        own.kernel(*INVOCATIONS["map"].arguments(), H100).bind(0, 0)(1)
+        own.kernel(INVOCATIONS["map"].invocation(), H100).bind(0, 0)(1)
     assert len(compiled) == 1
     assert [c[0] for c in modules.calls].count("load") == 1
 
@@ -266,7 +266,7 @@ def test_equal_kernels_are_compiled_and_loaded_once(compiled):
 def test_products_get_workspace_of_their_own(compiled):
     modules = Modules()
     own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
-    kernel = own.kernel(*INVOCATIONS["contract of a strided operand"].arguments(), H100)
+    kernel = own.kernel(INVOCATIONS["contract of a strided operand"].invocation(), H100)
     assert (kernel.description.provider, kernel.description.version) == ("cublas+triton", "12.8.0")
     assert own.versions() == {"triton": "9.9", "cublas": "12.8.0"}
     scratch = kernel.workspace - WORKSPACE
@@ -290,16 +290,16 @@ def test_compiled_kernels_are_found_without_a_compiler(compiled, tmp_path, monke
 
     monkeypatch.setattr(triton_compile, "compile_source", none)
     own = gpu_registry.GpuKernels([place], Modules())
-    assert own.kernel(*INVOCATIONS["map"].arguments(), H100).description.version == "9.9"
+    assert own.kernel(INVOCATIONS["map"].invocation(), H100).description.version == "9.9"
     with pytest.raises(MissingFault, match="compiled for sm_90 only, and this is sm_80"):
-        own.kernel(*INVOCATIONS["map"].arguments(), Target(0, "an A100", (8, 0), 108))
+        own.kernel(INVOCATIONS["map"].invocation(), Target(0, "an A100", (8, 0), 108))
     with pytest.raises(MissingFault, match="no compiler"):
-        own.kernel(*INVOCATIONS["softmax"].arguments(), H100)
+        own.kernel(INVOCATIONS["softmax"].invocation(), H100)
 
 
 def test_what_is_compiled_here_is_kept(compiled):
     for _ in range(2):
-        gpu_registry.GpuKernels(kernel_cache.directories(), Modules()).kernel(*INVOCATIONS["map"].arguments(), H100)
+        gpu_registry.GpuKernels(kernel_cache.directories(), Modules()).kernel(INVOCATIONS["map"].invocation(), H100)
     assert len(compiled) == 1
 
 
@@ -390,14 +390,14 @@ def test_plans_of_other_addresses_are_moved(name):
     """A repeated invocation is planned once, and comes out as if it had been planned where it is."""
     plans, made = RepeatedPlans(), []
     for shift in (0, 4096, 1 << 20, 16):  # the last is aligned otherwise
-        kernel, attributes, inputs, outputs, *blocks = INVOCATIONS[name].arguments(shift)
-        plan = partial(planned, made, kernel, attributes, len(inputs), blocks)
-        if kernel not in ADDRESSED:
-            key = invocation(kernel, attributes, *blocks, "sm_90")
-            assert plans.planned(key, [*inputs, *outputs], plan) == INVOCATIONS[name].plan(shift)
+        invocation = INVOCATIONS[name].invocation(shift)
+        if invocation.name not in ADDRESSED:
+            key, arrays = key_of(invocation, "sm_90"), [*invocation.inputs, *invocation.outputs]
+            assert plans.planned(key, arrays, partial(planned, made, invocation)) == INVOCATIONS[name].plan(shift)
     assert len(made) <= 2
 
 
-def planned(made, kernel, attributes, count, blocks, views):
-    made.append(kernel)
-    return gpu_plans.plan_kernel(kernel, attributes, views[:count], views[count:], *blocks)
+def planned(made, invocation, views):
+    made.append(invocation.name)
+    count = len(invocation.inputs)
+    return gpu_plans.plan_kernel(invocation.on(views[:count], views[count:]))

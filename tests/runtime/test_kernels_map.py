@@ -13,6 +13,7 @@ import pytest
 
 from runtime.errors import PlanFault
 from runtime.kernels import pieces
+from runtime.kernels.base import Invocation
 from runtime.kernels.registry import prepare
 
 pytestmark = pytest.mark.usefixtures("provider")
@@ -21,7 +22,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def run(name, attributes, inputs, output, guard=64):
-    kernel = prepare(name, attributes, inputs, [output])
+    kernel = prepare(Invocation(name, attributes, inputs, [output]))
     memory = np.full(kernel.scratch + guard, 0xFF, np.uint8)
     bound = kernel.bind(memory)
     with np.errstate(all="ignore"):
@@ -249,7 +250,7 @@ BAD_PROGRAMS = [
 @pytest.mark.parametrize(("text", "message"), BAD_PROGRAMS, ids=lambda value: str(value)[:30])
 def test_bad_programs_are_refused_when_prepared(text, message):
     with pytest.raises(PlanFault, match=message):
-        prepare("map", {"program": text, "indices": "i j -> i j"}, [F], [F.copy()])
+        prepare(Invocation("map", {"program": text, "indices": "i j -> i j"}, [F], [F.copy()]))
 
 
 def test_other_bad_maps_are_refused():
@@ -265,7 +266,7 @@ def test_other_bad_maps_are_refused():
         ),
     ]:
         with pytest.raises(PlanFault, match=message):
-            prepare("map", attributes, inputs, [output])
+            prepare(Invocation("map", attributes, inputs, [output]))
 
 
 AGGREGATIONS = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
@@ -337,10 +338,15 @@ def test_bad_reductions_are_refused():
     ]:
         with pytest.raises(PlanFault, match=message):
             prepare(
-                "reduce", {**good, **change}, [F], [np.ones((2, 2), "f4")] if "k" in str(change) else [np.ones(2, "f4")]
+                Invocation(
+                    "reduce",
+                    {**good, **change},
+                    [F],
+                    [np.ones((2, 2), "f4")] if "k" in str(change) else [np.ones(2, "f4")],
+                )
             )
     with pytest.raises(PlanFault, match="truth values"):
-        prepare("reduce", {**good, "aggregation": "max"}, [F > 0], [np.ones(2, "?")])
+        prepare(Invocation("reduce", {**good, "aggregation": "max"}, [F > 0], [np.ones(2, "?")]))
 
 
 @pytest.mark.parametrize("dtype", ["float16", BF16, "float32", "float64"], ids=str)
@@ -367,7 +373,7 @@ def test_softmax_of_a_vector_and_what_it_refuses():
         ({"axis": 0}, F.astype("i4"), F.astype("i4")), ({"axis": 0, "b": 1}, F, F),
     ]:  # fmt: skip
         with pytest.raises(PlanFault):
-            prepare("softmax", attributes, [inputs], [output])
+            prepare(Invocation("softmax", attributes, [inputs], [output]))
 
 
 def test_regroup_is_a_row_major_reshape():
@@ -389,7 +395,7 @@ def test_regroup_is_a_row_major_reshape():
         ({"a": 1}, np.zeros(120, x.dtype)),
     ]:
         with pytest.raises(PlanFault):
-            prepare("regroup", attributes, [x], [target])
+            prepare(Invocation("regroup", attributes, [x], [target]))
 
 
 def test_kernels_raise_no_warnings_under_the_executors_setting():

@@ -8,9 +8,9 @@ import pytest
 from merge_meaning import combine
 
 from runtime.errors import PlanFault
-from runtime.kernels.numpy_select import build_topk
+from runtime.kernels.base import Invocation
 from runtime.kernels.ranking import keys
-from runtime.kernels.registry import prepare_merge
+from runtime.kernels.registry import prepare, prepare_merge
 
 pytestmark = pytest.mark.usefixtures("provider")
 
@@ -183,4 +183,4 @@ def test_topk_with_other_outputs_is_the_plans_fault(outputs):
     from runtime.bundle import Block
 
     with pytest.raises(PlanFault):
-        build_topk({"axis": 1}, [np.zeros((2, 5), "f4")], outputs, [Block((0, 0), (2, 5))], [])
+        prepare(Invocation("topk", {"axis": 1}, [np.zeros((2, 5), "f4")], outputs, [Block((0, 0), (2, 5))]))

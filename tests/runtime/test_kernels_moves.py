@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.kernels import native
+from runtime.kernels.base import Invocation
 from runtime.kernels.native_moves import FEWEST, moves
 from runtime.kernels.registry import prepare
 
@@ -57,7 +58,7 @@ def test_every_piece_arrives_and_nothing_else_changes(pieces, dtype, seed):
             [source[here] for source, ((_, here), _) in zip(sources, pieces, strict=True)],
             [target[there] for target, (_, (_, there)) in zip(targets, pieces, strict=True)],
         )
-    assert isinstance(run, native.Invocation)
+    assert isinstance(run, native.Call)
     run()
     for target, before in zip(targets, expected, strict=True):
         assert target.tobytes() == before.tobytes()
@@ -83,12 +84,14 @@ def test_what_is_small_but_comes_often_becomes_machine_code(monkeypatch):
     x = np.ones((10, 10), "f4")
 
     def run():
-        kernel = prepare("map", {"program": "t0 = exp x0", "indices": "i j -> i j"}, [x], [np.empty_like(x)])
+        kernel = prepare(
+            Invocation("map", {"program": "t0 = exp x0", "indices": "i j -> i j"}, [x], [np.empty_like(x)])
+        )
         return kernel.bind(np.empty(kernel.scratch + 64, np.uint8))
 
-    assert not isinstance(run(), native.Invocation)
+    assert not isinstance(run(), native.Call)
     with native.among(9):
-        assert not isinstance(run(), native.Invocation)
+        assert not isinstance(run(), native.Call)
         with native.among(10):
-            assert isinstance(run(), native.Invocation)
-        assert not isinstance(run(), native.Invocation)
+            assert isinstance(run(), native.Call)
+        assert not isinstance(run(), native.Call)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.kernels import native, numpy_map
-from runtime.kernels.base import Kernel
-from runtime.kernels.native_map import build_map, move
+from runtime.kernels import native
+from runtime.kernels.base import Invocation, Kernel
+from runtime.kernels.native_map import move
 from runtime.kernels.registry import PROVIDERS, prepare
 
 needs_llvm = pytest.mark.skipif(not native.available(), reason="llvmlite is not installed, or not for this processor")
@@ -29,6 +29,7 @@ FUNCTIONS = {
     "gelu_tanh": lambda x: x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
 }
 ULPS = {"exp": 2, "tanh": 4, "sigmoid": 2, "silu": 3, "sqrt": 0.5, "rsqrt": 1.5, "gelu_tanh": 4}
+DOUBLED = {"program": "t0 = add x0 x0", "indices": "i j -> i j"}
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 3.4e38, -3.4e38, 88.7, 88.8, 89.0, -87.3, -87.4, -200.0]
 
 
@@ -39,12 +40,9 @@ def bound(kernel: Kernel):
 def mapped(program: str, *inputs: np.ndarray, dtype=np.float32) -> np.ndarray:
     output = np.full(inputs[0].shape, 7, dtype)
     names = " ".join(f"i{axis}" for axis in range(output.ndim))
-    run = bound(
-        build_map(
-            {"program": program, "indices": f"{', '.join([names] * len(inputs))} -> {names}"}, inputs, [output], (), ()
-        )
-    )
-    assert isinstance(run, native.Invocation)
+    indices = f"{', '.join([names] * len(inputs))} -> {names}"
+    run = bound(prepare(Invocation("map", {"program": program, "indices": indices}, inputs, [output])))
+    assert isinstance(run, native.Call)
     run()
     return output
 
@@ -81,7 +79,7 @@ def test_infinities_and_not_a_numbers_are_those_of_numpy(function, always):
     expected = np.empty_like(x)
     attributes = {"program": f"t0 = {function} x0", "indices": "i -> i"}
     with np.errstate(all="ignore"):
-        bound(numpy_map.build_map(attributes, [x], [expected], (), ()))()
+        bound(prepare(Invocation("map", attributes, [x], [expected]), provider="numpy"))()
     found = mapped(attributes["program"], x)
     if function == "gelu_tanh":  # numpy's own overflows on the way for the largest numbers
         huge = np.abs(x) == np.float32(3.4e38)
@@ -105,7 +103,7 @@ def test_every_16_bit_float_is_widened_exactly_and_comes_back(dtype, always):
     every = np.arange(1 << 16, dtype="u2").view(dtype)
     wide = np.empty(every.shape, "f4")
     function, arguments = move(every, wide)
-    assert isinstance(function, native.Invocation)
+    assert isinstance(function, native.Call)
     function(*arguments)
     np.testing.assert_array_equal(wide, every.astype("f4"))
     back = np.empty_like(every)
@@ -146,7 +144,7 @@ def test_nothing_beyond_an_odd_view_is_written(rows, columns, shift, dtype, seed
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "SMALL", 0)
         target = base[1:-1, shift : shift + columns]
-        run = bound(build_map({"program": "t0 = add x0 x0", "indices": "i j -> i j"}, [x], [target], (), ()))
+        run = bound(prepare(Invocation("map", DOUBLED, [x], [target])))
     run()
     np.testing.assert_array_equal(target.astype("f4"), (x.astype("f4") * 2).astype(dtype).astype("f4"))
     base[1:-1, shift : shift + columns] = before[1:-1, shift : shift + columns]
@@ -158,8 +156,7 @@ def test_a_sum_may_be_written_over_its_first_copy(always):
     rng = np.random.default_rng(2)
     x, y = (rng.standard_normal((40, 33)).astype("f4") for _ in range(2))
     expected = x + y
-    indices = {"program": "t0 = add x0 x1", "indices": "i j, i j -> i j"}
-    bound(build_map(indices, [x, y], [x], (), ()))()
+    bound(prepare(Invocation("map", {"program": "t0 = add x0 x1", "indices": "i j, i j -> i j"}, [x, y], [x])))()
     np.testing.assert_array_equal(x, expected)
 
 
@@ -176,7 +173,7 @@ def test_results_are_the_same_in_every_run_and_thread_and_at_every_address(alway
         x[...] = rows
         out = np.empty_like(rows)
         for name, inputs, attributes in (("rmsnorm", [x, gain], {"eps": 1e-5}), ("softmax", [x], {"axis": 1})):
-            bound(prepare(name, attributes, inputs, [out], provider="native"))()
+            bound(prepare(Invocation(name, attributes, inputs, [out]), provider="native"))()
             results.append((name, out.tobytes()))
 
     threads = [threading.Thread(target=compute, args=(shift,)) for shift in range(8)]
@@ -199,8 +196,8 @@ def test_results_are_the_same_in_every_run_and_thread_and_at_every_address(alway
     ids=["f64", "integers", "log", "transpose"],
 )
 def test_numpy_computes_what_machine_code_is_not_made_for(program, inputs, output, always):
-    run = bound(build_map({"program": program, "indices": "i j -> i j"}, [inputs], [output], (), ()))
-    assert not isinstance(run, native.Invocation)
+    run = bound(prepare(Invocation("map", {"program": program, "indices": "i j -> i j"}, [inputs], [output])))
+    assert not isinstance(run, native.Call)
     run()
     assert np.array_equal(output, {"l": np.log, "a": lambda x: x + x, "c": np.copy}[program[5]](inputs))
 
@@ -214,7 +211,8 @@ def test_small_invocations_do_not_load_llvm():
         "import sys, numpy as np\n"
         "from runtime.kernels.registry import prepare\n"
         "x = np.ones((16, 16), 'f4')\n"
-        "prepare('map', {'program': 't0 = exp x0', 'indices': 'i j -> i j'}, [x], [x.copy()])\n"
+        "from runtime.kernels.base import Invocation\n"
+        "prepare(Invocation('map', {'program': 't0 = exp x0', 'indices': 'i j -> i j'}, [x], [x.copy()]))\n"
         "assert not any(name.startswith('llvmlite') for name in sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -227,7 +225,8 @@ def test_without_llvm_numpy_computes_everything():
         "from runtime.kernels import native\n"
         "from runtime.kernels.registry import prepare\n"
         "x, y = np.full((300, 300), 2, 'f4'), np.empty((300, 300), 'f4')\n"
-        "kernel = prepare('map', {'program': 't0 = mul x0 x0', 'indices': 'i j -> i j'}, [x], [y])\n"
+        "from runtime.kernels.base import Invocation\n"
+        "kernel = prepare(Invocation('map', {'program': 't0 = mul x0 x0', 'indices': 'i j -> i j'}, [x], [y]))\n"
         "kernel.bind(np.empty(kernel.scratch + 64, np.uint8))()\n"
         "assert (y == 4).all() and 'llvmlite' in native.note()\n"
     )

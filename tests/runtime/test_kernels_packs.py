@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from runtime.kernels import blas, packing
+from runtime.kernels.base import Invocation
 from runtime.kernels.native_contract import build_added_contract
 from runtime.kernels.registry import prepare
 
@@ -24,6 +25,10 @@ EQUATIONS = [
     "t m, h d m -> h t d",
     "h t d, f h d -> t f",
 ]
+
+
+def added(attributes, inputs, outputs):
+    return build_added_contract(Invocation("contract", attributes, inputs, outputs))
 
 
 @pytest.fixture(params=["with MKL", "without"])
@@ -66,7 +71,7 @@ def test_products_with_packs_and_without(equation, side, dtype, library):
     rng = np.random.default_rng(5)
     *inputs, output = drawn(equation, dtype, rng)
     given = [frozen(array) if k == side else array for k, array in enumerate(inputs)]
-    kernel = prepare("contract", {"equation": equation}, given, [output])
+    kernel = prepare(Invocation("contract", {"equation": equation}, given, [output]))
     expected = bool(output.dtype.itemsize == 2 or library == "with MKL")
     assert len(kernel.packs) == expected
     memory = np.full(kernel.scratch + 64, 0xFF, np.uint8)
@@ -88,7 +93,7 @@ def test_products_with_packs_and_without(equation, side, dtype, library):
 def test_a_pack_is_what_its_operand_was(library):
     rng = np.random.default_rng(6)
     a, b, c = drawn("t m, f m -> t f", "f2", rng)
-    kernel = prepare("contract", {"equation": "t m, f m -> t f"}, [a, frozen(b)], [c])
+    kernel = prepare(Invocation("contract", {"equation": "t m, f m -> t f"}, [a, frozen(b)], [c]))
     run, before = kernel.bind(np.empty(kernel.scratch + 64, np.uint8)), b.copy()
     kernel.packs[0].make()
     b[...] = 0
@@ -101,7 +106,7 @@ def test_a_pack_is_what_its_operand_was(library):
 def test_products_with_packs_are_added(equation, scale, library):
     rng = np.random.default_rng(7)
     a, b, c = drawn(equation, "f4", rng)
-    kernel = build_added_contract({"equation": equation, "scale": scale}, [a, frozen(b)], [after := c.copy()])
+    kernel = added({"equation": equation, "scale": scale}, [a, frozen(b)], [after := c.copy()])
     run = kernel.bind(np.empty(kernel.scratch + 64, np.uint8))
     for times in (1, 2):
         run()
@@ -115,7 +120,9 @@ def test_kernels_that_read_one_operand_share_its_pack(library):
     a, b, c = drawn("t m, f m -> t f", BF16, rng)
 
     def pack(rows):
-        (found,) = prepare("contract", {"equation": "t m, f m -> t f"}, [a[rows], frozen(b)], [c[rows]]).packs
+        (found,) = prepare(
+            Invocation("contract", {"equation": "t m, f m -> t f"}, [a[rows], frozen(b)], [c[rows]])
+        ).packs
         return found
 
     one, same, other = pack(slice(0, 20)), pack(slice(17, 37)), pack(slice(0, 36))
@@ -126,8 +133,10 @@ def test_kernels_that_read_one_operand_share_its_pack(library):
 def test_what_may_change_and_what_is_small_or_stacked_has_no_pack(library):
     rng = np.random.default_rng(9)
     a, b, c = drawn("t m, f m -> t f", "f2", rng)
-    assert not prepare("contract", {"equation": "t m, f m -> t f"}, [a, b], [c]).packs
-    assert not prepare("contract", {"equation": "t m, f m -> t f"}, [a[:3], frozen(b)], [c[:3]]).packs
+    assert not prepare(Invocation("contract", {"equation": "t m, f m -> t f"}, [a, b], [c])).packs
+    assert not prepare(Invocation("contract", {"equation": "t m, f m -> t f"}, [a[:3], frozen(b)], [c[:3]])).packs
     stack = rng.standard_normal((2, *a.shape)).astype("f2"), rng.standard_normal((2, *b.shape)).astype("f2")
     out = np.empty((2, *c.shape), "f2")
-    assert not prepare("contract", {"equation": "b t m, b f m -> b t f"}, [stack[0], frozen(stack[1])], [out]).packs
+    assert not prepare(
+        Invocation("contract", {"equation": "b t m, b f m -> b t f"}, [stack[0], frozen(stack[1])], [out])
+    ).packs

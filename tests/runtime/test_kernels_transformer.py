@@ -10,6 +10,7 @@ import pytest
 
 from runtime.bundle import Block
 from runtime.errors import KernelFault, PlanFault
+from runtime.kernels.base import Invocation
 from runtime.kernels.registry import prepare
 
 pytestmark = pytest.mark.usefixtures("provider")
@@ -28,12 +29,14 @@ def whole(array, lower=0):
 def run(name, attributes, inputs, output, input_blocks=None, output_block=None):
     inputs = [np.asarray(x) for x in inputs]
     kernel = prepare(
-        name,
-        attributes,
-        inputs,
-        [output],
-        input_blocks or [whole(x) for x in inputs],
-        [output_block or whole(output)],
+        Invocation(
+            name,
+            attributes,
+            inputs,
+            [output],
+            input_blocks or [whole(x) for x in inputs],
+            [output_block or whole(output)],
+        ),
     )
     memory = np.full(kernel.scratch + 64, 0xFF, np.uint8)
     bound = kernel.bind(memory)
@@ -223,4 +226,4 @@ LIES = [
 @pytest.mark.parametrize(("name", "attributes", "inputs", "output"), LIES)
 def test_plans_that_lie_are_refused(name, attributes, inputs, output):
     with pytest.raises(PlanFault):
-        prepare(name, attributes, inputs, [output], [whole(x) for x in inputs], [whole(output)])
+        prepare(Invocation(name, attributes, inputs, [output], [whole(x) for x in inputs], [whole(output)]))

@@ -18,6 +18,7 @@ from interpreter import run
 from live_kernels import F16, F32, I64, agree, blocks, normal, views
 
 from runtime.kernels import gpu_plans, registry
+from runtime.kernels.base import Invocation
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -64,7 +65,7 @@ def compare(name, attributes, inputs, outputs, step, axes):
     """With the axis of every array in turn far apart, if it has more than one position there."""
     ins, outs = blocks(inputs), blocks(outputs)
     expected = [np.empty_like(output) for output in outputs]
-    kernel = registry.prepare(name, attributes, inputs, expected, ins, outs)
+    kernel = registry.prepare(Invocation(name, attributes, inputs, expected, ins, outs))
     kernel.bind(np.empty(kernel.scratch, np.uint8))()
     arrays = [*inputs, *outputs]
     for axis in axes:
@@ -72,7 +73,7 @@ def compare(name, attributes, inputs, outputs, step, axes):
         sources, found = moved[: len(inputs)], moved[len(inputs) :]
         for array in found:
             array[...] = 7
-        plan = gpu_plans.plan_kernel(name, attributes, views(sources), views(found), ins, outs)
+        plan = gpu_plans.plan_kernel(Invocation(name, attributes, views(sources), views(found), ins, outs))
         status = np.zeros(1, np.int32)
         run(plan.steps, plan.scratch, status)
         assert status[0] == 0

@@ -13,6 +13,7 @@ from interpreter import device, run
 
 from runtime.bundle import Block
 from runtime.kernels import gpu_plans, registry
+from runtime.kernels.base import Invocation
 from runtime.kernels.triton_source import layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -57,7 +58,7 @@ def check(name, attributes, inputs, outputs, lowers=None, out_lowers=None, toler
     """The kernel on regions of buffers, and on regions of which no axis is contiguous."""
     ins, outs = blocks(inputs, lowers), blocks(outputs, out_lowers)
     expected = [np.empty_like(output) for output in outputs]
-    kernel = registry.prepare(name, attributes, inputs, expected, ins, outs)
+    kernel = registry.prepare(Invocation(name, attributes, inputs, expected, ins, outs))
     with np.errstate(all="ignore"):
         kernel.bind(np.empty(kernel.scratch, np.uint8))()
     tolerance = TOLERANCE[expected[0].dtype] if tolerance is None else tolerance
@@ -65,7 +66,7 @@ def check(name, attributes, inputs, outputs, lowers=None, out_lowers=None, toler
     for step in steps:
         sources = [embedded(array, step) for array in inputs]
         found = [embedded(np.full_like(output, 7), step) for output in outputs]
-        plan = gpu_plans.plan_kernel(name, attributes, views(sources), views(found), ins, outs)
+        plan = gpu_plans.plan_kernel(Invocation(name, attributes, views(sources), views(found), ins, outs))
         status = np.zeros(1, np.int32)
         run(plan.steps, plan.scratch, status)
         assert status[0] == 0
@@ -246,7 +247,9 @@ def test_rope(dtype):
     llama = {"theta": 5e5, "scaling": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
              "original_length": 8192.0}  # fmt: skip
     check("rope", llama, [x, np.arange(11) ** 3 * 90], [y], tolerance=TOLERANCE[dtype] * 2)
-    plan = gpu_plans.plan_kernel("rope", plain, *[views(v) for v in ([x, -np.arange(11)], [y])], [], blocks([y]))
+    plan = gpu_plans.plan_kernel(
+        Invocation("rope", plain, *[views(v) for v in ([x, -np.arange(11)], [y])], [], blocks([y]))
+    )
     status = np.zeros(1, np.int32)
     run(plan.steps, plan.scratch, status)
     assert status[0] != 0
@@ -261,8 +264,8 @@ def test_embedding(dtype, kind):
     check("embedding", {"vocabulary": 31}, [ids, table], [y], lowers=[(0, 0), (4, 0)])
     for wrong in (-1, 31):
         ids[1, 1] = wrong
-        plan = gpu_plans.plan_kernel("embedding", {"vocabulary": 31}, views([ids, table]), views([y]),
-                                     blocks([ids, table]), blocks([y]))  # fmt: skip
+        plan = gpu_plans.plan_kernel(Invocation("embedding", {"vocabulary": 31}, views([ids, table]), views([y]),
+                                     blocks([ids, table]), blocks([y])))  # fmt: skip
         status = np.zeros(1, np.int32)
         run(plan.steps, plan.scratch, status)
         assert status[0] != 0
@@ -286,7 +289,7 @@ def test_append(dtype):
     positions[8] = 5
     y = np.empty_like(cache)
     arrays = [cache, new, positions]
-    plan = gpu_plans.plan_kernel("append", a, views(arrays), views([y]), blocks(arrays), blocks([y]))
+    plan = gpu_plans.plan_kernel(Invocation("append", a, views(arrays), views([y]), blocks(arrays), blocks([y])))
     status = np.zeros(1, np.int32)
     run(plan.steps, plan.scratch, status)
     assert status[0] != 0
@@ -412,7 +415,9 @@ def test_merges_of_the_ranked(dtype, strided):
         index = np.random.default_rng(n).integers(0, 1000, (4, 6))
         copies.append([index, np.ascontiguousarray(values.T)])
         out = [np.empty((4, 3), dtype), np.empty((4, 3), I64)]
-        kernel = registry.prepare("topk", {"axis": 1}, [values], out, blocks([values], [(0, 6 * n)]), blocks(out))
+        kernel = registry.prepare(
+            Invocation("topk", {"axis": 1}, [values], out, blocks([values], [(0, 6 * n)]), blocks(out))
+        )
         kernel.bind(np.empty(0, np.uint8))()
         lists.append(out)
     lists[1][0][2] = -np.inf if dtype.kind != "i" else np.iinfo(dtype).min  # an empty list
