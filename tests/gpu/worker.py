@@ -16,13 +16,16 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from runtime.errors import KernelFault
 from runtime.kernels import kernel_cache
+from runtime.kernels.triton_source import Source
 from tests.gpu.cases import BENCHMARKS, CASES
 from tests.gpu.correctness import Array, Result, arrays_of, check, compiled, reference
 from tests.gpu.places import Place, of
@@ -42,16 +45,16 @@ Record = dict[str, Any]
 def kernels(place: Place, seconds: float) -> Iterator[Record]:
     """All kernels of all plans are compiled, on all processors at once, so that no case waits for a compiler."""
     from runtime import precompile
-    from tests.gpu.benchmark import compiled as compiled_benchmark
 
     begin = perf_counter()
-    bundles = [compiled_benchmark(one, place.definitions(one), sites) for one in BENCHMARKS for sites in (1, 8)]
-    bundles += [compiled(CASES[number], sites, CASES[number].dtype) for number, sites in place.runs()]
     architecture = place.architecture
+    plans = [(place, architecture, True, number, sites) for number in range(len(BENCHMARKS)) for sites in (1, 8)]
+    plans += [(place, architecture, False, number, sites) for number, sites in place.runs()]
     needed: dict[str, precompile.Job] = {}
-    for bundle in bundles:
-        for source in precompile.sources(bundle, architecture, [(0,) * len(bundle.memory)]):
-            needed.setdefault(source.key, (source, architecture))
+    # Forked, since this process is not one of a module that others could import; they leave the GPU alone.
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
+        for sources in pool.map(_sources, plans):
+            needed |= {source.key: (source, architecture) for source in sources if source.key not in needed}
     jobs = sorted(needed.values(), key=lambda job: not job[0].name.startswith("attention"))  # the longest ones first
     jobs = jobs[-REHEARSED:] if place.rehearsal else jobs
     where = Path(os.environ[kernel_cache.ENVIRONMENT])
@@ -60,6 +63,19 @@ def kernels(place: Place, seconds: float) -> Iterator[Record]:
     found = {"kernels": len(needed), "compiled": done, "architecture": architecture}
     problem = {"failed": len(failed), "first": failed[0].message[:300]} if failed else {}
     yield found | problem | {"seconds": round(perf_counter() - begin)}
+
+
+def _sources(plan: tuple[Place, str, bool, int, int]) -> tuple[Source, ...]:
+    """The kernels of a benchmark's plan, or of a case's."""
+    from runtime import precompile
+    from tests.gpu.benchmark import compiled as compiled_benchmark
+
+    place, architecture, benchmark, number, sites = plan
+    if benchmark:
+        bundle = compiled_benchmark(BENCHMARKS[number], place.definitions(BENCHMARKS[number]), sites)
+    else:
+        bundle = compiled(CASES[number], sites, CASES[number].dtype)
+    return precompile.sources(bundle, architecture, [(0,) * sites])
 
 
 def correctness(place: Place, first: int) -> Iterator[Record]:
