@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from runtime.bundle import Bundle
+from runtime.executors.cuda_batches import batches
 from runtime.executors.cuda_devices import Reach, exchanging, map_sites, reach
 from runtime.executors.cuda_driver import Driver
 from runtime.executors.cuda_epilogues import epilogues, together
@@ -19,6 +22,8 @@ from runtime.executors.cuda_steps import Layout, Part, lay_out
 from runtime.executors.cuda_tasks import spared
 from runtime.executors.cuda_work import Workshop
 from runtime.kernels.gpu_base import Description, GpuKernel, Kernels, Launch, Target
+
+Made = TypeVar("Made")
 
 _LEAST = 256  # bytes that are allocated, at least
 
@@ -112,28 +117,35 @@ def _prepared(
     driver: Driver, workshop: Workshop, layout: Layout, blame: Blame
 ) -> tuple[list[GpuKernel | None], dict[int, int]]:
     """A kernel for every step that does something, and the steps that do a later one's work with their own."""
-    may = epilogues(workshop.bundle, workshop.tasks)
     step_of = {work.task: number for number, work in enumerate(layout.works)}  # of kernels, which have one
+
+    def made(make: Callable[[], Made], task: int, step: int) -> Made:
+        try:
+            driver.use(layout.device(step))
+            return make()
+        except Exception as error:
+            raise blame.fault(error, task) from error
+
+    both: dict[int, tuple[int, GpuKernel]] = {}
+    for first, (then, place) in epilogues(workshop.bundle, workshop.tasks).items():
+        kernel = made(partial(workshop.with_epilogue, first, then, place), first, step_of[first])
+        if kernel is not None:
+            both[first] = then, kernel
+    for first, then in batches(workshop.bundle, workshop.tasks).items():
+        if first not in both and then not in both:
+            kernel = made(partial(workshop.side_by_side, first, then), first, step_of[first])
+            if kernel is not None:
+                both[first] = then, kernel
+    done = {then for then, _ in both.values()}
     prepared: list[GpuKernel | None] = []
-    pairs: dict[int, int] = {}
-    done: set[int] = set()
     for number, (step, work) in enumerate(zip(layout.steps, layout.works, strict=True)):
         if step.lane is None or work.task in done:
             prepared.append(None)
-            continue
-        try:
-            driver.use(layout.device(number))
-            kernel = None
-            if work.task in may:
-                then, place = may[work.task]
-                kernel = workshop.with_epilogue(work.task, then, place)
-                if kernel is not None:
-                    done.add(then)
-                    pairs[number] = step_of[then]
-            prepared.append(workshop.prepared(work) if kernel is None else kernel)
-        except Exception as error:
-            raise blame.fault(error, work.task) from error
-    return prepared, pairs
+        elif work.task in both:
+            prepared.append(both[work.task][1])
+        else:
+            prepared.append(made(partial(workshop.prepared, work), work.task, number))
+    return prepared, {step_of[first]: step_of[then] for first, (then, _) in both.items()}
 
 
 def _bound(

@@ -63,6 +63,13 @@ class Workshop:
         assert isinstance(other, KernelTask)
         return self.kernels.with_epilogue(self._invocation(one), self._invocation(other), place, self._target(one.site))
 
+    def side_by_side(self, first: int, second: int) -> GpuKernel | None:
+        """A kernel for two tasks that share an operand."""
+        one, other = self.tasks[first], self.tasks[second]
+        assert isinstance(one, KernelTask)
+        assert isinstance(other, KernelTask)
+        return self.kernels.side_by_side(self._invocation(one), self._invocation(other), self._target(one.site))
+
     def _invocation(self, task: KernelTask) -> Invocation[GpuArray]:
         operation = self.bundle.operations[task.operation]
         blocks = operation.functions[task.function]

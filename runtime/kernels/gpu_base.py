@@ -154,6 +154,11 @@ class Kernels(Protocol):
         """Both at once, if there is a kernel that can: `then` is a map, and its operand at `place` is what `first` has
         computed and nobody else will read, so that it need not be written."""
 
+    def side_by_side(
+        self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: Target
+    ) -> GpuKernel | None:
+        """Both at once, if there is a kernel that can and is likely to be faster; neither needs the other's result."""
+
     def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: Target) -> GpuKernel:
         """sum, prod, max or min over two or more views in their order, rounded once; it may write over the first."""
 

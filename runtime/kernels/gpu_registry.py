@@ -24,6 +24,7 @@ from runtime.kernels.gemm import Gemm
 from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target
 from runtime.kernels.gpu_launch import CupyModules, ModuleDriver, launcher
 from runtime.kernels.gpu_repeated import ADDRESSED, RepeatedPlans, key_of
+from runtime.kernels.side_by_side import planned_side_by_side
 from runtime.kernels.triton_compile import Binary
 from runtime.kernels.triton_source import SCRATCH, Argument, Call, Plan, Source, Status, Table, layout
 
@@ -57,6 +58,14 @@ class PlannedKernels(ABC):
             return None
         plan = planned_with_epilogue(first, then, place)
         return None if plan is None or not self.has_epilogues(plan, target) else self.prepared(plan, target)
+
+    def side_by_side(
+        self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: Target
+    ) -> GpuKernel | None:
+        if first.name != "contract" or second.name != "contract":
+            return None
+        plan = planned_side_by_side(first, second, target.multiprocessors)
+        return None if plan is None else self.prepared(plan, target)
 
     def has_epilogues(self, plan: Plan, target: Target) -> bool:
         """Whether the products of a plan can be had with their epilogues."""

@@ -34,12 +34,21 @@ def steps(executor: CudaExecutor, milliseconds: float) -> list[str]:
     for _ in range(min(100, math.ceil(AHEAD / max(milliseconds, 1e-3)))):
         executor.enqueue()
     executor.execute(records)
-    bundle, tasks = executor.bundle, executor._ready.blame.tasks
+    bundle, tasks, layout = executor.bundle, executor._ready.blame.tasks, executor._ready.layout
+    with_it = {  # what steps do besides their own task
+        layout.works[step.after[0]].task: work.task
+        for step, work in zip(layout.steps, layout.works, strict=True)
+        if step.lane is None and isinstance(tasks[work.task], KernelTask)
+    }
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for number, _lane, start, end in sorted(records, key=lambda record: record[2]):
         task = tasks[number]
-        taken = 1e3 * (end - start), least(bundle, task)
-        groups.setdefault((task.serves, _kind(bundle, task)), []).append(taken)
+        kind, bound = _kind(bundle, task), least(bundle, task)
+        if number in with_it:
+            other = tasks[with_it[number]]
+            kind += f" with {_kind(bundle, other)}"
+            bound += 0.0 if "with map" in kind else least(bundle, other)  # a map moves hardly more than is moved anyway
+        groups.setdefault((task.serves, kind), []).append((1e3 * (end - start), bound))
     lines = ["| for | step | count | ms each | ms in all | least, in all |", "| --- | --- | --- | --- | --- | --- |"]
     for (serves, kind), taken in groups.items():
         own, bound = (sum(times) for times in zip(*taken, strict=True))

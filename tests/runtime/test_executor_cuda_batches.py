@@ -1,0 +1,138 @@
+"""Contractions that run together with an alike one, in plans: order, memory, and what is left as it is."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from cuda_fake import FakeDriver, NumpyKernels, view
+from test_executor_cuda import LAYOUTS, agree, arrays_of, block, cpu_results
+from test_executor_cuda_epilogues import Together
+from test_session_compiled import compiled
+
+from runtime.executors.cuda import CudaExecutor
+from runtime.executors.cuda_batches import batches
+from runtime.executors.cuda_tasks import spared
+from runtime.kernels import registry
+from runtime.kernels.gpu_base import Description, GpuKernel
+from runtime.session import Session
+
+MODEL = """
+model alike
+dim t = 12
+dim n = 16
+dim m = 8
+input x : f32[t, n]
+weight a : f32[n, n]
+weight b : f32[n, n]
+weight c : f32[n, n]
+weight d : f32[n, m]
+weight e : f32[n]
+p = matmul(x, a)
+q = matmul(x, b)
+r = matmul(x, d)
+s = matmul(p, a)
+u = relu(matmul(x, c) + e)
+y = q * s
+output y, r, u
+"""
+
+
+class Beside(NumpyKernels):
+    """Does two contractions at once, wherever it is asked."""
+
+    def __init__(self, driver):
+        super().__init__(driver)
+        self.pairs = []
+
+    def side_by_side(self, first, second, target):
+        self.pairs.append((first, second))
+        kernels = [
+            registry.prepare(own.on([*map(view, own.inputs)], [*map(view, own.outputs)]), "numpy")
+            for own in (first, second)
+        ]
+
+        def run():
+            for kernel in kernels:
+                kernel.bind(np.empty(kernel.scratch, np.uint8))()
+
+        def bind(workspace, status):
+            return lambda stream: self.driver.kernel(stream, "contract, contract", run)
+
+        return GpuKernel(bind, Description("beside", "1", "contract, contract"))
+
+
+class All(Beside, Together):
+    def __init__(self, driver):
+        Together.__init__(self, driver)
+        self.maps, self.pairs = self.pairs, []
+
+    def with_epilogue(self, first, then, place, target):
+        pairs, self.pairs = self.pairs, self.maps
+        try:
+            return super().with_epilogue(first, then, place, target)
+        finally:
+            self.pairs = pairs
+
+
+def model(sites):
+    return compiled(MODEL, sites, "f32")
+
+
+@pytest.mark.parametrize("kernels", [Beside, All])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("make", [block, model])
+@pytest.mark.parametrize("sites", [1, 2, 4])
+def test_plans_compute_the_same_in_many_orders(make, sites, layout, kernels):
+    bundle = make(sites)
+    arrays = arrays_of(bundle)
+    expected = cpu_results(bundle, arrays)
+    driver = FakeDriver(max(sites, 2), seed=sites)
+    own = kernels(driver)
+    executor = CudaExecutor(bundle, LAYOUTS[layout](sites), driver=driver, kernels=own)
+    session = Session(bundle, executor=executor)
+    session.load_all(arrays)
+    for traced in (False, False, True, False):
+        session.execute(trace=traced)
+        agree({tensor.name: session.offload(tensor.name) for tensor in session.outputs}, expected)
+    if make is block or sites == 1:
+        assert len(own.pairs) >= sites
+    counted = sum(k["tasks"] for k in executor.facts()["kernels"] if k["provider"] == "beside")
+    assert counted == len(own.pairs)
+    executor.close()
+    assert not driver.leaks()
+
+
+def paired(bundle, tasks):
+    def name(number):
+        return bundle.tensors[bundle.buffers[tasks[number].writes[0].buffer].tensor].name
+
+    return {(name(first), name(second)) for first, second in batches(bundle, tasks).items()}
+
+
+def test_alike_ones_are_paired_once():
+    assert paired(block(1), spared(block(1), [0])) == {("k", "v"), ("gate", "up")}
+    assert paired(model(1), spared(model(1), [0])) == {("p", "q")}  # r has another form, u would be the third
+
+
+def test_one_that_reads_the_others_result_stays_where_it_is():
+    """p and s share their weights."""
+    text = MODEL.replace("q = matmul(x, b)\n", "").replace("q * s", "s").replace("u = relu(matmul(x, c) + e)\n", "")
+    bundle = compiled(text.replace(", u\n", "\n"), 1, "f32")
+    tasks = spared(bundle, [0])
+    assert not paired(bundle, tasks)
+    assert paired(bundle, [msgspec.structs.replace(task, after=()) for task in tasks]) == {
+        ("p", "y")
+    }  # s by its other name
+
+
+def test_one_with_a_map_of_its_own_takes_that():
+    """u could go with p, and adds a vector: cuBLASLt can do that."""
+    text = "".join(line for line in MODEL.splitlines(True) if line[:3] not in ("q =", "r =", "s =", "y ="))
+    bundle = compiled(text.replace("output y, r, u", "output p, u"), 1, "f32")
+    assert len(batches(bundle, spared(bundle, [0]))) == 1
+    driver = FakeDriver(1)
+    for kernels, pairs, maps in ((Beside(driver), 1, 0), (All(driver), 0, 1)):
+        executor = CudaExecutor(bundle, [0], driver=driver, kernels=kernels)
+        assert (len(kernels.pairs), len(getattr(kernels, "maps", ()))) == (pairs, maps)
+        executor.close()
