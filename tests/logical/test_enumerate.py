@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logical_toys import Broken, Toy, own_cost, specs, toy
 
+from einc.core.dtypes import DType
 from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import TensorType
+from einc.core.tensor import TensorDesc, TensorType
 from einc.core.tiling import tiling_fault, tiling_of
 from einc.errors import InternalError
 from einc.logical import enumerate as enumerate_module
 from einc.logical.enumerate import candidates
+from einc.ops.registry import call
 
 EQUATIONS = (
     "ij jk -> ik",
@@ -169,3 +171,19 @@ def test_every_broken_spec_is_refused(kind):
         assert "ij jk -> ik" in message
         assert ", ".join(f"{n} in {len(i)}" for n, i in zip("ijk", request, strict=True)) in message
         assert words in message
+
+
+def test_tuples_that_are_torn_are_refused(monkeypatch):
+    """Two outputs that aggregate together: each tiles, and the functions have parts that do not belong together."""
+    operator = call("argmax", (TensorDesc(("i", "j"), (7, 11), DType.F32), "j"), {})
+    good = type(operator).build_spec
+
+    def torn(self, request):
+        functions = good(self, request).functions
+        shifted = (*functions[1:], functions[0])
+        pairs = zip(functions, shifted, strict=True)
+        return JoinAggSpec(tuple(replace(f, outputs=(f.outputs[0], g.outputs[1])) for f, g in pairs))
+
+    monkeypatch.setattr(type(operator), "build_spec", torn)
+    with pytest.raises(InternalError, match="does not belong to block"):
+        candidates(operator, 2)

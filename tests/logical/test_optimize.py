@@ -66,6 +66,17 @@ def test_equals_brute_force_at_length(seed, tree):
             agrees(graph, sites)
 
 
+@pytest.mark.parametrize("exponent", [27, 28, 29, 30, 31, 40])
+def test_costs_that_64_bits_do_not_hold(exponent):
+    """Sums of costs that are just below and far beyond what a machine integer holds."""
+    i, j = 2**exponent - 1, 2**exponent + 3
+    builder = Builder()
+    (a,) = builder.apply(toy("ij -> ij", i=i, j=j), builder.input("x", i, j))
+    (b,) = builder.apply(toy("ij -> ji", j=j, i=i), a)
+    (c,) = builder.apply(toy("ij ji -> i", {"i": (5,)}, i=i, j=j), a, b)
+    agrees(builder.graph(c), 4)
+
+
 def test_the_random_graphs_have_repartitions_and_imperfect_cuts():
     """Without these the comparison above would show little."""
     plans = [optimize(random_graph(seed, 2 + seed % 5, False), 6) for seed in range(60)]

@@ -80,6 +80,15 @@ def test_an_arena_never_gives_bytes_twice(seed: int) -> None:
     assert arena.top <= 128 + 300 * 12 * ALIGNMENT
 
 
+def test_the_tightest_hole_is_taken_and_the_lowest_of_equal_ones() -> None:
+    arena = Arena(0)
+    starts = [arena.allocate(units * ALIGNMENT, b)[0] for b, units in enumerate((2, 1, 1, 1, 1, 1, 3, 1))]
+    for hole, units in ((0, 2), (2, 1), (4, 1), (6, 3)):
+        arena.release(starts[hole], units * ALIGNMENT)
+    assert [arena.allocate(ALIGNMENT, 8 + n)[0] for n in range(3)] == [starts[2], starts[4], starts[0]]
+    assert arena.allocate(3 * ALIGNMENT, 11)[0] == starts[6]
+
+
 def test_reuse_waits_for_all_last_readers_through_one_fence() -> None:
     half, whole = [TensorType((0,), (8,)), TensorType((8,), (16,))], TensorType((0,), (16,))
     buffers = [
