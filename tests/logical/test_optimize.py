@@ -66,10 +66,10 @@ def test_equals_brute_force_at_length(seed, tree):
             agrees(graph, sites)
 
 
-@pytest.mark.parametrize("exponent", [27, 28, 29, 30, 31, 40])
+@pytest.mark.parametrize("exponent", range(54, 66))
 def test_costs_that_64_bits_do_not_hold(exponent):
     """Sums of costs that are just below and far beyond what a machine integer holds."""
-    i, j = 2**exponent - 1, 2**exponent + 3
+    i, j = 7, 2**exponent + 3
     builder = Builder()
     (a,) = builder.apply(toy("ij -> ij", i=i, j=j), builder.input("x", i, j))
     (b,) = builder.apply(toy("ij -> ji", j=j, i=i), a)

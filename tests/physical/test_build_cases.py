@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from einc.physical.atoms import Inflow
 from einc.physical.build import build
 from einc.physical.preamble import preamble
 from einc.physical.program import BufferRole, DeviceProgram, Exchange, TaskKind
-from einc.physical.schedule import Scheduled
+from einc.physical.schedule import Naive, Scheduled
 from einc.physical.verify import verify
 
 
@@ -157,6 +158,40 @@ def test_halos_overlap() -> None:
     graph = graph_of([("h", formula("i -> i:sum", i=9), ("x",)), ("y", Window(9), ("h",))], ["y"])
     program = compiled(graph, 3, h=(3,), y=(3,))
     assert kinds(program) == {"kernel": 6, "transfer": 2, "copy": 2}  # [0:3) is in place; [2:6) and [5:9) lack one each
+
+
+def test_what_many_tasks_have_filled_is_waited_for_through_one_fence() -> None:
+    whole, names = formula("ij -> ij:sum", i=6, j=2), ("y", "z", "u")
+    graph = graph_of([("h", whole, ("x",)), *((name, whole, ("h",)) for name in names)], names)
+    program = compiled(graph, 3, h=(3, 1), y=(1, 1), z=(1, 1), u=(1, 1))
+    assert kinds(program) == {"kernel": 6, "transfer": 2, "copy": 1, "fence": 1}
+    fence = next(number for number, task in enumerate(program.tasks) if task.kind is TaskKind.FENCE)
+    later = [task for task in program.tasks if task.node in ("z", "u") and task.kind is TaskKind.KERNEL]
+    assert [task.after for task in later] == [(fence,), (fence,)]
+
+
+def test_transfers_wait_for_what_the_program_says() -> None:
+    graph = graph_of([("h", ROWS, ("x",)), ("y", ROWS, ("h",))], ["y"])
+
+    class InTurn(Naive):
+        """Every transfer waits for the one before it."""
+
+        def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+            found = super().schedule(node, inflows, functions)
+            if found.exchange is None:
+                return found
+            actions: list[Action] = []
+            for action in found.exchange.program.actions:
+                waits = tuple(replace(before, after=()) for before in actions[-1:])
+                actions.append(replace(action, after=waits))
+            program = replace(found.exchange.program, actions=tuple(actions))
+            return replace(found, exchange=Exchange(program), firings=firing_order(program))
+
+    program = build(plan_of(graph, 3, {"h": (3, 1), "y": (1, 3)}), switch(3), InTurn(switch(3), 3))
+    verify(program)
+    moves = [n for n, task in enumerate(program.tasks) if task.kind is TaskKind.TRANSFER and task.node == "y"]
+    assert len(moves) == 6
+    assert all(before in program.tasks[move].after for before, move in itertools.pairwise(moves))
 
 
 def test_sites_that_cannot_talk_are_named() -> None:

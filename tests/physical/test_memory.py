@@ -108,6 +108,19 @@ def test_reuse_waits_for_all_last_readers_through_one_fence() -> None:
     ]  # fmt: skip
 
 
+def test_reuse_waits_for_the_reader_alone_who_waited_for_the_writer() -> None:
+    whole, halves = TensorType((0,), (16,)), [TensorType((0,), (8,)), TensorType((8,), (16,))]
+    roles = {"a": BufferRole.SCRATCH, "r": BufferRole.RESULT, "b": BufferRole.SCRATCH}
+    buffers = [Buffer(0, name, whole, DType.F64, role) for name, role in roles.items()]
+    tasks = [
+        Task(TaskKind.COPY, 0, "n", (), (Region(0, whole),)),
+        Task(TaskKind.COPY, 0, "n", (Region(0, whole),), (Region(1, whole),), (0,)),
+        *(Task(TaskKind.COPY, 0, "n", (), (Region(2, part),)) for part in halves),
+    ]
+    found = plan_memory(buffers, tasks, 1).tasks
+    assert [(task.kind, task.after) for task in found[2:]] == [(TaskKind.COPY, (1,))] * 2  # no fence
+
+
 def test_a_buffer_lives_until_its_last_write_even_if_nobody_reads_that() -> None:
     whole, halves = TensorType((0,), (16,)), [TensorType((0,), (8,)), TensorType((8,), (16,))]
     buffers = [Buffer(0, name, whole, DType.F64, BufferRole.SCRATCH) for name in "ab"]

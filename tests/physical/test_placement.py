@@ -16,6 +16,7 @@ from einc.physical.atoms import Inflow
 from einc.physical.placement import assign, moved_bytes, place
 from einc.physical.program import Region
 from einc.physical.residency import Copy, Group, Residency, Whole
+from einc.physical.synthesis import _placement
 
 
 def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
@@ -88,3 +89,23 @@ def test_huge_costs_stay_exact_without_the_preference() -> None:
 
 def test_without_computed_inputs_function_i_runs_at_site_i() -> None:
     assert place([], 3, 5) == (0, 1, 2)
+
+
+def test_the_smallest_whole_block_serves_a_reader() -> None:
+    desc = TensorDesc(("i",), (9,), DType.F64)
+    tensor = Residency("h", desc, Group.alone("sum", "h", 1), {})
+    small, large, other = ((2, 5), (0, 9), (3, 4))
+    for site, (lower, upper) in ((1, large), (1, small), (2, other)):
+        tensor.add(Whole(site, Region(lower, TensorType((lower,), (upper,))), ()))
+    for block, found in (((3, 4), small), ((2, 5), small), ((1, 4), large)):
+        whole = tensor.find(TensorType((block[0],), (block[1],)), 1)
+        assert whole is not None
+        assert (whole.block.lower[0], whole.block.upper[0]) == found
+    assert tensor.find(TensorType((2,), (5,)), 2) is None
+
+
+def test_functions_stay_at_sites_of_their_number_and_the_others_follow_in_order() -> None:
+    groups = ((0, 3), (1, 4), (2,))
+    assert _placement(groups, ((3, 5), (0, 1), (4,))) == (5, 1, 4, 3, 0)
+    assert _placement(groups, ((0, 3), (1, 4), (2,))) == (0, 1, 2, 3, 4)
+    assert _placement(groups, ((1, 4), (2, 3), (0,))) == (1, 2, 0, 4, 3)
