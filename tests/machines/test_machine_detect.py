@@ -1,11 +1,15 @@
 """Detection: this machine's figures, and the machine that a list of GPUs makes."""
 
-from einc.machines.detect import copy_bandwidth, detect, gpu_machine
+import sys
+from types import SimpleNamespace
+
+from einc.machines import detect
+from einc.machines.detect import copy_bandwidth, gpu_machine
 from einc.machines.load import host_cores, load_machine, machine_json, parse_machine
 
 
 def test_detection_yields_a_usable_machine():
-    machine = detect()
+    machine = detect.detect()
     assert parse_machine(machine_json(machine)) == machine
     if machine.name == "host":
         assert len(machine.sites) == host_cores()
@@ -29,3 +33,26 @@ def test_known_gpus_get_their_preset_and_others_a_shared_bridge():
     alone = gpu_machine([("Tesla T4", 10, 320.1)])
     assert alone.resources == ()
     assert parse_machine(machine_json(alone)) == alone
+
+
+def test_the_host_has_the_bandwidth_that_was_measured(monkeypatch):
+    """A copy reads and writes, and all sites share the memory that it goes through."""
+    monkeypatch.setattr(detect, "visible_gpus", lambda: None)
+    monkeypatch.setattr(detect, "copy_bandwidth", lambda: 12.0)
+    monkeypatch.setattr(detect, "_memory_bytes", lambda: 7 * 2**30)
+    machine = detect.detect()
+    cores = len(machine.sites)
+    assert {(site.hbm_gbs, site.memory_bytes) for site in machine.sites} == {(round(24 / cores, 2), 7 * 2**30 // cores)}
+    assert {resource.gbs for resource in machine.resources} <= {12.0}
+
+
+def test_gpus_are_asked_for_their_memory_and_its_rate(monkeypatch):
+    """Those of an A100 of 40 GB: 1215 MHz at double data rate over 5120 bits are 1555 GB/s."""
+    facts = {"name": b"NVIDIA A100-SXM4-40GB", "totalGlobalMem": 40 * 2**30}
+    clocks = [{"memoryClockRate": 1_215_000, "memoryBusWidth": 5120}, {}]
+    runtime = SimpleNamespace(getDeviceCount=lambda: 2, getDeviceProperties=lambda device: facts | clocks[device])
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    machine = detect.visible_gpus()
+    assert machine.name == "dgx-a100-x2"
+    assert [site.hbm_gbs for site in machine.sites] == [1555.2, load_machine("dgx-a100").sites[0].hbm_gbs]
+    assert {site.memory_bytes for site in machine.sites} == {40 * 2**30}

@@ -8,8 +8,10 @@ import pytest
 from topologies import DGX1V, bus, cells, nccl, new_style, old_style, switched
 
 from einc.errors import EincError, MachineError, UsageError
+from einc.machines.importers.fabric import build_machine
 from einc.machines.importers.gpus import GPUS, by_name, pcie_gbs
 from einc.machines.importers.read import Wishes, import_machine
+from einc.machines.importers.topology import Topology
 from einc.machines.load import load_machine, machine_json, parse_machine
 
 CUBE = cells(DGX1V)
@@ -337,3 +339,18 @@ def test_large_tables_are_read_in_time_and_larger_ones_refused():
             import_machine(text)
         assert len(caught.value.render()) < 700
     assert time.process_time() - begin < 10
+
+
+def test_unlike_gpus_meet_at_the_slower_ones_rate():
+    pair = {(0, 1): 3, (1, 0): 3}
+    topology = Topology(("GPU 0", "GPU 1"), (GPUS["b200"], GPUS["h100"]), pair, (0, 0), (0, 0))
+    for links in ((GPUS["b200"], GPUS["h100"]), (GPUS["h100"], GPUS["b200"])):
+        machine = build_machine(dataclasses.replace(topology, gpus=links), Wishes(), "t").machine
+        assert [resource.gbs for resource in machine.resources] == [3 * 25.0] * 2
+
+
+def test_what_the_user_says_of_pcie_comes_before_the_file_and_that_before_the_table():
+    topology = Topology(("GPU 0", "GPU 1"), (GPUS["a100"], GPUS["v100"]), {}, (0, 0), (0, 0))
+    for told, wish, gbs in ((8.0, 12.0, 12.0), (8.0, None, 8.0), (None, None, GPUS["v100"].pcie_gbs)):
+        machine = build_machine(dataclasses.replace(topology, pcie_gbs=told), Wishes(pcie_gbs=wish), "t").machine
+        assert [(resource.name, resource.gbs) for resource in machine.resources] == [("pcie", gbs)]

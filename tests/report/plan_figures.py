@@ -1,0 +1,90 @@
+"""The figures of a plan worked out anew from the bytes of its file, which are read with nothing but msgpack.
+
+So none of the code is used that the figures come from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import Any
+
+import msgpack
+
+WIDTH = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
+Plan = dict[str, Any]
+
+
+def read(data: bytes) -> Plan:
+    """A plan file's payload, behind its header of 52 bytes."""
+    plan: Plan = msgpack.unpackb(data[52:])
+    return plan
+
+
+def volume(block: Any) -> int:
+    return prod(up - lo for lo, up in zip(*block, strict=True))
+
+
+def blocks(functions: Any, side: str, position: int) -> set[str]:
+    """The distinct blocks that functions read or write."""
+    return {repr(function[side][position]) for function in functions}
+
+
+def own_costs(plan: Plan, operation: Any, functions: Any) -> tuple[int, int]:
+    """Join and aggregation of an operation with these functions."""
+    join = sum(volume(block) for function in functions for block in function["inputs"])
+    made = sum(volume(block) for function in functions for block in function["outputs"])
+    return join, made - sum(prod(plan["tensors"][t]["shape"]) for t in operation["outputs"])
+
+
+def repartition(plan: Plan, operation: Any, functions: Any, others: dict[int, Any]) -> int:
+    """What the inputs of an operation cost; `others` has the functions of operations other than those of the plan."""
+    makers = {t: (n, j) for n, op in enumerate(plan["operations"]) for j, t in enumerate(op["outputs"])}
+    cost = 0
+    for k, tensor in enumerate(operation["inputs"]):
+        if tensor in makers:
+            n, j = makers[tensor]
+            made = others.get(n, plan["operations"][n]["functions"])
+            if blocks(functions, "inputs", k) != blocks(made, "outputs", j):
+                cost += prod(plan["tensors"][tensor]["shape"])
+    return cost
+
+
+def total(plan: Plan, others: dict[int, Any] | None = None) -> int:
+    """The cost of the plan, where some operations (by number) have other functions than they have."""
+    others = others or {}
+    cost = 0
+    for n, operation in enumerate(plan["operations"]):
+        functions = others.get(n, operation["functions"])
+        cost += sum(own_costs(plan, operation, functions)) + repartition(plan, operation, functions, others)
+    return cost
+
+
+def region_bytes(plan: Plan, region: Any) -> int:
+    buffer, block = region
+    return volume(block) * WIDTH[plan["tensors"][plan["buffers"][buffer]["tensor"]]["dtype"]]
+
+
+def moved(plan: Plan) -> Counter[tuple[str, bool]]:
+    """Bytes sent for every operation, and for every output on its way home.
+
+    A tensor comes home for an output where no kernel of the operation of that name reads it.
+    """
+    names = {operation["name"]: operation for operation in plan["operations"]}
+    found: Counter[tuple[str, bool]] = Counter()
+    for task in plan["tasks"]:
+        if task["kind"] == "transfer":
+            tensor = plan["buffers"][task["read"][0]]["tensor"]
+            serves = task["serves"]
+            home = serves not in names or tensor not in names[serves]["inputs"]
+            found[serves, home] += region_bytes(plan, task["read"])
+    return found
+
+
+def memory(plan: Plan) -> list[int]:
+    """Where the last buffer of every site ends, rounded up to 64 bytes."""
+    ends = [0] * len(plan["devices"])
+    for buffer in plan["buffers"]:
+        size = volume(buffer["block"]) * WIDTH[plan["tensors"][buffer["tensor"]]["dtype"]]
+        ends[buffer["site"]] = max(ends[buffer["site"]], -(-(buffer["offset"] + size) // 64) * 64)
+    return ends
