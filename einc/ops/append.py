@@ -134,3 +134,6 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
                 f"append: sequence {number} gets {more} new rows, and its cache has {rows}", argument="new_lens"
             )
     return Append(cache, new, positions, cache_lens, new_lens)
+
+
+FAMILIES = {Append.family: restore}

@@ -303,3 +303,6 @@ def _check_vector(name: str, desc: TensorDesc, dtypes: tuple[DType, ...], tokens
             f"{role}; found {desc}",
             argument=name,
         )
+
+
+FAMILIES = {Attention.family: restore}

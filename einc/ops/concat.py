@@ -129,3 +129,6 @@ def _concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Operator:
                 argument=position,
             )
     return Concat(parts, axis, into)
+
+
+FAMILIES = {Concat.family: restore}

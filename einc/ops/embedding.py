@@ -100,3 +100,6 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
             f"embedding: the table is {table}, expected numbers in two dimensions: vocabulary, columns", argument=1
         )
     return Embedding(ids, table)
+
+
+FAMILIES = {Embedding.family: restore}

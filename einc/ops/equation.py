@@ -307,3 +307,6 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
         ScalarProgram.parse(program, len(inputs)),
         aggregation or None,
     )
+
+
+FAMILIES = {Equation.family: restore}

@@ -121,3 +121,6 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     if into == columns:
         raise OperatorError(f"meanpool: 'into' must be a name other than '{columns}', not {into!r}", argument="into")
     return MeanPool(tensor, mask, lengths("meanpool", attributes, "seq_lens", tensor.shape[0], tokens), into)
+
+
+FAMILIES = {MeanPool.family: restore}

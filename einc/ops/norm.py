@@ -120,3 +120,6 @@ def _norm(kind: str, operands: tuple[TensorDesc, ...], attributes: Attributes) -
                 argument=position,
             )
     return Norm(kind, operands, real(kind, attributes, "eps", EPS, above=0))
+
+
+FAMILIES = {Norm.family: restore}

@@ -1,11 +1,12 @@
 """The operator library: every name that a model can call, and every family that a bundle can name.
 
-A new family is a file beside this one and a line in one or both of the tables below.
+A new operator is a file beside this one, named below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
@@ -30,37 +31,26 @@ from einc.ops import (
 from einc.ops.arguments import Argument
 from einc.ops.base import Attributes, Operator
 
-_CALLS: dict[str, Callable[[str, Sequence[Argument], Attributes], Operator]] = {
-    name: module.call
-    for module in (
-        append, attention, concat, elementwise, embedding, matmul, meanpool, norm, reduction, regroup, rope, selection,
-        slicing, softmax, transpose,
-    )
-    for name in module.CALLS
-}  # fmt: skip
+_FILES = (
+    append, attention, concat, elementwise, embedding, equation, matmul, meanpool, norm, reduction, regroup, rope,
+    selection, slicing, softmax, transpose,
+)  # fmt: skip
+"""The library, file by file. Each has one of these, or more:
 
-_KEYWORD_TENSORS: dict[str, tuple[str, ...]] = {"attention": attention.EXTRAS, "rope": rope.EXTRAS}
-"""By call, the keyword arguments that are tensors.
-
-A family gets them after the positional tensors, in the order written, and their names in that order as the attribute
-`extras`.
+- `CALLS`: the names that its `call` makes operators of;
+- `EXTRAS`: keyword arguments of these calls that are tensors. `call` gets them after the positional tensors, in the
+  order written, and their names in that order as the attribute `extras`;
+- `FAMILIES`: what restores its operators from a plan, by family.
 """
 
-_FAMILIES: dict[str, Callable[[tuple[TensorDesc, ...], Attributes], Operator]] = {
-    append.Append.family: append.restore,
-    selection.Argmax.family: selection.restore_argmax,
-    attention.Attention.family: attention.restore,
-    concat.Concat.family: concat.restore,
-    embedding.Embedding.family: embedding.restore,
-    equation.Equation.family: equation.restore,
-    meanpool.MeanPool.family: meanpool.restore,
-    norm.Norm.family: norm.restore,
-    regroup.Regroup.family: regroup.restore,
-    rope.Rope.family: rope.restore,
-    slicing.Slice.family: slicing.restore,
-    softmax.Softmax.family: softmax.restore,
-    selection.TopK.family: selection.restore_topk,
+_Make: TypeAlias = Callable[[str, Sequence[Argument], Attributes], Operator]
+_Restore: TypeAlias = Callable[[tuple[TensorDesc, ...], Attributes], Operator]
+
+_CALLS: dict[str, _Make] = {name: file.call for file in _FILES for name in getattr(file, "CALLS", ())}
+_EXTRAS: dict[str, tuple[str, ...]] = {
+    name: file.EXTRAS for file in _FILES if hasattr(file, "EXTRAS") for name in file.CALLS
 }
+_FAMILIES: dict[str, _Restore] = {key: make for file in _FILES for key, make in getattr(file, "FAMILIES", {}).items()}
 
 
 def names() -> tuple[str, ...]:
@@ -78,7 +68,7 @@ def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argume
         raise OperatorError(f"there is no operator '{name}'", hint=_suggestion(name))
     tensors = {key: value for key, value in keywords.items() if isinstance(value, TensorDesc)}
     attributes = {key: value for key, value in keywords.items() if not isinstance(value, TensorDesc)}
-    known = _KEYWORD_TENSORS.get(name, ())
+    known = _EXTRAS.get(name, ())
     for key in keywords:
         if key in tensors and key not in known:
             hint = f"the tensors it takes by keyword: {', '.join(known)}" if known else "it takes no tensor by keyword"

@@ -146,3 +146,6 @@ def _regroup(tensor: TensorDesc, dims: tuple[str, ...], shape: tuple[int, ...]) 
             hint="the new extents must multiply to the same number",
         )
     return Regroup(tensor, dims, shape)
+
+
+FAMILIES = {Regroup.family: restore}

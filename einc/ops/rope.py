@@ -174,3 +174,6 @@ def _frequencies(attributes: Attributes) -> Frequencies:
             argument="low_freq_factor",
         )
     return Frequencies(real("rope", attributes, "theta", THETA, above=0), scaling, tuple(parameters))
+
+
+FAMILIES = {Rope.family: restore}

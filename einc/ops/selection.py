@@ -185,3 +185,6 @@ def _topk(tensor: TensorDesc, axis: int, count: object, into: object) -> Operato
 def _check_numbers(name: str, tensor: TensorDesc) -> None:
     if tensor.dtype is DType.BOOL:
         raise OperatorError(f"{name} does not take bool", argument=0, hint='convert it: cast(x, "i32")')
+
+
+FAMILIES = {Argmax.family: restore_argmax, TopK.family: restore_topk}

@@ -101,3 +101,6 @@ def _is_range(bounds: Attribute, extent: int) -> bool:
         return False
     start, stop = bounds
     return is_integer(start) and is_integer(stop) and 0 <= start < stop <= extent
+
+
+FAMILIES = {Slice.family: restore}

@@ -89,3 +89,6 @@ def _softmax(tensor: TensorDesc, axis: int) -> Operator:
     if not tensor.dtype.is_float:
         raise OperatorError(f"softmax does not take {tensor.dtype}", argument=0, hint='convert it: cast(x, "f32")')
     return Softmax(tensor, axis)
+
+
+FAMILIES = {Softmax.family: restore}
