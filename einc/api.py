@@ -28,7 +28,7 @@ from einc.graph.builder import GraphBuilder
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import index_equation
-from einc.ops.scalar import Input, ScalarProgram, Step, Temp, single
+from einc.ops.scalar import Input, Operand, ProgramBuilder, single
 from einc.options import CompileOptions
 
 if TYPE_CHECKING:
@@ -150,8 +150,7 @@ class Graph:
         gone = {_axis(axis, desc) for axis in ([axes] if isinstance(axes, int) else axes)}
         labels = tuple(f"i{d}" for d in range(desc.rank))
         kept = [(label, desc.dims[d]) for d, label in enumerate(labels) if d not in gone]
-        program = ScalarProgram(1, (Step("copy", (Input(0),)),))
-        return self._apply(index_equation([(desc, labels)], kept, program, aggregation), (x,))
+        return self._apply(index_equation([(desc, labels)], kept, single("copy", Input(0)), aggregation), (x,))
 
     def softmax(self, x: Tensor, axis: int = -1) -> Tensor:
         """The softmax along one dimension."""
@@ -165,11 +164,13 @@ class Graph:
         labels = [tuple(term) for term in left.split(",")]
         if not arrow or len(labels) != len(tensors):
             raise UsageError(f"'{equation}' does not say how {len(tensors)} tensors meet", hint='write "ij,jk->ik"')
-        steps = [Step("mul", (Input(0), Input(1)))] if len(tensors) > 1 else [Step("copy", (Input(0),))]
-        steps += [Step("mul", (Temp(k - 2), Input(k))) for k in range(2, len(tensors))]
+        program = ProgramBuilder(len(tensors))
+        product: Operand = Input(0)
+        for k in range(1, len(tensors)):
+            product = program.add("mul", product, Input(k))
         result = [(label, f"d{d}") for d, label in enumerate(right)]
-        program = ScalarProgram(len(tensors), tuple(steps))
-        return self._apply(index_equation(list(zip(descs, labels, strict=True)), result, program, "sum"), tensors)
+        inputs = list(zip(descs, labels, strict=True))
+        return self._apply(index_equation(inputs, result, program.program(product), "sum"), tensors)
 
     def save(self, tensor: Tensor) -> None:
         """Keep a computed tensor available after execution."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from einc.graph.graph import Graph, Node, TensorKind
-from einc.ops.base import Attribute
 
 
 def dump(graph: Graph) -> str:
@@ -25,9 +24,5 @@ def dump(graph: Graph) -> str:
 
 def _application(node: Node) -> str:
     attributes = sorted(node.operator.attributes.items())
-    inner = ", ".join(f"{key}={_shown(value)}" for key, value in attributes)
+    inner = ", ".join(f"{key}={json.dumps(value)}" for key, value in attributes)
     return f"{node.operator.family}({', '.join(node.inputs)}) {{{inner}}}"
-
-
-def _shown(value: Attribute) -> str:
-    return json.dumps(value)

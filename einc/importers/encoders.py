@@ -117,7 +117,7 @@ def _spelled(stored: Stored, table: list[Weight]) -> list[Weight]:
         return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
     ways = (plain, prefixed, old, lambda name: old(plain(name)), lambda name: old(prefixed(name)))
-    return list(stored.spelling(table, *ways))
+    return stored.spelling(table, *ways)
 
 
 def _heading(request: Request) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 
 from einc.importers.fields import Fields, printable
@@ -19,12 +20,14 @@ class Stored:
         self._names = names
         self._fields = fields
 
-    def has(self, name: str) -> bool:
-        return self._names is not None and name in self._names
-
-    def spelling(self, table: Sequence[Weight], *alternatives: Callable[[str], str]) -> Sequence[Weight]:
-        """The table with every name spelled as the files spell it: as it is, or as an alternative has it."""
-        return [self._spelled(weight, alternatives) for weight in table]
+    def spelling(self, table: Sequence[Weight], *alternatives: Callable[[str], str]) -> list[Weight]:
+        """The table with every name spelled as the files spell it: as it is, or as the first alternative they have."""
+        spelled = []
+        for weight in table:
+            names = [weight.stored, *(change(weight.stored) for change in alternatives)]
+            found = (name for name in names if name.replace("{i}", "0") in (self._names or ()))
+            spelled.append(replace(weight, stored=next(found, weight.stored)))
+        return spelled
 
     def check(self, tables: Sequence[tuple[Sequence[Weight], int]]) -> None:
         """Whether the files have all weights of these tables, each of which comes with its number of layers."""
@@ -43,10 +46,3 @@ class Stored:
             self._fields.fail(f"the weight files beside it have no '{name}'", hint)
         if len(missing) > MOST_MISSING:
             self._fields.fail(f"the weight files miss {len(missing) - MOST_MISSING} more weights")
-
-    def _spelled(self, weight: Weight, alternatives: Sequence[Callable[[str], str]]) -> Weight:
-        for change in alternatives:
-            other = Weight(weight.name, weight.dims, change(weight.stored))
-            if not self.has(weight.stored.replace("{i}", "0")) and self.has(other.stored.replace("{i}", "0")):
-                return other
-        return weight

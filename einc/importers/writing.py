@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-Rows = Sequence[tuple[str, str, str]]
+from einc.core.dtypes import DType
 
+Rows = Sequence[tuple[str, str, str]]
 
 _TAKEN = frozenset(
     ("model", "param", "dim", "input", "weight", "output", "block", "repeat", "preset", "return", "from", "as",
-     "true", "false", "f16", "bf16", "f32", "f64", "i32", "i64", "bool")
+     "true", "false", *(dtype.value for dtype in DType))
 )  # fmt: skip
 """Words that cannot be names."""
 
@@ -24,29 +25,27 @@ class Weight:
     stored: str
 
 
-def numbers(word: str, rows: Rows, indent: str = "") -> list[str]:
+def numbers(word: str, rows: Rows) -> list[str]:
     """`param name = value  # comment` or `dim ...`, aligned."""
-    names = max(len(name) for name, _, _ in rows)
-    values = max(len(value) for _, value, comment in rows if comment) if any(row[2] for row in rows) else 0
-    return [
-        f"{indent}{word} {name:<{names}} = {value:<{values}}{f'  # {comment}' if comment else ''}".rstrip()
-        for name, value, comment in rows
-    ]
+    return _columns(f"{word} ", " = ", rows)
 
 
 def inputs(rows: Rows, indent: str = "") -> list[str]:
     """`input name : type  # comment`, aligned; a row is a name, a type with its dimensions, and a comment."""
-    names, types = (max(len(row[k]) for row in rows) for k in (0, 1))
+    return _columns(f"{indent}input ", " : ", rows)
+
+
+def _columns(start: str, between: str, rows: Rows) -> list[str]:
+    first = max(len(name) for name, _, _ in rows)
+    second = max((len(what) for _, what, comment in rows if comment), default=0)
     return [
-        f"{indent}input {name:<{names}} : {kind:<{types}}{f'  # {comment}' if comment else ''}".rstrip()
-        for name, kind, comment in rows
+        f"{start}{name:<{first}}{between}{what:<{second}}{f'  # {comment}' if comment else ''}".rstrip()
+        for name, what, comment in rows
     ]
 
 
 def weights(table: Sequence[Weight], dtype: str, indent: str = "") -> list[str]:
     """`weight name : dtype[dims] from "stored"`, aligned."""
-    if not table:
-        return []
     names = max(len(weight.name) for weight in table)
     types = max(len(weight.dims) for weight in table) + len(dtype) + 2
     return [

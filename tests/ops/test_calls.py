@@ -35,6 +35,11 @@ def test_restored_operators_equal_the_originals(name: str) -> None:
     assert operator.title
 
 
+def test_no_call_or_family_is_in_two_files() -> None:
+    for table, found in (("CALLS", registry._CALLS), ("FAMILIES", registry._FAMILIES)):
+        assert len(found) == sum(len(getattr(file, table, ())) for file in registry._FILES)
+
+
 def test_broadcasting_aligns_by_name() -> None:
     rng = np.random.default_rng(1)
     x, bias, turned = rng.normal(size=(6, 8)), rng.normal(size=(6,)), rng.normal(size=(8, 6))
