@@ -24,11 +24,9 @@ _ARITHMETIC: dict[str, Callable[[int | float, int | float], int | float]] = {
 _COMPARISONS: dict[str, Callable[[int | float, int | float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-_FUNCTIONS: dict[str, Callable[[Sequence[int | float]], int | float]] = {
-    "sum": sum, "prod": math.prod, "max": max, "min": min, "len": len,
-}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[[Sequence[int | float]], int | float]] = {"sum": sum, "max": max, "min": min}
 
-FUNCTIONS = tuple(_FUNCTIONS)
+FUNCTIONS = ("sum", "prod", "max", "min", "len")
 """What may be called on lists of numbers."""
 
 
@@ -85,8 +83,8 @@ def function(name: str, arguments: Sequence[Static]) -> Static:
     numbers = [_number(name, item, 0 if items is not arguments else k) for k, item in enumerate(items)]
     if not numbers and name in ("max", "min"):
         raise OperatorError(f"an empty list has no {name}", argument=0)
-    total: int | float = 1
     if name == "prod":  # step by step, so that no huge number is ever made
+        total: int | float = 1
         for number in numbers:
             total = _bounded(total * number)
         return total

@@ -136,7 +136,7 @@ class Elements:
             return self._literal(expression)
         given = self._elements(expression.arguments, join)
         function = name
-        if given and isinstance(last := given[-1], str):  # a function that is told an element type
+        if name not in FUNCTIONS and given and isinstance(last := given[-1], str):  # it is told an element type
             function = f"{name}:{self._assembly.element_type(last)}"
             given.pop()
         signature = FUNCTIONS.get(function)
@@ -153,6 +153,9 @@ class Elements:
         message = f"there is no scalar function '{name}' to stand in an index equation"
         if name in AGGREGATIONS:
             return message, expression.span, f"to aggregate, name the indices: `{name}[i](...)`"
+        types = [function.partition(":")[2] for function in FUNCTIONS if function.startswith(f"{name}:")]
+        if types:
+            return f"{name} takes an element type last", expression.span, f"the element types are {', '.join(types)}"
         if name in registry.names():
             hint = f"'{name}' takes whole tensors: index its result, `{name}(...)[i, j]`, or name it in a line before"
             return message, expression.span, hint

@@ -9,7 +9,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend import ast, constants, limits
 from einc.frontend.constants import Static
-from einc.frontend.findings import Findings, Reported, each
+from einc.frontend.findings import Findings, each
 from einc.frontend.walk import chain
 
 INFIX = {
@@ -105,9 +105,8 @@ class Expressions:
         self._depth += 1
         if self._depth > limits.DEPTH:
             message = f"blocks, repeats and expressions nest too deeply; at most {limits.DEPTH} levels are allowed"
-            self._findings.add(message, span)
             self.leave()
-            raise Reported
+            raise self._findings.fail(message, span)
 
     def leave(self) -> None:
         self._depth -= 1
@@ -122,7 +121,7 @@ class Expressions:
                 return self._list(expression)
             case ast.Negative():
                 operand = self.value(expression.operand)
-                return self._operate(expression, "-", NEGATION, (operand,), wishes)
+                return self._operate(expression, NEGATION, (operand,), wishes)
             case ast.Binary():
                 return self._binary(expression, wishes)
             case ast.Call():
@@ -160,7 +159,7 @@ class Expressions:
         for link, other in zip(links, others, strict=True):
             assert not isinstance(result, Several)  # infix operators have one result
             named = wishes if link is expression else ()
-            result = self._operate(link, link.operator, INFIX[link.operator], (result, other), named)
+            result = self._operate(link, INFIX[link.operator], (result, other), named)
         return result
 
     def _call(self, expression: ast.Call, wishes: tuple[str, ...]) -> Value | Several:
@@ -173,11 +172,11 @@ class Expressions:
             keywords[keyword.name.text] = value
         name = expression.function.text
         if name in constants.FUNCTIONS and not keywords:
-            return self._operate(expression, name, name, arguments, wishes)
+            return self._operate(expression, name, arguments, wishes)
         return self._apply(Application(name, arguments, keywords, expression, wishes))
 
     def _operate(
-        self, syntax: ast.Expression, symbol: str, function: str, operands: Sequence[Value], wishes: tuple[str, ...]
+        self, syntax: ast.Expression, function: str, operands: Sequence[Value], wishes: tuple[str, ...]
     ) -> Value | Several:
         """Arithmetic on static operands, else the operator of the library."""
         application = Application(function, tuple(operands), {}, syntax, wishes)
@@ -187,10 +186,10 @@ class Expressions:
         try:
             match syntax:
                 case ast.Binary():
-                    return constants.binary(symbol, *statics)
+                    return constants.binary(syntax.operator, *statics)
                 case ast.Negative():
                     return constants.negative(*statics)
                 case _:
-                    return constants.function(symbol, statics)
+                    return constants.function(function, statics)
         except OperatorError as error:
             raise self._findings.fail(error.message, application.span_of(error.argument), error.hint) from None

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.base import Attribute, Attributes
-from einc.ops.literals import is_integer
+from einc.ops.literals import is_integer, shown
 
 Argument: TypeAlias = TensorDesc | Attribute
 """What stands between the parentheses of a call: tensors, and literals (strings too)."""
@@ -30,7 +30,7 @@ def tensors(name: str, arguments: Sequence[Argument], count: int) -> tuple[Tenso
     for position, argument in enumerate(arguments):
         if not isinstance(argument, TensorDesc):
             raise OperatorError(
-                f"{name}: argument {position + 1} must be a tensor, not {argument!r}", argument=position
+                f"{name}: argument {position + 1} must be a tensor, not {shown(argument)}", argument=position
             )
         found.append(argument)
     return tuple(found)
@@ -62,9 +62,9 @@ def one_tensor(
     names = []
     for item, where in given:
         if not isinstance(item, str):
-            shown = "a tensor" if isinstance(item, TensorDesc) else repr(item)
+            found = "a tensor" if isinstance(item, TensorDesc) else shown(item)
             raise OperatorError(
-                f"{name}: '{keyword}' takes names in quotes, not {shown}", argument=where, hint=f'{keyword}="name"'
+                f"{name}: '{keyword}' takes names in quotes, not {found}", argument=where, hint=f'{keyword}="name"'
             )
         names.append((item, where))
     return tensor, tuple(names)
@@ -77,7 +77,7 @@ def positions(name: str, tensor: TensorDesc, dims: Sequence[Given]) -> tuple[int
         if tensor.dims.count(dim) != 1:
             how = "no" if dim not in tensor.dims else "more than one"
             raise OperatorError(
-                f"{name}: {tensor} has {how} dimension '{dim}'", argument=where, hint=_dims_hint(tensor)
+                f"{name}: {tensor} has {how} dimension {shown(dim)}", argument=where, hint=_dims_hint(tensor)
             )
         if dim in names[:at]:
             raise OperatorError(f"{name}: dimension '{dim}' is named twice", argument=where)

@@ -12,6 +12,7 @@ from einc.ops.arguments import Argument, no_others, one_tensor, unique
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import index_equation
 from einc.ops.functions import FUNCTIONS, fitted, step_types
+from einc.ops.literals import shown
 from einc.ops.scalar import Input, Literal, Operand, ScalarProgram, Step, single
 
 BINARY_EXTREMES = ("max", "min")
@@ -39,7 +40,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
             descs.append(argument)
         elif isinstance(argument, str | tuple):
             raise OperatorError(
-                f"{name}: operand {position + 1} is {argument!r}, not a tensor or number", argument=position
+                f"{name}: operand {position + 1} is {shown(argument)}, not a tensor or number", argument=position
             )
         else:
             operands.append(Literal.of(argument))
@@ -61,7 +62,7 @@ def _cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     if len(names) != 1 or names[0] not in known:
         found = " ".join(names) or "nothing"
         where = given[0][1] if given else 1
-        raise OperatorError(f"cast: no element type {found!r}", argument=where, hint="one of " + ", ".join(known))
+        raise OperatorError(f"cast: no element type {shown(found)}", argument=where, hint="one of " + ", ".join(known))
     return _aligned("cast", [tensor], [0], single(f"cast:{names[0]}", Input(0)))
 
 

@@ -30,6 +30,7 @@ from einc.ops import (
 )
 from einc.ops.arguments import Argument
 from einc.ops.base import Attributes, Operator
+from einc.ops.literals import shown
 
 _FILES = (
     append, attention, concat, elementwise, embedding, equation, matmul, meanpool, norm, reduction, regroup, rope,
@@ -74,7 +75,7 @@ def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argume
             hint = f"the tensors it takes by keyword: {', '.join(known)}" if known else "it takes no tensor by keyword"
             raise OperatorError(f"{name}: '{key}' cannot be a tensor", argument=key, hint=hint)
         if key not in tensors and key in known:
-            raise OperatorError(f"{name}: '{key}' must be a tensor, not {keywords[key]!r}", argument=key)
+            raise OperatorError(f"{name}: '{key}' must be a tensor, not {shown(keywords[key])}", argument=key)
         if known and key == "extras":
             raise OperatorError(f"{name} has no argument 'extras'", argument=key)
     if tensors:

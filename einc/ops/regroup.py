@@ -18,7 +18,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, tensors, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.literals import is_integer
+from einc.ops.literals import is_integer, shown
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -121,7 +121,8 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     for dim, extent in attributes.items():
         if not is_integer(extent) or extent < 1:
             raise OperatorError(
-                f"regroup: the extent of dimension '{dim}' must be a positive integer, not {extent!r}", argument=dim
+                f"regroup: the extent of dimension '{dim}' must be a positive integer, not {shown(extent)}",
+                argument=dim,
             )
     return _regroup(tensor, tuple(attributes), tuple(filter(is_integer, attributes.values())))
 

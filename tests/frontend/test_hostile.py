@@ -82,6 +82,20 @@ def test_long_texts_end_in_an_error_that_fits_a_terminal(kind: str) -> None:
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize("value", ["list", "text"])
+@pytest.mark.parametrize(
+    "call",
+    ["matmul(x, V)", "add(x, V)", "where(x, V, x)", "cast(x, V)", "sum(x, V)", "softmax(x, over=V)", "topk(x, V)",
+     "rope(x, positions=V)", "rope(x, scaling=V)", "regroup(x, a=V)", "slice(x, n=V)", "concat(x, x, over=V)",
+     "transpose(x, dims=V)", "rmsnorm(x, x, eps=V)", "meanpool(V, x)", "V + x", "relu(V)"],
+)  # fmt: skip
+def test_what_a_long_value_is_refused_with_is_short(call: str, value: str) -> None:
+    params = 'param list = [12345] * 90000\nparam text = "ab" * 4000\n'
+    with pytest.raises(ModelError) as caught:
+        build(f"{HEAD}{params}output y = {call.replace('V', value)}\n", "long.ein")
+    assert len(caught.value.render()) < 400
+
+
 def test_a_sum_of_many_terms_is_a_model() -> None:
     terms = 5_000
     graph = build(HEAD + f"output y = {' + '.join(['x'] * terms)}\n", "sum.ein")
