@@ -1,0 +1,214 @@
+"""What of `make gpu-check` needs no GPU: its cases on the fake driver, references, what is measured."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "runtime")]
+
+from cuda_fake import FakeDriver, NumpyKernels  # noqa: E402
+
+from runtime.bundle import AggregateTask, KernelTask  # noqa: E402
+from runtime.executors import cuda  # noqa: E402
+from runtime.executors.cuda import CudaExecutor  # noqa: E402
+from runtime.kernels import gpu_plans  # noqa: E402
+from runtime.kernels.attention_libraries import ENVIRONMENT  # noqa: E402
+from runtime.session import Session  # noqa: E402
+from tests.gpu import benchmark, steps  # noqa: E402
+from tests.gpu.benchmark import compiled as compiled_benchmark  # noqa: E402
+from tests.gpu.benchmark import measured  # noqa: E402
+from tests.gpu.cases import BENCHMARKS, CASES, SITES  # noqa: E402
+from tests.gpu.correctness import arrays_of, check, compiled, largest_error, reference  # noqa: E402
+from tests.gpu.models import TEXTS  # noqa: E402
+from tests.gpu.places import CPU, GPU  # noqa: E402
+
+SMALL = [(case, case.sites[number % len(case.sites)]) for number, case in enumerate(CASES) if not case.slow]
+
+
+def on_fake(bundle):
+    driver = FakeDriver(1, seed=len(bundle.tasks))
+    executor = CudaExecutor(bundle, [0] * len(bundle.memory), driver=driver, kernels=NumpyKernels(driver))
+    return Session(bundle, executor=executor)
+
+
+@pytest.mark.parametrize(("case", "sites"), SMALL, ids=[f"{case.title} {sites}" for case, sites in SMALL])
+def test_cases_hold_on_the_fake_driver(case, sites):
+    expected = reference(case, arrays_of(compiled(case, 1, case.dtype)))
+    result = check(case, sites, on_fake, expected, None)
+    assert result.holds, result
+    wrong = {name: array + 1 if array.dtype.kind != "b" else ~array for name, array in expected.items()}
+    assert largest_error(wrong, expected) > result.tolerance
+
+
+def test_attention_is_checked_with_and_without_libraries(monkeypatch):
+    monkeypatch.setenv(ENVIRONMENT, "torch")
+    asked = []
+
+    def make_session(bundle):
+        asked.append(os.environ[ENVIRONMENT])
+        return on_fake(bundle)
+
+    for dtype, expected in (("f16", ["torch", "einc"]), ("f32", ["torch"])):
+        case = next(case for case in CASES if (case.name, case.dtype) == ("attention_cases", dtype))
+        asked.clear()
+        assert check(case, 1, make_session, reference(case, arrays_of(compiled(case, 1, dtype))), None).holds
+        assert asked == expected
+    assert os.environ[ENVIRONMENT] == "torch"
+
+
+def test_every_operator_is_in_some_case():
+    from einc.ops import registry
+
+    called = {name for text in TEXTS.values() for name in re.findall(r"\b([a-z_]+)\(", text)}
+    assert set(registry.names()) <= called
+
+
+def test_every_kernel_and_aggregation_is_in_some_plan():
+    kernels, aggregations, merges = set(), set(), set()
+    for number, sites in GPU.runs():
+        if CASES[number].name in TEXTS and CASES[number].dtype == "f32":
+            bundle = compiled(CASES[number], sites, CASES[number].dtype)
+            for task in bundle.tasks:
+                if isinstance(task, KernelTask):
+                    kernels.add(bundle.operations[task.operation].kernel)
+                elif isinstance(task, AggregateTask):
+                    (aggregations if len(task.writes) == 1 else merges).add(task.aggregation)
+    assert kernels == set(gpu_plans.KERNELS)
+    assert merges == set(gpu_plans.MERGES)
+    assert aggregations == {"sum", "prod", "max", "min"}
+
+
+@pytest.mark.parametrize("sites", SITES)
+def test_cases_cover_every_number_of_sites_and_kind_of_model(sites):
+    there = {CASES[number].name for number, own in GPU.runs() if own == sites}
+    assert there >= {"ffn", "chain_a", "chain_b", "chain_c", "llama_block", "llama", "llama_decode", "bert", *TEXTS}
+
+
+def test_pytorch_and_numpy_agree():
+    pytest.importorskip("torch")
+    from tests.gpu.torch_models import reference as torch_reference
+
+    for name, dtype in (("ffn", "bf16"), ("chain_a", "f32"), ("llama_block", "f32"), ("llama_block", "f16")):
+        case = next(case for case in CASES if (case.name, case.dtype) == (name, dtype) and not case.slow)
+        bundle = compiled(case, 1, dtype)
+        arrays = arrays_of(bundle)
+        assert largest_error(torch_reference(bundle, arrays, "cpu"), reference(case, arrays)) < 1e-9
+    elementwise = next(case for case in CASES if case.name == "elementwise")
+    assert torch_reference(compiled(elementwise, 1, "f32"), {}, "cpu") is None
+
+
+@pytest.mark.slow
+def test_pytorchs_models_can_be_compiled_whole():
+    torch = pytest.importorskip("torch")
+    from tests.gpu.torch_models import given, model_of
+
+    for name in ("ffn", "chain_a", "llama_block"):
+        case = next(case for case in CASES if (case.name, case.dtype) == (name, "f32") and not case.slow)
+        bundle = compiled(case, 1, "f32")
+        weights = given(bundle, arrays_of(bundle), device="cpu")
+        model = model_of(bundle)
+        with torch.inference_mode():
+            whole = torch.compile(model, fullgraph=True, dynamic=False, backend="eager")(weights)
+            assert torch.equal(whole, model(weights))
+
+
+@pytest.mark.slow
+def test_jax_computes_the_same():
+    pytest.importorskip("jax")
+    from tests.gpu import jax_models
+
+    case = next(case for case in CASES if (case.name, case.dtype) == ("llama_block", "f32") and not case.slow)
+    case = replace(case, definitions=(("seq_lens", "[13]"), *case.definitions[1:]))
+    bundle = compiled(case, 1, "f32")
+    arrays = arrays_of(bundle)
+    found = np.asarray(jax_models._block(bundle, "xla")(arrays))
+    assert largest_error({"y": found}, reference(case, arrays)) < 1e-5
+    chain = next(case for case in CASES if case.name == "chain_a" and not case.slow)
+    arrays = arrays_of(compiled(chain, 1, "f32"))
+    found = np.asarray(jax_models._chain(compiled(chain, 1, "f32"))(arrays))
+    assert largest_error({"y": found}, reference(chain, arrays)) < 1e-5
+
+
+@pytest.mark.parametrize("sites", [1, 4])
+def test_where_the_time_of_a_plan_goes(monkeypatch, sites):
+    case = next(case for case in CASES if case.name == "llama_block" and not case.slow)
+    bundle = compiled(case, sites, "f32")
+    driver = FakeDriver(1)
+    executor = cuda.CudaExecutor(bundle, [0] * sites, driver=driver, kernels=NumpyKernels(driver))
+    *table, blank, last = steps.steps(executor, 10.0)
+    assert driver.counts["launch"] == 3  # 30 ms ahead
+    assert not blank
+    assert re.match(r"All in [0-9.]+ ms, of which some step ran in [0-9.]+; steps together", last)
+    rows = [line.split(" | ") for line in table[2:]]
+    own = {row[1]: row for row in rows}
+    assert own["attention a"][2] == own["contract down"][2] == str(sites)
+    assert sum(int(row[2]) for row in rows) == sum(
+        step.lane is not None and work.task >= 0
+        for step, work in zip(executor._ready.layout.steps, executor._ready.layout.works, strict=True)
+    )
+    for row in rows:
+        assert float(row[4]) == pytest.approx(int(row[2]) * float(row[3]), abs=1e-2)
+    executor.close()
+    task = next(task for task in bundle.tasks if getattr(task, "operation", None) is not None)
+    moved = sum(steps._bytes(bundle, region) for region in (*task.reads, *task.writes))
+    assert steps.least(bundle, task) == pytest.approx(1e3 * moved / steps.BYTES)  # a norm: all of it is memory
+    assert steps._covered([(0.0, 2.0), (5.0, 6.0), (1.0, 3.0), (1.5, 2.5)]) == 4.0
+
+
+def test_pytorchs_times_of_products_and_attention():
+    pytest.importorskip("torch")
+    case = next(case for case in CASES if case.name == "llama_block" and not case.slow)
+    case = replace(case, definitions=(("seq_lens", "[13]"), *case.definitions[1:]))
+    lines = steps.by_pytorch(compiled(case, 1, "f32"), CPU)
+    assert [re.sub(r"[0-9.]+ ms", "1 ms", line) for line in lines] == [
+        f"- PyTorch alone, {name}: {'math' if name == 'a' else 'einsum'} 1 ms"
+        for name in ("q", "k", "v", "a", "o", "gate", "up", "down")
+    ]
+
+
+def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
+    case = next(case for case in CASES if case.name == "chain_c" and not case.slow)
+    bundle = compiled(case, 4, "f32")
+    arrays = arrays_of(bundle)
+    driver = FakeDriver(1)
+    monkeypatch.setattr(cuda, "_real_driver", lambda: driver)
+    monkeypatch.setattr(cuda, "_real_kernels", lambda: NumpyKernels(driver))
+    outcome = benchmark.Outcome("chain_c")
+    contender = benchmark._einc("einc", bundle, arrays, outcome, GPU)
+    before = driver.counts["launch"]
+    assert measured({"einc": contender}, 0, rounds=2)["einc"] > 0
+    assert driver.counts["launch"] - before == 2 + 2 + 2 * 3
+    assert largest_error({"y": contender.result()}, reference(case, arrays)) < 1e-5
+    assert outcome.host_us["einc"] > 0
+    assert any("contract by numpy" in line for line in outcome.kernels)
+
+
+@pytest.mark.parametrize("own", BENCHMARKS, ids=lambda own: own.name)
+def test_benchmarks_compile_at_full_size(own):
+    for sites in (1, 8):
+        bundle = compiled_benchmark(own, own.definitions, sites)
+        assert len(bundle.memory) == sites
+        assert sum(bundle.memory) < 70e9  # one GPU holds them all
+        assert [bundle.tensors[output.tensor].name for output in bundle.outputs] == ["y"]
+
+
+def test_errors_are_seen():
+    one = {"y": np.array([1.0, 2.0]), "n": np.array([3, 4]), "b": np.array([True])}
+    assert largest_error(one, one) == 0
+    assert largest_error(one | {"y": np.array([1.0, 2.2])}, one) == pytest.approx(0.1)
+    for other in (
+        {"n": np.array([3, 5])},
+        {"b": np.array([False])},
+        {"y": np.array([np.nan, 2.0])},
+        {"y": np.array([[1.0, 2.0]])},
+        {"n": np.array([3.0, 4.0])},
+    ):
+        assert largest_error(one | other, one) == np.inf

@@ -1,0 +1,94 @@
+"""The page that `make gpu-check` writes, and what of it decides that the check has passed."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "runtime")]
+
+
+from tests.gpu import benchmark  # noqa: E402
+from tests.gpu.records import record, timing  # noqa: E402
+from tests.gpu.report import Findings, holds, page, summary  # noqa: E402
+
+
+def test_the_page_tells_what_holds_and_what_does_not():
+    findings = Findings(
+        [record(), record(sites=8), record("bert f32", error=None, torch_error=None, problem="boom\nx")]
+    )
+    findings.benchmarks = [timing(), timing("chain_a", ours=1.5, jax="ImportError: no jax")]
+    findings.checks[0]["notes"] = findings.checks[1]["notes"] = ("attention of torch is not used: why",)
+    findings.lost, findings.left = ["rows on 2 sites: exit code 3"], ["matrix chain B"]
+    text = page(findings, {"GPU": "Fake"}, 12.3)
+    assert "2 of 3 plans are right" in text
+    assert "| ffn f16 | 1: 1.0e-03, 8: 1.0e-03 | 2.0e-03 | 0.01 | cublas, triton |" in text
+    assert "- **wrong**: bert f32 on 1 sites: boom x" in text
+    assert "- **took the process with it**: rows on 2 sites" in text
+    assert "- not reached in time: matrix chain B" in text
+    assert text.count("- attention of torch is not used: why") == 1
+    row = next(line for line in text.splitlines() if line.startswith("| LLaMA block, 8K tokens"))
+    assert row.split("|")[2:] == [
+        " 1.000 ",
+        "  ",
+        " 1.200 ",
+        " 1.000 ",
+        "  ",
+        " 1.000 ",
+        " 1.10 ",
+        " 9, **61** ",
+        " 1.0e-03 ",
+        "",
+    ]
+    row = next(line for line in text.splitlines() if line.startswith("| matrix chain A"))
+    assert "**1.500**" in row
+    assert "matrix chain A, jax: ImportError: no jax" in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+    assert not findings.passed
+    assert "boom" in summary(findings)
+
+
+def test_the_page_has_every_traceback_once_and_where_the_time_goes():
+    text = "Traceback:\n  in launch\n```CUDARuntimeError: an illegal address"
+    checks = [record(problem="x", error=None, torch_error=None, traceback=text, sites=sites) for sites in (1, 4)]
+    findings = Findings([*checks, record()], [timing() | {"tracebacks": {"jax": "no jax"}}])
+    findings.benchmarks[0]["steps"] = {"einc": ["| for | ms |", "| --- | --- |", "| q | 1 |"], "torch": ["- q 0.9"]}
+    findings.complaints["chain_a f16 on 8 sites"] = "Fatal Python error: Segmentation fault"
+    found = page(findings, {}, 1.0)
+    full = found[found.index("## What failed, in full") :]
+    assert "ffn f16 on 1 sites; ffn f16 on 4 sites:\n\n```text\nTraceback:\n  in launch\n~~~CUDARuntimeError" in full
+    assert full.count("an illegal address") == 1
+    assert "block8k, jax:\n\n```text\nno jax\n```" in full
+    assert "chain_a f16 on 8 sites:\n\n```text\nFatal Python error" in full
+    assert "LLaMA block, 8K tokens, einc:\n\n| for | ms |\n| --- | --- |\n| q | 1 |\n\n" in found
+    assert "LLaMA block, 8K tokens, torch:\n\n- q 0.9\n" in found
+    findings.checks = [record(traceback=str(n), sites=n) for n in range(30)]
+    assert "and 12 more" in page(findings, {}, 1.0)
+    assert "in full" not in page(Findings([record()], [timing()]), {}, 1.0)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"error": 0.02}, {"torch_error": 0.02}, {"same_bits": False}, {"problem": "x"}, {"error": float("nan")},
+     {"error": None, "torch_error": None}],
+)  # fmt: skip
+def test_a_plan_that_is_wrong_in_any_way_fails_the_check(broken):
+    assert Findings([record()]).passed
+    assert not holds(record(**broken))
+    assert not Findings([record(), record(**broken)]).passed
+
+
+def test_nothing_checked_is_not_passed_and_bad_benchmarks_fail():
+    assert not Findings().passed
+    assert Findings(benchmarks=[timing()]).passed
+    assert not Findings(benchmarks=[timing(error=0.5)]).passed
+    assert not Findings(benchmarks=[timing(error=float("nan"))]).passed
+    assert not Findings(benchmarks=[timing(einc="PlanFault: no kernel")]).passed
+    assert not Findings(benchmarks=[timing() | {"errors": {}}]).passed  # compared with nothing
+    assert Findings(benchmarks=[timing(**{"einc, 8 sites": benchmark.NO_TIME})]).passed
+    assert not Findings([record()], lost=["x"]).passed
