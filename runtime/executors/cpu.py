@@ -32,7 +32,7 @@ from runtime.executors.sums import add_up
 from runtime.kernels import native
 from runtime.kernels.base import Invocation, Kernel, Run
 from runtime.kernels.native_contract import build_added_contract
-from runtime.kernels.native_moves import moves
+from runtime.kernels.native_moves import build_moves
 from runtime.kernels.pieces import runner
 from runtime.kernels.registry import prepare, prepare_aggregate, prepare_merge
 from runtime.merges import groups
@@ -169,9 +169,9 @@ class CpuExecutor:
             group = self._groups[self.bundle.buffers[task.writes[0].buffer].tensor]
             return prepare_merge(task.aggregation, views(task.reads), views(task.writes), group.dims)
         if isinstance(task, TransferTask):
-            return _moves(views([task.read]), views([task.write]))
+            return build_moves(views([task.read]), views([task.write]))
         assert isinstance(task, CopyTask)
-        return _moves(views(task.reads), views(task.writes))
+        return build_moves(views(task.reads), views(task.writes))
 
     def _invocation(self, task: KernelTask) -> Invocation[Array]:
         operation, views = self.bundle.operations[task.operation], self._arenas.views
@@ -206,23 +206,9 @@ class CpuExecutor:
         )
 
 
-def _moves(reads: Sequence[Array], writes: Sequence[Array]) -> Kernel:
-    for source, target in zip(reads, writes, strict=True):
-        if source.shape != target.shape or source.dtype != target.dtype:
-            raise PlanFault(f"a region of {source.shape} {source.dtype} moves to one of {target.shape} {target.dtype}")
-    pairs = zip(writes, reads, strict=True)
-    run = moves(reads, writes) or runner([(np.copyto, [_plain(to), _plain(source)]) for to, source in pairs])
-    return Kernel(lambda _: run, nanoseconds=0.15 * sum(source.nbytes for source in reads))
-
-
 def _likeness(task: AnyTask) -> tuple[object, ...]:
     """Equal for tasks that differ in their site and their part of the data only."""
     return (task.operation,) if isinstance(task, KernelTask) else (type(task), task.serves)
-
-
-def _plain(array: Array) -> Array:
-    """The same bytes as integers, which numpy moves faster than elements of a type that it does not know."""
-    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
 
 
 def _told(error: BaseException) -> str:

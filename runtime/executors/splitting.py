@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from runtime.bundle import Block, KernelTask, Operation, Region
+from runtime.kernels.base import Invocation
 from runtime.kernels.cuts import Along, Cut, cuts
 
 SMALLEST_NS = 200_000.0
@@ -36,7 +37,7 @@ def parts_wanted(kernels: int, workers: int) -> int:
 def split(operation: Operation, task: KernelTask, parts: int) -> Sequence[KernelTask]:
     """A task that has been seen to fit its kernel, in so many parts, or fewer where it cannot be cut like that."""
     reads, writes = ([_shape(region.block) for region in regions] for regions in (task.reads, task.writes))
-    possible = cuts(operation.kernel, operation.kernel_attributes, reads, writes) if parts > 1 else []
+    possible = cuts(Invocation(operation.kernel, operation.kernel_attributes, reads, writes)) if parts > 1 else []
     cut = next((cut for cut in possible if _even(cut, parts)), max(possible, key=lambda cut: cut.extent, default=None))
     if cut is None:
         return (task,)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from runtime.dtypes import Array
+from runtime.kernels.base import address
 from runtime.kernels.pieces import Resolved
 
 SMALL = 1 << 18
@@ -125,7 +126,7 @@ def _layout(array: Array) -> Layout | None:
 
 def _addresses(array: Array, stack: Sequence[int]) -> Iterator[int]:
     whole = np.broadcast_to(array, (*stack, *array.shape[-2:]))
-    start: int = array.__array_interface__["data"][0]
+    start = address(array)
     for place in np.ndindex(*stack):
         yield start + sum(n * stride for n, stride in zip(place, whole.strides, strict=False))
 

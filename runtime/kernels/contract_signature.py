@@ -17,21 +17,27 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A product of operands, summed over the indices that `output` lacks, times `scale`; computed as `kind`.
+    """A product of operands, summed over the indices that `output` lacks, times `scale`; computed as `kind`."""
 
-    `spelled` is the map that makes it where nothing is summed, and else the reduce.
-    """
-
+    invocation: Invocation[Array]
     joined: indices.Joined
     output: Names
     result: Array
     kind: str
     scale: float
-    spelled: Invocation[Array]
 
     @property
     def sums(self) -> bool:
         return len(self.output) < len(self.joined.extents)
+
+    @property
+    def spelled(self) -> Invocation[Array]:
+        """The map that makes it where nothing is summed, and else the reduce."""
+        program = product_program(len(self.invocation.inputs), self.scale)
+        attributes = {"program": program, "indices": self.invocation.attribute("equation", str)}
+        if not self.sums:
+            return replace(self.invocation, name="map", attributes=attributes)
+        return replace(self.invocation, name="reduce", attributes={**attributes, "aggregation": "sum"})
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> Contraction:
@@ -51,10 +57,7 @@ class Contraction:
             raise PlanFault(f"a contraction of {' and '.join(kinds)} is not defined")
         if scale != 1 and kinds[0] not in ("f32", "f64"):
             raise PlanFault(f"a contraction of {kinds[0]} has no scale")
-        attributes = {"program": indices.product_program(len(inputs), scale), "indices": source}
-        sums = {"aggregation": "sum"} if len(equation.output) < len(joined.extents) else {}
-        spelled = replace(invocation, name="reduce" if sums else "map", attributes={**attributes, **sums})
-        return Contraction(joined, equation.output, result, kinds[0], scale, spelled)
+        return Contraction(invocation, joined, equation.output, result, kinds[0], scale)
 
 
 def smallest_pair(operands: Sequence[Names], output: Names, extents: Mapping[str, int]) -> tuple[int, int, Names]:
@@ -69,3 +72,17 @@ def smallest_pair(operands: Sequence[Names], output: Names, extents: Mapping[str
 
     pair = min(itertools.combinations(range(len(operands)), 2), key=size)
     return *pair, result(*pair)
+
+
+def product_program(operands: int, scale: float) -> str:
+    """The scalar program that multiplies so many operands and a number, which is left out if it is 1."""
+    factors = [*(f"x{k}" for k in range(operands)), *([] if scale == 1 else [repr(scale)])]
+    steps = [f"t{k} = mul {f't{k - 1}' if k else 'x0'} {factors[k + 1]}" for k in range(len(factors) - 1)]
+    return "; ".join(steps) or "t0 = copy x0"
+
+
+def groups(a: Names, b: Names, result: Names) -> tuple[Names, Names, Names, Names]:
+    """Of a product of two operands: the indices that are batches, rows, columns, and summed."""
+    both = tuple(name for name in result if name in a and name in b)
+    rows, columns = (tuple(name for name in result if name not in other) for other in (b, a))
+    return both, rows, columns, tuple(name for name in a if name in b and name not in result)

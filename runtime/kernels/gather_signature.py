@@ -4,6 +4,7 @@ blocks held against each other, and what follows of where rows are."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,3 +112,10 @@ def regrouped(invocation: Invocation[Array]) -> tuple[Array, Array]:
     if source.dtype != target.dtype or source.size != target.size:
         raise PlanFault(f"regroup of {source.size} elements of {source.dtype} into {target.size} of {target.dtype}")
     return source, target
+
+
+def require_alike(reads: Sequence[Array], writes: Sequence[Array]) -> None:
+    """That what is moved has the form of what it moves to."""
+    for source, target in zip(reads, writes, strict=True):
+        if source.shape != target.shape or source.dtype != target.dtype:
+            raise PlanFault(f"a region of {source.shape} {source.dtype} moves to one of {target.shape} {target.dtype}")

@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from runtime.dtypes import Array, storage
-from runtime.kernels import gemm, indices
-from runtime.kernels.base import Invocation, address, dtype_name
-from runtime.kernels.contract_signature import Contraction, Names, smallest_pair
+from runtime.kernels import gemm
+from runtime.kernels.base import Invocation, address
+from runtime.kernels.contract_signature import Contraction, Names, groups, product_program, smallest_pair
 from runtime.kernels.gemm import Axis, Matrix
+from runtime.kernels.matrices import Operand
 from runtime.kernels.triton_map import plan_map
 from runtime.kernels.triton_reduce import plan_reduce
 from runtime.kernels.triton_source import Plan, ScratchPlan, Step
@@ -27,26 +27,6 @@ MIN_GROUP = 16
 
 MAX_PRODUCTS = 64
 """Launches for one pair; more would cost more than a slower kernel of one launch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    names: Names
-    array: Array
-
-    @property
-    def kind(self) -> str:
-        return dtype_name(self.array)
-
-    def axes(self, group: Sequence[str]) -> list[Axis]:
-        """Extents and strides in elements; extent 1 and stride 0 for indices that it lacks."""
-        return [self._axis(name) for name in group]
-
-    def _axis(self, name: str) -> Axis:
-        if name not in self.names:
-            return Axis(1, 0)
-        place = self.names.index(name)
-        return Axis(self.array.shape[place], self.array.strides[place] // self.array.itemsize)
 
 
 def plan_contract(invocation: Invocation[Array]) -> Plan:
@@ -86,17 +66,14 @@ class _Lowering:
         return self._pair(left[0], left[1], output)
 
     def _pair(self, a: Operand, b: Operand, c: Operand) -> bool:
-        summed = tuple(n for n in a.names if n in b.names and n not in c.names)
+        batch, rows, columns, summed = groups(a.names, b.names, c.names)
         if not summed:
             equation = f"{' '.join(a.names)}, {' '.join(b.names)} -> {' '.join(c.names)}"
-            self._map(indices.product_program(2, self._factor(c)), equation, [a.array, b.array], c.array)
+            self._map(product_program(2, self._factor(c)), equation, [a.array, b.array], c.array)
             return True
-        batch = tuple(n for n in c.names if n in a.names and n in b.names)
-        rows = tuple(n for n in c.names if n not in b.names)
-        columns = tuple(n for n in c.names if n not in a.names)
         kind = a.kind if a.kind == b.kind else self.kind
         a, b = (x if x.kind == kind else self._dense(x, x.names, kind) for x in (a, b))
-        if gemm.merged(b.axes(summed)) is None:
+        if gemm.merged(_axes(b, summed)) is None:
             summed = tuple(n for n in b.names if n in summed)
         loose_rows, rows = self._split(rows, a, c)
         loose_columns, columns = self._split(columns, b, c)
@@ -119,7 +96,7 @@ class _Lowering:
     def _split(self, group: Names, operand: Operand, result: Operand) -> tuple[Names, Names]:
         """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""
         start = 0
-        while any(gemm.merged(x.axes(group[start:])) is None for x in (operand, result)):
+        while any(gemm.merged(_axes(x, group[start:])) is None for x in (operand, result)):
             start += 1
         enough = min(MIN_GROUP, math.prod(self._shape(group)))
         return (group[:start], group[start:]) if math.prod(self._shape(group[start:])) >= enough else ((), group)
@@ -150,7 +127,7 @@ class _Lowering:
     ) -> list[Step] | None:
         matrices = (_matrix(a, rows, summed), _matrix(b, summed, columns), _matrix(c, rows, columns))
         assert all(matrix is not None for matrix in matrices)
-        stacks = [tuple(x.axes([n])[0].stride for x in (a, b, c)) for n in batch]
+        stacks = [tuple(_axes(x, [n])[0].stride for x in (a, b, c)) for n in batch]
         walks = _walks([(self.extents[n], s[0], s[1], s[2]) for n, s in zip(batch, stacks, strict=True)])
         inner = max(walks, key=lambda walk: walk[0], default=(1, 0, 0, 0))
         if inner in walks:
@@ -180,9 +157,17 @@ class _Lowering:
         return [self.extents[name] for name in names]
 
 
+def _axes(operand: Operand, group: Sequence[str]) -> list[Axis]:
+    """Extents and strides in elements; extent 1 and stride 0 for indices that it lacks."""
+    array = operand.array
+    own = zip(operand.names, array.shape, array.strides, strict=True)
+    axes = {name: Axis(extent, stride // array.itemsize) for name, extent, stride in own}
+    return [axes.get(name, Axis(1, 0)) for name in group]
+
+
 def _matrix(operand: Operand, first: Names, second: Names) -> Matrix | None:
     """The first matrix of a stack, if both groups are one dimension each, and cuBLAS can walk it."""
-    rows, columns = gemm.merged(operand.axes(first)), gemm.merged(operand.axes(second))
+    rows, columns = gemm.merged(_axes(operand, first)), gemm.merged(_axes(operand, second))
     if rows is None or columns is None:
         return None
     matrix = Matrix(address(operand.array), rows, columns)

@@ -89,10 +89,3 @@ def _diagonal(names: tuple[str, ...], array: Array) -> tuple[tuple[str, ...], Ar
 
 def _shown(text: str) -> str:
     return f"'{text}'" if len(text) <= 80 else f"'{text[:80]}...'"
-
-
-def product_program(operands: int, scale: float) -> str:
-    """The scalar program that multiplies so many operands and a number, which is left out if it is 1."""
-    factors = [*(f"x{k}" for k in range(operands)), *([] if scale == 1 else [repr(scale)])]
-    steps = [f"t{k} = mul {f't{k - 1}' if k else 'x0'} {factors[k + 1]}" for k in range(len(factors) - 1)]
-    return "; ".join(steps) or "t0 = copy x0"

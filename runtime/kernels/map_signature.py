@@ -19,7 +19,7 @@ STEPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Steps over views that have the dimensions of the output, of extent 1 where they are broadcast.
+    """Steps over views, and the output, that all have the dimensions `indices`; of extent 1 where one is broadcast.
 
     `kinds` are the element types of the views and then of the output; `source` is the program's text.
     """
@@ -43,17 +43,10 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
-    """Steps over views, and the output, that all have the dimensions `indices`: those of the largest input, and then
-    the others. `reduced` are those that the output has not; there its extent is 1.
-    """
+class Reduction(Map):
+    """A map over the indices of the largest input, and then those of others, whose results are aggregated over those
+    that are `reduced`, along which the output has extent 1."""
 
-    steps: tuple[Typed, ...]
-    views: tuple[Array, ...]
-    output: Array
-    kinds: tuple[str, ...]
-    indices: tuple[str, ...]
-    source: str
     reduced: tuple[bool, ...]
     aggregation: str
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runtime.dtypes import Array
+from runtime.kernels.base import dtype_name
 from runtime.kernels.contract_signature import Names
 
 
@@ -16,6 +17,11 @@ from runtime.kernels.contract_signature import Names
 class Operand:
     names: Names
     array: Array
+
+    @property
+    def kind(self) -> str:
+        """Of its elements."""
+        return dtype_name(self.array)
 
 
 def _dimensions(operand: Operand, group: Names) -> list[tuple[int, int]]:

@@ -13,7 +13,9 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.kernels import native
-from runtime.kernels.base import Run, address
+from runtime.kernels.base import Kernel, Run, address, plain
+from runtime.kernels.gather_signature import require_alike
+from runtime.kernels.pieces import runner
 from runtime.kernels.pitched import count_rows, rows_of
 
 FEWEST = 4
@@ -23,6 +25,15 @@ SHORTEST = 64
 """Bytes of a row below which numpy, which knows elements, is faster than one copy for each."""
 
 _FIELDS = 6
+
+
+def build_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:
+    """Copies arrays pairwise."""
+    require_alike(sources, targets)
+    run = moves(sources, targets)
+    if run is None:
+        run = runner([(np.copyto, [plain(to), plain(of)]) for to, of in zip(targets, sources, strict=True)])
+    return Kernel(lambda _: run, nanoseconds=0.15 * sum(source.nbytes for source in sources))
 
 
 def moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | None:

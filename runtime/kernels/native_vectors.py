@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from runtime.kernels.lowering import TAIL
-from runtime.kernels.native_emitter import BIT, F32, F64, I32, I64, KINDS, Emitter, Value, vector
+from runtime.kernels.native import FLOATS
+from runtime.kernels.native_emitter import BIT, F32, F64, I32, I64, Emitter, Value, vector
 from runtime.kernels.program import CAST, COMPARISONS, Constant, Input, Operand, Typed
 
 _SYMBOLS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -33,7 +34,7 @@ def supported(steps: Sequence[Typed]) -> bool:
     """Whether a program is of f32 and truth values, and of functions that are known here."""
     return all(
         {step.operand_type, step.result_type} <= {"f32", "bool"}
-        and (step.function in _FUNCTIONS or step.function[len(CAST) :] in KINDS - {"bool"})
+        and (step.function in _FUNCTIONS or step.function[len(CAST) :] in FLOATS)
         and not (step.operand_type == "bool" and step.function not in _OF_BITS)
         for step in steps
     )

@@ -20,7 +20,7 @@ import numpy as np
 from runtime.dtypes import Array, DType, storage
 from runtime.kernels import blas, indices, packs
 from runtime.kernels.base import Builder, Invocation, Kernel, Run, ScratchPlan, store
-from runtime.kernels.contract_signature import Contraction, Names, smallest_pair
+from runtime.kernels.contract_signature import Contraction, Names, groups, smallest_pair
 from runtime.kernels.matrices import Operand, blas_ready, grouped, mergeable
 from runtime.kernels.numpy_map import build_map
 from runtime.kernels.packing import packing
@@ -139,10 +139,7 @@ class _Contraction:
 
     def _pair(self, a: Operand, b: Operand, c: Operand) -> None:
         adds = self.add and self.result is c
-        batch = tuple(name for name in c.names if name in a.names and name in b.names)
-        rows = tuple(name for name in c.names if name not in b.names)
-        columns = tuple(name for name in c.names if name not in a.names)
-        summed = tuple(name for name in a.names if name in b.names and name not in c.names)
+        batch, rows, columns, summed = groups(a.names, b.names, c.names)
         if not summed:
             if adds:
                 raise CannotAdd

@@ -7,7 +7,7 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.errors import PlanFault, ValueFault
-from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan
+from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, plain
 from runtime.kernels.gather_signature import Append, Embedding, concat_parts
 from runtime.kernels.pieces import PIECE, Piece, Resolved, Walk, runner, walk_runner
 
@@ -19,7 +19,7 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
     """
     call = Embedding.parse(invocation)
     ids, table, target, vocabulary, lower = call.ids, call.table, call.target, call.vocabulary, call.lower
-    rows, bits = target.reshape(-1, target.shape[-1]), _bits(table)
+    rows, bits = target.reshape(-1, target.shape[-1]), plain(table)
     if not np.may_share_memory(rows, target):
         raise PlanFault("embedding writes dense blocks")
     walk = Walk((ids.size,), 0, max(1, PIECE // max(1, target.shape[-1])))
@@ -39,7 +39,7 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
 
         def calls(piece: Piece) -> list[Resolved]:
             part = slice(piece.start[0], piece.start[0] + piece.count)
-            steps: list[Resolved] = [(_take, [bits, local[part], _bits(rows[part])])]
+            steps: list[Resolved] = [(_take, [bits, local[part], plain(rows[part])])]
             if not whole:
                 steps.append((np.copyto, [rows[part], rows.dtype.type(0), "same_kind", missing[part, None]]))
             return steps
@@ -64,7 +64,7 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
         goals = goals[inside]
         # Of equal goals the last counts, whatever order numpy writes in.
         goals, latest = np.unique(goals[::-1], return_index=True)
-        _bits(target)[:, goals] = _bits(new)[:, inside[::-1][latest]]
+        plain(target)[:, goals] = plain(new)[:, inside[::-1][latest]]
 
     def bind(memory: Array) -> Run:
         goals = place.of(memory)
@@ -72,7 +72,7 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
             [
                 (_require_positions, [positions, call.extents]),
                 (np.add, [positions, call.origins, goals]),
-                (np.copyto, [_bits(target), _bits(cache)]),
+                (np.copyto, [plain(target), plain(cache)]),
                 (write, [goals]),
             ]
         )
@@ -84,7 +84,7 @@ def build_concat(invocation: Invocation[Array]) -> Kernel:
     """Every input's part of the output, by the bounds of the blocks."""
     sources, goals = concat_parts(invocation)
     moves: list[Resolved] = [
-        (np.copyto, [_bits(goal), _bits(source)]) for source, goal in zip(sources, goals, strict=True)
+        (np.copyto, [plain(goal), plain(source)]) for source, goal in zip(sources, goals, strict=True)
     ]
     return Kernel(lambda _: runner(moves), nanoseconds=0.5 * invocation.output.size)
 
@@ -115,8 +115,3 @@ def _require_positions(positions: Array, extents: Array) -> None:
         at = int(np.argmax(wrong))
         found, last = int(positions[at]), int(extents[at]) - 1
         raise ValueFault(f"a position is {found}; positions in its sequence of the cache are 0 to {last}")
-
-
-def _bits(array: Array) -> Array:
-    """The same bytes as integers, which numpy moves faster than elements of a type that it does not know."""
-    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array

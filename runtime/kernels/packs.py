@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from weakref import WeakValueDictionary
 
 from runtime.dtypes import Array
-from runtime.kernels.base import Run
+from runtime.kernels.base import Run, address
 
 
 class Pack:
@@ -53,7 +53,7 @@ def constant(array: Array) -> bool:
 
 def pack_of(source: Array, form: Hashable, size: int, make: Callable[[], Array]) -> Pack:
     """The pack of an operand in a form, of which there is one."""
-    key = (source.__array_interface__["data"][0], source.shape, source.strides, source.dtype, form)
+    key = (address(source), source.shape, source.strides, source.dtype, form)
     pack = _known.get(key)
     if pack is None:
         pack = _known[key] = Pack(source, size, make)

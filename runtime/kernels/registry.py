@@ -66,7 +66,7 @@ FASTEST = "native"
 
 
 @cache
-def builder(name: str, provider: str = FASTEST) -> Builder:
+def _builder(name: str, provider: str) -> Builder:
     """Raises PlanFault for a kernel that neither the provider nor numpy has."""
     kernels = PROVIDERS["numpy"] | PROVIDERS[provider]
     if name not in kernels:
@@ -78,7 +78,7 @@ def builder(name: str, provider: str = FASTEST) -> Builder:
 
 def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
     """The invocation, ready to be bound and run; everything that could be wrong with it raises PlanFault here."""
-    return builder(invocation.name, provider)(invocation)
+    return _builder(invocation.name, provider)(invocation)
 
 
 def prepare_aggregate(aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST) -> Kernel:

@@ -15,9 +15,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from runtime.dtypes import Array
-from runtime.errors import PlanFault
 from runtime.kernels.base import Invocation, address
-from runtime.kernels.gather_signature import concat_parts, regrouped
+from runtime.kernels.gather_signature import concat_parts, regrouped, require_alike
 from runtime.kernels.pieces import merged
 from runtime.kernels.triton_source import (
     ALIGNMENT,
@@ -42,11 +41,8 @@ TILE = 1024
 
 def plan_moves(reads: Sequence[Array], writes: Sequence[Array]) -> Plan:
     """Copies views pairwise in one launch."""
-    moves = []
-    for source, target in zip(reads, writes, strict=True):
-        if source.shape != target.shape or source.dtype != target.dtype:
-            raise PlanFault(f"a region of {source.shape} {source.dtype} moves to one of {target.shape} {target.dtype}")
-        moves.append(_Move.of(source, target))
+    require_alike(reads, writes)
+    moves = [_Move.of(source, target) for source, target in zip(reads, writes, strict=True)]
     if len(moves) == 1 or any(max(move.source, move.target) >= SCRATCH for move in moves):
         return Plan(tuple(_single(move) for move in moves))
     return Plan((_many(moves),)) if moves else Plan(())

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from runtime.dtypes import Array, compute, storage
 from runtime.kernels import program
-from runtime.kernels.base import Invocation, dtype_name
+from runtime.kernels.base import Invocation
 from runtime.kernels.map_signature import Reduction
 from runtime.kernels.pieces import merged
-from runtime.kernels.program import Typed
 from runtime.kernels.triton_scalar import Program
 from runtime.kernels.triton_source import (
     LANGUAGE,
@@ -53,42 +52,41 @@ def plan_reduce(invocation: Invocation[Array]) -> Plan:
     call, scratch = Reduction.parse(invocation), ScratchPlan()
     over = " ".join(name for name, gone in zip(call.indices, call.reduced, strict=True) if gone)
     title = f"{call.aggregation} over {over}: {call.source}"
-    calls = reduce_calls(call.steps, call.aggregation, call.views, call.output, call.reduced, title, scratch)
-    return Plan(tuple(calls), scratch.size)
+    return Plan(tuple(_calls(call, title, scratch)), scratch.size)
 
 
-def reduce_calls(
-    steps: Sequence[Typed],
-    aggregation: str,
-    views: Sequence[Array],
-    output: Array,
-    reduced: Sequence[bool],
-    title: str,
-    scratch: ScratchPlan,
-) -> list[Call]:
-    """Views and output have one rank; the output has extent 1 along the reduced axes."""
-    layouts, gone = merged([*views, output], reduced)
+def _calls(call: Reduction, title: str, scratch: ScratchPlan) -> list[Call]:
+    layouts, gone = merged([*call.views, call.output], call.reduced)
     extents = tuple(max(column) for column in zip(*(view.shape for view in layouts), strict=True))
     reads = [Operand.of(f"x{k}", view) for k, view in enumerate(layouts[:-1])]
-    plan = _Plan.make(extents, gone, reads)
-    stored = dtype_name(output)
+    work = _Work.share(extents, gone, reads)
+    stored = call.kinds[-1]
     computed = compute(stored)
     number = "i64" if computed in ("i32", "i64") else computed
-    if plan.shares == 1:
-        return [_call(steps, aggregation, reads, layouts[-1], plan, number, title)]
-    partial = scratch.take((plan.shares, *layouts[-1].shape), storage(number))
-    first = _call(steps, aggregation, reads, partial, plan, number, f"{title}, in {plan.shares} shares")
-    shape = (plan.shares, *output.shape)
+    if work.shares == 1:
+        return [_call(call, reads, layouts[-1], work, number, title)]
+    partial = scratch.take((work.shares, *layouts[-1].shape), storage(number))
+    first = _call(call, reads, partial, work, number, f"{title}, in {work.shares} shares")
+    shape = (work.shares, *call.output.shape)
     shaped = np.lib.stride_tricks.as_strided(partial, shape, strides_of(shape, partial.itemsize))
-    step = "cast:i32" if stored == "i32" else "copy"  # other results are rounded as they are stored
-    again = program.infer(program.parse(f"t0 = {step} x0", 1), [number], stored)
-    rest = [True] + [False] * output.ndim
-    return [first, *reduce_calls(again, aggregation, [shaped], output[None], rest, f"{title}, of shares", scratch)]
+    source = f"t0 = {'cast:i32' if stored == 'i32' else 'copy'} x0"  # other results are rounded as they are stored
+    rest = replace(
+        call,
+        steps=program.infer(program.parse(source, 1), [number], stored),
+        views=(shaped,),
+        output=call.output[None],
+        kinds=(number, stored),
+        indices=("share", *call.indices),
+        source=source,
+        reduced=(True, *(False for _ in call.indices)),
+    )
+    return [first, *_calls(rest, f"{title}, of shares", scratch)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """Which axes tiles have: `kept` and `reduced` ones (None: no such axis) and their extents in a tile."""
+class _Work:
+    """What programs do: `reduced` is the axis along which a tile reaches `width` (None: no such axis), and `gone` says
+    which axes are reduced; through all others of these a program goes step by step, as far as its share reaches."""
 
     extents: tuple[int, ...]
     gone: tuple[bool, ...]
@@ -107,7 +105,7 @@ class _Plan:
         return inner * math.prod(self.extents[axis] for axis in self.loops)
 
     @staticmethod
-    def make(extents: tuple[int, ...], gone: Sequence[bool], reads: Sequence[Operand]) -> _Plan:
+    def share(extents: tuple[int, ...], gone: Sequence[bool], reads: Sequence[Operand]) -> _Work:
         largest = max(reads, key=lambda item: sum(1 for s in item.strides if s))
         axes = range(len(extents))
         order = sorted(axes, key=lambda axis: (largest.strides[axis] == 0, largest.strides[axis], -extents[axis]))
@@ -129,105 +127,97 @@ class _Plan:
             height //= 2
         spans = tuple(1 if gone[axis] else extent for axis, extent in enumerate(extents))
         tiles = Tiles(spans, kept, None, height, 1)
-        plan = _Plan(extents, tuple(gone), tiles, reduced, width, 1)
-        shares = min(plan.steps // SHARED_OUT, PROGRAMS // max(1, tiles.count()))
-        return plan if shares < 2 else _Plan(extents, tuple(gone), tiles, reduced, width, shares)
+        work = _Work(extents, tuple(gone), tiles, reduced, width, 1)
+        return replace(work, shares=max(1, min(work.steps // SHARED_OUT, PROGRAMS // max(1, tiles.count()))))
 
 
-def _call(
-    steps: Sequence[Typed],
-    aggregation: str,
-    reads: Sequence[Operand],
-    output: Array,
-    plan: _Plan,
-    number: str,
-    title: str,
-) -> Call:
-    shared = output.ndim > len(plan.extents)  # partial results have shares before all other axes
+def _call(call: Reduction, reads: Sequence[Operand], output: Array, work: _Work, number: str, title: str) -> Call:
+    """A launch that writes results, or those of shares, to an output."""
+    aggregation = call.aggregation
+    shared = output.ndim > len(work.extents)  # partial results have shares before all other axes
     target = Operand.of("y", output)
-    spans = (plan.shares, *plan.extents) if shared else plan.extents
+    spans = (work.shares, *work.extents) if shared else work.extents
     padded = [Operand(r.name, r.dtype, (0, *r.strides) if shared else r.strides, r.address) for r in reads]
     sixty_four = wide([*padded, target], spans)
-    chain = Program(steps, [f"v{k}" for k in range(len(reads))])
+    chain = Program(call.steps, [f"v{k}" for k in range(len(reads))])
     value, identity = f"{chain.value}.to({LANGUAGE[number]})", _identity(aggregation, number)
 
-    lines = plan.tiles.locate(sixty_four)
+    lines = work.tiles.locate(sixty_four)
     if shared:
-        lines = [f"tile = tl.program_id(0){'.to(tl.int64)' if sixty_four else ''}", f"share = tile % {plan.shares}",
-                 f"tile = tile // {plan.shares}", *lines[1:]]  # fmt: skip
-    lines.append(f"acc = tl.full([{plan.tiles.height}, {plan.width}], {identity}, {LANGUAGE[number]})")
-    each = -(-plan.steps // plan.shares)
-    bounds = f"share * {each}, tl.minimum(share * {each} + {each}, {plan.steps})" if shared else f"0, {plan.steps}"
+        lines = [f"tile = tl.program_id(0){'.to(tl.int64)' if sixty_four else ''}", f"share = tile % {work.shares}",
+                 f"tile = tile // {work.shares}", *lines[1:]]  # fmt: skip
+    lines.append(f"acc = tl.full([{work.tiles.height}, {work.width}], {identity}, {LANGUAGE[number]})")
+    each = -(-work.steps // work.shares)
+    bounds = f"share * {each}, tl.minimum(share * {each} + {each}, {work.steps})" if shared else f"0, {work.steps}"
     body = []
-    if plan.steps > 1 or shared:
+    if work.steps > 1 or shared:
         lines.append(f"for step in range({bounds}):")
     else:
         body.append("step = 0")
-    body += _positions(plan, sixty_four)
+    body += _positions(work, sixty_four)
     for k, item in enumerate(reads):
-        subscripts = _subscripts(plan, item)
-        body.append(f"v{k} = {item.load(subscripts, _mask(plan, subscripts))}")
+        subscripts = _subscripts(work, item)
+        body.append(f"v{k} = {item.load(subscripts, _mask(work, subscripts))}")
     body += chain.lines
-    inside = _mask(plan, () if plan.reduced is None else (plan.reduced,))
+    inside = _mask(work, () if work.reduced is None else (work.reduced,))
     masked = f"tl.where({inside}, {value}, {identity})" if inside else value
     body.append(f"acc = {_COMBINE[aggregation].format('acc', masked)}")
-    indent = "    " if plan.steps > 1 or shared else ""
+    indent = "    " if work.steps > 1 or shared else ""
     lines += [indent + line for line in body]
     lines.append(f"result = {_FINISH[aggregation].format(1)}")
-    if plan.tiles.rows is None:
+    if work.tiles.rows is None:
         lines.append(f"result = {_FINISH[aggregation].format(0).replace('acc', 'result')}")
-        places = {axis: f"i{axis}" for axis in plan.tiles.others}
+        places = {axis: f"i{axis}" for axis in work.tiles.others}
         mask = ""
     else:
         lines.append("result = result[:, None]")
-        places = {**{axis: f"i{axis}" for axis in plan.tiles.others}, plan.tiles.rows: "r"}
-        mask = plan.tiles.mask(places)
+        places = {**{axis: f"i{axis}" for axis in work.tiles.others}, work.tiles.rows: "r"}
+        mask = work.tiles.mask(places)
     if shared:
         places = {axis + 1: subscript for axis, subscript in places.items()}
         places[0] = "share"
-    where = {axis: places[axis] for axis in sorted(places) if target.strides[axis]}
-    lines.append(target.store(where, "result", mask))
-    grid = plan.tiles.count() * (plan.shares if shared else 1)
-    return assembled("reduce", title, [*reads, target], plan.extents, lines, grid, chain.source(*_HELPER[aggregation]))
+    lines.append(target.store(dict(sorted(places.items())), "result", mask))
+    grid = work.tiles.count() * (work.shares if shared else 1)
+    return assembled("reduce", title, [*reads, target], work.extents, lines, grid, chain.source(*_HELPER[aggregation]))
 
 
-def _positions(plan: _Plan, sixty_four: bool) -> list[str]:
+def _positions(work: _Work, sixty_four: bool) -> list[str]:
     """Lines that set k, the tile's positions along the reduced axis, and j1, ... along the other reduced axes."""
     lines = []
     rest = "tl.cast(step, tl.int64)" if sixty_four else "step"
-    if plan.reduced is not None:
-        count = -(-plan.extents[plan.reduced] // plan.width)
-        span = f"tl.arange(0, {plan.width})[None, :]{'.to(tl.int64)' if sixty_four else ''}"
-        lines.append(f"k = {f'({rest} % {count}) * {plan.width} + ' if count > 1 else ''}{span}")
+    if work.reduced is not None:
+        count = -(-work.extents[work.reduced] // work.width)
+        span = f"tl.arange(0, {work.width})[None, :]{'.to(tl.int64)' if sixty_four else ''}"
+        lines.append(f"k = {f'({rest} % {count}) * {work.width} + ' if count > 1 else ''}{span}")
         if count > 1:
             lines.append(f"rest = {rest} // {count}")
             rest = "rest"
-    for axis in reversed(plan.loops):
-        lines.append(f"j{axis} = {rest} % {plan.extents[axis]}")
-        lines.append(f"rest = {rest} // {plan.extents[axis]}")
+    for axis in reversed(work.loops):
+        lines.append(f"j{axis} = {rest} % {work.extents[axis]}")
+        lines.append(f"rest = {rest} // {work.extents[axis]}")
         rest = "rest"
     if lines and lines[-1].startswith("rest ="):
         lines.pop()
     return lines
 
 
-def _subscripts(plan: _Plan, item: Operand) -> dict[int, str]:
+def _subscripts(work: _Work, item: Operand) -> dict[int, str]:
     found = {}
     for axis, stride in enumerate(item.strides):
-        if stride and plan.gone[axis]:
-            found[axis] = "k" if axis == plan.reduced else f"j{axis}"
+        if stride and work.gone[axis]:
+            found[axis] = "k" if axis == work.reduced else f"j{axis}"
         elif stride:
-            found[axis] = "r" if axis == plan.tiles.rows else f"i{axis}"
+            found[axis] = "r" if axis == work.tiles.rows else f"i{axis}"
     return found
 
 
-def _mask(plan: _Plan, axes: Collection[int]) -> str:
+def _mask(work: _Work, axes: Collection[int]) -> str:
     parts = []
-    rows = plan.tiles.rows
-    if rows is not None and rows in axes and plan.extents[rows] % plan.tiles.height:
-        parts.append(f"(r < {plan.extents[rows]})")
-    if plan.reduced is not None and plan.reduced in axes and plan.extents[plan.reduced] % plan.width:
-        parts.append(f"(k < {plan.extents[plan.reduced]})")
+    rows = work.tiles.rows
+    if rows is not None and rows in axes and work.extents[rows] % work.tiles.height:
+        parts.append(f"(r < {work.extents[rows]})")
+    if work.reduced is not None and work.reduced in axes and work.extents[work.reduced] % work.width:
+        parts.append(f"(k < {work.extents[work.reduced]})")
     return " & ".join(parts)
 
 

@@ -6,6 +6,7 @@ which memory is contiguous, so that neighbouring threads touch neighbouring byte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -45,11 +46,8 @@ class Tiles:
 
     def count(self) -> int:
         """Programs."""
-        total = 1
-        for axis, extent in enumerate(self.extents):
-            step = self.height if axis == self.rows else self.width if axis == self.columns else 1
-            total *= -(-extent // step)
-        return total
+        steps = {self.rows: self.height, self.columns: self.width}
+        return math.prod(-(-extent // steps.get(axis, 1)) for axis, extent in enumerate(self.extents))
 
     def locate(self, sixty_four: bool) -> list[str]:
         """Lines that set r, c and the positions i0, i1, ... along the other axes."""
@@ -147,10 +145,7 @@ def elementwise(extents: Sequence[int], reads: Sequence[Operand], target: Operan
     across = [axis for axis in axes if axis != columns and any(item.strides[axis] == 1 for item in reads)]
     rest = [axis for axis in axes if axis != columns and extents[axis] > 1]
     rows = across[0] if across else max(rest, key=lambda axis: (axis, extents[axis]), default=None)
-    total = 1
-    for extent in extents:
-        total *= extent
-    elements = _elements(total, max(BYTES[item.dtype] for item in (*reads, target)))
+    elements = _elements(math.prod(extents), max(BYTES[item.dtype] for item in (*reads, target)))
     widest = 64 if across else elements
     width = min(power_of_two(extents[columns]), widest)
     height = 1 if rows is None else min(power_of_two(extents[rows]), max(1, elements // width))

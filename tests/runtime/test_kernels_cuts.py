@@ -77,7 +77,7 @@ def test_every_cut_gives_what_the_whole_does(name):
     inputs, whole = arrays_of(name)
     if kernel in _CUTS:
         run(name, inputs, whole, [[0] * array.ndim for array in (*inputs, *whole)])
-    found = cuts(kernel, attributes, shapes, results)
+    found = cuts(Invocation(kernel, attributes, shapes, results))
     assert len(found) == count
     for cut in found:
         for bounds in ([0, 1, cut.extent], [0, cut.extent // 2, cut.extent]):
