@@ -178,7 +178,7 @@ def benchmark_all(findings: Findings, deadline: float, save: Save, start: Start 
                     continue
                 findings.take(record)
                 save()
-                if record["complete"]:
+                if record["complete"] and position <= record["position"]:
                     position = record["position"] + 1
                     print(f"  {titles[record['position']]}: {record['ms']}", flush=True)
         except TimeoutError:
@@ -189,8 +189,9 @@ def benchmark_all(findings: Findings, deadline: float, save: Save, start: Start 
                 findings.broken.append(f"{titles[running]}: {why}")
             else:
                 findings.lost.append(f"{titles[running]}: exit code {code}, {brief(complaint)}")
-            findings.complaints[titles[running]] = complaint
             position = running + 1
+        if why or code:  # also after all was measured
+            findings.complaints[titles[running]] = complaint
     findings.left += titles[position:]
 
 

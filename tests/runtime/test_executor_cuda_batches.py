@@ -6,15 +6,17 @@ import msgspec
 import numpy as np
 import pytest
 from cuda_fake import FakeDriver, NumpyKernels, view
+from emulated_gemm import multiply
 from test_executor_cuda import LAYOUTS, agree, arrays_of, block, cpu_results
 from test_executor_cuda_epilogues import Together
-from test_session_compiled import compiled
+from test_session_compiled import MODELS, compiled
 
 from runtime.executors.cuda import CudaExecutor
 from runtime.executors.cuda_batches import batches
 from runtime.executors.cuda_tasks import spared
 from runtime.kernels import registry
 from runtime.kernels.gpu_base import Description, GpuKernel
+from runtime.kernels.side_by_side import planned_side_by_side
 from runtime.session import Session
 
 MODEL = """
@@ -75,6 +77,26 @@ class All(Beside, Together):
             self.pairs = pairs
 
 
+class Batched(NumpyKernels):
+    """Multiplies what is planned as one batch, where it is, at its addresses."""
+
+    def __init__(self, driver):
+        super().__init__(driver)
+        self.products = []
+
+    def side_by_side(self, first, second, target):
+        plan = planned_side_by_side(first, second, target.multiprocessors)
+        if plan is None:
+            return None
+        (product,) = plan.steps
+        self.products.append(product)
+
+        def bind(workspace, status):
+            return lambda stream: self.driver.kernel(stream, product.variant, lambda: multiply(product))
+
+        return GpuKernel(bind, Description("batched", "1", product.variant))
+
+
 def model(sites):
     return compiled(MODEL, sites, "f32")
 
@@ -101,6 +123,26 @@ def test_plans_compute_the_same_in_many_orders(make, sites, layout, kernels):
     assert counted == len(own.pairs)
     executor.close()
     assert not driver.leaks()
+
+
+@pytest.mark.parametrize("sites", [1, 4])
+def test_batches_at_the_addresses_of_a_plan(sites):
+    """Keys and values lie one behind the other, and so do their weights; gate and up lie in one order."""
+    text = (MODELS / "llama_block.ein").read_text()
+    sizes = {"seq_lens": "[16, 16]", "d_model": 64, "heads_q": 8, "heads_kv": 4, "d_head": 16, "d_ff": 128}
+    bundle = compiled(text, sites, "f32", **sizes)
+    arrays = arrays_of(bundle)
+    driver = FakeDriver(1, seed=sites)
+    kernels = Batched(driver)
+    executor = CudaExecutor(bundle, [0] * sites, driver=driver, kernels=kernels)
+    session = Session(bundle, executor=executor)
+    session.load_all(arrays)
+    for _ in range(2):
+        session.execute()
+        found = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+        agree(found, cpu_results(bundle, arrays))
+    assert {product.batch for product in kernels.products} >= ({8, 2} if sites == 1 else {2})
+    executor.close()
 
 
 def paired(bundle, tasks):
