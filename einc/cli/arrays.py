@@ -147,13 +147,16 @@ def write_outputs(arguments: Sequence[str], arrays: Mapping[str, Array]) -> None
             output.write_file(request.source, write)
 
 
-def check_outputs(bundle: Bundle, arguments: Sequence[str]) -> None:
-    """Raise before any work where the outputs asked for do not exist or cannot be written."""
+def check_outputs(bundle: Bundle, arguments: Sequence[str], trace: str | None, read: Sequence[str | None]) -> None:
+    """Raise before any work where the outputs asked for do not exist, or cannot be written or not without harm.
+
+    `read` are the arguments that name what the command reads.
+    """
     names = [bundle.tensors[out.tensor].name for out in bundle.outputs]
     asked = requests(arguments)
     assign([request for request in asked if not request.several], names, "output")
-    for request in asked:
-        output.require_writable(request.source)
+    targets = [request.source for request in asked] + ([] if trace is None else [trace])
+    output.require_outputs(targets, [request.source for request in requests([one for one in read if one])])
 
 
 def storable(array: Array) -> Array:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from einc.cli.interrupts import keeping_the_best
+from einc.cli.options import Devices
 from einc.errors import CapacityError, MachineError
 from einc.options import CompileOptions
 
@@ -15,19 +17,32 @@ if TYPE_CHECKING:
 
 
 def elsewhere(options: CompileOptions, machines: Sequence[str]) -> tuple[CompileOptions, ...]:
-    """The same options for other machines: with as many sites as were asked for or the machine has, else all it has.
+    """The same options for other machines: with the sites that `MACHINE:4` or `MACHINE:0,1,4` names, else with as many
+    as were asked for or the machine has, else all it has.
 
-    Raises UsageError for a machine that is not there, and MachineError for a broken file.
+    Raises UsageError for a machine that is not there, and MachineError for a broken file or a site too many.
     """
+    from einc.compiler import select_target
     from einc.machines.load import HOST, load_machine
 
     wanted = len(options.devices) if isinstance(options.devices, tuple) else options.devices
     found = []
-    for name in machines:
-        sites = len(load_machine(name).sites)
-        devices = wanted if wanted is None or name == HOST else min(wanted, sites)
+    for text in machines:
+        name, devices = _taken_apart(text)
+        if devices is None:
+            sites = len(load_machine(name).sites)
+            devices = wanted if wanted is None or name == HOST else min(wanted, sites)
         found.append(replace(options, machine=name, devices=devices))
+        select_target(found[-1])
     return tuple(found)
+
+
+def _taken_apart(text: str) -> tuple[str, int | tuple[int, ...] | None]:
+    """The machine and the sites of `dgx-h100`, `dgx-h100:4` or `mine.json:0,1`; a file may have a colon in its name."""
+    name, _, places = text.rpartition(":")
+    if not name or not set(places) <= set("0123456789, ") or os.path.exists(text):
+        return text, None
+    return name, Devices().convert(places, None, None)
 
 
 def comparison(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from runtime.bundle import Bundle
 
 STDIN = "-"
+PLAN_MARK = b"\x89EINC\r\n\x1a"
 MODEL_LIMIT = 64 * 2**20
 """The most bytes read of a model or exchange program; larger ones are refused."""
 
@@ -27,6 +28,9 @@ def read_text(path: str) -> str:
         data = file.read(MODEL_LIMIT + 1)
     if len(data) > MODEL_LIMIT:
         raise ReadError(f"cannot read: it holds more than the {MODEL_LIMIT // 2**20} MiB that einc reads", where=path)
+    if data.startswith(PLAN_MARK):
+        hint = "`einc explain`, `einc run` and `einc verify` take plans"
+        raise ModelError([Diagnostic("this is a plan, not a text", SourceSpan(path, 1, 1, 1, ""), hint)])
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -36,6 +36,21 @@ class Devices(ParamType):
         return numbers[0] if len(numbers) == 1 and "," not in value else numbers
 
 
+class Seconds(ParamType):
+    """A time to wait, above 0."""
+
+    name = "SECONDS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = 0.0
+        if not seconds > 0:  # nor for what is no number
+            self.fail(f"{value!r} is no time above 0 in seconds", param, ctx)
+        return seconds
+
+
 class Definition(ParamType):
     """`NAME=VALUE`."""
 
@@ -76,8 +91,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     click.option("--seed", type=click.IntRange(min=0), help="Seeds whatever is drawn by chance.  [default: 0]"),
     click.option(
         "--time-limit",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
+        type=Seconds(),
         help="End a search after this time with the best found.",
     ),
     click.option("--ideal", is_flag=True, help="Leave the machine's latencies out."),

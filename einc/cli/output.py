@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -83,6 +83,30 @@ def _is_terminal(stream: Any) -> bool:
         return bool(stream.isatty())
     except (AttributeError, ValueError):
         return False
+
+
+def require_outputs(targets: Sequence[str], reads: Sequence[str | None]) -> None:
+    """Raise before any work where an output could not be written later, or would replace what the command reads.
+
+    `reads` may hold names that are no files at all, such as those of machines. Of a folder, the files that make a model
+    of it count. Two outputs in one file are refused too.
+    """
+    for at, target in enumerate(targets):
+        require_writable(target)
+        if target == STDOUT or _written_directly(target):
+            continue
+        if any(_read_from(source, _target(target)) for source in reads if source):
+            raise UsageError("the command reads this file, and would write over it", where=target)
+        if any(_target(target) == _target(other) for other in targets[:at] if other != STDOUT):
+            raise UsageError("two outputs would go into this file", where=target)
+
+
+def _read_from(source: str, target: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        if os.path.isdir(source):
+            return target.parent == _target(source) and target.suffix in (".json", ".safetensors") and target.exists()
+        return os.path.samefile(source, target)
+    return False
 
 
 def require_writable(path: str) -> None:

@@ -62,6 +62,17 @@ def syntax_hint(start: list[Lexeme], token: Lexeme, terminals: Collection[str]) 
         return f"a bracket is still open after line {start[-1].span.line}"
     if token.type == "_EQUAL" and "_COLON" in terminals:
         return f"a tensor is declared as `{first.lower()} name : dtype[dims]`"
-    if token.type == "INTEGER" and start and start[-1].type in ("LSQB", "_COMMA") and "NAME" in terminals:
-        return "dimensions and indices are names; declare the number with `dim name = ...`"
+    if first.type == "OUTPUT" and len(start) == 2 and token.type == "LPAR":
+        return f"name the result: `output y = {start[1]}(...)`"
+    if "LSQB" in [lexeme.type for lexeme in start] and {"NAME", "RSQB"} & set(terminals):
+        return _index_hint(first, token)
+    return None
+
+
+def _index_hint(first: Lexeme, token: Lexeme) -> str | None:
+    """What to write in place of a token that can be neither a dimension nor an index."""
+    if first.type in ("INPUT", "WEIGHT") and (token.type in ("INTEGER", "LPAR") or token.type in _OPERATORS):
+        return "dimensions are names; declare the number with `dim name = ...`"
+    if token.type in ("INTEGER", "_COLON") and first.type not in ("PARAM", "DIM"):
+        return "indices are names; `slice(x, rows=[0, 1])` takes positions"
     return None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
 from einc.errors import counted
-from einc.frontend import ast, constants, limits
+from einc.frontend import ast, constants, foreign, limits
 from einc.frontend.assembly import Assembly
 from einc.frontend.blocks import Blocks
 from einc.frontend.equations import Equations
@@ -190,7 +190,8 @@ class Lowering:
             raise self._findings.fail(f"'{name}' takes a list of numbers", application.syntax.span)
         if self._names.is_lost(name) or name in self._blocks.broken:
             raise Reported
-        hint = did_you_mean(name, [*registry.names(), *self._blocks.names(), *constants.FUNCTIONS])
+        known = [*registry.names(), *self._blocks.names(), *constants.FUNCTIONS]
+        hint = foreign.HINTS.get(name) or did_you_mean(name, known)
         raise self._findings.fail(f"there is no operator or block '{name}'", application.syntax.span, hint)
 
     # -- blocks and repeats --

@@ -90,7 +90,7 @@ def fault(token: Lexeme) -> tuple[str, str | None] | None:
             return "this string does not end on its line", "expected a closing '\"'"
         if token in "'`“”‘’":
             return f"expected a name, a number or an operator, found {shown(token)}", 'strings stand in "double quotes"'
-        hint = "`**` is the power" if token == "^" else None
+        hint = {"^": "`**` is the power", "@": "`matmul(a, b)` multiplies matrices"}.get(token)
         return f"unexpected character {shown(token)}", hint
     if token.type == "NAME" and len(token) > limits.NAME_CHARACTERS:
         return f"this name has {len(token):,} characters; at most {limits.NAME_CHARACTERS} are allowed", None

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from einc.core.dtypes import DType
 from einc.errors import MachineError
 from einc.machines.model import Machine, Resource, Site
 from einc.machines.reader import Reader, read_pairs
@@ -139,12 +140,9 @@ def _sites(reader: Reader, value: object, open_count: int | None) -> tuple[Site,
 
 def _site(reader: Reader, value: object, at: str) -> Site:
     fields = reader.fields(value, at, ("hbm_gbs", "memory_bytes"), ("flops",))
-    flops = fields.get("flops", {})
-    if not isinstance(flops, Mapping) or len(flops) > 100:
-        raise reader.error("expected an object of FLOP/s by dtype name", f"{at}.flops")
+    flops = reader.fields(fields.get("flops", {}), f"{at}.flops", (), [dtype.value for dtype in DType])
     peaks = tuple(
-        (reader.name(dtype, f"{at}.flops"), reader.number(peak, f"{at}.flops.{dtype[:40]}", 1.0, 1e30))
-        for dtype, peak in sorted(flops.items())
+        (dtype, reader.number(peak, f"{at}.flops.{dtype}", 1.0, 1e30)) for dtype, peak in sorted(flops.items())
     )
     memory = reader.integer(fields["memory_bytes"], f"{at}.memory_bytes", 1, 2**62)
     return Site(reader.rate(fields["hbm_gbs"], f"{at}.hbm_gbs"), memory, peaks)

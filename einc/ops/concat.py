@@ -100,6 +100,12 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     over = attributes.get("over")
     if not isinstance(over, str):
         raise OperatorError(f"{name} needs the dimension to go over", argument="over", hint='over="name"')
+    if over not in parts[0].dims and any(over in part.dims for part in parts):
+        raise OperatorError(
+            f"{name}: '{over}' is a dimension of a later operand; `over` names one of the first, {parts[0]}",
+            argument="over",
+            hint="the others align with it by position, whatever their dimensions are called",
+        )
     (axis,) = positions(name, parts[0], [(over, "over")])
     return _concat(parts, axis, attributes.get("into", over))
 

@@ -16,7 +16,7 @@ from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.report.restore import restore_plan
 from einc.report.timing import Label, labels, plan_machine, region_bytes, time_plan
-from einc.report.weights import weights
+from einc.report.weights import typed, weights
 from runtime.bundle import Block, Bundle, Exchange, Operation, TransferTask
 
 Document = dict[str, Any]
@@ -52,10 +52,11 @@ def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, onl
         "total_cost": bundle.total_cost,
         "exact": bundle.exact,
         "cut_cost": bundle.cut_cost,
+        "inputs": [typed(tensor) for tensor in bundle.tensors if tensor.kind == "input"],
         "ops": operations,
         "outputs": [
             {
-                "name": bundle.tensors[output.tensor].name,
+                **typed(bundle.tensors[output.tensor]),
                 "blocks": [_block(region.block) for region in output.regions],
                 "sites": [bundle.buffers[region.buffer].site for region in output.regions],
                 "moves": moves.get((bundle.tensors[output.tensor].name, True), _NOTHING),

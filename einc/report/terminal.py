@@ -22,6 +22,8 @@ Emphasis = Callable[[str], str]
 MOST_SECTIONS = 16
 """More kinds of operators than this are listed in the table, and only the costliest have a section of their own."""
 
+MOST_INPUTS = 12
+"""How many inputs are listed."""
 MOST_WEIGHTS = 8
 """How many kinds of weights that are held more than once are listed."""
 
@@ -39,7 +41,8 @@ def overview(document: Document, strong: Emphasis = str) -> str:
     if len(shown) < len(groups):
         left = len(groups) - len(shown)
         lines += ["", f"{left} cheaper kinds of operators have no section here; --op NAME shows any operator."]
-    lines += ["", *_weights(document["weights"], strong), *_outputs(document, strong)]
+    lines += ["", *_inputs(document["inputs"], strong), *_weights(document["weights"], strong)]
+    lines += _outputs(document, strong)
     return "\n".join(lines) + "\n"
 
 
@@ -106,7 +109,7 @@ def _totals(document: Document) -> list[str]:
     return [
         f"cost {document['total_cost']:,} elements ({proof}; the cut heuristic finds {document['cut_cost']:,})",
         f"     {parts}",
-        f"moved {size(_bytes_moved(document))}; memory per site {size(min(memory))} to {size(max(memory))}",
+        f"moved {size(_bytes_moved(document))}; memory per site {_span(memory)}",
         timetable.summary(document),
         *_exchanges(document),
     ]
@@ -208,7 +211,9 @@ def _movement(operation: Document) -> str:
 
 def _moved(part: Document) -> str:
     moves = part["moves"]
-    return f"moves {size(moves['bytes'])} in {moves['transfers']} transfers" if moves["transfers"] else "moves nothing"
+    if not moves["transfers"]:
+        return "moves nothing"
+    return f"moves {size(moves['bytes'])} in {counted(moves['transfers'], 'transfer')}"
 
 
 def _alternative(operation: Document) -> str:
@@ -223,11 +228,25 @@ def _alternative(operation: Document) -> str:
     return f"{_cut(other['intervals'])}, the plan then costs {abs(more):,} {'more' if more > 0 else 'less'}{share}"
 
 
+def _inputs(rows: Sequence[Document], strong: Emphasis) -> list[str]:
+    """What a run has to be given."""
+    if not rows:
+        return []
+    left = [f"  and {len(rows) - MOST_INPUTS} more"] if len(rows) > MOST_INPUTS else []
+    return [strong("inputs"), *(f"  {row['name']}: {_type(row)}" for row in rows[:MOST_INPUTS]), *left, ""]
+
+
+def _type(row: Document) -> str:
+    dims = ", ".join(f"{name}={extent}" for name, extent in zip(row["dims"], row["shape"], strict=True))
+    return f"{row['dtype']}[{dims}]"
+
+
 def _outputs(document: Document, strong: Emphasis) -> list[str]:
     lines = [strong("outputs")]
     for output in document["outputs"]:
-        places = ranges(set(output["sites"]))
-        lines.append(f"  {output['name']}: {len(output['blocks'])} blocks at sites {places}; {_moved(output)}")
+        blocks, home = counted(len(output["blocks"]), "block"), set(output["sites"])
+        where = f"site{'s' if len(home) > 1 else ''} {ranges(home)}"
+        lines.append(f"  {output['name']}: {_type(output)}, {blocks} at {where}; {_moved(output)}")
     return lines
 
 

@@ -8,11 +8,16 @@ from typing import Any
 
 from einc.core.tensor import TensorType
 from einc.core.tiling import Overlay
-from runtime.bundle import ITEMSIZE, Bundle
+from runtime.bundle import ITEMSIZE, Bundle, Tensor
 
 Document = dict[str, Any]
 Held = tuple[frozenset[TensorType], ...]
 """The blocks of one weight on each site."""
+
+
+def typed(tensor: Tensor) -> Document:
+    """The name and the type of a tensor, as every list of tensors has them."""
+    return {"name": tensor.name, "dims": list(tensor.dims), "shape": list(tensor.shape), "dtype": tensor.dtype}
 
 
 def weights(bundle: Bundle) -> list[Document]:
@@ -40,7 +45,8 @@ def weights(bundle: Bundle) -> list[Document]:
         all_of, replicated = ([count * width for count in counts] for counts in known[key])
         rows.append(
             {
-                "name": tensor.name,
+                **typed(tensor),
+                "stored": tensor.stored or tensor.name,
                 "bytes": whole,
                 "copies": sum(all_of) / whole,
                 "site_bytes": all_of,

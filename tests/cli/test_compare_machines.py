@@ -107,3 +107,36 @@ def test_machines_that_are_not_there_are_found_before_anything_long(
 
 def test_a_plan_on_standard_output_leaves_no_room_for_a_table(model: Path, einc: Callable[..., Any]) -> None:
     assert einc("compile", model, "-m", "dgx-a100", *NAIVE, "-o", "-", "--compare", "dgx-h100").code == 2
+
+
+def test_sites_behind_a_colon_are_those_of_that_machine_alone(
+    model: Path, einc: Callable[..., Any], tmp_path: Path
+) -> None:
+    three = small_machine(tmp_path / "a:2", 1 << 20)  # a name of a file that looks like sites
+    machines = ("dgx-v100:3", "dgx-v100:0,3", "host:4", three, f"{three}:2")
+    options = [argument for name in machines for argument in ("--compare", name)]
+    rows = einc("compile", model, "-m", "dgx-v100", *NAIVE, "--devices", "5", *options, "--json").json()["comparison"]
+    assert [row["devices"] for row in rows] == [5, 3, 2, 4, 3, 2]
+    pair = einc("explain", model, "-m", "dgx-v100", *NAIVE, "--devices", "0,3", "--json").json()
+    assert rows[2]["predicted_ms"] == pair["predicted_ms"] != rows[1]["predicted_ms"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "message"),
+    [
+        ("dgx-a100:9", 65, "9 sites were asked for"),
+        ("dgx-a100:1,8", 65, "site 8 was asked for"),
+        ("dgx-a100:", 2, "neither a number"),
+        ("dgx-a100:2,", 2, "neither a number"),
+        ("dgx-a100:0", 2, "at least one site"),
+        ("dgx-a1:2", 2, "no machine 'dgx-a1'"),
+        ("dgx-a100:x", 2, "no machine 'dgx-a100:x'"),
+    ],
+)
+def test_wrong_sites_are_told_before_anything_is_compiled(
+    einc: Callable[..., Any], tmp_path: Path, wrong: str, code: int, message: str
+) -> None:
+    (tmp_path / "broken.ein").write_text("model m\noutput nothing\n")
+    result = einc("compile", tmp_path / "broken.ein", "-m", "dgx-a100", "--compare", wrong)
+    assert result.code == code
+    assert message in result.err

@@ -205,12 +205,15 @@ def test_a_byte_order_mark_and_crlf_are_no_errors(einc: Callable[..., Any], tmp_
 def test_check_tells_what_it_found(einc: Callable[..., Any], model: Path) -> None:
     result = einc("check", model)
     assert result.code == 0
-    assert "1 inputs, 1 weights, 2 operators" in result.out
+    assert "1 input, 1 weight, 2 operators" in result.out
     document = einc("check", model, "-D", "i=3", "--dtype", "f16", "--json").json()
     assert document["outputs"] == ["y"]
     assert document["tensors"][0] == {
-        "name": "x", "kind": "input", "dims": ["i", "j"], "shape": [3, 14], "dtype": "f16"
+        "name": "x", "kind": "input", "dims": ["i", "j"], "shape": [3, 14], "dtype": "f16", "stored": None
     }  # fmt: skip
+    model.write_text('model m\ndim n = 2\nweight w : f32[n] from "a.b"\nweight v : f32[n]\noutput y = w + v\n')
+    stored = {tensor["name"]: tensor["stored"] for tensor in einc("check", model, "--json").json()["tensors"]}
+    assert stored == {"w": "a.b", "v": "v", "y": None}
 
 
 def test_all_findings_are_reported_together(einc: Callable[..., Any], model: Path) -> None:

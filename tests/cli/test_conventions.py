@@ -58,6 +58,9 @@ def test_every_help_has_an_example_of_its_own(path: tuple[str, ...], einc: Calla
         ("exprog", "simulate", "missing.exprog"),
         ("models", "copy", "nonsense"),
         ("verify", "nul\0byte"),
+        ("compile", "m.ein", "-o", "x.bin", "--time-limit", "nan"),
+        ("compile", "m.ein", "-o", "x.bin", "--time-limit", "0"),
+        ("exprog", "optimize", "p.exprog", "-m", "dgx-a100", "--time-limit", "soon"),
         ("verify", ""),
     ],
 )
@@ -72,6 +75,35 @@ def test_wrong_usage_ends_with_2(
     as_json = einc(*arguments, "--json")
     assert as_json.code == 2
     assert as_json.json()["error"]["code"] == "usage"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"), [(("compil", "m.ein"), "compile"), (("exprog", "simluate"), "simulate")]
+)
+def test_a_mistyped_command_is_guessed(einc: Callable[..., Any], arguments: tuple[str, ...], meant: str) -> None:
+    result = einc(*arguments)
+    assert result.code == 2
+    assert f"Did you mean '{meant}'?" in result.err
+
+
+@pytest.mark.parametrize("command", [("check",), ("exprog", "check"), ("compile", "-o", "y.bin")])
+def test_a_plan_in_place_of_a_text_is_called_one(
+    command: tuple[str, ...], einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from einc.cli.files import PLAN_MARK
+    from runtime.bundle import MAGIC
+
+    assert PLAN_MARK == MAGIC
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.bin").write_bytes(MAGIC + b"\xff" * 50)
+    result = einc(*command, "x.bin")
+    assert result.code == 65
+    assert "this is a plan, not a text" in result.err
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "einc", "--version"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("einc ")
 
 
 def test_unreadable_files_end_with_74(einc: Callable[..., Any], tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
     document = einc("explain", plan, "--json").json()
     bundle = decode(plan.read_bytes())
     assert list(document) == [
-        "model", "machine", "devices", "sites", "selector", "schedule", "total_cost", "exact", "cut_cost", "ops",
-        "outputs", "weights", "memory_bytes", "predicted_ms", "time",
+        "model", "machine", "devices", "sites", "selector", "schedule", "total_cost", "exact", "cut_cost",
+        "inputs", "ops", "outputs", "weights", "memory_bytes", "predicted_ms", "time",
     ]  # fmt: skip
     assert (document["model"], document["machine"], document["devices"]) == ("ffn", "dgx-v100", 8)
     assert (document["selector"], document["schedule"]) == ("random", "naive")
@@ -54,6 +54,11 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
     assert moved == transferred(bundle) > 0
     (output,) = document["outputs"]
     assert output["name"] == "y"
+    types = {tensor.name: (list(tensor.dims), list(tensor.shape), tensor.dtype) for tensor in bundle.tensors}
+    rows = [*document["inputs"], *document["weights"], output]
+    assert [row["name"] for row in rows] == ["x", "w1", "w2", "y"]
+    assert all((row["dims"], row["shape"], row["dtype"]) == types[row["name"]] for row in rows)
+    assert [row["stored"] for row in document["weights"]] == ["w1", "w2"]
     assert tiles(output["blocks"], shapes["y"])
     assert len(output["sites"]) == len(output["blocks"])
 

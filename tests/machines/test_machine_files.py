@@ -93,6 +93,7 @@ def change(path, value):
         (["sites", 0, "memory_bytes"], 0, "memory_bytes: expected a whole number"),
         (["sites", 0, "flops"], {"f16": 0}, "sites[0].flops.f16"),
         (["sites", 0, "flops"], [1], "sites[0].flops"),
+        (["sites", 0, "flops"], {"fp16": 1e12}, "sites[0].flops: unknown field 'fp16' (known: f16, bf16, f32, f64"),
         (["sites", 1], {}, "sites[1]: the field 'hbm_gbs' is missing"),
         (["resources", 1, "gbs"], 0, "resources[1].gbs"),
         (["resources", 1, "pairs"], [], "at least one pair"),

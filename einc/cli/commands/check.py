@@ -7,6 +7,7 @@ import click
 from einc.cli import files, output
 from einc.cli.lazy import Command, examples
 from einc.cli.options import Definition, json_option
+from einc.errors import counted
 
 
 @click.command(
@@ -25,6 +26,7 @@ def check_command(
 ) -> None:
     """Parse and type-check a model; all its errors are reported together."""
     from einc.frontend import build
+    from einc.graph.graph import TensorKind
     from einc.graph.verify import verify
 
     graph = build(files.read_text(model), model, definitions, preset, dtype)
@@ -32,7 +34,7 @@ def check_command(
     if as_json:
         tensors = [
             {"name": t.name, "kind": t.kind.value, "dims": list(t.desc.dims), "shape": list(t.desc.shape),
-             "dtype": t.desc.dtype.value}
+             "dtype": t.desc.dtype.value, "stored": (t.stored or t.name) if t.kind is TensorKind.WEIGHT else None}
             for t in graph.tensors
         ]  # fmt: skip
         output.say_json(
@@ -40,6 +42,11 @@ def check_command(
         )
     else:
         kinds = [tensor.kind.value for tensor in graph.tensors]
-        counts = f"{kinds.count('input')} inputs, {kinds.count('weight')} weights, {len(graph.nodes)} operators"
+        counts = ", ".join(
+            counted(number, what)
+            for what, number in (
+                ("input", kinds.count("input")), ("weight", kinds.count("weight")), ("operator", len(graph.nodes))
+            )
+        )  # fmt: skip
         names = [*graph.outputs[:8], *([f"{len(graph.outputs) - 8} more"] if len(graph.outputs) > 8 else [])]
         output.say(f"{model}: model {graph.name} is well-typed: {counts}, outputs {', '.join(names)}")

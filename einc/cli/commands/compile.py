@@ -31,7 +31,7 @@ STAGES = ("ast", "graph", "logical", "exprog", "device", "bundle")
         "einc compile ffn.ein --devices 0,1,4,5 -m dgx-v100 -D tokens=1000 -o ffn.bin",
         "einc compile ffn.ein -m dgx-h100 --emit logical",
         "einc compile ffn.ein -m dgx-a100 -o ffn.bin --precompile sm_80",
-        "einc compile ffn.ein -m dgx-a100 --compare dgx-h100 --compare gb200-nvl72",
+        "einc compile ffn.ein -m dgx-a100 --compare dgx-h100 --compare dgx-h100:4",
     ),
 )
 @click.argument("model", metavar="MODEL.ein")
@@ -42,9 +42,9 @@ STAGES = ("ast", "graph", "logical", "exprog", "device", "bundle")
     "--compare",
     "machines",
     multiple=True,
-    metavar="MACHINE",
+    metavar="MACHINE[:N | :0,1,2]",
     shell_complete=complete_machines,
-    help="Show what the model would cost on this machine too.",
+    help="Show what the model would cost on this machine too, or on so many of its sites.",
 )
 @click.option(
     "--precompile",
@@ -82,7 +82,7 @@ def compile_command(
     others = elsewhere(options, machines)
     text = files.read_text(model)
     if target is not None:
-        output.require_writable(target)
+        output.require_outputs([target], [model, options.machine, *(other.machine for other in others)])
     if emit == "ast" and target is None and not machines:
         _print(emit, _syntax(text, model), None, as_json)
         return

@@ -58,7 +58,7 @@ def explain_command(
 
     with phases() as phase:
         if trace is not None:
-            output.require_writable(trace)
+            output.require_outputs([trace], [source, against, chosen["machine"]])
         bundle = _load(source, chosen, phase)
         if operator is not None:
             _require_operator(bundle, operator)

@@ -9,9 +9,9 @@ import click
 from einc.cli import files, output
 from einc.cli.failures import ComparisonFailed
 from einc.cli.lazy import Command, LazyGroup, examples
-from einc.cli.options import json_option, machine_option
+from einc.cli.options import Seconds, json_option, machine_option
 from einc.cli.progress import phases
-from einc.errors import ProgramError
+from einc.errors import ProgramError, counted
 
 if TYPE_CHECKING:
     from einc.exprog.program import Program
@@ -84,12 +84,12 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
     from einc.exprog.simulator import simulate
 
     if target is not None:
-        output.require_writable(target)
+        output.require_outputs([target], [file, machine])
     model = _machine(machine, ideal)
     assert model is not None
     tree, program, errors = _examined(file, model, naive)
     if errors:
-        more = f"{len(errors) - 1} more faults: `einc exprog check` lists them" if len(errors) > 1 else None
+        more = f"{counted(len(errors) - 1, 'more fault')}: `einc exprog check` lists them" if len(errors) > 1 else None
         raise ProgramError(errors[0].message, where=errors[0].where, hint=more or errors[0].hint)
     completion = simulate(program, model).completion_ms
     text = _print(program)
@@ -115,8 +115,7 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
 @_ideal
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
+    type=Seconds(),
     help="End the search after this time.",
 )
 @click.option(
@@ -160,7 +159,7 @@ def optimize_command(
     if naive and sources:
         raise click.UsageError("--naive takes no candidates: leave out --propose")
     if target is not None:
-        output.require_writable(target)
+        output.require_outputs([target], [file, machine, *sources])
     model = _machine(machine, ideal)
     assert model is not None
     tree = parse(files.read_text(file), file)

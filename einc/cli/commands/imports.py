@@ -80,7 +80,7 @@ def hf_command(
         raise UsageError("--normalize needs --pool")
     if as_json and target == output.STDOUT:
         raise UsageError("-o - writes the model to standard output, which --json needs for itself")
-    output.require_writable(target)
+    output.require_outputs([target], [folder])
     config = _configuration(folder)
     request = Request(batch, tokens, decode, cache, logits, pool, normalize, segments, ignored)
     name = os.path.basename(os.path.abspath(folder))

@@ -128,7 +128,7 @@ def import_command(file: str, target: str | None, as_json: bool, **wishes: Any) 
     from einc.machines.load import machine_json
 
     if target is not None:
-        output.require_writable(target)
+        output.require_outputs([target], [file])
     try:
         text = files.read_text(file)
     except ModelError as error:  # what is not UTF-8

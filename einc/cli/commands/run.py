@@ -101,9 +101,7 @@ def run_command(
             from runtime.kernels import kernel_cache
 
             kernel_cache.look_into(kernel_cache.beside(plan))
-        arrays.check_outputs(bundle, targets)
-        if trace is not None:
-            output.require_writable(trace)
+        arrays.check_outputs(bundle, targets, trace, [plan, weights, *inputs, *expect])
         phase("loading inputs and weights")
         sites = (devices,) if isinstance(devices, int) else devices
         with Session(bundle, backend, sites, no_peer=no_peer) as session:
