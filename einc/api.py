@@ -17,7 +17,7 @@ other file follows it. Dimensions are matched by position, as in numpy, since ar
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +147,9 @@ class Graph:
     def reduce(self, x: Tensor, aggregation: str, axes: int | Sequence[int]) -> Tensor:
         """The "sum", "max", "min" or "prod" over some dimensions, which the result lacks."""
         (desc,) = self._descs(x)
-        gone = {_axis(axis, desc) for axis in ([axes] if isinstance(axes, int) else axes)}
+        gone = [_axis(axis, desc) for axis in ([axes] if isinstance(axes, int) else axes)]
+        if len(set(gone)) < len(gone):
+            raise OperatorError(f"an axis of {desc} is named twice in {axes!r:.80}")
         labels = tuple(f"i{d}" for d in range(desc.rank))
         kept = [(label, desc.dims[d]) for d, label in enumerate(labels) if d not in gone]
         return self._apply(index_equation([(desc, labels)], kept, single("copy", Input(0)), aggregation), (x,))
@@ -263,6 +265,8 @@ def createGraph(name: str = "graph") -> Graph:
 
 def tensorDesc(shape: Sequence[int], dtype: Any = "f32") -> TensorDesc:
     """The shape and element type of an input; `dtype` is a name ("f16", "float16") or a numpy type."""
+    if not isinstance(shape, Iterable):
+        raise UsageError(f"a shape is a list of dimensions, not {shape!r:.80}")
     extents = []
     for extent in shape:
         if isinstance(extent, bool) or not hasattr(extent, "__index__"):

@@ -167,7 +167,9 @@ def compiled(graph: es.Graph) -> es.Graph:
         (lambda g, i, y: g.save(i[0]), OperatorError, "input"),
         (lambda g, i, y: g.insertTensor([3, 4]), UsageError, "tensorDesc"),
         (lambda g, i, y: g.insertTensor(es.tensorDesc([3]), "x"), OperatorError, "already"),
+        (lambda g, i, y: g.reduce(y, "sum", [0, -2]), OperatorError, "named twice"),
         (lambda g, i, y: es.tensorDesc([0]), UsageError, "at least 1"),
+        (lambda g, i, y: es.tensorDesc(3), UsageError, "a shape is a list"),  # type: ignore[arg-type]
         (lambda g, i, y: es.tensorDesc([2**63]), UsageError, "63 bits"),
         (lambda g, i, y: es.tensorDesc([2.5]), UsageError, "integer"),
         (lambda g, i, y: es.tensorDesc([2], "f8"), UsageError, "f16"),

@@ -1,0 +1,32 @@
+"""docs/python.md runs as it stands, from top to bottom, and names everything that the package exports."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import einc as es
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    assert len(blocks) == 3
+    namespace: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, PAGE.name, "exec"), namespace)
+    assert (tmp_path / "ffn.bin").stat().st_size > 1000
+
+
+def test_the_page_has_every_call() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    calls = [name for name in dir(es.Graph) if not name.startswith("_")] + ["compileGraph", "createGraph", "tensorDesc"]
+    assert [name for name in calls if f"{name}(" not in text] == []
+
+
+def test_the_package_lists_its_names() -> None:
+    assert set(es.__all__) <= set(dir(es))
