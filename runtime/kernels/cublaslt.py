@@ -97,8 +97,10 @@ class CublasLt:
     def fits(self, product: Gemm, device: int) -> bool:
         return self._algorithm(product, device) is not None
 
-    def launch(self, product: Gemm, workspace: int, device: int) -> Launch:
-        p, algorithm, handle = product, self._algorithm(product, device), self._handle(device)
+    def launch(self, product: Gemm, workspace: int, device: int, algorithm: Algorithm | None = None) -> Launch:
+        """By the library's first proposal, if no other is given."""
+        p, handle = product, self._handle(device)
+        algorithm = algorithm or self._algorithm(product, device)
         if algorithm is None:
             raise CublasError(f"cublasLt has no algorithm for {p.variant}")
         what, (a, b, c, d) = self._described(p, self._made)
@@ -131,10 +133,11 @@ class CublasLt:
         if key not in self._algorithms:
             self._algorithms[key] = None
             with contextlib.suppress(CublasError):  # what cannot be asked for is not there
-                self._algorithms[key] = self._proposed(product, alignments, device)
+                self._algorithms[key] = next(iter(self.proposals(product, device, 1)), None)
         return self._algorithms[key]
 
-    def _proposed(self, product: Gemm, alignments: tuple[int, ...], device: int) -> Algorithm | None:
+    def proposals(self, product: Gemm, device: int, most: int) -> list[Algorithm]:
+        """The library's proposals that can be used, the best first. Raises CublasError."""
         handle = self._handle(device)
         made: list[tuple[str, int]] = []
         try:
@@ -142,13 +145,13 @@ class CublasLt:
             preference = self._new("cublasLtMatmulPreference", made)
             self._set("cublasLtMatmulPreference", preference, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
             self._set("cublasLtMatmulPreference", preference, _REDUCTIONS, ctypes.c_uint32(_IN_COMPUTE_TYPE))
-            for attribute, alignment in zip(_ALIGNMENTS, alignments, strict=True):
-                self._set("cublasLtMatmulPreference", preference, attribute, ctypes.c_uint32(alignment))
-            found, count = Algorithm(), ctypes.c_int(0)
+            for attribute, address in zip(_ALIGNMENTS, _addresses(product), strict=True):
+                self._set("cublasLtMatmulPreference", preference, attribute, ctypes.c_uint32(_alignment(address)))
+            found, count = (Algorithm * most)(), ctypes.c_int(0)
             where = ctypes.addressof(found), ctypes.addressof(count)
-            status = self._library.cublasLtMatmulAlgoGetHeuristic(handle, what, *matrices, preference, 1, *where)
-            usable = not status and count.value == 1 and not found.state and found.workspace <= WORKSPACE
-            return found if usable else None
+            status = self._library.cublasLtMatmulAlgoGetHeuristic(handle, what, *matrices, preference, most, *where)
+            given = [] if status else [found[n] for n in range(count.value)]
+            return [one for one in given if not one.state and one.workspace <= WORKSPACE]
         finally:
             for name, descriptor in reversed(made):
                 self._call(name, descriptor)

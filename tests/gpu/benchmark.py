@@ -23,6 +23,7 @@ from runtime.session import Session
 from tests.gpu.cases import Benchmark, Definitions
 from tests.gpu.correctness import attention_by, largest_error
 from tests.gpu.places import Place
+from tests.gpu.products import by_algorithm
 from tests.gpu.steps import by_pytorch, steps
 
 ROUNDS = 7
@@ -44,7 +45,7 @@ def _nothing() -> None:
 class Contender:
     """`enqueue` starts one computation, `wait` waits for all of them, `result` gives the output.
 
-    `steps` tells where the milliseconds of a computation go.
+    `steps` tells where the milliseconds of a computation go, and `products` what other algorithms take for them.
     """
 
     enqueue: Callable[[], Any]
@@ -52,6 +53,7 @@ class Contender:
     result: Callable[[], Any]
     close: Callable[[], Any] = _nothing
     steps: Callable[[float], list[str]] | None = None
+    products: Callable[[], list[str]] = list
 
 
 @dataclass(slots=True)
@@ -146,7 +148,11 @@ def _tellers(
         for name, contender in contenders.items()
         if contender.steps is not None and name in (ONE, MANY)
     }
-    return found | ({"torch": partial(by_pytorch, bundle, place)} if EAGER in contenders else {})
+    if EAGER in contenders:
+        found["torch"] = partial(by_pytorch, bundle, place)
+    if ONE in contenders and not place.rehearsal:
+        found["products"] = contenders[ONE].products
+    return found
 
 
 def _compare(contenders: Mapping[str, Contender], outcome: Outcome) -> None:
@@ -209,9 +215,8 @@ def _einc(name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Pl
         for k in facts["kernels"]  # type: ignore[attr-defined]
     ]
     outcome.notes[name] = "; ".join([f"{facts['graph']}", *executor.notes])
-    return Contender(
-        executor.enqueue, executor.wait, lambda: session.offload("y"), executor.close, partial(steps, executor)
-    )
+    tell = partial(steps, executor), partial(by_algorithm, executor, place)
+    return Contender(executor.enqueue, executor.wait, lambda: session.offload("y"), executor.close, *tell)
 
 
 def _with_own_attention(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:

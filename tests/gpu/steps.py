@@ -74,7 +74,7 @@ def by_pytorch(bundle: Bundle, place: Place) -> list[str]:
     lines = []
     for operation in bundle.operations:
         if operation.kernel in ("contract", "attention"):
-            found = [f"{how} {_milliseconds(call, place):.4f}" for how, call in _calls(bundle, operation, place)]
+            found = [f"{how} {milliseconds(call, place):.4f}" for how, call in _calls(bundle, operation, place)]
             lines.append(f"- PyTorch alone, {operation.name}: {', '.join(found)} ms")
     return lines
 
@@ -111,7 +111,7 @@ def _calls(bundle: Bundle, operation: Operation, place: Place) -> Iterator[tuple
         yield backend.lower(), lambda backend=backend: attend(backend)  # type: ignore[misc]
 
 
-def _milliseconds(call: Callable[[], Any], place: Place) -> float:
+def milliseconds(call: Callable[[], Any], place: Place) -> float:
     """Of one of several computations in a row: on a GPU in a graph, so that nobody waits for the host."""
     import torch
 

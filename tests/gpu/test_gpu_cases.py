@@ -21,8 +21,9 @@ from runtime.executors import cuda  # noqa: E402
 from runtime.executors.cuda import CudaExecutor  # noqa: E402
 from runtime.kernels import gpu_plans  # noqa: E402
 from runtime.kernels.attention_libraries import ENVIRONMENT  # noqa: E402
+from runtime.kernels.cublas import CublasError  # noqa: E402
 from runtime.session import Session  # noqa: E402
-from tests.gpu import benchmark, steps  # noqa: E402
+from tests.gpu import benchmark, products, steps  # noqa: E402
 from tests.gpu.benchmark import compiled as compiled_benchmark  # noqa: E402
 from tests.gpu.benchmark import measured  # noqa: E402
 from tests.gpu.cases import BENCHMARKS, CASES, SITES  # noqa: E402
@@ -161,6 +162,51 @@ def test_where_the_time_of_a_plan_goes(monkeypatch, sites):
     moved = sum(steps._bytes(bundle, region) for region in (*task.reads, *task.writes))
     assert steps.least(bundle, task) == pytest.approx(1e3 * moved / steps.BYTES)  # a norm: all of it is memory
     assert steps._covered([(0.0, 2.0), (5.0, 6.0), (1.0, 3.0), (1.5, 2.5)]) == 4.0
+
+
+def test_other_algorithms_for_the_products_of_a_plan(monkeypatch):
+    pytest.importorskip("torch")
+    case = next(case for case in CASES if case.name == "llama_block" and not case.slow)
+    sizes = {"seq_lens": "[16, 16]", "d_model": "64", "heads_q": "8", "heads_kv": "4", "d_head": "16", "d_ff": "128"}
+    bundle = compiled(replace(case, definitions=tuple(sizes.items())), 1, "f32")
+    driver = FakeDriver(1)
+    executor = cuda.CudaExecutor(bundle, [0], driver=driver, kernels=NumpyKernels(driver))
+    asked = []
+
+    class Library:
+        def __init__(self, use):
+            self.open = True
+
+        def launch(self, product, pointers, workspace, device):
+            assert pointers == (product.a, product.b, product.c)
+            return lambda stream: asked.append((product, "cublas"))
+
+        def close(self):
+            asked.append("closed")
+
+    class Lt(Library):
+        def proposals(self, product, device, most):
+            return ["good", "bad"]
+
+        def launch(self, product, workspace, device, algorithm):
+            def launched(stream):
+                if algorithm == "bad":
+                    raise CublasError("status 15")
+                asked.append((product, algorithm))
+
+            return launched
+
+    monkeypatch.setattr(products.cublas, "Cublas", Library)
+    monkeypatch.setattr(products.cublaslt, "available", Lt)
+    lines = products.by_algorithm(executor, CPU)
+    shown = [re.sub(r"\d+\.\d{4}", "1", line) for line in lines]
+    assert shown[0] == "- q, gemm tn f32 128x32x64: cuBLAS 1; cuBLASLt 1, status 15 ms"
+    assert [line.split(",")[0] for line in lines] == [
+        f"- {name}" for name in ("q", "k", "v", "o", "gate", "up", "down", "k and v", "gate and up")
+    ]
+    assert asked[-2:] == ["closed", "closed"]
+    assert {how for _, how in asked[:-2]} == {"cublas", "good"}
+    executor.close()
 
 
 def test_pytorchs_times_of_products_and_attention():

@@ -114,14 +114,15 @@ class Library:
 
     def _cublasLtMatmulAlgoGetHeuristic(self, handle, what, a, b, c, d, preference, most, found, count):
         assert self.held[handle][0] == "cublasLt"
-        assert most == 1
         self.asked.append((self._product(what, a, b, c, d), self.held[preference][2]))
-        found[0] = Proposal((c_uint64 * 8)(*range(8)), self.size, 0, 1.0)
-        count[0] = self.proposals
+        for n in range(min(most, self.proposals)):
+            found[n] = Proposal((c_uint64 * 8)(*range(n, n + 8)), self.size if n != 1 else WORKSPACE + 1, 0, 1.0)
+        count[0] = min(most, self.proposals)
         return 0
 
     def _cublasLtMatmul(self, handle, what, scale, a, a_of, b, b_of, beta, c, c_of, d, d_of, algo, *rest):
-        assert list(algo[0]) == list(range(8))
+        self.used = algo[0][0]
+        assert list(algo[0]) == list(range(self.used, self.used + 8))
         assert tuple(rest) == (MEMORY, WORKSPACE, STREAM)
         product = self._product(what, a_of, b_of, c_of, d_of)
         beta = c_float.from_address(beta).value
@@ -195,6 +196,24 @@ def test_an_algorithm_is_asked_for_once_and_told_what_there_is():
     assert library.asked[2][0].activation == "relu"
     assert products.fits(product(addend=0, activation="relu"), 1)  # another device
     assert len(library.asked) == 4
+
+
+def test_of_several_proposals_those_that_fit_are_given_in_their_order():
+    products, library, _ = own()
+    library.proposals = 3
+    arrays = operands(1, 5, 7, 3, "f4")
+    at = [x.ctypes.data for x in arrays]
+    small = product(transpose_a=False, m=5, n=7, k=3, a=at[0], lda=5, b=at[1], ldb=3, c=at[2], ldc=5, kind="f32",
+                    result="f32", addend=0)  # fmt: skip
+    found = products.proposals(small, 0, 8)
+    assert [one.algorithm[0] for one in found] == [0, 2]  # the second takes too much workspace
+    for algorithm in found:
+        products.launch(small, MEMORY, 0, algorithm)(STREAM)
+        assert library.used == algorithm.algorithm[0]
+        np.testing.assert_array_equal(arrays[2], arrays[1].astype("f8") @ arrays[0].astype("f8"))
+        arrays[2][...] = 0
+    products.close()
+    assert not library.held
 
 
 def test_what_the_library_has_no_algorithm_for_does_not_fit():

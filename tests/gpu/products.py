@@ -1,0 +1,75 @@
+"""How long cuBLASLt's proposals take for the products of a plan, beside what cuBLAS chooses, and whether two products
+are faster in a batch than one after the other. Plans do not choose by time; this tells what that costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from runtime.bundle import KernelTask
+from runtime.executors.cuda import CudaExecutor
+from runtime.executors.cuda_batches import batches
+from runtime.executors.cuda_work import Workshop
+from runtime.kernels import cublas, cublaslt
+from runtime.kernels.gemm import Gemm
+from runtime.kernels.gemm_contract import plan_contract
+from runtime.kernels.side_by_side import joined
+from runtime.kernels.triton_source import layout
+from tests.gpu.places import Place
+from tests.gpu.steps import milliseconds
+
+PROPOSALS = 8
+
+
+def products_of(executor: CudaExecutor) -> Iterator[tuple[str, Gemm]]:
+    """Contractions of a plan for one site that are one product each, by their names, and pairs of them as a batch."""
+    ready, bundle = executor._ready, executor.bundle
+    tasks = ready.blame.tasks
+    shop = Workshop.of(bundle, tasks, ready.memory, executor._kernels, executor._driver, ready.targets, ())
+    found: dict[int, Gemm] = {}
+    for number, task in enumerate(tasks):
+        if isinstance(task, KernelTask) and bundle.operations[task.operation].kernel == "contract":
+            own = shop._invocation(task)
+            steps = plan_contract(own.on([*map(layout, own.inputs)], [*map(layout, own.outputs)])).steps
+            if len(steps) == 1 and isinstance(steps[0], Gemm):
+                found[number] = steps[0]
+                yield task.serves, steps[0]
+    for first, second in batches(bundle, tasks).items():
+        both = joined(found[first], found[second]) if {first, second} <= found.keys() else None
+        if both is not None:
+            yield f"{tasks[first].serves} and {tasks[second].serves}", both
+
+
+def by_algorithm(executor: CudaExecutor, place: Place) -> list[str]:
+    """A line for every product: milliseconds by cuBLAS, and by cuBLASLt's proposals in their order."""
+    import torch
+
+    use, device = executor._driver.use, 0
+    library, lt = cublas.Cublas(use), cublaslt.available(use)
+    memory = torch.empty(cublas.WORKSPACE, dtype=torch.uint8, device=place.torch)
+    workspace = memory.data_ptr()
+
+    def timed(launch: Callable[[int], Any]) -> str:
+        def call() -> None:
+            launch(torch.cuda.current_stream().cuda_stream if place.torch == "cuda" else 0)
+
+        try:
+            return f"{milliseconds(call, place):.4f}"
+        except cublas.CublasError as error:
+            return str(error)
+
+    lines = []
+    try:
+        for name, product in products_of(executor):
+            own = timed(library.launch(product, (product.a, product.b, product.c), workspace, device))
+            proposals = lt.proposals(product, device, PROPOSALS) if lt is not None else []
+            launch = partial(lt.launch, product, workspace, device) if lt is not None else None
+            others = [timed(launch(algorithm)) for algorithm in proposals if launch is not None]
+            lines.append(f"- {name}, {product.variant}: cuBLAS {own}; cuBLASLt {', '.join(others)} ms")
+    finally:
+        library.close()
+        if lt is not None:
+            lt.close()
+    return lines
