@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,7 +56,7 @@ class Reader:
         return value
 
     def number(self, value: object, at: str, least: float, most: float) -> float:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.error(f"expected a number, found {show(value)}", at)
         if not least <= value <= most:
             raise self.error(f"expected a number from {least:g} to {most:g}, found {show(value)}", at)
@@ -85,16 +84,25 @@ def read_pairs(reader: Reader, value: object, at: str, sites: int) -> tuple[Pair
     entries = reader.items(value, at, sites * sites)
     if not entries:
         raise reader.error("expected at least one pair of sites", at)
-    for k, entry in enumerate(entries):
-        here = f"{at}[{k}]"
-        ends = reader.items(entry, here, 2)
-        if len(ends) != 2:
-            raise reader.error("expected a pair of sites", here)
-        a, b = (reader.integer(end, here, 0, sites - 1) for end in ends)
-        if a == b:
-            raise reader.error(f"a pair of site {a} with itself", here)
-        pairs.append((a, b))
+    known = range(sites)
+    for k, entry in enumerate(entries):  # up to a million
+        pair = tuple(entry) if isinstance(entry, list) else ()
+        if not (len(pair) == 2 and type(pair[0]) is type(pair[1]) is int and pair[0] in known and pair[1] in known):
+            raise _pair_fault(reader, entry, f"{at}[{k}]", sites)
+        if pair[0] == pair[1]:
+            raise reader.error(f"a pair of site {pair[0]} with itself", f"{at}[{k}]")
+        pairs.append(pair)
     if len(set(pairs)) != len(pairs):
         twice = Counter(pairs).most_common(1)[0][0]
         raise reader.error(f"the pair {list(twice)} is listed twice", at)
     return tuple(pairs)
+
+
+def _pair_fault(reader: Reader, entry: object, at: str, sites: int) -> MachineError:
+    """Why an entry is no pair of sites."""
+    try:
+        for end in reader.items(entry, at, 2):
+            reader.integer(end, at, 0, sites - 1)
+    except MachineError as error:
+        return error
+    return reader.error("expected a pair of sites", at)

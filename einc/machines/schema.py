@@ -159,11 +159,6 @@ def _parse_json(text: str, where: str) -> object:
             raise MachineError(f"the field {twice[:40]!r} is given twice", where=where)
         return table
 
-    def integer(digits: str) -> int:
-        if len(digits) > 40:
-            raise MachineError(f"the number {digits[:20]}... has {len(digits)} digits", where=where)
-        return int(digits)
-
     def real(digits: str) -> float:
         value = float(digits)
         if not math.isfinite(value):
@@ -171,11 +166,11 @@ def _parse_json(text: str, where: str) -> object:
         return value
 
     try:
-        tree: object = json.loads(
-            text, parse_constant=constant, object_pairs_hook=unique, parse_int=integer, parse_float=real
-        )
+        tree: object = json.loads(text, parse_constant=constant, object_pairs_hook=unique, parse_float=real)
     except json.JSONDecodeError as error:
         raise MachineError(f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})", where=where) from None
+    except ValueError:
+        raise MachineError(f"a number has more than {sys.get_int_max_str_digits()} digits", where=where) from None
     except RecursionError:
         raise MachineError(f"nested deeper than {sys.getrecursionlimit() // 2} levels", where=where) from None
     return tree

@@ -261,9 +261,13 @@ def _blocks(
 ) -> list[TensorType]:
     """The block of one tensor in every function specification; equal blocks are one object."""
     used = [s for s, name in enumerate(names) if any(m.index == name for m in maps)]
-    block_of: dict[tuple[Interval, ...], TensorType] = {}
+    distinct: list[TensorType] = []
     for combination in itertools.product(*(intervals[s] for s in used)):
         chosen = {names[s]: interval for s, interval in zip(used, combination, strict=True)}
         bounds = [m.bounds(chosen, extent) for m, extent in zip(maps, shape, strict=True)]
-        block_of[combination] = TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))
-    return [block_of[tuple(combination[s] for s in used)] for combination in itertools.product(*intervals)]
+        distinct.append(TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds)))
+    places = [0]
+    for s, parts in enumerate(intervals):
+        own = range(len(parts))
+        places = [p * len(parts) + k for p in places for k in own] if s in used else [p for p in places for _ in own]
+    return [distinct[place] for place in places]

@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     Floats = np.ndarray[Any, np.dtype[np.float64]]
+    Floats32 = np.ndarray[Any, np.dtype[np.float32]]
 
 MOST_SITES = 8
 """Up to so many sites, all sets of sites are tried."""
+
+AT_A_TIME = 1024
+"""Sets of sites that are looked at together, which bounds the memory that this takes."""
 
 _PRIME = 2**31 - 1  # a rank modulo a prime is never above the rank
 
@@ -95,16 +99,29 @@ def _needed_in_all(demands: Demands, chosen: Sequence[int]) -> Floats:
     """`needed_in` of many sets, up to rounding."""
     import numpy as np
 
-    if demands.tangles or not demands.family or max(chosen, default=0) >= 1 << 62:
+    family = demands.family
+    if demands.tangles or not family:
         return np.array([float(needed_in(demands, sites)) for sites in chosen])
-    family, sets = demands.family, np.array(chosen, np.int64)
-    holders = np.array([holder for demand in family for holder in demand.holders], np.int64)
+    width = max(chosen, default=0).bit_length()
+    holders = _rows((holder for demand in family for holder in demand.holders), width)
+    targets = _rows((demand.targets for demand in family), width)
     first = np.cumsum([0, *(len(demand.holders) for demand in family[:-1])])
-    lacking = np.logical_or.reduceat((holders[:, None] & sets) == 0, first)
-    targets = np.array([demand.targets for demand in family], np.int64)
-    wanted = (targets[:, None] & sets) != 0
-    needed: Floats = np.array([float(demand.size) for demand in family]) @ (lacking & wanted)
-    return needed
+    sizes = np.array([float(demand.size) for demand in family])
+    needed = []
+    for start in range(0, len(chosen), AT_A_TIME):
+        inside = _rows(chosen[start : start + AT_A_TIME], width).T
+        lacking = np.logical_or.reduceat(holders @ inside == 0, first)
+        needed.append(sizes @ (lacking & (targets @ inside != 0)))
+    return np.concatenate(needed)
+
+
+def _rows(masks: Iterable[int], width: int) -> Floats32:
+    """Sets of the first `width` sites as rows of ones and zeros."""
+    import numpy as np
+
+    length, first = -(-width // 8), (1 << width) - 1
+    packed = np.frombuffer(b"".join((mask & first).to_bytes(length, "little") for mask in masks), np.uint8)
+    return np.unpackbits(packed.reshape(-1, length), axis=1, bitorder="little").astype(np.float32)
 
 
 def needed_in(demands: Demands, sites: int) -> int:
