@@ -61,6 +61,8 @@ def require_speed(text, printed):
         assert len(host.split(", ")) == 2
         assert 0 < float(error) < 2e-2
         assert f"  {own.title}: " in printed
+        for whose in ("einc", "einc, 8 sites", "torch"):  # where the time goes
+            assert f"\n{own.title}, {whose}:\n" in text
     assert "**wrong**" not in text
     assert "not in turns" not in text
 
