@@ -47,22 +47,20 @@ MERGES: dict[str, tuple[str, str]] = {
 """Aggregation of tuples -> module and planner."""
 
 
-SMALL_MEMORY = dict.fromkeys(("sm_86", "sm_89", "sm_120", "sm_121"), 99 << 10)
-"""Bytes of shared memory that a program may have, where that is less than on the GPUs of servers."""
+SIZED = frozenset({"attention"})
+"""Kernels whose planners are told the architecture: how much shared memory there is decides how large tiles are."""
 
 
 def plan_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> Plan:
-    """Operands are layouts (`triton_source.layout`). The architecture tells how much shared memory there is, which
-    decides how large tiles of attention are.
+    """Operands are layouts (`triton_source.layout`).
 
     Raises PlanFault for a kernel that there is not, or that does not take these operands.
     """
     name = invocation.name
     if name not in KERNELS:
         raise PlanFault(f"unknown kernel '{name[:40]}'", hint=f"this runtime has {', '.join(KERNELS)}")
-    small = {"memory": SMALL_MEMORY[architecture]} if name == "attention" and architecture in SMALL_MEMORY else {}
     planner: Callable[..., Plan] = _found(*KERNELS[name])
-    return planner(invocation, **small)
+    return planner(invocation, architecture) if name in SIZED else planner(invocation)
 
 
 def plan_merge(
