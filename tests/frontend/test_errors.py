@@ -54,3 +54,10 @@ def test_a_name_of_an_iteration_is_pointed_to() -> None:
     with pytest.raises(ModelError) as caught:
         build(text, "m.ein")
     assert "local to the repeat around line 4" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("number", ["500_", "1__0", "1e5_", "1_.5", "7_x"])
+def test_underscores_stand_between_digits_only(number: str) -> None:
+    (message,) = messages(f"model m\ndim n = {number}\ninput x : f32[n]\noutput y = relu(x)\n")
+    assert message.startswith(("2: expected", "2: unexpected character"))
+    assert not messages("model m\ndim n = 1_000\ninput x : f32[n]\noutput y = relu(z)\n")[0].startswith("2")
