@@ -44,7 +44,7 @@ from runtime.schema import (
     Tensor,
     TransferTask,
 )
-from runtime.validate import validate
+from runtime.validate import require_short_texts, validate
 
 __all__ = [
     "HEADER", "ITEMSIZE", "MAGIC", "MAX_BYTES", "SCHEMA_VERSION", "AggregateTask", "AggregationName", "AnyTask",
@@ -70,8 +70,10 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 def encode(bundle: Bundle) -> bytes:
     """The bytes of a plan file; equal bundles give equal bytes.
 
-    msgpack-python writes what msgspec reads, so that every plan has met two implementations of the format.
+    msgpack-python writes what msgspec reads, so that every plan has met two implementations of the format. Raises
+    PlanFault where the plan is too large to be read again.
     """
+    require_short_texts(bundle)
     import msgpack  # type: ignore[import-untyped]
 
     return seal(cast(bytes, msgpack.packb(msgspec.to_builtins(bundle, order="deterministic"))))

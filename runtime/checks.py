@@ -44,10 +44,14 @@ def require_unique(names: Iterable[object], where: str) -> None:
         seen.add(name)
 
 
-def require_text(text: str, most: int, where: str) -> None:
-    """A text of several lines."""
+def require_length(text: str, most: int, where: str) -> None:
     if len(text) > most:
         raise PlanFault(f"{len(text)} characters; at most {most} are allowed", where=where)
+
+
+def require_text(text: str, most: int, where: str) -> None:
+    """A text of several lines."""
+    require_length(text, most, where)
     if not text.replace("\n", "").replace("\t", "").isprintable():
         raise PlanFault("control characters", where=where)
 

@@ -16,6 +16,7 @@ from runtime.checks import (
     require,
     require_block,
     require_count,
+    require_length,
     require_name,
     require_natural,
     require_position,
@@ -35,7 +36,7 @@ MAX_PARTS = 1_000_000  # tensors, operations, buffers, outputs
 MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
 MAX_COUNT = (1 << 63) - 1
 MAX_TEXT = 1 << 20  # characters of an attribute
-MAX_FILE = 16 << 20  # characters of an exchange program or a machine file
+MAX_FILE = 32 << 20  # characters of an exchange program or a machine file
 MAX_CORNERS = 1 << 22  # corners of blocks looked at in tiling checks, some seconds' worth
 
 
@@ -47,6 +48,15 @@ def validate(bundle: Bundle) -> None:
     validate_tasks(bundle, MAX_CORNERS)
     for i, output in enumerate(bundle.outputs):
         _exchange(output.exchange, f"outputs[{i}].exchange")
+
+
+def require_short_texts(bundle: Bundle) -> None:
+    """Raises PlanFault where a plan has a longer text than is read again."""
+    require_length(bundle.machine_file, MAX_FILE, "machine_file")
+    for field in ("operations", "outputs"):
+        for i, part in enumerate(getattr(bundle, field)):
+            if part.exchange is not None:
+                require_length(part.exchange.program, MAX_FILE, f"{field}[{i}].exchange.program")
 
 
 def _header(bundle: Bundle) -> None:

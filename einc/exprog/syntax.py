@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from einc.errors import ProgramError, SourceSpan
 from einc.exprog.program import Aggregate, Holding, Requirement
@@ -82,3 +84,16 @@ class ProgramText:
     actions: tuple[ActionText, ...]
     source: Source = field(compare=False)
     gpus_place: Place = field(default=(0, 0), compare=False)
+
+    @property
+    def span(self) -> int:
+        """One more than the highest site that the text names."""
+        actions = (action for statement in self.actions for action in (statement, *statement.after))
+        groups: Iterator[Iterable[Target]] = chain(
+            (self.gpus or (),),
+            (partition.members or () for partition in self.partitions),
+            (entry.holding.sites for entry in self.holdings),
+            (entry.requirement.targets for entry in self.requirements),
+            (stop for action in actions for stop in action.stops),
+        )
+        return 1 + max((site for group in groups for site in group if isinstance(site, int)), default=-1)

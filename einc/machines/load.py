@@ -12,7 +12,7 @@ from einc.errors import MachineError, ReadError, UsageError
 from einc.machines.model import Machine
 from einc.machines.schema import MAX_SITES, MAX_TEXT, machine_json, parse_machine
 
-__all__ = ["HOST", "host_cores", "load_machine", "machine_json", "parse_machine", "preset_names"]
+__all__ = ["HOST", "MAX_SITES", "host_cores", "load_machine", "machine_json", "parse_machine", "preset_names"]
 
 HOST = "host"
 """The preset that stands for this machine's CPU; it alone has any number of sites."""

@@ -19,7 +19,7 @@ from einc.machines.model import Machine, Resource, Site
 from einc.machines.reader import Reader, read_pairs
 from einc.machines.rules import expand_rules
 
-MAX_TEXT = 16 * 2**20
+MAX_TEXT = 32 * 2**20
 MAX_SITES = 1024
 MAX_RESOURCES = 100_000
 

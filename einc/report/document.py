@@ -178,7 +178,7 @@ class _Clock:
         """What the plan says of an exchange; what it leaves out, or says with latencies, is worked out here."""
         from einc.exprog.bounds import bound
         from einc.exprog.naive import naive_body
-        from einc.exprog.parser import parse
+        from einc.exprog.parser import MAX_TEXT, parse
         from einc.exprog.resolve import resolve
         from einc.exprog.simulator import simulate
 
@@ -188,7 +188,8 @@ class _Clock:
         without_latencies = self._planned != machine
         if free_ms is not None:  # bounds have the latency of one transfer at most
             free_ms = max(0.0, free_ms - (self._planned.transfer_latency_us - machine.transfer_latency_us) / 1e3)
-        if completion is None or naive is None or bound_ms is None or without_latencies:
+        wanted = completion is None or naive is None or bound_ms is None or without_latencies
+        if wanted and len(exchange.program) <= MAX_TEXT:
             program = resolve(parse(exchange.program, "exchange program"), machine)
             if completion is None or naive is None or without_latencies:
                 completion = simulate(program, machine).completion_ms

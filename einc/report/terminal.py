@@ -118,11 +118,16 @@ def _totals(document: Document) -> list[str]:
 def _exchanges(document: Document) -> list[str]:
     """How near all exchanges together come to what bounds them."""
     found = [part["exchange"] for part in (*document["ops"], *document["outputs"]) if part["exchange"] is not None]
-    if not found:
+    if not found or not all(map(_timed, found)):
         return []
     taken, naive, bound = (sum(one[field] for one in found) for field in ("completion_ms", "naive_ms", "bound_ms"))
     text = f"exchanges {taken:,.3f} ms, {_gap(taken, bound)}"
     return [text + (f"; naive {naive:,.3f} ms" if naive != taken else "")]
+
+
+def _timed(exchange: Document) -> bool:
+    """Whether all is known that an exchange is compared by; not where its program is too long to be read."""
+    return all(exchange[field] is not None for field in ("completion_ms", "naive_ms", "bound_ms"))
 
 
 def _gap(taken: float, bound: float) -> str:
@@ -201,7 +206,7 @@ def _section(group: Sequence[Document], sites: int, strong: Emphasis, whole: boo
 def _movement(operation: Document) -> str:
     exchange = operation["exchange"]
     text = _moved(operation) if operation["moves"]["transfers"] else "moves nothing between sites"
-    if exchange is not None:
+    if exchange is not None and _timed(exchange):
         text += f", {exchange['completion_ms']:.3f} ms"
         if exchange["naive_ms"] != exchange["completion_ms"]:
             text += f" (naive {exchange['naive_ms']:.3f} ms)"

@@ -27,6 +27,15 @@ def swap(tmp_path: Path) -> Path:
     return path
 
 
+def test_the_host_has_the_sites_that_a_program_names(tmp_path: Path, einc: Callable[..., Any]) -> None:
+    path = tmp_path / "far.ex"
+    path.write_text("IN: A @ 300\nOUT: A @ 299\nA @ 300 -> 299\n")
+    for command in ("check", "simulate", "optimize"):
+        assert einc("exprog", command, path, "-m", "host").code == 0
+    path.write_text("IN: A @ 2000\nOUT: A @ 299\nA @ 2000 -> 299\n")
+    assert "there is no site 2000 on host" in einc("exprog", "check", path, "-m", "host").err
+
+
 def test_simulate_prints_the_papers_time(swap: Path, einc: Callable[..., Any]) -> None:
     assert einc("exprog", "simulate", swap, "-m", "dgx-h100", "--ideal").out == "3.118 ms\n"
     document = einc("exprog", "simulate", swap, "-m", "dgx-h100", "--ideal", "--json").json()

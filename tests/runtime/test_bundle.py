@@ -365,3 +365,16 @@ def test_the_runtime_loads_nothing_of_the_compiler():
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert "'msgspec'" in loaded
     assert not any(f"'{name}'" in loaded for name in ("einc", "lark", "grammars", "numpy"))
+
+
+def test_nor_is_one_with_a_text_that_is_too_long_to_read():
+    plan = msgspec.structs.replace(two_site_plan(), machine_file=" " * ((32 << 20) + 1))
+    with pytest.raises(PlanFault, match="at most 33554432") as caught:
+        encode(plan)
+    assert caught.value.where == "machine_file"
+    exchange = wire.Exchange(program=" " * ((32 << 20) + 1))
+    plan = two_site_plan()
+    output = msgspec.structs.replace(plan.outputs[0], exchange=exchange)
+    with pytest.raises(PlanFault) as caught:
+        encode(msgspec.structs.replace(plan, outputs=(output, *plan.outputs[1:])))
+    assert caught.value.where == "outputs[0].exchange.program"

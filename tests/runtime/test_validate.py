@@ -63,7 +63,7 @@ LIES = [
     ("selector", "", "selector", "printable"),
     ("schedule", "\0", "schedule", "printable"),
     ("machine_file", "\x07", "machine_file", "control"),
-    ("machine_file", "x" * (16 << 20 | 1), "machine_file", "at most"),
+    ("machine_file", "x" * (32 << 20 | 1), "machine_file", "at most"),
     ("devices", (), "devices", "0 devices"),
     ("devices", (0, 0), "devices", "twice"),
     ("devices", (0, -1), "devices", "between"),

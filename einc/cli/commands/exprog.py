@@ -49,8 +49,9 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
 
     Without a machine, every pair of sites can talk.
     """
-    model = _machine(machine, ideal)
-    tree, program, errors = _examined(file, model, naive)
+    tree = _read(file)
+    model = _machine(machine, ideal, tree)
+    program, errors = _examined(tree, model, naive)
     faults = [{"message": error.message, "where": str(error.where)} for error in errors]
     document: dict[str, Any] = {"valid": not errors, "faults": faults, "program": _print(program)}
     document |= {"bound_ms": None, "bound_by": None}
@@ -85,9 +86,10 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
 
     if target is not None:
         output.require_outputs([target], [file, machine])
-    model = _machine(machine, ideal)
+    tree = _read(file)
+    model = _machine(machine, ideal, tree)
     assert model is not None
-    tree, program, errors = _examined(file, model, naive)
+    program, errors = _examined(tree, model, naive)
     if errors:
         more = f"{counted(len(errors) - 1, 'more fault')}: `einc exprog check` lists them" if len(errors) > 1 else None
         raise ProgramError(errors[0].message, where=errors[0].where, hint=more or errors[0].hint)
@@ -153,16 +155,15 @@ def optimize_command(
     Candidates from elsewhere are checked and timed like those of the search; what became of each is told in a line. The
     key for an endpoint is taken from EINC_LLM_KEY.
     """
-    from einc.exprog.parser import parse
     from einc.exprog.synthesis import naive_synthesis, open_program, synthesize
 
     if naive and sources:
         raise click.UsageError("--naive takes no candidates: leave out --propose")
     if target is not None:
         output.require_outputs([target], [file, machine, *sources])
-    model = _machine(machine, ideal)
+    tree = _read(file)
+    model = _machine(machine, ideal, tree)
     assert model is not None
-    tree = parse(files.read_text(file), file)
     preamble = open_program(tree, model)
     proposers = [_proposer(source) for source in sources]
     if naive:
@@ -228,24 +229,30 @@ def _proposer(source: str) -> Proposer:
     return Asked(tuple(arguments))
 
 
-def _machine(name: str | None, ideal: bool) -> Machine | None:
+def _read(file: str) -> ProgramText:
+    from einc.exprog.parser import parse
+
+    return parse(files.read_text(file), file)
+
+
+def _machine(name: str | None, ideal: bool, tree: ProgramText) -> Machine | None:
+    """The machine of that name; the host has all the sites that a program names."""
     if name is None:
         return None
-    from einc.machines.load import load_machine
+    from einc.machines.load import HOST, MAX_SITES, host_cores, load_machine
 
-    machine = load_machine(name)
+    sites = min(max(host_cores(), tree.span), MAX_SITES) if name == HOST else None
+    machine = load_machine(name, sites)
     return machine.ideal() if ideal else machine
 
 
-def _examined(file: str, machine: Machine | None, naive: bool) -> tuple[ProgramText, Program, list[ProgramError]]:
-    """A file's text, its ground program, and all that keeps it from being valid, each with its place in the file."""
+def _examined(tree: ProgramText, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
+    """The ground program of a text, and all that keeps it from being valid, each with its place in the file."""
     from einc.exprog.checker import check
-    from einc.exprog.parser import parse
     from einc.exprog.resolve import located, resolve_located
 
     if naive and machine is None:
         raise click.UsageError("--naive needs a machine: give -m")
-    tree = parse(files.read_text(file), file)
     resolved = resolve_located(tree, machine)
     program = resolved.program
     if naive and machine is not None:
@@ -253,7 +260,7 @@ def _examined(file: str, machine: Machine | None, naive: bool) -> tuple[ProgramT
 
         program = naive_body(program, machine)
     faults = check(program, machine).faults
-    return tree, program, [located(resolved, fault.message, fault.subject) for fault in faults]
+    return program, [located(resolved, fault.message, fault.subject) for fault in faults]
 
 
 def _bounds(tree: ProgramText, machine: Machine) -> dict[str, Any]:

@@ -1,0 +1,30 @@
+"""Exchange programs that are too long to be read again: a plan is explained without their times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MODELS = Path(__file__).parents[2] / "models"
+
+
+def test_a_naive_plan_is_explained_without_times_of_programs_that_are_too_long(
+    tmp_path: Path, einc: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tmp_path / "plan.bin"
+    einc("compile", MODELS / "ffn.ein", "-m", "dgx-a100", "--schedule", "naive", "-o", plan)
+    known = einc("explain", plan).out
+    assert "times the bound" in known
+    monkeypatch.setattr("einc.exprog.parser.MAX_TEXT", 100)
+    document = einc("explain", plan, "--json").json()
+    exchanges = [part["exchange"] for part in (*document["ops"], *document["outputs"]) if part["exchange"]]
+    assert exchanges
+    for exchange in exchanges:
+        assert [exchange[name] for name in ("completion_ms", "naive_ms", "bound_ms")] == [None] * 3
+    text = einc("explain", plan)
+    assert text.code == 0
+    assert "times the bound" not in text.out
+    assert "moved" in text.out
