@@ -52,3 +52,20 @@ def test_a_forbidden_file_is_a_read_error(tmp_path: Path) -> None:
     path.chmod(0)
     with pytest.raises(ReadError):
         files.read_text(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "plan"),
+    [
+        ("m.ein", b"\x89EINC", False),
+        ("m.txt", b"model m", False),
+        ("m.txt", b"#" * 511 + "\u00e9".encode(), False),  # half a letter at the end of what is looked at
+        ("m.bin", b"#" * 300 + b"\xe9" + b"#" * 300, True),
+        ("m.bin", b"\x89EINC\r\n", True),
+        ("m.bin", b"model\0", True),
+        ("m.bin", b"", True),
+    ],
+)
+def test_plans_are_told_from_models(tmp_path: Path, name: str, data: bytes, plan: bool) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert files.is_plan(str(tmp_path / name)) is plan

@@ -1,0 +1,64 @@
+"""What counts as an error of a run, and how large it may be."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from einc.cli.comparison import Comparison, compare, tolerance_of
+
+NAN, INF = math.nan, math.inf
+
+
+def of(found, expected, tolerance=0.0):
+    return compare({"y": np.array(found)}, {"y": np.array(expected)}, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "absolute", "relative"),
+    [
+        ([1.0, -3.0], [1.5, -4.0], 1.0, 0.25),
+        ([1.0, 2.0], [1.0, 2.0], 0.0, 0.0),
+        ([1.0], [0.0], 1.0, INF),  # nothing to be relative to
+        ([1.0], [1.0, 1.0], INF, INF),
+        ([NAN, INF, 2.0], [NAN, INF, 1.0], 1.0, 1.0),
+        ([INF, 1.0], [-INF, 1.0], INF, INF),
+        ([NAN, 1.0], [1.0, 1.0], INF, INF),
+        ([INF, 1.0], [1.0, 1.0], INF, INF),
+        ([1.0, 1.0], [NAN, 1.0], INF, INF),
+        ([2**60 + 1, 5], [2**60, 5], 1.0, 2.0**-60),  # which no float tells apart
+        ([True, False], [True, True], 1.0, 1.0),
+    ],
+)
+def test_errors(found, expected, absolute, relative):
+    result = of(found, expected)
+    assert (result.absolute, result.relative) == (absolute, relative)
+    assert result.holds is (relative == 0)
+
+
+def test_the_worst_output_counts():
+    found, expected = {"a": np.array([1.0]), "b": np.array([8.0])}, {"a": np.array([2.0]), "b": np.array([10.0])}
+    assert compare(found, expected, 0.5) == Comparison(2.0, 0.5, 0.5)
+    assert compare(found, expected, 0.5).holds
+    assert not compare(found, expected, 0.49).holds
+    one, other = Comparison(1.0, 0.3, 0.4), Comparison(2.0, 0.2, 0.4)
+    assert one.worse(other) == other.worse(one) == Comparison(2.0, 0.3, 0.4)
+
+
+def test_the_coarsest_type_of_a_plan_gives_the_tolerance():
+    for dtypes, tolerance in (
+        (("f32", "f16", "i64"), 1e-2),
+        (("bf16", "f64"), 8e-2),
+        (("f64",), 1e-11),
+        (("i32",), 0.0),
+    ):
+        assert tolerance_of(SimpleNamespace(tensors=[SimpleNamespace(dtype=d) for d in dtypes])) == tolerance
+
+
+def test_what_is_infinite_is_null_in_json():
+    assert of([INF], [1.0]).json() == {"max_abs_error": None, "max_rel_error": None}
+    assert of([1.0], [2.0]).json() == {"max_abs_error": 1.0, "max_rel_error": 0.5}
+    assert "above the tolerance of 0" in str(of([1.0], [2.0]))
