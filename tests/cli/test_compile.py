@@ -70,6 +70,16 @@ def test_devices_are_a_number_or_a_list(einc: Callable[..., Any], model: Path, t
             assert decode((tmp_path / "p.bin").read_bytes()).devices == expected
 
 
+def test_latencies_are_left_out_where_that_is_asked_for(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    times = []
+    for options, latencies in (((), {"transfer": 4.0, "kernel": 2.0}), (("--ideal",), {"transfer": 0, "kernel": 0})):
+        einc("compile", model, "-m", "dgx-a100", "-o", tmp_path / "p.bin", *options)
+        plan = decode((tmp_path / "p.bin").read_bytes())
+        assert json.loads(plan.machine_file)["latency_us"] == latencies
+        times.append(plan.predicted_ms)
+    assert times[1] < times[0]
+
+
 def test_too_many_devices_are_refused(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     for devices in ("9", "0,8"):
         result = einc("compile", model, "-m", "dgx-a100", "--devices", devices, "-o", tmp_path / "p.bin")

@@ -45,6 +45,16 @@ def test_a_failure_half_way_keeps_the_old_file_and_leaves_nothing(tmp_path: Path
     assert entries(tmp_path) == ["a.bin"]
 
 
+def test_what_has_its_name_is_on_the_disk_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[int, list[str]]] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append((os.fstat(file).st_size, entries(tmp_path))))
+    output.write_bytes(str(tmp_path / "plan.bin"), b"12345")
+    ((size, there),) = synced
+    assert size == 5
+    assert "plan.bin" not in there
+    assert entries(tmp_path) == ["plan.bin"]
+
+
 def test_an_overwritten_file_keeps_its_mode(tmp_path: Path) -> None:
     target = tmp_path / "a.bin"
     target.write_bytes(b"old")

@@ -68,16 +68,16 @@ def region_bytes(plan: Plan, region: Any) -> int:
 def moved(plan: Plan) -> Counter[tuple[str, bool]]:
     """Bytes sent for every operation, and for every output on its way home.
 
-    A tensor comes home for an output where no kernel of the operation of that name reads it.
+    No operation reads what it makes: what the maker of an output made comes home, tensors that go with it too.
     """
-    names = {operation["name"]: operation for operation in plan["operations"]}
+    makers = {tensor: n for n, operation in enumerate(plan["operations"]) for tensor in operation["outputs"]}
+    saved = {plan["tensors"][output["tensor"]]["name"]: makers.get(output["tensor"]) for output in plan["outputs"]}
     found: Counter[tuple[str, bool]] = Counter()
     for task in plan["tasks"]:
         if task["kind"] == "transfer":
             tensor = plan["buffers"][task["read"][0]]["tensor"]
-            serves = task["serves"]
-            home = serves not in names or tensor not in names[serves]["inputs"]
-            found[serves, home] += region_bytes(plan, task["read"])
+            home = task["serves"] in saved and makers[tensor] == saved[task["serves"]]
+            found[task["serves"], home] += region_bytes(plan, task["read"])
     return found
 
 
