@@ -198,3 +198,20 @@ def test_importing_einc_imports_nothing_else() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = es.nonsense  # type: ignore[attr-defined]
     assert es.__version__
+
+
+def test_what_is_loaded_anew_has_to_be_computed_with() -> None:
+    graph = es.createGraph()
+    x = graph.insertTensor(es.tensorDesc([5, 3]))
+    y = graph.unary(x, "relu")
+    graph.save(y)
+    es.compileGraph(graph, 2, machine="host")
+    first, second = drawn(x, 0), drawn(x, 1)
+    graph.load(x, first)
+    graph.execute()
+    np.testing.assert_array_equal(graph.offload(y), np.maximum(first, 0))
+    graph.load(x, second)
+    with pytest.raises(UsageError, match="offload before execute"):
+        graph.offload(y)
+    graph.execute()
+    np.testing.assert_array_equal(graph.offload(y), np.maximum(second, 0))
