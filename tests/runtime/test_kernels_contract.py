@@ -148,9 +148,8 @@ def test_large_matrices_need_no_scratch():
     for equation in cases:
         left, right = equation.split("->")
         arrays = [np.ones([sizes[n] for n in part.split()], "f4") for part in left.split(",")]
-        kernel = prepare(
-            Invocation("contract", {"equation": equation}, arrays, [np.empty([sizes[n] for n in right.split()], "f4")])
-        )
+        output = np.empty([sizes[n] for n in right.split()], "f4")
+        kernel = prepare(Invocation("contract", {"equation": equation}, arrays, [output]))
         assert kernel.scratch == 0, equation
 
 

@@ -336,15 +336,9 @@ def test_bad_reductions_are_refused():
         ({"aggregation": "mean"}, "unknown aggregation 'mean'"),
         ({"indices": "i j -> k"}, "in one operand|lacks|none|dimensions"),
     ]:
+        output = np.ones((2, 2) if "k" in str(change) else 2, "f4")
         with pytest.raises(PlanFault, match=message):
-            prepare(
-                Invocation(
-                    "reduce",
-                    {**good, **change},
-                    [F],
-                    [np.ones((2, 2), "f4")] if "k" in str(change) else [np.ones(2, "f4")],
-                )
-            )
+            prepare(Invocation("reduce", {**good, **change}, [F], [output]))
     with pytest.raises(PlanFault, match="truth values"):
         prepare(Invocation("reduce", {**good, "aggregation": "max"}, [F > 0], [np.ones(2, "?")]))
 

@@ -28,16 +28,8 @@ def whole(array, lower=0):
 
 def run(name, attributes, inputs, output, input_blocks=None, output_block=None):
     inputs = [np.asarray(x) for x in inputs]
-    kernel = prepare(
-        Invocation(
-            name,
-            attributes,
-            inputs,
-            [output],
-            input_blocks or [whole(x) for x in inputs],
-            [output_block or whole(output)],
-        ),
-    )
+    blocks = input_blocks or [whole(x) for x in inputs], [output_block or whole(output)]
+    kernel = prepare(Invocation(name, attributes, inputs, [output], *blocks))
     memory = np.full(kernel.scratch + 64, 0xFF, np.uint8)
     bound = kernel.bind(memory)
     bound()

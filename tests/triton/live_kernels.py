@@ -247,9 +247,8 @@ def test_rope(dtype):
     llama = {"theta": 5e5, "scaling": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
              "original_length": 8192.0}  # fmt: skip
     check("rope", llama, [x, np.arange(11) ** 3 * 90], [y], tolerance=TOLERANCE[dtype] * 2)
-    plan = gpu_plans.plan_kernel(
-        Invocation("rope", plain, *[views(v) for v in ([x, -np.arange(11)], [y])], [], blocks([y]))
-    )
+    negative = Invocation("rope", plain, views([x, -np.arange(11)]), views([y]), (), blocks([y]))
+    plan = gpu_plans.plan_kernel(negative)
     status = np.zeros(1, np.int32)
     run(plan.steps, plan.scratch, status)
     assert status[0] != 0
@@ -264,8 +263,8 @@ def test_embedding(dtype, kind):
     check("embedding", {"vocabulary": 31}, [ids, table], [y], lowers=[(0, 0), (4, 0)])
     for wrong in (-1, 31):
         ids[1, 1] = wrong
-        plan = gpu_plans.plan_kernel(Invocation("embedding", {"vocabulary": 31}, views([ids, table]), views([y]),
-                                     blocks([ids, table]), blocks([y])))  # fmt: skip
+        own = blocks([ids, table]), blocks([y])
+        plan = gpu_plans.plan_kernel(Invocation("embedding", {"vocabulary": 31}, views([ids, table]), views([y]), *own))
         status = np.zeros(1, np.int32)
         run(plan.steps, plan.scratch, status)
         assert status[0] != 0
