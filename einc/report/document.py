@@ -155,6 +155,10 @@ def _moves(bundle: Bundle) -> Mapping[Label, Document]:
     return moves
 
 
+Times = tuple[float | None, float | None, float | None, str | None]
+"""Of an exchange: its own time, that of the naive one, the bound, and what proves it."""
+
+
 class _Clock:
     """Times exchange programs on a machine; equal programs, as repeated blocks have them, once.
 
@@ -176,27 +180,14 @@ class _Clock:
 
     def _time(self, exchange: Exchange) -> Document:
         """What the plan says of an exchange; what it leaves out, or says with latencies, is worked out here."""
-        from einc.exprog.bounds import bound
-        from einc.exprog.naive import naive_body
-        from einc.exprog.parser import MAX_TEXT, parse
-        from einc.exprog.resolve import resolve
-        from einc.exprog.simulator import simulate
-
-        machine = self.machine
-        completion, naive = exchange.completion_ms, exchange.naive_ms
-        bound_ms, bound_by, free_ms = exchange.bound_ms, exchange.bound_by, exchange.bound_free_ms
-        without_latencies = self._planned != machine
+        times = (exchange.completion_ms, exchange.naive_ms, exchange.bound_ms, exchange.bound_by)
+        afresh = self._planned != self.machine
+        if afresh or None in times[:3]:
+            times = self._worked_out(exchange, (None,) * 4 if afresh else times)
+        free_ms = exchange.bound_free_ms
         if free_ms is not None:  # bounds have the latency of one transfer at most
-            free_ms = max(0.0, free_ms - (self._planned.transfer_latency_us - machine.transfer_latency_us) / 1e3)
-        wanted = completion is None or naive is None or bound_ms is None or without_latencies
-        if wanted and len(exchange.program) <= MAX_TEXT:
-            program = resolve(parse(exchange.program, "exchange program"), machine)
-            if completion is None or naive is None or without_latencies:
-                completion = simulate(program, machine).completion_ms
-                naive = completion if exchange.naive else simulate(naive_body(program, machine), machine).completion_ms
-            if bound_ms is None or without_latencies:
-                certificate = bound(program, machine)
-                bound_ms, bound_by = certificate.bound_ms, certificate.bound_by
+            free_ms = max(0.0, free_ms - (self._planned.transfer_latency_us - self.machine.transfer_latency_us) / 1e3)
+        completion, naive, bound_ms, bound_by = times
         return {
             "program": exchange.program,
             "completion_ms": completion,
@@ -206,3 +197,23 @@ class _Clock:
             "bound_by": bound_by,
             "splits": dict(exchange.splits),
         }
+
+    def _worked_out(self, exchange: Exchange, times: Times) -> Times:
+        """The times with what is missing, unless the program is too long to be read again."""
+        from einc.exprog.bounds import bound
+        from einc.exprog.naive import naive_body
+        from einc.exprog.parser import MAX_TEXT, parse
+        from einc.exprog.resolve import resolve
+        from einc.exprog.simulator import simulate
+
+        if len(exchange.program) > MAX_TEXT:
+            return times
+        machine, (completion, naive, bound_ms, bound_by) = self.machine, times
+        program = resolve(parse(exchange.program, "exchange program"), machine)
+        if completion is None or naive is None:
+            completion = simulate(program, machine).completion_ms
+            naive = completion if exchange.naive else simulate(naive_body(program, machine), machine).completion_ms
+        if bound_ms is None:
+            certificate = bound(program, machine)
+            bound_ms, bound_by = certificate.bound_ms, certificate.bound_by
+        return completion, naive, bound_ms, bound_by
