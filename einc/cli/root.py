@@ -41,6 +41,7 @@ root = LazyGroup(
         ),
     ],
     no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

@@ -101,6 +101,11 @@ def test_a_plan_in_place_of_a_text_is_called_one(
     assert "this is a plan, not a text" in result.err
 
 
+@pytest.mark.parametrize("path", [(), ("compile",), ("machine", "import")])
+def test_h_is_help(path: tuple[str, ...], einc: Callable[..., Any]) -> None:
+    assert einc(*path, "-h").out == einc(*path, "--help").out != ""
+
+
 def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "einc", "--version"]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("einc ")
