@@ -132,7 +132,7 @@ class Elements:
             message = f"functions in an index equation have no named arguments; '{name}' has one"
             raise self._findings.fail(message, expression.keywords[0].span)
         indexed = (isinstance(part, ast.Indexed | ast.Aggregate) for part in parts(expression))
-        if not any(indexed):  # a value before any index vector is
+        if not any(indexed):  # known without any element
             return self._literal(expression)
         given = self._elements(expression.arguments, join)
         function = name

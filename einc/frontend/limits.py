@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-TEXT_BYTES: Final = 1 << 20
+TEXT_CHARACTERS: Final = 1 << 20
 """Longest model text."""
 
 STATEMENT_TOKENS: Final = 50_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from einc.frontend import ast, constants
@@ -32,7 +33,7 @@ class Outputs:
     def collect(self, outputs: Sequence[ast.Name]) -> None:
         """Notes what these names stand for now, at the end of their body; what cannot be saved is reported."""
         for syntax in outputs:
-            try:
+            with suppress(Reported):
                 name = self._names.scope.full_name(syntax.text)
                 if name in self._saved:
                     raise self._findings.fail(f"'{name}' is saved already", syntax.span)
@@ -40,8 +41,6 @@ class Outputs:
                 if not isinstance(value, Tensor):
                     raise self._findings.fail(f"expected a tensor, found {constants.described(value)}", syntax.span)
                 self._saved[name] = _Saved(syntax, name, value)
-            except Reported:
-                continue
 
     def save(self, assembly: Assembly) -> None:
         """Saves all of them in the graph, where there are no errors."""

@@ -7,6 +7,7 @@ definitions from outside replace them in turn, before anything is evaluated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -73,12 +74,10 @@ def _declarations(model: ast.Model, findings: Findings) -> dict[str, ast.Param |
     spans: dict[str, SourceSpan] = {}
     for statement in model.statements:
         if isinstance(statement, ast.Param | ast.Dim):
-            try:
+            with suppress(Reported):
                 check_new_name(statement.name, spans, findings)
-            except Reported:
-                continue
-            declared[statement.name.text] = statement
-            spans[statement.name.text] = statement.name.span
+                declared[statement.name.text] = statement
+                spans[statement.name.text] = statement.name.span
     return declared
 
 

@@ -30,14 +30,14 @@ def make_source(text: str, file: str) -> Source:
 
     Raises ModelError where the text is longer than the language allows.
     """
-    if len(text) > limits.TEXT_BYTES:
+    if len(text) > limits.TEXT_CHARACTERS:
         raise ModelError([_too_long(file)])
     return Source(file, text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _too_long(file: str) -> Diagnostic:
     return Diagnostic(
-        f"the model text is longer than {limits.TEXT_BYTES:,} bytes, the most that is read",
+        f"the model text is longer than {limits.TEXT_CHARACTERS:,} characters, the most that is read",
         SourceSpan(file, 1, 1, 2, ""),
         "write repeated parts as a block, and long lists as `[value] * count`",
     )

@@ -20,6 +20,9 @@ ARCHITECTURES = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
 }
+FOREIGN = ("pool", "normalize", "segments")
+"""What a request for a decoder cannot have."""
+
 _PROMPT, _CACHE = 1024, 2048  # what is planned for where nothing is asked, if the model can take it
 
 

@@ -18,6 +18,9 @@ ARCHITECTURES = {
 }
 """What each computes in the end."""
 
+FOREIGN = ("decode", "cache", "logits")
+"""What a request for an encoder cannot have."""
+
 _PLANNED = 128  # tokens of a sequence, where nothing is asked
 
 

@@ -31,17 +31,14 @@ def import_hf(config: bytes, where: str, name: str, request: Request, stored: fr
     architecture = _architecture(fields)
     files = Stored(stored, fields)
     lines = comment(f"{printable(name)}: {architecture or 'a model'}, imported from its config.json.", "")
-    word = name_of(name)
-    if architecture in decoders.ARCHITECTURES:
-        _refuse_options(request, True, architecture)
-        decoder = decoders.read(fields, decoders.ARCHITECTURES[architecture])
-        _check_unknown(fields, request)
-        lines += decoders.text(decoder, request, files, word, fields)
-    elif architecture in encoders.ARCHITECTURES:
-        _refuse_options(request, False, architecture)
-        encoder = encoders.read(fields, encoders.ARCHITECTURES[architecture])
-        _check_unknown(fields, request)
-        lines += encoders.text(encoder, request, files, word, fields)
+    if architecture is not None:
+        family = decoders if architecture in decoders.ARCHITECTURES else encoders
+        for option in family.FOREIGN:
+            if getattr(request, option):
+                raise UsageError(f"--{option} means nothing for a {architecture}")
+        model = family.read(fields, family.ARCHITECTURES[architecture])
+        fields.check_unknown(HARMLESS, request.ignored)
+        lines += family.text(model, request, files, name_of(name), fields)
     fields.check()
     return Imported(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes))
 
@@ -71,19 +68,3 @@ def _architecture(fields: Fields) -> str | None:
         return None
     fields.note(f"architectures is not given: {_DEFAULTS[kind]}")
     return _DEFAULTS[kind]
-
-
-def _check_unknown(fields: Fields, request: Request) -> None:
-    fields.check_unknown(HARMLESS, request.ignored)
-
-
-def _refuse_options(request: Request, decoder: bool, architecture: str) -> None:
-    """Options that mean nothing for this kind of model."""
-    given: dict[str, object]
-    if decoder:
-        given = {"--pool": request.pool, "--normalize": request.normalize, "--segments": request.segments}
-    else:
-        given = {"--decode": request.decode, "--cache": request.cache, "--logits": request.logits}
-    for option, value in given.items():
-        if value:
-            raise UsageError(f"{option} means nothing for a {architecture}")

@@ -96,7 +96,9 @@ class Concat(MappedOperator):
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`concat(a, b, over="past", into="tokens")`: `over` is a dimension of the first, `into` its name in the result."""
     no_others(name, attributes, "over", "into")
-    parts = tensors(name, arguments, max(1, len(arguments)))
+    if not arguments:
+        raise OperatorError(f"{name} takes one or more tensors, not 0", hint=f'{name}(a, b, over="name")')
+    parts = tensors(name, arguments, len(arguments))
     over = attributes.get("over")
     if not isinstance(over, str):
         raise OperatorError(f"{name} needs the dimension to go over", argument="over", hint='over="name"')

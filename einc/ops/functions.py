@@ -67,7 +67,8 @@ def step_types(function: str, operands: Sequence[DType | None]) -> tuple[DType, 
         )
     common = next((dtype for dtype in operands[start:] if dtype is not None), None)
     if common is None:
-        raise OperatorError(f"{function}: at least one operand must be a tensor", argument=start)
+        which = "one operand beside the condition" if start else "one operand"
+        raise OperatorError(f"{function}: at least {which} must be a tensor", argument=start)
     first = operands.index(common, start)
     for position, dtype in enumerate(operands[start:], start):
         if dtype is not None and dtype is not common:

@@ -111,7 +111,7 @@ def test_nesting_within_the_limit_is_no_error() -> None:
 
 
 def test_a_long_text_is_refused_before_it_is_parsed() -> None:
-    text = "#" * (limits.TEXT_BYTES + 1)
+    text = "#" * (limits.TEXT_CHARACTERS + 1)
     with pytest.raises(ModelError, match="longer than"):
         parse(text, "big.ein")
 

@@ -194,7 +194,7 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], int | str | None, str]] = [
     ("append", [CACHE, NEW, P], {"cache_lens": (5, 5)}, "cache_lens", "1 sequences of new rows for 2"),
     ("append", [CACHE, NEW, P], {"cache_lens": (8, 2), "new_lens": (3, 3)}, "new_lens", "sequence 1 gets 3 new rows"),
     ("append", [CACHE, NEW], {}, None, "takes 3 tensors, not 2"),
-    ("concat", [], {"over": "t"}, None, "takes 1 tensor, not 0"),
+    ("concat", [], {"over": "t"}, None, "takes one or more tensors, not 0"),
     ("concat", [X, X], {}, "over", "needs the dimension"),
     ("concat", [X, X], {"over": "u"}, "over", "no dimension 'u'"),
     ("concat", [X, 2.0], {"over": "t"}, 1, "must be a tensor"),
