@@ -55,16 +55,8 @@ class Append(MappedOperator):
     new_lens: tuple[int, ...]
 
     @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return (self.cache, self.new, self.positions)
-
-    @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         return (self.cache,)
-
-    @property
-    def attributes(self) -> Attributes:
-        return {"cache_lens": self.cache_lens, "new_lens": self.new_lens}
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:

@@ -7,10 +7,11 @@ partial outputs aggregate, what it means on whole arrays, and which kernel runs 
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from einc.core.dtypes import DType
@@ -60,7 +61,7 @@ class Operator(ABC):
     """An abstract operator applied to tensors of known types (Definition 3).
 
     Implementations are frozen, hashable dataclasses: equal operators have equal specs, so that plans are found once
-    for repeated blocks of a model.
+    for repeated blocks of a model. Their fields are tensors and attributes, unless they say otherwise.
     """
 
     __slots__ = ()
@@ -74,17 +75,22 @@ class Operator(ABC):
         return self.family
 
     @property
-    @abstractmethod
-    def inputs(self) -> tuple[TensorDesc, ...]: ...
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        """The fields that are tensors, or tuples of them, in order."""
+        return tuple(chain.from_iterable(map(_tensors, self._fields())))
 
     @property
     @abstractmethod
     def outputs(self) -> tuple[TensorDesc, ...]: ...
 
     @property
-    @abstractmethod
     def attributes(self) -> Attributes:
         """Everything beside the input descriptions that `registry.restore` needs to make an equal operator."""
+        values = zip(_field_names(type(self)), self._fields(), strict=True)
+        return {name: value for name, value in values if not _tensors(value)}
+
+    def _fields(self) -> Iterator[Any]:
+        return (getattr(self, name) for name in _field_names(type(self)))
 
     @property
     @abstractmethod
@@ -163,6 +169,17 @@ class Operator(ABC):
         None where it must be read twice (the two are indexed differently), or where the kernel wants it twice.
         """
         return None
+
+
+@cache
+def _field_names(family: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(family))
+
+
+def _tensors(value: object) -> tuple[TensorDesc, ...]:
+    """The tensors of a field: itself, or its items; none where it is an attribute."""
+    items = value if isinstance(value, tuple) else (value,)
+    return tuple(item for item in items if isinstance(item, TensorDesc))
 
 
 def merges_fault(operator: Operator) -> str | None:
@@ -262,7 +279,7 @@ def _blocks(
     """The block of one tensor in every function specification; equal blocks are one object."""
     used = [s for s, name in enumerate(names) if any(m.index == name for m in maps)]
     distinct: list[TensorType] = []
-    for combination in itertools.product(*(intervals[s] for s in used)):
+    for combination in product(*(intervals[s] for s in used)):
         chosen = {names[s]: interval for s, interval in zip(used, combination, strict=True)}
         bounds = [m.bounds(chosen, extent) for m, extent in zip(maps, shape, strict=True)]
         distinct.append(TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds)))

@@ -46,19 +46,11 @@ class Concat(MappedOperator):
     into: str
 
     @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return self.parts
-
-    @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         first = self.parts[0]
         dims = (*first.dims[: self.axis], self.into, *first.dims[self.axis + 1 :])
         shape = (*first.shape[: self.axis], sum(self._extents), *first.shape[self.axis + 1 :])
         return (TensorDesc(dims, shape, first.dtype),)
-
-    @property
-    def attributes(self) -> Attributes:
-        return {"axis": self.axis, "into": self.into}
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:

@@ -34,17 +34,9 @@ class Embedding(MappedOperator):
     table: TensorDesc
 
     @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return (self.ids, self.table)
-
-    @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         dims = unique([*self.ids.dims, self.table.dims[1]])
         return (TensorDesc(dims, (*self.ids.shape, self.table.shape[1]), self.table.dtype),)
-
-    @property
-    def attributes(self) -> Attributes:
-        return {}
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:

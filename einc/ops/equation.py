@@ -75,7 +75,7 @@ class Equation(MappedOperator):
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
-        return self.operands
+        return self.operands  # most operators are equations: not looked for among the fields, again and again
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:

@@ -50,17 +50,9 @@ class MeanPool(MappedOperator):
     into: str
 
     @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return (self.tensor, self.mask)
-
-    @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         shape = (len(self.seq_lens), self.tensor.shape[1])
         return (TensorDesc((self.into, self.tensor.dims[1]), shape, self.tensor.dtype),)
-
-    @property
-    def attributes(self) -> Attributes:
-        return {"seq_lens": self.seq_lens, "into": self.into}
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:

@@ -40,16 +40,8 @@ class Norm(MappedOperator):
         return self.kind
 
     @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return self.operands
-
-    @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         return self.operands[:1]
-
-    @property
-    def attributes(self) -> Attributes:
-        return {"kind": self.kind, "eps": self.eps}
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:

@@ -48,16 +48,8 @@ class Regroup(MappedOperator):
     shape: tuple[int, ...]
 
     @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return (self.tensor,)
-
-    @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         return (TensorDesc(self.dims, self.shape, self.tensor.dtype),)
-
-    @property
-    def attributes(self) -> Attributes:
-        return {"dims": self.dims, "shape": self.shape}
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:

@@ -81,10 +81,6 @@ class Rope(MappedOperator):
     seq_lens: tuple[int, ...]
 
     @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return (self.tensor,) if self.positions is None else (self.tensor, self.positions)
-
-    @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         return (self.tensor,)
 

@@ -38,10 +38,6 @@ class _Selection(MappedOperator):
     axis: int
 
     @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return (self.tensor,)
-
-    @property
     def indices(self) -> tuple[ShardableIndex, ...]:
         return tuple(map(ShardableIndex, unique(self.tensor.dims), self.tensor.shape))
 
@@ -87,10 +83,6 @@ class Argmax(_Selection):
         dims, shape = without(self.tensor.dims, self.axis), without(self.tensor.shape, self.axis)
         return (TensorDesc(dims, shape, DType.I64), TensorDesc(dims, shape, self.tensor.dtype))
 
-    @property
-    def attributes(self) -> Attributes:
-        return {"axis": self.axis}
-
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         order = _ranked(arrays[0], self.axis)[..., :1]
         return (order[..., 0], _at(arrays[0], self.axis, order)[..., 0])
@@ -115,10 +107,6 @@ class TopK(_Selection):
         dims = unique((*without(self.tensor.dims, self.axis), self.into))
         shape = (*without(self.tensor.shape, self.axis), self.count)
         return (TensorDesc(dims, shape, self.tensor.dtype), TensorDesc(dims, shape, DType.I64))
-
-    @property
-    def attributes(self) -> Attributes:
-        return {"axis": self.axis, "count": self.count, "into": self.into}
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         order = _ranked(arrays[0], self.axis)[..., : self.count]

@@ -31,17 +31,9 @@ class Slice(MappedOperator):
     stops: tuple[int, ...]
 
     @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return (self.tensor,)
-
-    @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         shape = tuple(stop - start for start, stop in zip(self.starts, self.stops, strict=True))
         return (TensorDesc(self.tensor.dims, shape, self.tensor.dtype),)
-
-    @property
-    def attributes(self) -> Attributes:
-        return {"starts": self.starts, "stops": self.stops}
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:

@@ -29,16 +29,8 @@ class Softmax(MappedOperator):
     axis: int
 
     @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return (self.tensor,)
-
-    @property
     def outputs(self) -> tuple[TensorDesc, ...]:
         return (self.tensor,)
-
-    @property
-    def attributes(self) -> Attributes:
-        return {"axis": self.axis}
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
