@@ -210,9 +210,9 @@ def test_very_long_chains_stay_bounded() -> None:
     for _ in range(1500):
         last = g("v", "tanh", last)
     graph = g.graph(last)
-    start = time.perf_counter()
+    start = time.process_time()
     result = fuse(graph)
-    assert time.perf_counter() - start < 15  # about 1 s
+    assert time.process_time() - start < 15  # about 1 s
     verify(result)
     assert 1500 // MOST_STEPS <= len(result.nodes) <= 1500 // MOST_STEPS + 1
 
