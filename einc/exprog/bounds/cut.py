@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from einc.exprog.bounds.certificate import after_latency, bytes_text, rate_text
@@ -62,10 +62,9 @@ def best_cut(demands: Demands, fabric: Fabric) -> Cut | None:
     needed = _needed_in_all(demands, chosen)
     if not needed.any():
         return None
-    pairs = zip(chosen, needed.tolist(), strict=True)
-    capacities = np.array([fabric.entering(sites)[0] if much else 1.0 for sites, much in pairs])
-    with np.errstate(divide="ignore"):
-        return Cut(chosen[int((needed / capacities).argmax())])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = np.where(needed > 0, needed / _capacities(fabric, tuple(chosen)), 0.0)
+    return Cut(chosen[int(times.argmax())])
 
 
 def cuts(demands: Demands, fabric: Fabric) -> Sequence[int]:
@@ -86,6 +85,14 @@ def cuts(demands: Demands, fabric: Fabric) -> Sequence[int]:
         for side in (mask, fabric.everything & ~mask)
         if side and side != fabric.everything
     ]
+
+
+@lru_cache(maxsize=4)
+def _capacities(fabric: Fabric, chosen: tuple[int, ...]) -> Floats:
+    """What can enter each set; searches of memberships ask for the same ones in turns."""
+    import numpy as np
+
+    return np.array([fabric.entering(sites)[0] for sites in chosen])
 
 
 @cache

@@ -29,7 +29,7 @@ class Fabric(NamedTuple):
             return (self.first_hbm + step.source,)
         return self.paths[step.source, step.destination]
 
-    def duration(self, step: Step, size: int) -> float:
+    def duration(self, step: Step, size: float) -> float:
         """How long a step takes alone, in ms, its latency included."""
         if step.source == step.destination:
             return (len(step.of) + 1) * size / self.rates[self.first_hbm + step.source] + self.kernel_latency

@@ -30,7 +30,7 @@ _Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def pack_greedily(volumes: Mapping[Shape, float], fabric: Fabric) -> Packing:
-    """A packing of so many bytes of every shape, without prices."""
+    """A packing of so many bytes of every shape."""
     rates = np.array(fabric.rates)
     load: _Floats = np.zeros(len(rates))
     shares = max(1, min(SHARES, MOST_SHARES // len(volumes)))
@@ -61,7 +61,7 @@ def pack_greedily(volumes: Mapping[Shape, float], fabric: Fabric) -> Packing:
         )
         for shape in volumes
     }
-    return Packing(routes, float(load.max()), np.zeros(len(rates)))
+    return Packing(routes, float(load.max()))
 
 
 class _Pool:

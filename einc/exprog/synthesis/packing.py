@@ -31,14 +31,22 @@ _CLOSE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Routes of every shape with the bytes that each should carry, and the time in ms of the fullest resource.
-
-    `price` is what the packing says a millisecond of each resource is worth.
-    """
+    """Routes of every shape with the bytes that each should carry, and the time in ms of the fullest resource."""
 
     routes: Mapping[Shape, tuple[tuple[Route, float], ...]]
     fullest_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a packing comes to, as far as it is needed to compare it with others; `finish` works out the routes.
+
+    `price` is what it says a millisecond of each resource is worth.
+    """
+
+    fullest_ms: float
     price: Floats
+    finish: Callable[[], Packing]
 
 
 def pack(
@@ -47,7 +55,7 @@ def pack(
     slack: float = 0.02,
     cutoff: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
-) -> Packing:
+) -> Draft:
     """The best packing of so many bytes of every shape, or the best found when `stop` says so.
 
     Among packings within `slack` of the best one, that with the quickest routes is taken: a piece that arrives early
@@ -77,17 +85,19 @@ def pack(
                 added |= master.add(shape, route)
         if bound > least:
             least, centre = bound, price
-        if least >= cutoff:
+        if least >= cutoff or not added or value <= least * (1 + _CLOSE):
             break
-        if not added or value <= least * (1 + _CLOSE):
-            break
-    if centre is not None and least < cutoff:
-        for spread in _SPREADS:
-            prices = Prices(fabric, centre / np.array(fabric.rates), spread)
+    best = price if centre is None else centre
+
+    def finish() -> Packing:
+        for spread in _SPREADS if centre is not None else ():
+            prices = Prices(fabric, best / np.array(fabric.rates), spread)
             for shape in priced:
                 for route in cheapest_routes(shape, prices)[1]:
                     master.add(shape, route)
-    return master.packing(slack, centre)
+        return master.packing(slack)
+
+    return Draft(master.solve()[0], best, finish)
 
 
 class _Master:
@@ -132,8 +142,8 @@ class _Master:
         price = np.maximum(0.0, -dual[len(self.volumes) :])
         return self.solver.getObjectiveValue(), price / max(price.sum(), 1e-30)
 
-    def packing(self, slack: float, centre: Floats | None) -> Packing:
-        value, price = self.solve()
+    def packing(self, slack: float) -> Packing:
+        value, _ = self.solve()
         solver = self.solver
         solver.changeColBounds(0, 0.0, value * (1 + slack))
         solver.changeColCost(0, 0.0)
@@ -144,9 +154,7 @@ class _Master:
         routes: dict[Shape, list[tuple[Route, float]]] = {shape: [] for shape in self.volumes}
         for (shape, route), column in self.columns.items():
             routes[shape].append((route, max(0.0, amounts[column]) * self.unit))
-        return Packing(
-            {shape: tuple(found) for shape, found in routes.items()}, value, price if centre is None else centre
-        )
+        return Packing({shape: tuple(found) for shape, found in routes.items()}, value)
 
 
 def total_volume(shapes: Mapping[Shape, Sequence[int]], sizes: Sequence[int]) -> dict[Shape, float]:

@@ -26,7 +26,7 @@ from einc.exprog.synthesis.memberships import (
     moved_bytes,
     with_members,
 )
-from einc.exprog.synthesis.packing import Packing, pack, total_volume
+from einc.exprog.synthesis.packing import Draft, Packing, pack, total_volume
 from einc.exprog.synthesis.trees import MOST_TERMINALS, Floats, Prices, cheapest_sets
 
 MOST_PACKED = 24
@@ -47,35 +47,40 @@ def place(
     """
     if not is_open(program):
         demands = demands_of(program)
-        return program, demands, _pack(demands, fabric, slack, np.inf, stop)
+        return program, demands, _pack(demands, fabric, slack, np.inf, stop).finish()
     if len(fabric.sites) > MOST_SITES:
         placed = with_members(program, fewest_bytes(program, fabric.sites))
         demands = demands_of(placed)
-        return placed, demands, _pack(demands, fabric, slack, np.inf, stop)
+        return placed, demands, _pack(demands, fabric, slack, np.inf, stop).finish()
     search = _Choices(program, fabric)
-    best: tuple[Program, tuple[Demand, ...], Packing] | None = None
+    best: tuple[Program, tuple[Demand, ...], Draft] | None = None
     for _ in range(MOST_PACKED):
         pick = search.pick()
         if best is not None and (stop() or search.bounds[pick] >= min(best[2].fullest_ms * _CLOSE, below)):
             break
         trial = with_members(program, search.members(pick))
         demands = demands_of(trial)
-        packing = _pack(demands, fabric, slack, below if best is None else min(below, best[2].fullest_ms), stop)
-        if best is None or packing.fullest_ms < best[2].fullest_ms:
-            best = trial, demands, packing
-        search.learn(Prices(fabric, packing.price / np.array(fabric.rates)))
+        draft = _pack(demands, fabric, slack, below if best is None else min(below, best[2].fullest_ms), stop)
+        if best is None or draft.fullest_ms < best[2].fullest_ms:
+            best = trial, demands, draft
+        search.learn(Prices(fabric, draft.price / np.array(fabric.rates)))
         search.bounds[pick] = np.inf
     assert best is not None, "there is at least one membership"
-    return best
+    return best[0], best[1], best[2].finish()
 
 
-def _pack(demands: Sequence[Demand], fabric: Fabric, slack: float, cutoff: float, stop: Callable[[], bool]) -> Packing:
+def _pack(demands: Sequence[Demand], fabric: Fabric, slack: float, cutoff: float, stop: Callable[[], bool]) -> Draft:
     if not demands:
-        return Packing({}, 0.0, np.zeros(len(fabric.rates)))
+        return _done(Packing({}, 0.0), fabric)
     volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
     if sum(len(shape.holders) + len(shape.targets) for shape in volumes) * len(fabric.sites) > _MUCH:
-        return pack_greedily(volumes, fabric)
+        return _done(pack_greedily(volumes, fabric), fabric)
     return pack(volumes, fabric, slack, cutoff, stop)
+
+
+def _done(packing: Packing, fabric: Fabric) -> Draft:
+    """A packing that was made without prices."""
+    return Draft(packing.fullest_ms, np.zeros(len(fabric.rates)), lambda: packing)
 
 
 class _Choices:

@@ -5,7 +5,8 @@ A step forms or sends a *part set*, a bit mask over the parts of the demand's sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from einc.exprog.synthesis.demands import Shape
@@ -24,10 +25,11 @@ Route = tuple[Step, ...]
 """Steps in an order in which each finds what it needs, each copy arriving once, every copy needed."""
 
 
-def tidy(shape: Shape, steps: Iterable[Step]) -> Route | None:
+@lru_cache(maxsize=1 << 14)
+def tidy(shape: Shape, steps: tuple[Step, ...]) -> Route | None:
     """The steps as a route: reordered, without those that bring what is there or what nobody needs.
 
-    None where they do not meet the shape's targets.
+    None where they do not meet the shape's targets. Prices that change little lead to the same steps again and again.
     """
     held = {(1 << part, site) for part, sites in enumerate(shape.holders) for site in sites}
     waiting = list(dict.fromkeys(steps))

@@ -50,7 +50,7 @@ def _rooted(shape: Shape, root: int, targets: Iterable[int], fabric: Fabric, tur
             if (root, target) not in fabric.paths:
                 return None
             steps.append(Step(full, root, target))
-    return tidy(shape, steps)
+    return tidy(shape, tuple(steps))
 
 
 def _gathered(shape: Shape, fabric: Fabric, turn: int) -> Route | None:
@@ -60,7 +60,7 @@ def _gathered(shape: Shape, fabric: Fabric, turn: int) -> Route | None:
         if part is None:
             return None
         steps += part
-    return tidy(shape, steps)
+    return tidy(shape, tuple(steps))
 
 
 def _nearest(sites: tuple[int, ...], target: int, fabric: Fabric, turn: int) -> int | None:

@@ -188,10 +188,11 @@ def cheapest_routes(shape: Shape, prices: Prices) -> tuple[float, list[Route]]:
         root = int(by_root[one].argmin())
         steps += reduction.steps(full, root) + multicast.steps(full, root, one)
         ends ^= one
-    found = [tidy(shape, steps)]
+    found = [tidy(shape, tuple(steps))]
     for root in np.argsort(by_root[every], kind="stable")[: _roots(len(prices.fabric.sites))]:
         if np.isfinite(by_root[every, root]):
-            found.append(tidy(shape, reduction.steps(full, int(root)) + multicast.steps(full, int(root), every)))
+            steps = reduction.steps(full, int(root)) + multicast.steps(full, int(root), every)
+            found.append(tidy(shape, tuple(steps)))
     return float(best[every]), list(dict.fromkeys(route for route in found if route is not None))
 
 
