@@ -54,7 +54,8 @@ def _architecture(fields: Fields) -> str | None:
         (architecture,) = listed
         if architecture not in known:
             hint = f"supported are {', '.join(sorted(known))}"
-            fields.fail(f"architectures: {shown(architecture)} is not supported", hint)
+            start = "`einc models copy llama` is a text to start from"
+            fields.fail(f"architectures: {shown(architecture)} is not supported", f"{hint}; {start}")
             return None
         family = decoders.ARCHITECTURES.get(architecture, "bert")
         if kind is not None and kind != family:
