@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +21,7 @@ from einc.ops import registry
 from einc.physical.build import build
 from runtime.bundle import AggregateTask, Block, Bundle, Merge, Region, decode, encode
 from runtime.errors import PlanFault
+from runtime.merges import require_merges
 from runtime.validate import validate
 from runtime.verify import prove
 
@@ -229,3 +232,26 @@ def test_any_one_task_left_out_is_noticed(sites: int) -> None:
         shifted = tuple(msgspec.structs.replace(t, after=tuple(b - (b > at) for b in t.after if b != at)) for t in left)
         with pytest.raises(PlanFault):
             prove(msgspec.structs.replace(bundle, tasks=shifted))
+
+
+@pytest.mark.parametrize(("cut", "words"), [(0, None), (1, r"dimension 1 of \[0:4, 0:3\] must be whole")])
+def test_no_function_cuts_what_a_member_lacks(cut: int, words: str | None) -> None:
+    """Like attention's results with their log-sum-exps: whoever has a part of the width has no weight of its own."""
+    shapes = ((4, 6), (4,))
+    merge = Merge((0, 1), ((0, 1), (0,)), ())
+    halves = []
+    for part in range(2):
+        bounds = [(0, extent) for extent in shapes[0]]
+        half = shapes[0][cut] // 2
+        bounds[cut] = (part * half, (part + 1) * half)
+        primary = Block(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))
+        halves.append(SimpleNamespace(outputs=(primary, Block(primary.lower[:1], primary.upper[:1]))))
+    operation: Any = SimpleNamespace(
+        outputs=(0, 1), aggregations=("logsumexp",) * 2, merges=(merge,), functions=tuple(halves)
+    )
+    bundle: Any = SimpleNamespace(tensors=[SimpleNamespace(shape=shape) for shape in shapes])
+    if words is None:
+        require_merges(bundle, operation, "operations[0]")
+    else:
+        with pytest.raises(PlanFault, match=words):
+            require_merges(bundle, operation, "operations[0]")
