@@ -70,13 +70,13 @@ def test_the_papers_programs_are_beaten(text, machine, most):
 @pytest.mark.parametrize("name", sorted(COLLECTIVES))
 def test_collectives_come_near_what_is_possible(name, machine):
     best = BEST[machine][list(COLLECTIVES).index(name)]
-    margin = 1.15 if name in ("allreduce", "reduce-scatter") else 1.1
+    margin = 1.1 if name == "broadcast" else 1.05
     assert best * 0.999 <= optimized(COLLECTIVES[name], machine).completion_ms <= best * margin
 
 
 def test_collectives_on_the_mesh_with_few_actions():
-    assert optimized(COLLECTIVES["allgather"], "dgx-v100", iterations=0, most_actions=600).completion_ms < 52
-    assert optimized(COLLECTIVES["allreduce"], "dgx-v100", iterations=0, most_actions=600).completion_ms < 14
+    assert optimized(COLLECTIVES["allgather"], "dgx-v100", iterations=0, most_actions=600).completion_ms < 50.5
+    assert optimized(COLLECTIVES["allreduce"], "dgx-v100", iterations=0, most_actions=600).completion_ms < 13.5
 
 
 def test_all_partitions_of_size_one():
