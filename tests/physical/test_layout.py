@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from einc.compiler import compile_model
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
 from einc.frontend import build
 from einc.graph.builder import GraphBuilder
 from einc.ops import registry
+from einc.options import CompileOptions
 from einc.physical.layout import memory_orders
 
 BY_TOKENS = (1, 0, 2)
@@ -53,3 +55,10 @@ def test_a_tensor_that_is_also_keys_keeps_one_wish():
     builder.apply(attention, [h] * 3, ["a", "lse"])
     builder.save("a")
     assert memory_orders(builder.build()) == {"h": BY_TOKENS}
+
+
+def test_plans_say_how_their_tensors_lie():
+    made = compile_model(TEXT, "m.ein", CompileOptions(machine="host", devices=2))
+    found = {tensor.name: tensor.order for tensor in made.bundle.tensors if tensor.order}
+    assert found == memory_orders(made.graph)
+    assert BY_TOKENS in found.values()
