@@ -134,8 +134,7 @@ class _Ordering:
         result: list[Task] = []
 
         def append(old: Task, after: set[int]) -> int:
-            implied = {earlier for before in after for earlier in result[before].after}
-            thin = tuple(sorted(after - implied))
+            thin = tuple(sorted(after.difference(*(result[before].after for before in after))))
             result.append(
                 Task(old.kind, old.site, old.node, old.reads, old.writes, thin, old.function, old.aggregation)
             )
