@@ -152,3 +152,13 @@ class InternalError(EincError):
 def counted(number: int, noun: str) -> str:
     """`1 argument`, `3 arguments`: for messages."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def sized(count: int) -> str:
+    """Bytes for people: exact below 10 KiB, else four digits and a power of 1024."""
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if amount < (10_240 if unit == "B" else 1024):
+            break
+        amount, unit = amount / 1024, larger
+    return f"{count:,} B" if unit == "B" else f"{amount:.4g} {unit}"

@@ -59,6 +59,11 @@ def printable(text: str, most: int = 200) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
+def gibibytes(count: int) -> str:
+    """`1.50 GiB`: for messages."""
+    return f"{count / 2**30:,.2f} GiB"
+
+
 def listed(names: Sequence[str], most: int = 8) -> str:
     """`'a', 'b' and 3 more`: the first names of many."""
     shown = ", ".join(f"'{printable(name, 100)}'" for name in names[:most]) or "nothing"

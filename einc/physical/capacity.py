@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from einc.errors import CapacityError
+from einc.errors import CapacityError, sized
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.memory import MemoryPlan
@@ -22,9 +22,9 @@ def check_capacity(plan: LogicalPlan, machine: Machine, buffers: Sequence[Buffer
     name = memory.peaks[site] or _heaviest_reader(plan, buffers, site)
     span = next((node.span for node in plan.graph.nodes if node.name == name), None)
     raise CapacityError(
-        f"{name}: site {site} of {machine.name} would need {_bytes(needed)} of memory ({_bytes(kept)} for inputs, "
-        f"weights and results, {_bytes(needed - kept)} for values in between) and has {_bytes(available)}: "
-        f"{_bytes(lacking[site])} too little",
+        f"{name}: site {site} of {machine.name} would need {sized(needed)} of memory ({sized(kept)} for inputs, "
+        f"weights and results, {sized(needed - kept)} for values in between) and has {sized(available)}: "
+        f"{sized(lacking[site])} too little",
         where=span,
         hint="more devices (--devices), a machine with more memory, a smaller dtype or smaller dims would help",
     )
@@ -38,13 +38,3 @@ def _heaviest_reader(plan: LogicalPlan, buffers: Sequence[Buffer], site: int) ->
             sizes[buffer.tensor] += buffer.size_bytes
     tensor = max(sorted(sizes), key=lambda name: sizes[name])
     return next((node.name for node in plan.graph.nodes if tensor in (*node.inputs, *node.outputs)), tensor)
-
-
-def _bytes(count: int) -> str:
-    """A size for a reader: exact below 10 KiB, else with three digits or more."""
-    value, unit = float(count), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if value < (10_240 if unit == "bytes" else 1024):
-            break
-        value, unit = value / 1024, larger
-    return f"{count} bytes" if unit == "bytes" else f"{value:.2f} {unit}"

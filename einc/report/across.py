@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einc.report.layout import columns, size
+from einc.errors import sized
+from einc.report.layout import columns
 from einc.report.timing import plan_machine, time_plan
 from runtime.bundle import Bundle
 
@@ -57,5 +58,5 @@ def table(rows: Sequence[Document]) -> list[str]:
         parts = (row[part] for part in ("predicted_ms", "compute_ms", "exchange_ms"))
         times = ["-" if part is None else f"{part:.3f}" for part in parts]
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        lines.append([*name, *times, f"{row['total_cost']:,}", size(row["memory_bytes"]), ratio])
+        lines.append([*name, *times, f"{row['total_cost']:,}", sized(row["memory_bytes"]), ratio])
     return [*columns(lines, right=range(1, 8)), *notes]

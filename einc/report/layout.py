@@ -1,4 +1,4 @@
-"""Columns and sizes for terminals."""
+"""Columns for terminals."""
 
 from __future__ import annotations
 
@@ -15,13 +15,3 @@ def columns(rows: Sequence[Sequence[str]], right: Container[int] = (1, 2, 3)) ->
         ).rstrip()
         for row in rows
     ]
-
-
-def size(count: int) -> str:
-    """Bytes for people: powers of 1024, three digits."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.3g} {unit}" if unit != "B" else f"{count} B"
-        amount /= 1024
-    return f"{amount:.4g} TiB"

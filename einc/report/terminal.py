@@ -10,11 +10,11 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einc.errors import counted
+from einc.errors import counted, sized
 from einc.machines.picture import ranges
 from einc.report import timetable
 from einc.report.grid import picture
-from einc.report.layout import columns, size
+from einc.report.layout import columns
 
 Document = dict[str, Any]
 Emphasis = Callable[[str], str]
@@ -109,7 +109,7 @@ def _totals(document: Document) -> list[str]:
     return [
         f"cost {document['total_cost']:,} elements ({proof}; the cut heuristic finds {document['cut_cost']:,})",
         f"     {parts}",
-        f"moved {size(_bytes_moved(document))}; memory per site {_span(memory)}",
+        f"moved {sized(_bytes_moved(document))}; memory per site {_span(memory)}",
         timetable.summary(document),
         *_exchanges(document),
     ]
@@ -161,7 +161,7 @@ def _table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
                 _short(first["op"]),
                 _cut(first["intervals"]),
                 *(f"{cost[part]:,}" for part in ("repartition", "join", "aggregation")),
-                size(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
+                sized(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
             ]
         )
     lines = columns(rows, right=(3, 4, 5, 6))
@@ -218,7 +218,7 @@ def _moved(part: Document) -> str:
     moves = part["moves"]
     if not moves["transfers"]:
         return "moves nothing"
-    return f"moves {size(moves['bytes'])} in {counted(moves['transfers'], 'transfer')}"
+    return f"moves {sized(moves['bytes'])} in {counted(moves['transfers'], 'transfer')}"
 
 
 def _alternative(operation: Document) -> str:
@@ -261,7 +261,7 @@ def _weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
         return []
     here, also = ([sum(row[field][site] for row in rows) for site in range(len(rows[0][field]))]
                   for field in ("site_bytes", "replicated_bytes"))  # fmt: skip
-    whole = f"  {size(sum(row['bytes'] for row in rows))} in {len(rows)} tensors"
+    whole = f"  {sized(sum(row['bytes'] for row in rows))} in {len(rows)} tensors"
     lines = [strong("weights"), f"{whole}; {_span(here)} on each site, of which other sites hold {_span(also)} too"]
     alike: dict[tuple[float, int], list[Document]] = {}
     for row in rows:
@@ -270,7 +270,7 @@ def _weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
     extra = sorted(alike.items(), key=lambda item: -(item[0][0] - 1) * item[0][1] * len(item[1]))
     for (copies, count), group in extra[:MOST_WEIGHTS]:
         more = f" and {len(group) - 1} of its size" if len(group) > 1 else ""
-        lines.append(f"  {copies:g} copies of {group[0]['name']}{more}, {size(count)} each")
+        lines.append(f"  {copies:g} copies of {group[0]['name']}{more}, {sized(count)} each")
     if len(extra) > MOST_WEIGHTS:
         left = sum(len(group) for _, group in extra[MOST_WEIGHTS:])
         lines.append(f"  and more copies than one of {left} smaller ones")
@@ -278,7 +278,7 @@ def _weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
 
 
 def _span(counts: Sequence[int]) -> str:
-    low, high = size(min(counts)), size(max(counts))
+    low, high = sized(min(counts)), sized(max(counts))
     return low if low == high else f"{low} to {high}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einc.report.layout import size
+from einc.errors import sized
 
 Document = dict[str, Any]
 
@@ -69,7 +69,7 @@ def link_lines(document: Document) -> list[str]:
         return []
     predicted = document["predicted_ms"] or 1.0
     lines = [
-        f"  {link['name']}: {size(link['bytes'])}, {link['full_ms']:.3f} ms at full rate"
+        f"  {link['name']}: {sized(link['bytes'])}, {link['full_ms']:.3f} ms at full rate"
         f" ({link['full_ms'] / predicted:.0%} of the time), in use for {link['busy_ms']:.3f} ms"
         for link in links[:MOST_LINKS]
     ]

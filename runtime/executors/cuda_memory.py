@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime.bundle import Bundle, Region
-from runtime.errors import MissingFault, PlanFault
+from runtime.errors import MissingFault, PlanFault, gibibytes
 from runtime.executors.cuda_driver import Driver
 from runtime.kernels.gpu_base import GpuArray
 from runtime.strides import strides_of
@@ -55,12 +55,8 @@ def require_device_memory(driver: Driver, bundle: Bundle, devices: Sequence[int]
             few = ", ".join(map(str, sites[:8])) + (", ..." if len(sites) > 8 else "")
             name = driver.target(device).name
             raise MissingFault(
-                f"GPU {device} ({name}) has {gigabytes(free)} of {gigabytes(total)} free, and running {bundle.model} "
-                f"takes {gigabytes(needed)} there, for site{'s' if len(sites) > 1 else ''} {few}",
+                f"GPU {device} ({name}) has {gibibytes(free)} of {gibibytes(total)} free, and running {bundle.model} "
+                f"takes {gibibytes(needed)} there, for site{'s' if len(sites) > 1 else ''} {few}",
                 hint="end what else uses the GPU, spread the sites over more GPUs (--devices), compile for more sites, "
                 "or make the model's dimensions smaller (-D)",
             )
-
-
-def gigabytes(count: int) -> str:
-    return f"{count / 1e9:,.2f} GB"

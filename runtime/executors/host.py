@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import MissingFault
+from runtime.errors import MissingFault, gibibytes
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -34,7 +34,7 @@ def require_memory(needed: int, what: str) -> None:
     available = available_memory()
     if available is not None and needed > available:
         raise MissingFault(
-            f"{what} needs {_gigabytes(needed)} of memory, and {_gigabytes(available)} are available",
+            f"{what} needs {gibibytes(needed)} of memory, and {gibibytes(available)} are available",
             hint="compile the model with smaller dimensions (-D), or run it on a larger machine",
         )
 
@@ -75,10 +75,6 @@ def _group_memory() -> int | None:
     except (OSError, ValueError):
         return None
     return max(0, limit - used + cached)
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:,.2f} GB"
 
 
 _lock = threading.Lock()

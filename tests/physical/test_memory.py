@@ -44,8 +44,8 @@ def test_the_error_names_operator_site_and_shortfall() -> None:
     with pytest.raises(CapacityError) as caught:
         build(plan, switch(2, memory_bytes=needed - 500))
     assert caught.value.render() == (
-        "m.ein:7:1: h1: site 0 of switch would need 15.75 KiB of memory (8064 bytes for inputs, weights and results, "
-        "8064 bytes for values in between) and has 15.26 KiB: 500 bytes too little\n"
+        "m.ein:7:1: h1: site 0 of switch would need 15.75 KiB of memory (8,064 B for inputs, weights and results, "
+        "8,064 B for values in between) and has 15.26 KiB: 500 B too little\n"
         "    h1 = ...\n"
         "    ^^\n"
         "    hint: more devices (--devices), a machine with more memory, a smaller dtype or smaller dims would help"
@@ -54,7 +54,7 @@ def test_the_error_names_operator_site_and_shortfall() -> None:
 
 def test_the_error_names_the_reader_of_the_largest_tensor_where_there_is_no_scratch() -> None:
     plan = plan_of(graph_of([("y", COPY, ("x",))], ["y"]), 1, {"y": (1,)})
-    with pytest.raises(CapacityError, match=r"^y: site 0 of switch would need 15.62 KiB .*, 0 bytes for values"):
+    with pytest.raises(CapacityError, match=r"^y: site 0 of switch would need 15.62 KiB .*, 0 B for values"):
         build(plan, switch(1, memory_bytes=100))
 
 

@@ -125,7 +125,7 @@ def test_blas_threads_come_back_after_a_run():
 def test_too_little_memory_is_an_error_before_anything_is_taken(monkeypatch):
     monkeypatch.setattr(host, "available_memory", lambda: 10_000)
     huge = msgspec.structs.replace(two_site_plan(), memory=(1 << 40, 1 << 20))
-    with pytest.raises(MissingFault, match=r"1,099.51 GB of memory, and 0.00 GB are available") as caught:
+    with pytest.raises(MissingFault, match=r"1,024.00 GiB of memory, and 0.00 GiB are available") as caught:
         Session(huge)
     assert caught.value.exit_code == 69
     monkeypatch.setattr(host, "available_memory", lambda: None)

@@ -12,7 +12,7 @@ from einc.cli.failures import ComparisonFailed
 from einc.cli.lazy import Command, examples
 from einc.cli.options import Devices, json_option
 from einc.cli.progress import phases
-from einc.errors import counted
+from einc.errors import counted, sized
 from runtime.errors import ArrayFault
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _report(
         tell(f"as it should be: {comparison}")
     held = [(name, count) for name, count in facts.get("memory_bytes", {}).items() if count is not None]
     if held:
-        tell("memory: " + ", ".join(f"{name} {count / 1e6:,.1f} MB" for name, count in held))
+        tell("memory: " + ", ".join(f"{name} {sized(count)}" for name, count in held))
 
 
 def _timing(times: list[float]) -> str:
