@@ -247,7 +247,8 @@ def test_too_little_memory_is_told_with_numbers():
     bundle = ffn(4)
     needed = sum(bundle.memory)
     driver = FakeDriver(1, memory=needed - 1)
-    with pytest.raises(MissingFault, match=r"GPU 0 \(Fake 0\) has .* GiB free, and running ffn takes .* for sites 0, 1"):
+    told = r"GPU 0 \(Fake 0\) has .* GiB free, and running ffn takes .* for sites 0, 1"
+    with pytest.raises(MissingFault, match=told):
         on_fake(bundle, [0] * 4, driver)
     assert not driver.counts["allocate"]
     assert not driver.leaks()
