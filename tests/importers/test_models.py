@@ -1,4 +1,4 @@
-"""The transformers among the models: what the paper says of the block, and whole models cut in odd ways."""
+"""The transformers among the models: what the paper says of the block, whole models cut in odd ways, and experts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from einc.importers.hf import import_hf
 from einc.importers.request import Request
 from einc.options import CompileOptions
 from runtime.session import Session
+from runtime.verify import prove
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
@@ -61,7 +62,9 @@ def test_the_longest_sequence_is_planned_as_in_the_paper() -> None:
         assert cut == ({"heads_kv": 8} if operation.title == "attention" else {"tokens": 8}), operation.name
 
 
-@pytest.mark.parametrize(("name", "sites"), [("llama_block", 5), ("llama", 3), ("llama_decode", 7), ("bert", 5)])
+@pytest.mark.parametrize(
+    ("name", "sites"), [("llama_block", 5), ("llama", 3), ("llama_decode", 7), ("bert", 5), ("moe", 6)]
+)
 def test_cut_models_compute_what_uncut_ones_do(name: str, sites: int) -> None:
     random = np.random.default_rng(sites)
     results = []
@@ -85,3 +88,29 @@ def test_cut_models_compute_what_uncut_ones_do(name: str, sites: int) -> None:
     for name_, array in one.items():
         assert np.isfinite(array).all()
         np.testing.assert_allclose(many[name_], array, rtol=1e-4, atol=1e-5 * np.abs(array).max())
+
+
+@pytest.mark.parametrize("sites", [1, 3, 8])
+def test_a_mixture_of_experts_token_by_token(sites: int) -> None:
+    """Every token through its own experts alone, one after the other, in f64."""
+    random = np.random.default_rng(7)
+    bundle = compiled("moe", "host", sites, "tiny", "f64").bundle
+    prove(bundle)
+    session = Session(bundle, "cpu")
+    arrays = {t.name: random.standard_normal(t.shape) for t in bundle.tensors if t.kind in ("input", "weight")}
+    session.load_all(arrays)
+    session.execute()
+    x, gain, w_router, w_gate, w_up, w_down = arrays.values()
+    expected = x.copy()
+    picks = set()
+    for token, row in enumerate(x):
+        h = row / np.sqrt((row**2).mean() + 1e-5) * gain
+        scores = w_router @ h
+        best = np.argsort(-scores)[:2]
+        shares = np.exp(scores[best]) / np.exp(scores[best]).sum()
+        for expert, share in zip(best, shares, strict=True):
+            gate = w_gate[expert] @ h
+            expected[token] += share * (w_down[expert] @ (gate / (1 + np.exp(-gate)) * (w_up[expert] @ h)))
+        picks |= {*best.tolist()}
+    assert picks == set(range(5))
+    np.testing.assert_allclose(session.offload("y"), expected, rtol=0, atol=1e-12 * np.abs(expected).max())
