@@ -1,4 +1,4 @@
-"""Decoders of the Llama family: Llama, Mistral, Qwen2. One shape, told apart by biases and windows.
+"""Decoders of the Llama family: Llama, Mistral, Qwen2, Qwen3. One shape, told apart by biases, windows and norms.
 
 Two texts can be made of one: a *prefill* that reads whole prompts, and a *decode* step that reads a few new tokens per
 sequence and the key/value caches. Positions are data, so one plan serves every step.
@@ -19,16 +19,21 @@ ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
 }
 FOREIGN = ("pool", "normalize", "segments")
 """What a request for a decoder cannot have."""
 
 _PROMPT, _CACHE = 1024, 2048  # what is planned for where nothing is asked, if the model can take it
+# The defaults of transformers where they differ; a Llama has as many heads of keys as of queries.
+_HEADS_KV = {"mistral": 8, "qwen2": 32, "qwen3": 32}
+_LONGEST = {"llama": 2048, "mistral": 131072}
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A decoder's numbers. Layers from `first_windowed` on see `window` keys at most; 0 is no window."""
+    """A decoder's numbers. Layers from `first_windowed` on see `window` keys at most; 0 is no window. With `head_norms`
+    each head of queries and keys is normalized before it is turned."""
 
     family: str
     dtype: str
@@ -47,6 +52,7 @@ class Decoder:
     qkv_bias: bool
     out_bias: bool
     mlp_bias: bool
+    head_norms: bool
     tied: bool
     longest: int
 
@@ -55,13 +61,14 @@ def read(fields: Fields, family: str) -> Decoder:
     """The decoder that a configuration describes; problems are noted in the fields."""
     d_model = fields.integer("hidden_size", EXTENT)
     heads_q = fields.integer("num_attention_heads", EXTENT)
-    heads_kv = fields.integer("num_key_value_heads", EXTENT, 8 if family == "mistral" else heads_q)
+    as_many = fields.is_null("num_key_value_heads")
+    heads_kv = fields.integer("num_key_value_heads", EXTENT, heads_q if as_many else _HEADS_KV.get(family, heads_q))
     if heads_q % heads_kv:
         fields.fail(f"num_attention_heads: expected a multiple of the {heads_kv} num_key_value_heads, found {heads_q}")
-    d_head = _head_width(fields, d_model, heads_q)
+    d_head = _head_width(fields, family, d_model, heads_q)
     n_layers = fields.integer("num_hidden_layers", LAYERS)
     window, first = _window(fields, family, n_layers)
-    biased = fields.flag("attention_bias", False) if family == "llama" else False
+    biased = fields.flag("attention_bias", False) if family in ("llama", "qwen3") else False
     refuse_other_forms(fields)
     return Decoder(
         family=family,
@@ -81,13 +88,16 @@ def read(fields: Fields, family: str) -> Decoder:
         qkv_bias=biased or family == "qwen2",
         out_bias=biased,
         mlp_bias=fields.flag("mlp_bias", False) if family == "llama" else False,
+        head_norms=family == "qwen3",
         tied=fields.flag("tie_word_embeddings", False),
-        longest=fields.integer("max_position_embeddings", LONGEST, 2048 if family == "llama" else 32768),
+        longest=fields.integer("max_position_embeddings", LONGEST, _LONGEST.get(family, 32768)),
     )
 
 
-def _head_width(fields: Fields, d_model: int, heads: int) -> int:
-    if fields.value("head_dim") is None:
+def _head_width(fields: Fields, family: str, d_model: int, heads: int) -> int:
+    if family == "qwen3":
+        width = fields.integer("head_dim", EXTENT, 128)
+    elif fields.value("head_dim") is None:
         if d_model % heads:
             fields.fail(f"hidden_size: expected a multiple of the {heads} num_attention_heads, found {d_model}")
         width = max(1, d_model // heads)
@@ -104,21 +114,19 @@ def _window(fields: Fields, family: str, n_layers: int) -> tuple[int, int]:
     if family == "llama":
         fields.must_be("sliding_window", (), "a Llama model has none")
         return (0, 0)
-    if family == "qwen2" and not fields.flag("use_sliding_window", False):
-        fields.value("sliding_window", "max_window_layers")  # known, and without effect
-        return (0, 0)
-    if family == "mistral" and fields.is_null("sliding_window"):
-        return (0, 0)
-    window = fields.integer("sliding_window", LONGEST, 4096)
-    first = fields.integer("max_window_layers", LAYERS, 28, least=0) if family == "qwen2" else 0
-    first = min(first, n_layers)
-    if kinds is not None:
-        expected = ["full_attention"] * first + ["sliding_attention"] * (n_layers - first)
-        if kinds != expected:
-            fields.fail(
-                f"layer_types: {shown(kinds)} is not supported, but for the first {first} layers of full attention "
-                f"and {n_layers - first} of sliding attention after them"
-            )
+    qwen = family != "mistral"
+    used = fields.flag("use_sliding_window", False) if qwen else True
+    if not used or fields.is_null("sliding_window"):
+        fields.value("sliding_window", *(["max_window_layers"] if qwen else []))  # known, and without effect
+        window, first = 0, n_layers
+    else:
+        window = fields.integer("sliding_window", LONGEST, 4096)
+        first = min(n_layers, fields.integer("max_window_layers", LAYERS, 28, least=0) if qwen else 0)
+    if kinds not in (None, ["full_attention"] * first + ["sliding_attention"] * (n_layers - first)):
+        fields.fail(
+            f"layer_types: {shown(kinds)} is not supported, but for the first {first} layers of full attention "
+            f"and {n_layers - first} of sliding attention after them"
+        )
     return (window, first)
 
 
@@ -215,6 +223,8 @@ def _weights(model: Decoder) -> tuple[list[Weight], list[Weight]]:
     ]
     if model.qkv_bias:
         layer += [Weight(f"b_{x}", f"heads_{'q' if x == 'q' else 'kv'}, d_head", f"{at}{x}_proj.bias") for x in "qkv"]
+    if model.head_norms:
+        layer += [Weight(f"g_{x}", "d_head", f"{at}{x}_norm.weight") for x in "qk"]
     if model.out_bias:
         layer.append(Weight("b_o", "d_model", f"{at}o_proj.bias"))
     if model.mlp_bias:
@@ -247,9 +257,11 @@ def _layer(model: Decoder, request: Request, table: list[Weight]) -> list[str]:
         "    q[heads_q, tokens, d_head] = h[tokens, d_model] * w_q[heads_q, d_head, d_model]",
         "    k[heads_kv, tokens, d_head] = h[tokens, d_model] * w_k[heads_kv, d_head, d_model]",
         "    v[heads_kv, tokens, d_head] = h[tokens, d_model] * w_v[heads_kv, d_head, d_model]",
-        f"    rq = rope({q}, {places}, {model.rope})",
-        f"    rk = rope({k}, {places}, {model.rope})",
     ]
+    if model.head_norms:
+        lines += [f"    n{x} = rmsnorm({given}, g_{x}, eps={model.eps!r})" for x, given in (("q", q), ("k", k))]
+        q, k = "nq", "nk"
+    lines += [f"    r{x} = rope({given}, {places}, {model.rope})" for x, given in (("q", q), ("k", k))]
     all_k, all_v = "rk", "v"
     if v != "v":
         lines += [f"    bv = {v}"]

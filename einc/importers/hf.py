@@ -14,9 +14,7 @@ from einc.importers.request import Imported, Request
 from einc.importers.stored import Stored
 from einc.importers.writing import comment, name_of
 
-_DEFAULTS = {
-    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "bert": "BertModel",
-}  # fmt: skip
+_DEFAULTS = {**{family: name for name, family in decoders.ARCHITECTURES.items()}, "bert": "BertModel"}
 
 
 def import_hf(config: bytes, where: str, name: str, request: Request, stored: frozenset[str] | None) -> Imported:

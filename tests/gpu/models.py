@@ -67,10 +67,11 @@ weight table  : f32[vocabulary, d_model]
 weight gain   : f32[d_model]
 weight bias   : f32[d_model]
 weight wq     : f32[heads, d_model, d_head]
+weight narrow : f32[d_head]
 x = embedding(ids, table)
 h = rmsnorm(x, gain, eps=1e-6)
 q = matmul(h, wq)
-r = rope(q, theta=500.0, seq_lens=[11, 12])
+r = rope(rmsnorm(q, narrow), theta=500.0, seq_lens=[11, 12])
 p = rope(q, positions=places, scaling="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
          original_length=16)
 c = append(cache, r + p, places, cache_lens=[18, 22], new_lens=[11, 12])

@@ -28,6 +28,10 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
     "torch_dtype": "float16", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
 }  # fmt: skip
+QWEN3: dict[str, Any] = {name: value for name, value in LLAMA.items() if name != "mlp_bias"} | {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 12, "use_sliding_window": False,
+    "sliding_window": None, "max_window_layers": 3,
+}  # fmt: skip
 BERT: dict[str, Any] = {
     "architectures": ["BertModel"], "model_type": "bert", "vocab_size": 97, "hidden_size": 48, "intermediate_size": 60,
     "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 64, "type_vocab_size": 2,
@@ -59,6 +63,8 @@ REQUESTS = [
     (LLAMA, Request(batch=2, decode=True, cache=20)),
     (LLAMA, Request(decode=True, cache=20, tokens=4)),
     (LLAMA | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, Request(decode=True)),
+    (QWEN3, Request(batch=2, tokens=5)),
+    (QWEN3 | {"attention_bias": True, "tie_word_embeddings": True}, Request(decode=True, cache=20)),
     (BERT, Request(batch=3, segments=True)),
     (BERT, Request(pool="mean", normalize=True)),
     (BERT, Request(pool="cls")),
@@ -100,6 +106,34 @@ def test_published_llama_names() -> None:
     } <= stored  # fmt: skip
     tied = {tensor.stored for tensor in build(imported(LLAMA | {"tie_word_embeddings": True}).text, "m.ein").tensors}
     assert stored - tied == {"lm_head.weight"}
+
+
+def test_qwen3_normalizes_heads_before_it_turns_them() -> None:
+    graph = build(imported(QWEN3 | {"rms_norm_eps": 0.25}).text, "m.ein")
+    plain = {tensor.stored for tensor in build(imported(LLAMA).text, "m.ein").tensors}
+    norms = {f"model.layers.{i}.self_attn.{x}_norm.weight" for i in range(3) for x in "qk"}
+    assert {tensor.stored for tensor in graph.tensors} - plain == norms
+    made_by = {node.outputs[0]: node for node in graph.nodes}
+    turned = [made_by[node.inputs[0]] for node in graph.nodes if node.operator.title == "rope"]
+    assert [node.operator.title for node in turned] == ["rmsnorm"] * 6
+    assert {node.operator.attributes["eps"] for node in turned} == {0.25}
+    assert [node.operator.inputs[1].shape for node in turned] == [(12,)] * 6
+    biased = {tensor.stored for tensor in build(imported(QWEN3 | {"attention_bias": True}).text, "m.ein").tensors}
+    assert biased - plain - norms == {f"model.layers.{i}.self_attn.{x}_proj.bias" for i in range(3) for x in "qkvo"}
+
+
+def test_defaults_are_those_of_the_family() -> None:
+    """What `Qwen3Config()` and `Qwen2Config()` of transformers have."""
+
+    def keys(config: dict[str, Any]) -> tuple[int, ...]:
+        tensors = build(imported(config).text, "m.ein").tensors
+        return next(t.desc.shape for t in tensors if t.stored == "model.layers.0.self_attn.k_proj.weight")
+
+    assert keys(without(QWEN3, "head_dim")) == (2, 128, 48)
+    heads = {"num_attention_heads": 64, "hidden_size": 512, "head_dim": 6}
+    for config in (QWEN, QWEN3):
+        assert keys(without(config, "num_key_value_heads") | heads) == (32, 6, 512)
+        assert keys(config | heads | {"num_key_value_heads": None}) == (64, 6, 512)
 
 
 def test_names_follow_the_files_where_publishers_differ() -> None:
@@ -144,6 +178,9 @@ QWEN = without(LLAMA, "attention_bias", "mlp_bias") | {"model_type": "qwen2", "a
         (QWEN | {"use_sliding_window": False, "sliding_window": 7}, [0, 0, 0]),
         (QWEN | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}, [0, 7, 7]),
         (QWEN | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 9}, [0, 0, 0]),
+        (QWEN | {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, [0, 0, 0]),
+        (QWEN3 | {"layer_types": ["full_attention"] * 3}, [0, 0, 0]),
+        (QWEN3 | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}, [0, 0, 5]),
     ],
 )
 def test_sliding_windows(config: dict[str, Any], windows: list[int]) -> None:
@@ -215,6 +252,12 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
                 "layer_types": ["sliding_attention"] * 3},
         "layer_types: ",
     ),
+    "layer types without a window": (QWEN3 | {"layer_types": ["sliding_attention"] * 3}, "layer_types: "),
+    "odd layer types": (QWEN3 | {"layer_types": {"0": "full_attention"}}, "layer_types: an object of 1 fields"),
+    "experts": (QWEN3 | {"num_experts": 128}, "num_experts: unknown field"),
+    "norms of heads": (QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"]}, '"Qwen3MoeForCausalLM" is not supported'),
+    "biases of experts": (QWEN3 | {"mlp_bias": True}, "mlp_bias: unknown field"),
+    "odd width": (QWEN3 | {"head_dim": 13}, "rotary embedding turns pairs"),
     "terminal": (LLAMA | {"\x1b[2Jfield": "\x1b]0;x\x07"}, "\\x1b[2Jfield: unknown field"),
 }  # fmt: skip
 
@@ -272,7 +315,7 @@ def test_infinite_numbers_and_many_fields_are_bounded() -> None:
 def test_random_damage_never_ends_in_anything_but_findings() -> None:
     source = random.Random(5)
     values = [None, True, -1, 0, 1, 3, 2**70, 1.5, "x", "", [], {}, [1, "a"], {"type": "linear"}, "\ud800"]
-    for base in (LLAMA, MISTRAL, QWEN, BERT):
+    for base in (LLAMA, MISTRAL, QWEN, QWEN3, BERT):
         for _ in range(60):
             config = dict(base)
             for name in source.sample(sorted(base), 3):

@@ -1,4 +1,4 @@
-"""Decoders against transformers: the same logits, and the same greedy tokens by prefill and decode steps."""
+"""Decoders against transformers: the same logits, and the same greedy tokens by prefill and decode; bf16 as well."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import reference_models
 import reference_plans
+import torch
 
 PROMPTS = [[5, 3, 88, 12, 40, 7, 7, 61, 2], [9, 31, 4, 17, 23]]
 COUNT = 32
@@ -30,3 +31,16 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(name: str, half: int
         found = reference_plans.all_logits(folder / name, tmp_path, sites, ids)
         assert np.abs(found - expected).max() < 1e-4, sites
         assert reference_plans.greedy(folder / name, tmp_path, sites, PROMPTS, COUNT) == tokens, sites
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3"])
+def test_bf16_is_as_exact_as_it_is_in_transformers(name: str, tmp_path: Path) -> None:
+    """Both against f64 with the same weights; the mean error, since the largest depends on luck."""
+    model = reference_models.make(name, tmp_path / "wide").to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "half")
+    ids = np.random.default_rng(3).integers(0, 97, (3, 11))
+    with torch.no_grad():
+        theirs = model(input_ids=torch.tensor(ids)).logits.double().numpy()
+    exact = reference_models.logits(model.double(), input_ids=ids)
+    ours = reference_plans.all_logits(tmp_path / "half", tmp_path, 3, ids)
+    assert np.square(ours - exact).mean() < 1.5 * np.square(theirs - exact).mean()

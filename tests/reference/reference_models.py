@@ -32,6 +32,12 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": 5, "head_dim": 10}),
     "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
     "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {"head_dim": 14}),
+    "qwen3-window": (
+        "Qwen3",
+        {"head_dim": 10, "attention_bias": True, "tie_word_embeddings": True, "use_sliding_window": True,
+         "sliding_window": 4, "max_window_layers": 1},
+    ),
 }  # fmt: skip
 ENCODERS = {
     "bert": "BertModel",
