@@ -20,6 +20,7 @@ from einc.exprog.bounds.fabric import fabric_of
 from einc.exprog.bounds.flow import flow
 from einc.exprog.bounds.outline import Outline, demands_of
 from einc.exprog.bounds.priced import Priced, Row
+from einc.exprog.bounds.symmetry import class_of, symmetries
 from einc.exprog.evaluator import Evaluator
 from einc.exprog.naive import naive_body
 from einc.exprog.program import Action, Holding, Partition, Program, Requirement
@@ -454,6 +455,63 @@ def test_the_search_for_memberships_equals_trying_them_all(data):
     certificate = bound(program, machine, thorough=False)
     assert certificate.bound_ms == pytest.approx(min(each))
     assert verify(certificate, program, machine)
+
+
+def test_the_symmetries_of_the_mesh_are_those_of_its_links():
+    """By brute force: all permutations of the sites under which every pair has the links that it had."""
+    fabric = fabric_of(load_machine("dgx-v100").ideal(), None)
+    links = np.zeros((8, 8))
+    for (source, destination), route in fabric.routes.items():
+        links[source, destination] = sum(fabric.capacity[resource] for resource in route)
+    expected = [p for p in itertools.permutations(range(8)) if (links[np.ix_(p, p)] == links).all()]
+    assert [tuple(image[site] for site in range(8)) for image in symmetries(fabric)] == expected
+    assert len(expected) == 4
+
+
+def test_no_symmetry_maps_a_slow_link_or_memory_to_a_fast_one():
+    machine = load_machine("dgx-a100").ideal().restrict((0, 1, 2, 3))
+    slow = dataclasses.replace(machine.sites[2], hbm_gbs=machine.sites[2].hbm_gbs / 2)
+    other = dataclasses.replace(machine, sites=(*machine.sites[:2], slow, machine.sites[3]))
+    assert len(symmetries(fabric_of(machine, None))) == 24
+    assert all(image[2] == 2 for image in symmetries(fabric_of(other, None)))
+    slower = dataclasses.replace(machine.resources[0], gbs=1.0)
+    other = dataclasses.replace(machine, resources=(slower, *machine.resources[1:]))
+    assert len(symmetries(fabric_of(other, None))) == 6
+
+
+@few
+@given(machines_and_programs(), st.data())
+def test_what_a_symmetry_maps_onto_each_other_is_alike_and_has_the_same_bound(case, data):
+    _, program = case
+    machine = load_machine("dgx-v100").ideal()
+    fabric = fabric_of(machine, None)
+    image = data.draw(st.sampled_from(symmetries(fabric)))
+    mapped = dataclasses.replace(
+        program,
+        gpus=None,
+        holdings=tuple(
+            dataclasses.replace(one, sites=tuple(sorted(image[site] for site in one.sites))) for one in program.holdings
+        ),
+        requirements=tuple(
+            dataclasses.replace(one, targets=tuple(sorted(image[site] for site in one.targets)))
+            for one in program.requirements
+        ),
+    )
+    one, other = demands_of(dataclasses.replace(program, gpus=None)), demands_of(mapped)
+    assume(not one.tangles)
+    assert class_of(one, fabric) == class_of(other, fabric)
+    before, after = (bound(dataclasses.replace(p, gpus=None), machine).bound_ms for p in (program, mapped))
+    assert before == pytest.approx(after)
+
+
+def test_demands_of_different_sizes_or_places_are_not_alike():
+    fabric = fabric_of(load_machine("dgx-v100").ideal(), None)
+
+    def alike(name, holder, size, target):
+        return class_of(demands_of(preamble([(name, (holder,), size)], [(name, (target,))])), fabric)
+
+    assert alike("A", 0, GB, 1) == alike("B", 1, GB, 0)
+    assert len({alike("A", 0, GB, 1), alike("A", 0, GB + 1, 1), alike("A", 0, GB, 3), alike("A", 0, GB, 5)}) == 4
 
 
 @pytest.mark.parametrize("polls", [0, 1, 5, 30])

@@ -45,7 +45,7 @@ def bound(
         def bounded(demands: Demands, pains: bool) -> Certificate:
             return _best(demands, fabric, whole_atoms, thorough and pains)
 
-        return least(program, machine, bounded, stop)
+        return least(program, fabric, bounded, stop)
     bare = Program(program.gpus, program.partitions, program.holdings, program.requirements, ())
     return _known(bare, machine, whole_atoms, thorough)
 

@@ -10,6 +10,7 @@ all of them share the capacity of the whole network.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from einc.exprog.bounds.certificate import after_latency, bytes_text, rate_text
 from einc.exprog.bounds.demand import Demand, Demands
@@ -38,19 +39,20 @@ def _bytes(demands: Demands) -> int:
 def transfers(demand: Demand) -> int:
     """The least number of transfers for a copy of one of a demand's aggregates, `awaited` targets included."""
     targets = demand.targets.bit_count() + demand.awaited
-    packed = disjoint_holders(demand)
+    packed = disjoint(demand.holders)
     if not targets or demand.complete or len(packed) == 1:
         return targets
     shared = demand.awaited or any(holder & demand.targets for holder in packed)
     return len(packed) + targets - (2 if shared else 1)
 
 
-def disjoint_holders(demand: Demand) -> list[int]:
-    """Pairwise disjoint sets of holders, small ones first."""
+@lru_cache(maxsize=1 << 10)
+def disjoint(holders: tuple[int, ...]) -> tuple[int, ...]:
+    """Pairwise disjoint sets of them, small ones first; searches of memberships ask for the same ones in turns."""
     packed: list[int] = []
     taken = 0
-    for holder in sorted(demand.holders, key=lambda holder: (holder.bit_count(), holder)):
+    for holder in sorted(holders, key=lambda holder: (holder.bit_count(), holder)):
         if not holder & taken:
             taken |= holder
             packed.append(holder)
-    return packed
+    return tuple(packed)

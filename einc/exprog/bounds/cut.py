@@ -63,11 +63,11 @@ def best_cut(demands: Demands, fabric: Fabric) -> Cut | None:
     if not needed.any():
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = np.where(needed > 0, needed / _capacities(fabric, tuple(chosen)), 0.0)
+        times = np.where(needed > 0, needed / _capacities(fabric, chosen), 0.0)
     return Cut(chosen[int(times.argmax())])
 
 
-def cuts(demands: Demands, fabric: Fabric) -> Sequence[int]:
+def cuts(demands: Demands, fabric: Fabric) -> tuple[int, ...]:
     """The sets of sites to try."""
     if len(fabric.sites) <= MOST_SITES:
         return _all_sets(fabric.sites)
@@ -79,12 +79,12 @@ def cuts(demands: Demands, fabric: Fabric) -> Sequence[int]:
         length *= 2
     own = [mask for demand in demands.family for mask in (demand.targets, *demand.holders)][:64]
     both: Iterable[int] = (mask for part in (singles, own, runs) for mask in part)
-    return [
+    return tuple(
         side
         for mask in dict.fromkeys(both)
         for side in (mask, fabric.everything & ~mask)
         if side and side != fabric.everything
-    ]
+    )
 
 
 @lru_cache(maxsize=4)
@@ -102,7 +102,7 @@ def _all_sets(sites: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(mask_of(some) for count in counts for some in itertools.combinations(sites, count))
 
 
-def _needed_in_all(demands: Demands, chosen: Sequence[int]) -> Floats:
+def _needed_in_all(demands: Demands, chosen: tuple[int, ...]) -> Floats:
     """`needed_in` of many sets, up to rounding."""
     import numpy as np
 
@@ -110,8 +110,8 @@ def _needed_in_all(demands: Demands, chosen: Sequence[int]) -> Floats:
     if demands.tangles or not family:
         return np.array([float(needed_in(demands, sites)) for sites in chosen])
     width = max(chosen, default=0).bit_length()
-    holders = _rows((holder for demand in family for holder in demand.holders), width)
-    targets = _rows((demand.targets for demand in family), width)
+    holders = _rows(tuple(holder for demand in family for holder in demand.holders), width)
+    targets = _rows(tuple(demand.targets for demand in family), width)
     first = np.cumsum([0, *(len(demand.holders) for demand in family[:-1])])
     sizes = np.array([float(demand.size) for demand in family])
     needed = []
@@ -122,8 +122,9 @@ def _needed_in_all(demands: Demands, chosen: Sequence[int]) -> Floats:
     return np.concatenate(needed)
 
 
-def _rows(masks: Iterable[int], width: int) -> Floats32:
-    """Sets of the first `width` sites as rows of ones and zeros."""
+@lru_cache(maxsize=4)
+def _rows(masks: tuple[int, ...], width: int) -> Floats32:
+    """Sets of the first `width` sites as rows of ones and zeros; searches of memberships ask for many in turns."""
     import numpy as np
 
     length, first = -(-width // 8), (1 << width) - 1

@@ -82,6 +82,7 @@ class Outline:
         for own, names in alike.items():
             each = [sizes[name[0]] for name in names]
             self._family.append(_Wanted(tuple(names), sum(each), max(each), *own))
+        self._asking = list(dict.fromkeys(one.partitions for one in self._family))
 
     def demands(self, partitions: Sequence[Partition]) -> Demands:
         """The demands under these partitions, of which some may have no members yet."""
@@ -90,12 +91,15 @@ class Outline:
         placed = mask_of(site for one in partitions for site in one.members or ())
         family: dict[_Alike, list[_Wanted]] = {}
         forming: dict[_Same, list[_Wanted]] = {}
+        asking = {}  # for every set of partitions its members, those that are not known yet, and how many they have
+        for names in self._asking:
+            unknown = tuple([name for name in names if name in counts])
+            asking[names] = _targets(0, names, known), unknown, sum([counts[name] for name in unknown])
         for one in self._family:
-            targets = _targets(one.sites, one.partitions, known)
-            unknown = tuple(name for name in one.partitions if name in counts)
+            members, unknown, count = asking[one.partitions]
+            targets = one.sites | members
             # Partitions are disjoint, but open ones may take sites that are targets already.
-            awaited = sum(counts[name] for name in unknown) - (targets & ~placed).bit_count() if unknown else 0
-            awaited = max(0, awaited - one.complete.bit_count())
+            awaited = max(0, count - (targets & ~placed).bit_count() - one.complete.bit_count()) if unknown else 0
             if targets & ~one.complete or awaited:
                 alike = one.tangled, (one.holders, targets & ~one.complete, awaited, unknown, one.complete)
                 family.setdefault(alike, []).append(one)
@@ -104,7 +108,7 @@ class Outline:
                 forming.setdefault(same, []).append(one)
         return Demands(
             tuple(
-                Demand(tuple(name for one in own for name in one.names), _size(own), *key, _largest(own))
+                Demand(tuple([name for one in own for name in one.names]), _size(own), *key, _largest(own))
                 for (_, key), own in sorted(family.items(), key=itemgetter(0))
             ),
             tuple(

@@ -3,7 +3,7 @@
 A partition without members asks for so many targets somewhere, which is never more than what any choice of them asks
 for. So the bound of a partial choice holds for all its completions, and the least one that is still open at any moment
 is a sound bound of the whole; the search may end early. Choices that differ in names alone, as equal blocks that trade
-places, are bounded once.
+places, are bounded once; and once whatever takes pains, where a symmetry of the machine maps choices onto each other.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from collections.abc import Callable
 from einc.exprog.bounds.certificate import Certificate
 from einc.exprog.bounds.cut import MOST_SITES
 from einc.exprog.bounds.demand import Demands
+from einc.exprog.bounds.fabric import Fabric
 from einc.exprog.bounds.outline import Outline
+from einc.exprog.bounds.symmetry import class_of
 from einc.exprog.program import Program
-from einc.machines.model import Machine
 
 MOST_CHOICES = 1000
 """Partial choices that are bounded before the search ends with what it has."""
@@ -27,18 +28,18 @@ Bounded = Callable[[Demands, bool], Certificate]
 """The bound for demands, and whether to take pains."""
 
 
-def least(program: Program, machine: Machine, bounded: Bounded, stop: Callable[[], bool]) -> Certificate:
+def least(program: Program, fabric: Fabric, bounded: Bounded, stop: Callable[[], bool]) -> Certificate:
     """The certificate of the membership with the least bound; its `memberships` may be incomplete where time ended.
 
     It has ended when `stop` says so.
     """
-    sites = range(len(machine.sites)) if program.gpus is None else sorted(set(program.gpus))
     outline, order = Outline(program), itertools.count()
     first = bounded(outline.demands(program.partitions), False)
-    if len(sites) > MOST_SITES:
+    if len(fabric.sites) > MOST_SITES:
         return first
     queue = [(first.bound_ms, 0, next(order), program.partitions, first, False)]
     seen: set[tuple[frozenset[int], object]] = set()
+    classes: set[object] = set()
     choices = 0
     while True:
         value, depth, _, chosen, certificate, final = heapq.heappop(queue)
@@ -48,13 +49,18 @@ def least(program: Program, machine: Machine, bounded: Bounded, stop: Callable[[
             memberships = tuple((p.name, p.members) for p in chosen if p.name in names and p.members)
             return dataclasses.replace(certificate, memberships=memberships)
         if position is None:
+            demands = outline.demands(chosen)
+            alike = demands if demands.tangles else class_of(demands, fabric)
+            if alike in classes:
+                continue
+            classes.add(alike)
             choices += 10
-            certificate = bounded(outline.demands(chosen), True)
+            certificate = bounded(demands, True)
             heapq.heappush(queue, (max(value, certificate.bound_ms), depth, next(order), chosen, certificate, True))
             continue
         partition = chosen[position]
         taken = frozenset(site for other in chosen for site in other.members or ())
-        for members in itertools.combinations([site for site in sites if site not in taken], partition.size):
+        for members in itertools.combinations([site for site in fabric.sites if site not in taken], partition.size):
             filled = dataclasses.replace(partition, members=members)
             child = (*chosen[:position], filled, *chosen[position + 1 :])
             demands = outline.demands(child)
