@@ -11,8 +11,10 @@ from einc.exprog.synthesis import read_preamble, rounding
 from einc.exprog.synthesis.demands import demands_of, shapes_of
 from einc.exprog.synthesis.fabric import fabric_of
 from einc.exprog.synthesis.packing import pack, total_volume
+from einc.exprog.synthesis.routes import needs
 from einc.exprog.synthesis.scheduling import Scheduler
 from einc.exprog.synthesis.tasks import tasks_of
+from einc.exprog.synthesis.uses import Pool
 from einc.machines.load import load_machine
 
 
@@ -35,7 +37,24 @@ def routed(text, count):
     fabric, demands = fabric_of(program, machine), demands_of(program)
     volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
     packing = pack(volumes, fabric).finish() if demands else None
-    return demands, packing and rounding.choose_routes(demands, [count] * len(demands), packing, fabric), fabric
+    return demands, packing and rounding.Router(demands, packing, fabric).choose([count] * len(demands)), fabric
+
+
+def uses_of(route, size, fabric):
+    """What a piece does on a route, step by step: (resource, time, head, tail)."""
+    arrival, left, heads, uses = {}, {}, [], []
+    for step in route:
+        heads.append(max(arrival.get(copy, 0.0) for copy in needs(step)))
+        arrival[step.parts, step.destination] = heads[-1] + fabric.duration(step, size)
+    for step, head in zip(reversed(route), reversed(heads), strict=True):
+        tail = left.get((step.parts, step.destination), 0.0)
+        for copy in needs(step):
+            left[copy] = max(left.get(copy, 0.0), tail + fabric.duration(step, size))
+        uses += [
+            (resource, fabric.duration(step, size), round(head, 12), round(tail, 12))
+            for resource in fabric.crossed(step)
+        ]
+    return uses
 
 
 def longest_window(demands, chosen, fabric):
@@ -43,7 +62,7 @@ def longest_window(demands, chosen, fabric):
     steps = {}
     for demand, routes in zip(demands, chosen, strict=True):
         for route in routes:
-            for resource, time, head, tail in rounding._uses(route, demand.size / len(routes), fabric):
+            for resource, time, head, tail in uses_of(route, demand.size / len(routes), fabric):
                 steps.setdefault(resource, []).append((head, time, tail))
     longest = 0.0
     for own in steps.values():
@@ -51,6 +70,18 @@ def longest_window(demands, chosen, fabric):
             inside = [time for before, time, after in own if before >= head and after >= tail]
             longest = max(longest, head + sum(inside) + tail if inside else 0.0)
     return longest
+
+
+@settings(max_examples=30, deadline=None)
+@given(preambles(), st.sampled_from([1, 3, 8]))
+def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, count):
+    demands, chosen, fabric = routed(text, count)
+    fabric = fabric._replace(transfer_latency=0.003, kernel_latency=0.007)
+    for demand, routes in zip(demands, chosen or (), strict=True):
+        found = Pool(routes, fabric).uses(demand.size / count)
+        expected = [(n, *use) for n, route in enumerate(routes) for use in uses_of(route, demand.size / count, fabric)]
+        assert [*zip(found.route, found.resource, strict=True)] == [row[:2] for row in expected]
+        assert np.column_stack(found[2:]) == pytest.approx(np.array([row[2:] for row in expected]), rel=1e-11)
 
 
 @settings(max_examples=30, deadline=None)
@@ -67,15 +98,12 @@ def test_no_schedule_is_shorter_than_the_longest_window(text, count, seed):
 
 def test_the_longest_windows_are_those_of_brute_force():
     demands, chosen, fabric = routed("IN: A @ 0; B @ 5\nOUT: A+B @ 3, 6; A @ 7", 6)
-    groups = [
-        rounding._Group(list(dict.fromkeys(routes)), demand.size / 6, np.array([0]))
-        for demand, routes in zip(demands, chosen, strict=True)
-    ]
-    uses = [rounding._Uses(group, fabric) for group in groups]
+    pools = [Pool(list(dict.fromkeys(routes)), fabric) for routes in chosen]
+    uses = [pool.uses(demand.size / 6) for pool, demand in zip(pools, demands, strict=True)]
     counts = [
-        np.array([routes.count(route) for route in group.pool]) for group, routes in zip(groups, chosen, strict=True)
+        np.array([routes.count(route) for route in pool.routes]) for pool, routes in zip(pools, chosen, strict=True)
     ]
-    found = max(time for time, _ in rounding._longest(counts, uses))
+    found = max(time for time, _ in rounding._Windows(uses).longest(counts))
     assert found == pytest.approx(longest_window(demands, chosen, fabric))
 
 

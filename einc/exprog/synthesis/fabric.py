@@ -31,9 +31,14 @@ class Fabric(NamedTuple):
 
     def duration(self, step: Step, size: float) -> float:
         """How long a step takes alone, in ms, its latency included."""
+        copies, rate, latency = self.work(step)
+        return copies * size / rate + latency
+
+    def work(self, step: Step) -> tuple[int, float, float]:
+        """How many copies of a step's bytes pass its slowest resource, at which rate, and its latency."""
         if step.source == step.destination:
-            return (len(step.of) + 1) * size / self.rates[self.first_hbm + step.source] + self.kernel_latency
-        return size / min(self.rates[r] for r in self.paths[step.source, step.destination]) + self.transfer_latency
+            return len(step.of) + 1, self.rates[self.first_hbm + step.source], self.kernel_latency
+        return 1, min([self.rates[r] for r in self.paths[step.source, step.destination]]), self.transfer_latency
 
     def delay(self, steps: Sequence[Step]) -> float:
         """How long a byte takes to the last target, in ms per byte, latencies aside."""
