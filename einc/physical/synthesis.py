@@ -19,7 +19,7 @@ from einc.exprog.naive import naive_body
 from einc.exprog.program import Action, Program
 from einc.exprog.simulator import simulate
 from einc.exprog.synthesis import Synthesis, synthesize
-from einc.machines.model import Machine
+from einc.machines.model import MS_PER_US, Machine
 from einc.physical.atoms import Inflow
 from einc.physical.budget import Budget
 from einc.physical.canonical import Canonical, canonical, renamed_actions
@@ -198,7 +198,11 @@ class Synthesizer:
             return best
         if best.bound_ms <= WORTHWHILE * best.bound_free_ms and best.completion_ms <= NEAR * best.bound_ms:
             return best
-        found = self._synthesized(node, form.program, form, best.bound_free_ms, best.packed_ms / WORTHWHILE)
+        most = best.packed_ms / WORTHWHILE
+        least = best.bound_free_ms - self._machine.transfer_latency_us * MS_PER_US
+        if least >= most:
+            return best
+        found = self._synthesized(node, form.program, form, best.bound_free_ms, most, least)
         return self._better(best, found, WORTHWHILE)
 
     def _least(self, form: Canonical, bound_ms: float) -> float:
@@ -211,7 +215,13 @@ class Synthesizer:
         return bound_ms + kernels * self._machine.kernel_latency_us / 1e3
 
     def _synthesized(
-        self, node: str, program: Program, form: Canonical, bound_ms: float, most_packed_ms: float = math.inf
+        self,
+        node: str,
+        program: Program,
+        form: Canonical,
+        bound_ms: float,
+        most_packed_ms: float = math.inf,
+        least_packed_ms: float = 0.0,
     ) -> Synthesis | None:
         seconds = self._budget.share(self._left + 1)
         found: Synthesis | None = None
@@ -228,6 +238,7 @@ class Synthesizer:
                     most_pieces={atom: 1 if self._uniform else most for atom, most in form.most_pieces},
                     enough=ENOUGH * self._least(form, bound_ms) / bound_ms if bound_ms else ENOUGH,
                     most_packed_ms=most_packed_ms,
+                    least_packed_ms=least_packed_ms,
                 )
         if found is not None and found.interrupted:
             self._budget.interrupted = True

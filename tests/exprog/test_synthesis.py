@@ -14,7 +14,9 @@ from einc.exprog.printer import print_program
 from einc.exprog.program import Partition
 from einc.exprog.resolve import read_program
 from einc.exprog.simulator import simulate
-from einc.exprog.synthesis import driver, read_preamble, synthesize
+from einc.exprog.synthesis import driver, placement, read_preamble, synthesize
+from einc.exprog.synthesis.fabric import fabric_of
+from einc.exprog.synthesis.packing import pack
 from einc.machines.load import load_machine
 
 SITES = "0, 1, 2, 3, 4, 5, 6, 7"
@@ -138,6 +140,24 @@ def test_a_placement_that_is_packed_no_better_is_not_routed():
     assert given_up.packed_ms > found.packed_ms / 2
     assert found.splits
     assert not given_up.splits
+
+
+def test_placements_are_compared_until_one_is_as_good_as_bounds_allow(monkeypatch):
+    """Many memberships of the mesh are equally good, and prices do not tell that others are no better."""
+    machine = load_machine("dgx-v100").ideal()
+    held = "; ".join(f"A{site} @ {site} (size: 8 MB)" for site in range(8))
+    wanted = "; ".join(f"A{site} @ {'GH'[site % 2]}" for site in range(8))
+    program = read_preamble(f"PARTITIONS: G {{size 4}} H {{size 4}}\nIN: {held}\nOUT: {wanted}", "p", machine)
+    packed = []
+    monkeypatch.setattr(placement, "pack", lambda *arguments: packed.append(pack(*arguments)) or packed[-1])
+    fabric = fabric_of(program, machine)
+    searched = placement.place(program, fabric, 0.02)[2].fullest_ms
+    tried = len(packed)
+    packed.clear()
+    again = placement.place(program, fabric, 0.02, least=searched)[2].fullest_ms
+    assert again == pytest.approx(searched)
+    assert 1 < len(packed) < tried
+    assert packed[0].fullest_ms > searched * 1.01
 
 
 def test_what_cannot_be_met_is_an_error():

@@ -29,7 +29,7 @@ from einc.exprog.synthesis.memberships import fewest_bytes, is_open, with_member
 from einc.exprog.synthesis.packing import Packing
 from einc.exprog.synthesis.placement import place
 from einc.exprog.synthesis.proposers import Answer, Proposer, Question, consult, read_candidate
-from einc.exprog.synthesis.rounding import choose_routes, pieces_for
+from einc.exprog.synthesis.rounding import Router, pieces_for
 from einc.exprog.synthesis.scheduling import MANY, Schedule, first_schedule, improved_schedules
 from einc.exprog.synthesis.splitting import can_split, families, split
 from einc.exprog.synthesis.tasks import Tasks, tasks_of
@@ -116,6 +116,7 @@ def synthesize(
     most_pieces: Mapping[str, int] | None = None,
     enough: float = ENOUGH,
     most_packed_ms: float = math.inf,
+    least_packed_ms: float = 0.0,
 ) -> Synthesis:
     """The best program found for a preamble, whose partitions may be open; a body that it has is a candidate too.
 
@@ -124,9 +125,10 @@ def synthesize(
     (KeyboardInterrupt) ends it too once there is a first program. `proposers` are asked for candidates first.
     `most_pieces` has atoms that cannot be cut at will; those of one aggregate count by the first of them. The search
     ends with a program that takes `enough` times the bound, and where the placement found has a `packed_ms` above
-    `most_packed_ms`. Raises ProgramError for a preamble that cannot be met.
+    `most_packed_ms`; that no placement has one below `least_packed_ms` is known. Raises ProgramError for a preamble
+    that cannot be met.
     """
-    search_ = _Search(preamble, machine, time_limit, progress, most_pieces, enough, most_packed_ms)
+    search_ = _Search(preamble, machine, time_limit, progress, most_pieces, enough, most_packed_ms, least_packed_ms)
     try:
         search_.begin(proposers)
         search_.run(iterations, most_actions or max(MOST_ACTIONS, 150 * len(machine.sites)), seed)
@@ -164,9 +166,10 @@ class _Search:
         most_pieces: Mapping[str, int] | None = None,
         enough: float = ENOUGH,
         most_packed_ms: float = math.inf,
+        least_packed_ms: float = 0.0,
     ) -> None:
         self.preamble, self.machine = preamble, machine
-        self.enough, self.most_packed_ms = enough, most_packed_ms
+        self.enough, self.most_packed_ms, self.least_packed_ms = enough, most_packed_ms, least_packed_ms
         self.packed_ms: float | None = None
         self.most_pieces = most_pieces or {}
         self.deadline = math.inf if time_limit is None else time.monotonic() + time_limit
@@ -230,7 +233,8 @@ class _Search:
             if self.best_ms <= self.certificate.bound_ms * self.enough:
                 return
         self.say("placing")
-        placed, demands, packing = place(self.preamble, fabric, 0.02, self.stop, self.most_packed_ms)
+        limits = self.most_packed_ms, self.least_packed_ms
+        placed, demands, packing = place(self.preamble, fabric, 0.02, self.stop, *limits)
         self.offer_program(naive_body(placed, self.machine), {}, "naive body")
         self.packed_ms = packing.fullest_ms
         if self.packed_ms > self.most_packed_ms:
@@ -252,6 +256,7 @@ class _Search:
         """Bodies from the packing with ever finer pieces while they pay, then better orders of the best of them."""
         family = families(placed)
         splittable = can_split(placed)
+        router = Router(demands, packing, fabric)
         goal = packing.fullest_ms * self.enough
         seen: set[tuple[int, ...]] = set()
         best: tuple[float, Tasks, Schedule, dict[str, int]] | None = None
@@ -268,7 +273,7 @@ class _Search:
                 continue
             seen.add(pieces)
             splits = {atom: counts[name] for atom, name in family.items() if counts.get(name, 1) > 1}
-            tasks = tasks_of(demands, choose_routes(demands, pieces, packing, fabric), fabric)
+            tasks = tasks_of(demands, router.choose(pieces), fabric)
             self.say(f"{len(tasks.actions)} actions")
             schedule = first_schedule(tasks, seed)
             evaluator = Evaluator(split(placed, splits), self.machine)

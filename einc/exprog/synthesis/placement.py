@@ -34,16 +34,25 @@ MOST_PACKED = 24
 _CLOSE = 0.98
 """A bound so near to the best packing promises nothing."""
 
+_EQUAL = 1.001
+"""How nearly packings are solved."""
+
 _MUCH = 30_000
 """Parts and targets of all shapes together, times sites, from which routes are chosen without a linear program."""
 
 
 def place(
-    program: Program, fabric: Fabric, slack: float, stop: Callable[[], bool] = lambda: False, below: float = np.inf
+    program: Program,
+    fabric: Fabric,
+    slack: float,
+    stop: Callable[[], bool] = lambda: False,
+    below: float = np.inf,
+    least: float = 0.0,
 ) -> tuple[Program, tuple[Demand, ...], Packing]:
     """The program with the best membership found, its demands, and their packing.
 
-    The search ends early where no membership can have a packing of less than `below` ms.
+    The search ends early where no membership can have a packing of less than `below` ms. None has one of less than
+    `least` ms, as bounds have shown.
     """
     if not is_open(program):
         demands = demands_of(program)
@@ -56,8 +65,10 @@ def place(
     best: tuple[Program, tuple[Demand, ...], Draft] | None = None
     for _ in range(MOST_PACKED):
         pick = search.pick()
-        if best is not None and (stop() or search.bounds[pick] >= min(best[2].fullest_ms * _CLOSE, below)):
-            break
+        if best is not None:
+            fullest = best[2].fullest_ms
+            if stop() or search.bounds[pick] >= min(fullest * _CLOSE, below) or fullest <= least * _EQUAL:
+                break
         trial = with_members(program, search.members(pick))
         demands = demands_of(trial)
         draft = _pack(demands, fabric, slack, below if best is None else min(below, best[2].fullest_ms), stop)

@@ -147,7 +147,7 @@ def first_schedule(tasks: Tasks, seed: int) -> Schedule:
         [-tail - noise.random() * 2 * mean for tail in tails],
     )
     if len(tails) > MANY:
-        return min((scheduler.forwards(keys) for keys in rules[1:3]), key=_makespan)
+        return min((scheduler.forwards(keys) for keys in rules[:3]), key=_makespan)
     trials = sorted((scheduler.forwards(keys) for keys in rules), key=_makespan)
     return min((scheduler.settle(trial) for trial in trials[:_SETTLED]), key=_makespan)
 
