@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from einc.errors import InternalError
+from einc.graph.graph import GraphTensor
 from einc.physical.arena import ALIGNMENT
 from einc.physical.program import BufferRole, DeviceProgram, Task, TaskKind
 from einc.physical.residency import Group, groups_of
@@ -20,6 +21,7 @@ def verify(program: DeviceProgram) -> None:
     _lengths(program)
     _buffers(program)
     written = [buffer.role in _LOADED for buffer in program.buffers]
+    tensors = program.plan.graph.tensor_table()
     nodes = {node.name: position for position, node in enumerate(program.plan.graph.nodes)}
     groups = {
         name: group
@@ -32,7 +34,7 @@ def verify(program: DeviceProgram) -> None:
         if fault is None and task.kind is TaskKind.KERNEL:
             fault = _kernel_fault(program, task, nodes.get(task.node))
         if fault is None and task.kind is TaskKind.AGGREGATE:
-            fault = _aggregation_fault(program, task, groups)
+            fault = _aggregation_fault(program, task, groups, tensors)
         if fault is None and task.function is not None:
             fault = "runs a function specification again" if (task.node, task.function) in ran else None
             ran.add((task.node, task.function))
@@ -48,7 +50,7 @@ def verify(program: DeviceProgram) -> None:
                 raise InternalError(f"output {output.tensor}: buffer {region.buffer} does not hold {region.block}")
             if buffer.role is BufferRole.SCRATCH or not written[region.buffer]:
                 raise InternalError(f"output {output.tensor}: buffer {region.buffer} does not live to the end")
-        if size != program.plan.graph.tensor_table()[output.tensor].desc.type.size:
+        if size != tensors[output.tensor].desc.type.size:
             raise InternalError(f"output {output.tensor}: {size} elements come home")
 
 
@@ -149,13 +151,15 @@ def _moving_fault(program: DeviceProgram, task: Task) -> str | None:
     return None
 
 
-def _aggregation_fault(program: DeviceProgram, task: Task, groups: Mapping[str, Group]) -> str | None:
+def _aggregation_fault(
+    program: DeviceProgram, task: Task, groups: Mapping[str, Group], tensors: Mapping[str, GraphTensor]
+) -> str | None:
     """The regions, pairwise equal in any case, are of what aggregates together by this operation."""
-    tensors = tuple(program.buffers[region.buffer].tensor for region in task.writes)
-    group = groups.get(tensors[0])
-    if group is None or (group.operation, group.members) != (task.aggregation, tensors):
-        return f"aggregates {', '.join(tensors)} by {task.aggregation}"
-    primary, whole = task.writes[0].block, program.plan.graph.tensor_table()[tensors[0]].desc.type
+    names = tuple(program.buffers[region.buffer].tensor for region in task.writes)
+    group = groups.get(names[0])
+    if group is None or (group.operation, group.members) != (task.aggregation, names):
+        return f"aggregates {', '.join(names)} by {task.aggregation}"
+    primary, whole = task.writes[0].block, tensors[names[0]].desc.type
     for region, dims in zip(task.writes, group.dims, strict=True):
         if region.block != primary.projected(dims):
             return f"aggregates {region.block} together with {primary}"
