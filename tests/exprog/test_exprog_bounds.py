@@ -27,7 +27,7 @@ from einc.exprog.program import Action, Holding, Partition, Program, Requirement
 from einc.exprog.resolve import read_program
 from einc.exprog.simulator import simulate
 from einc.machines.load import load_machine
-from einc.machines.model import Machine
+from einc.machines.model import Machine, Resource
 
 GB = 10**9
 ALL = tuple(range(8))
@@ -477,6 +477,17 @@ def test_no_symmetry_maps_a_slow_link_or_memory_to_a_fast_one():
     slower = dataclasses.replace(machine.resources[0], gbs=1.0)
     other = dataclasses.replace(machine, resources=(slower, *machine.resources[1:]))
     assert len(symmetries(fabric_of(other, None))) == 6
+
+
+def test_the_search_for_symmetries_ends_where_only_the_last_site_tells_the_others_apart():
+    """Twelve of 13 sites could be exchanged in 12! ways, were it not for the rates of their links to the last one."""
+    site = load_machine("dgx-a100").ideal().sites[0]
+    links = [
+        Resource(f"{a}>{b}", 50.0 + (min(a, b) if max(a, b) == 12 else 0), ((a, b),))
+        for a, b in itertools.permutations(range(13), 2)
+    ]
+    machine = dataclasses.replace(load_machine("dgx-a100").ideal(), sites=(site,) * 13, resources=tuple(links))
+    assert symmetries(fabric_of(machine, None)) == ({number: number for number in range(13)},)
 
 
 @few

@@ -5,6 +5,7 @@ Demands that a symmetry maps onto each other have the same bounds, so that one o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -15,19 +16,22 @@ from einc.exprog.bounds.fabric import Fabric, members
 MOST_SYMMETRIES = 64
 """Of a switch all permutations of its sites are some: more than are of use."""
 
+MOST_TRIES = 2000
+"""Sites tried as another's image. Where a network looks regular but for its last sites, a full search takes forever."""
+
 
 @lru_cache(maxsize=4)
 def symmetries(fabric: Fabric) -> tuple[dict[int, int], ...]:
-    """Permutations of the sites, the identity first, that map routes to routes over resources of the same capacity."""
-    found: list[dict[int, int]] = []
-    for image in _extended(fabric, {}, {}):
-        found.append(image)
-        if len(found) == MOST_SYMMETRIES:
-            break
-    return tuple(found)
+    """Permutations of the sites, the identity first, that map routes to routes over resources of the same capacity.
+
+    Some of them, where there are many or finding them takes long.
+    """
+    return tuple(itertools.islice(_extended(fabric, {}, {}, itertools.count()), MOST_SYMMETRIES))
 
 
-def _extended(fabric: Fabric, image: dict[int, int], resources: dict[int, int]) -> Iterator[dict[int, int]]:
+def _extended(
+    fabric: Fabric, image: dict[int, int], resources: dict[int, int], tries: Iterator[int]
+) -> Iterator[dict[int, int]]:
     """All ways to map the remaining sites, if the first ones and the resources between them are mapped like this."""
     if len(image) == len(fabric.sites):
         yield image
@@ -35,10 +39,12 @@ def _extended(fabric: Fabric, image: dict[int, int], resources: dict[int, int]) 
     site = fabric.sites[len(image)]
     for other in fabric.sites:
         if other not in image.values() and fabric.hbm[other] == fabric.hbm[site]:
+            if next(tries) >= MOST_TRIES:
+                return
             larger = {**image, site: other}
             mapped = _mapped(fabric, site, larger, resources)
             if mapped is not None:
-                yield from _extended(fabric, larger, mapped)
+                yield from _extended(fabric, larger, mapped, tries)
 
 
 def _mapped(fabric: Fabric, site: int, image: dict[int, int], resources: dict[int, int]) -> dict[int, int] | None:
