@@ -8,7 +8,7 @@ import pytest
 from cuda_fake import FakeDriver, NumpyKernels, view
 from emulated_gemm import multiply
 from test_executor_cuda import LAYOUTS, agree, arrays_of, block, cpu_results
-from test_executor_cuda_epilogues import Together
+from test_executor_cuda_epilogues import Together, agrees_with_the_cpu
 from test_session_compiled import MODELS, compiled
 
 from runtime.executors.cuda import CudaExecutor
@@ -107,16 +107,10 @@ def model(sites):
 @pytest.mark.parametrize("sites", [1, 2, 4])
 def test_plans_compute_the_same_in_many_orders(make, sites, layout, kernels):
     bundle = make(sites)
-    arrays = arrays_of(bundle)
-    expected = cpu_results(bundle, arrays)
     driver = FakeDriver(max(sites, 2), seed=sites)
     own = kernels(driver)
     executor = CudaExecutor(bundle, LAYOUTS[layout](sites), driver=driver, kernels=own)
-    session = Session(bundle, executor=executor)
-    session.load_all(arrays)
-    for traced in (False, False, True, False):
-        session.execute(trace=traced)
-        agree({tensor.name: session.offload(tensor.name) for tensor in session.outputs}, expected)
+    agrees_with_the_cpu(bundle, executor)
     if make is block or sites == 1:
         assert len(own.pairs) >= sites
     counted = sum(k["tasks"] for k in executor.facts()["kernels"] if k["provider"] == "beside")
