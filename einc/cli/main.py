@@ -14,17 +14,22 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; with no arguments given, take the process's own."""
+    own_process = arguments is None
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None:
+    if own_process:
         _repeat_lost_interrupts()
     try:
         from einc.cli import output
 
         output.prepare_streams()
-        _run(given, own_process=arguments is None)
+        _run(given, own_process=own_process)
         output.flush()
+        if own_process:
+            _ignore_interrupts()
     except BaseException as error:
-        return _end(error, given, own_process=arguments is None)
+        if own_process:
+            _ignore_interrupts()
+        return _end(error, given, own_process=own_process)
     return 0
 
 
@@ -56,6 +61,14 @@ def _repeat_lost_interrupts() -> None:
     sys.unraisablehook = hook
 
 
+def _ignore_interrupts() -> None:
+    """From here on the exit code stands: neither a second Ctrl-C nor one that meets Python's own end, which takes a
+    while after a large compilation and which an interrupt would turn into death by a signal, changes it."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _run(arguments: list[str], *, own_process: bool) -> None:
     import gc
     import warnings
@@ -73,11 +86,6 @@ def _run(arguments: list[str], *, own_process: bool) -> None:
 
 
 def _end(error: BaseException, arguments: list[str], *, own_process: bool) -> int:
-    if isinstance(error, KeyboardInterrupt):
-        import signal
-
-        if own_process:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not show a traceback
     from einc.cli import output
     from einc.cli.failures import report
 

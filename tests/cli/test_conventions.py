@@ -259,6 +259,26 @@ sys.exit(main.main())
     assert (done.returncode, done.stderr) == (130, b"einc: interrupted\n")
 
 
+@pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["explain", "/no/such.bin"], 2)])
+def test_interrupts_after_the_end_do_not_change_it(arguments: list[str], code: int) -> None:
+    """Python calls functions `atexit` first and ends the module's objects last, when its handler is gone already."""
+    program = """
+import atexit, os, signal, sys
+from einc.cli import main
+
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.SIGINT):
+        kill(process, number)
+
+late = Late()
+atexit.register(late.__del__)
+sys.exit(main.main())
+"""
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, timeout=50)
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+
+
 def test_completion_answers_the_shell(start: Callable[..., subprocess.Popen[bytes]]) -> None:
     words = {"_EINC_COMPLETE": "bash_complete", "COMP_WORDS": "einc com", "COMP_CWORD": "1"}
     out, _ = start(env=words).communicate(timeout=60)
