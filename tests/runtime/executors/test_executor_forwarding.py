@@ -24,7 +24,7 @@ from runtime.executors import forwarding
 from runtime.executors.dependencies import dependencies
 from runtime.executors.regions import reads_of, writes_of
 
-MODELS = Path(__file__).parents[2] / "models"
+MODELS = Path(__file__).parents[3] / "models"
 
 
 @functools.lru_cache(4096)
