@@ -24,11 +24,11 @@ from runtime.executors.cuda_memory import DeviceMemory
 from runtime.executors.cuda_steps import Part, lay_out
 from runtime.executors.cuda_tasks import spared
 from runtime.executors.cuda_work import Workshop
-from runtime.kernels import kernel_cache, triton_compile
-from runtime.kernels.gpu_base import Description, GpuKernel, Target
-from runtime.kernels.gpu_registry import PlannedKernels
-from runtime.kernels.triton_compile import ARCHITECTURES, Binary
-from runtime.kernels.triton_source import Call, Plan, Source
+from runtime.kernels.cuda import kernel_cache, triton_compile
+from runtime.kernels.cuda.kernels import PlannedKernels
+from runtime.kernels.cuda.triton_compile import ARCHITECTURES, Binary
+from runtime.kernels.gpu import Description, GpuKernel, Target
+from runtime.kernels.plans.source import Call, Plan, Source
 
 __all__ = ["ARCHITECTURES", "compile_all", "precompile", "require_compiler", "sources"]
 

@@ -70,9 +70,9 @@ class Session:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should be told of how the plan runs."""
-        from runtime.kernels import native
+        from runtime.kernels.native import llvm
 
-        told = [native.note(), _unused_gpus(self.bundle) if self._chosen else None] if self.backend == "cpu" else []
+        told = [llvm.note(), _unused_gpus(self.bundle) if self._chosen else None] if self.backend == "cpu" else []
         return (*getattr(self._executor, "notes", ()), *(note for note in told if note is not None))
 
     def close(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from runtime.bundle import ITEMSIZE, Block
-from runtime.kernels import gpu_plans
 from runtime.kernels.base import Invocation
-from runtime.kernels.gpu_base import GpuArray
-from runtime.kernels.triton_source import layout
+from runtime.kernels.gpu import GpuArray
+from runtime.kernels.plans import planners
+from runtime.kernels.plans.source import layout
 from runtime.strides import strides_of
 
 BASE = 1 << 40
@@ -40,7 +40,7 @@ class Case:
     def plan(self, shift=0):
         invocation = self.invocation(shift)
         views = ([layout(x) for x in arrays] for arrays in (invocation.inputs, invocation.outputs))
-        return gpu_plans.plan_kernel(invocation.on(*views))
+        return planners.plan_kernel(invocation.on(*views))
 
 
 def made(kernel, attributes, inputs, *outputs):

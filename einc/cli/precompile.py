@@ -22,7 +22,7 @@ class Architectures(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
-        from runtime.kernels.triton_compile import ARCHITECTURES
+        from runtime.kernels.cuda.triton_compile import ARCHITECTURES
 
         names = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
         for name in names:
@@ -40,7 +40,7 @@ def require_compiler() -> None:
 
 def precompile(bundle: Bundle, plan: str, architectures: tuple[str, ...]) -> dict[str, Any]:
     """Compiles the kernels of the plan that was written to `plan`, and says where and how many."""
-    from runtime.kernels.kernel_cache import beside
+    from runtime.kernels.cuda.kernel_cache import beside
     from runtime.precompile import precompile as compile_kernels
     from runtime.precompile import require_compiler as require
 

@@ -29,11 +29,11 @@ from runtime.executors.replicas import share
 from runtime.executors.schedule import TaskGraph
 from runtime.executors.splitting import SMALLEST_NS, parts_wanted, split
 from runtime.executors.sums import add_up
-from runtime.kernels import native
 from runtime.kernels.base import Invocation, Kernel, Run
-from runtime.kernels.native_contract import build_added_contract
-from runtime.kernels.native_moves import build_moves
-from runtime.kernels.pieces import runner
+from runtime.kernels.native import llvm
+from runtime.kernels.native.contract import build_added_contract
+from runtime.kernels.native.moves import build_moves
+from runtime.kernels.numpy.pieces import runner
 from runtime.kernels.registry import prepare, prepare_aggregate, prepare_merge
 from runtime.merges import groups
 
@@ -151,7 +151,7 @@ class CpuExecutor:
 
     def _prepared(self, number: int, task: AnyTask, alike: int) -> Kernel:
         try:
-            with native.among(alike):
+            with llvm.among(alike):
                 return self._adding(task) if number in self._added else self._kernel(task)
         except PlanFault as fault:
             fault.where = f"tasks[{number}], {task_kind(task)} for {task.serves}" + (

@@ -28,7 +28,7 @@ from runtime.executors.cuda_faults import plan_fault, told
 from runtime.executors.cuda_holdings import Holdings
 from runtime.executors.cuda_profile import Profile
 from runtime.executors.cuda_ready import Ready, make_ready
-from runtime.kernels.gpu_base import Kernels
+from runtime.kernels.gpu import Kernels
 from runtime.kernels.pitched import count_rows, rows_of
 
 MAX_FETCH_COPIES = 64
@@ -237,6 +237,6 @@ def _real_driver() -> Driver:
 
 
 def _real_kernels() -> Kernels:
-    from runtime.kernels.gpu_registry import kernels
+    from runtime.kernels.cuda.kernels import kernels
 
     return kernels()

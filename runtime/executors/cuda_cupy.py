@@ -11,7 +11,7 @@ from typing import Any
 
 from runtime.errors import MissingFault
 from runtime.executors.cuda_driver import DriverError
-from runtime.kernels.gpu_base import Target
+from runtime.kernels.gpu import Target
 
 INSTALL_HINT = "pip install 'einc[cuda12]' (einc[cuda13] where the driver is for CUDA 13); --backend cpu needs no GPU"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from runtime.kernels.gpu_base import Target
+from runtime.kernels.gpu import Target
 
 OUT_OF_MEMORY = 2
 """The status of an allocation that did not fit (cudaErrorMemoryAllocation)."""

@@ -21,7 +21,7 @@ from runtime.executors.cuda_status import Complaint, StatusWords
 from runtime.executors.cuda_steps import Layout, Part, lay_out
 from runtime.executors.cuda_tasks import spared
 from runtime.executors.cuda_work import Workshop
-from runtime.kernels.gpu_base import Description, GpuKernel, Kernels, Launch, Target
+from runtime.kernels.gpu import Description, GpuKernel, Kernels, Launch, Target
 
 Made = TypeVar("Made")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runtime.executors.cuda_driver import Driver
-from runtime.kernels.gpu_base import Launch
+from runtime.kernels.gpu import Launch
 
 WORD = 4
 

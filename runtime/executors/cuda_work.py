@@ -12,7 +12,7 @@ from runtime.executors.cuda_driver import Driver
 from runtime.executors.cuda_memory import DeviceMemory
 from runtime.executors.cuda_steps import Part, Work
 from runtime.kernels.base import Invocation
-from runtime.kernels.gpu_base import Description, GpuArray, GpuKernel, Kernels, Launch, Target
+from runtime.kernels.gpu import Description, GpuArray, GpuKernel, Kernels, Launch, Target
 from runtime.kernels.pitched import count_rows, rows_of
 from runtime.merges import Group, groups
 from runtime.strides import strides_of

@@ -10,7 +10,7 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.kernels.base import dtype_name
-from runtime.kernels.contract_signature import Names
+from runtime.kernels.signatures.contract import Names
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,48 +14,48 @@ from functools import cache
 
 from runtime.dtypes import Array
 from runtime.errors import PlanFault
-from runtime.kernels import map_signature
 from runtime.kernels.base import Builder, Invocation, Kernel
-from runtime.kernels.merge_signature import Merge
+from runtime.kernels.signatures.map import aggregation_as_map
+from runtime.kernels.signatures.merges import Merge
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
-        "attention": ("runtime.kernels.numpy_attention", "build_attention"),
-        "contract": ("runtime.kernels.numpy_contract", "build_contract"),
-        "map": ("runtime.kernels.numpy_map", "build_map"),
-        "reduce": ("runtime.kernels.numpy_map", "build_reduce"),
-        "softmax": ("runtime.kernels.numpy_rows", "build_softmax"),
-        "regroup": ("runtime.kernels.numpy_rows", "build_regroup"),
-        "rmsnorm": ("runtime.kernels.numpy_norm", "build_norm"),
-        "layernorm": ("runtime.kernels.numpy_norm", "build_norm"),
-        "rope": ("runtime.kernels.numpy_rope", "build_rope"),
-        "embedding": ("runtime.kernels.numpy_gather", "build_embedding"),
-        "append": ("runtime.kernels.numpy_gather", "build_append"),
-        "concat": ("runtime.kernels.numpy_gather", "build_concat"),
-        "argmax": ("runtime.kernels.numpy_select", "build_argmax"),
-        "topk": ("runtime.kernels.numpy_select", "build_topk"),
-        "meanpool": ("runtime.kernels.numpy_pool", "build_meanpool"),
+        "attention": ("runtime.kernels.numpy.attention", "build_attention"),
+        "contract": ("runtime.kernels.numpy.contract", "build_contract"),
+        "map": ("runtime.kernels.numpy.map", "build_map"),
+        "reduce": ("runtime.kernels.numpy.map", "build_reduce"),
+        "softmax": ("runtime.kernels.numpy.rows", "build_softmax"),
+        "regroup": ("runtime.kernels.numpy.rows", "build_regroup"),
+        "rmsnorm": ("runtime.kernels.numpy.norm", "build_norm"),
+        "layernorm": ("runtime.kernels.numpy.norm", "build_norm"),
+        "rope": ("runtime.kernels.numpy.rope", "build_rope"),
+        "embedding": ("runtime.kernels.numpy.gather", "build_embedding"),
+        "append": ("runtime.kernels.numpy.gather", "build_append"),
+        "concat": ("runtime.kernels.numpy.gather", "build_concat"),
+        "argmax": ("runtime.kernels.numpy.select", "build_argmax"),
+        "topk": ("runtime.kernels.numpy.select", "build_topk"),
+        "meanpool": ("runtime.kernels.numpy.pool", "build_meanpool"),
     },
     "native": {
-        "attention": ("runtime.kernels.native_attention", "build_attention"),
-        "contract": ("runtime.kernels.native_contract", "build_contract"),
-        "map": ("runtime.kernels.native_map", "build_map"),
-        "softmax": ("runtime.kernels.native_rows", "build_softmax"),
-        "rmsnorm": ("runtime.kernels.native_rows", "build_norm"),
-        "layernorm": ("runtime.kernels.native_rows", "build_norm"),
-        "rope": ("runtime.kernels.native_rope", "build_rope"),
+        "attention": ("runtime.kernels.native.attention", "build_attention"),
+        "contract": ("runtime.kernels.native.contract", "build_contract"),
+        "map": ("runtime.kernels.native.map", "build_map"),
+        "softmax": ("runtime.kernels.native.rows", "build_softmax"),
+        "rmsnorm": ("runtime.kernels.native.rows", "build_norm"),
+        "layernorm": ("runtime.kernels.native.rows", "build_norm"),
+        "rope": ("runtime.kernels.native.rope", "build_rope"),
     },
 }
 """Provider -> kernel name -> module and builder."""
 
 MERGES: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
-        "logsumexp": ("runtime.kernels.numpy_merges", "merge_logsumexp"),
-        "argmax": ("runtime.kernels.numpy_merges", "merge_argmax"),
-        "topk": ("runtime.kernels.numpy_merges", "merge_topk"),
+        "logsumexp": ("runtime.kernels.numpy.merges", "merge_logsumexp"),
+        "argmax": ("runtime.kernels.numpy.merges", "merge_argmax"),
+        "topk": ("runtime.kernels.numpy.merges", "merge_topk"),
     },
     "native": {
-        "logsumexp": ("runtime.kernels.native_merges", "merge_logsumexp"),
+        "logsumexp": ("runtime.kernels.native.merges", "merge_logsumexp"),
     },
 }
 """Provider -> aggregation of tuples -> module and builder."""
@@ -83,7 +83,7 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
 
 def prepare_aggregate(aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST) -> Kernel:
     """The aggregation of copies of a block in their order, rounded once at the end."""
-    return prepare(map_signature.aggregation(aggregation, reads, write), provider)
+    return prepare(aggregation_as_map(aggregation, reads, write), provider)
 
 
 def prepare_merge(

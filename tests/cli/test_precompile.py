@@ -10,9 +10,9 @@ import pytest
 from runtime import precompile
 from runtime.bundle import decode
 from runtime.errors import KernelFault
-from runtime.kernels import kernel_cache, triton_compile
-from runtime.kernels.triton_compile import Binary
-from runtime.kernels.triton_source import Source
+from runtime.kernels.cuda import kernel_cache, triton_compile
+from runtime.kernels.cuda.triton_compile import Binary
+from runtime.kernels.plans.source import Source
 
 FFN = "models/ffn.ein"
 

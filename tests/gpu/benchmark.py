@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from runtime.bundle import Bundle
-from runtime.kernels import attention_libraries
+from runtime.kernels.cuda import attention_libraries
 from runtime.session import Session
 from tests.gpu.cases import Benchmark, Definitions
 from tests.gpu.correctness import attention_by, largest_error

@@ -124,7 +124,7 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
 
     After one was lost in which a library may have computed attention, our own kernel computes it everywhere.
     """
-    from runtime.kernels.attention_libraries import ENVIRONMENT, OWN
+    from runtime.kernels.cuda.attention_libraries import ENVIRONMENT, OWN
     from tests.gpu.cases import CASES
 
     runs = place.runs()

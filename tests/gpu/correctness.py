@@ -16,7 +16,7 @@ import numpy as np
 
 from runtime.bundle import Bundle
 from runtime.draws import random_input
-from runtime.kernels.attention_libraries import ENVIRONMENT, OWN
+from runtime.kernels.cuda.attention_libraries import ENVIRONMENT, OWN
 from runtime.session import Session
 from tests.gpu.cases import TOLERANCE, Case
 

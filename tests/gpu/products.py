@@ -12,11 +12,11 @@ from runtime.bundle import KernelTask
 from runtime.executors.cuda import CudaExecutor
 from runtime.executors.cuda_batches import batches
 from runtime.executors.cuda_work import Workshop
-from runtime.kernels import cublas, cublaslt
-from runtime.kernels.gemm import Gemm
-from runtime.kernels.gemm_contract import plan_contract
-from runtime.kernels.side_by_side import joined
-from runtime.kernels.triton_source import layout
+from runtime.kernels.cuda import cublas, cublaslt
+from runtime.kernels.plans.contract import plan_contract
+from runtime.kernels.plans.gemm import Gemm
+from runtime.kernels.plans.side_by_side import joined
+from runtime.kernels.plans.source import layout
 from tests.gpu.places import Place
 from tests.gpu.steps import milliseconds
 

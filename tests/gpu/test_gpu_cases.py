@@ -19,9 +19,9 @@ from cuda_fake import FakeDriver, NumpyKernels  # noqa: E402
 from runtime.bundle import AggregateTask, KernelTask  # noqa: E402
 from runtime.executors import cuda  # noqa: E402
 from runtime.executors.cuda import CudaExecutor  # noqa: E402
-from runtime.kernels import gpu_plans  # noqa: E402
-from runtime.kernels.attention_libraries import ENVIRONMENT  # noqa: E402
-from runtime.kernels.cublas import CublasError  # noqa: E402
+from runtime.kernels.cuda.attention_libraries import ENVIRONMENT  # noqa: E402
+from runtime.kernels.cuda.cublas import CublasError  # noqa: E402
+from runtime.kernels.plans import planners  # noqa: E402
 from runtime.session import Session  # noqa: E402
 from tests.gpu import benchmark, products, steps  # noqa: E402
 from tests.gpu.benchmark import compiled as compiled_benchmark  # noqa: E402
@@ -82,8 +82,8 @@ def test_every_kernel_and_aggregation_is_in_some_plan():
                     kernels.add(bundle.operations[task.operation].kernel)
                 elif isinstance(task, AggregateTask):
                     (aggregations if len(task.writes) == 1 else merges).add(task.aggregation)
-    assert kernels == set(gpu_plans.KERNELS)
-    assert merges == set(gpu_plans.MERGES)
+    assert kernels == set(planners.KERNELS)
+    assert merges == set(planners.MERGES)
     assert aggregations == {"sum", "prod", "max", "min"}
 
 

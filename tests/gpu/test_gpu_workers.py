@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "runtime")]
 
 
-from runtime.kernels.attention_libraries import ENVIRONMENT  # noqa: E402
+from runtime.kernels.cuda.attention_libraries import ENVIRONMENT  # noqa: E402
 from tests.gpu import benchmark  # noqa: E402
 from tests.gpu import check as gpu_check  # noqa: E402
 from tests.gpu.benchmark import Contender, measured  # noqa: E402

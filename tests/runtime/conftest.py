@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.kernels import native
+from runtime.kernels.native import llvm
 
 
 @pytest.fixture(scope="module", params=["numpy", "native"])
 def provider(request):
     """Machine code for nothing, or for invocations of any size."""
-    if request.param == "native" and not native.available():
+    if request.param == "native" and not llvm.available():
         pytest.skip("llvmlite is not installed, or not for this processor")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "SMALL", 0 if request.param == "native" else 1 << 62)
+        patch.setattr(llvm, "SMALL", 0 if request.param == "native" else 1 << 62)
         yield request.param

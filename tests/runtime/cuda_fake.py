@@ -17,7 +17,7 @@ from runtime.dtypes import storage
 from runtime.errors import ValueFault
 from runtime.executors.cuda_driver import DriverError
 from runtime.kernels import registry
-from runtime.kernels.gpu_base import WORKSPACE_ALIGNMENT, Description, GpuKernel, Target
+from runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel, Target
 
 PITCH = 256
 IN_CAPTURE = {"use", "record", "wait", "copy_async", "kernel", "end_capture"}
@@ -434,7 +434,7 @@ def view(array):
 
 
 class NumpyKernels:
-    """`gpu_base.Kernels` on the memory of a fake driver. `fail` names a stage and a kernel that fails there."""
+    """The kernels on the memory of a fake driver. `fail` names a stage and a kernel that fails there."""
 
     COMPLAINTS = ("embedding", "append", "rope")
 

@@ -15,7 +15,7 @@ from test_transformer_plans import MODEL, PLACES
 
 from runtime.bundle import decode, encode
 from runtime.executors.cpu import CpuExecutor
-from runtime.kernels import native
+from runtime.kernels.native import llvm
 from runtime.session import Session
 from runtime.strides import strides_of
 from runtime.verify import prove
@@ -54,7 +54,7 @@ def on_cpu(bundle, arrays):
 @pytest.mark.parametrize("sites", [1, 3, 8])
 @pytest.mark.parametrize("name", PLANS)
 def test_any_order_on_the_cpu(name, sites, small, monkeypatch):
-    monkeypatch.setattr(native, "SMALL", small)
+    monkeypatch.setattr(llvm, "SMALL", small)
     make, given = PLANS[name]
     bundle = make(sites)
     arrays = arrays_of(bundle, **given)

@@ -8,9 +8,9 @@ import numpy as np
 from emulated_gemm import multiply
 
 from runtime.dtypes import name_of
-from runtime.kernels.gemm import Gemm
-from runtime.kernels.gpu_base import GpuArray
-from runtime.kernels.triton_source import SCRATCH, Status, Table
+from runtime.kernels.gpu import GpuArray
+from runtime.kernels.plans.gemm import Gemm
+from runtime.kernels.plans.source import SCRATCH, Status, Table
 
 
 def device(array):

@@ -10,10 +10,11 @@ from gpu_invocations import INVOCATIONS, MERGES, array, attention, made
 
 from runtime.dtypes import ITEMSIZE, compute
 from runtime.errors import KernelFault
-from runtime.kernels import gpu_plans, kernel_cache
+from runtime.kernels.cuda import kernel_cache
+from runtime.kernels.cuda.triton_compile import compile_source, version
+from runtime.kernels.plans import planners
+from runtime.kernels.plans.source import Call, Source, layout
 from runtime.kernels.program import COMPARISONS, FUNCTIONS
-from runtime.kernels.triton_compile import compile_source, version
-from runtime.kernels.triton_source import Call, Source, layout
 
 assert os.environ.get("TRITON_INTERPRET", "0") != "1", "the interpreter compiles nothing"
 
@@ -30,7 +31,7 @@ def sources(plan):
 
 def merge(name):
     aggregation, reads, writes, dims = MERGES[name]
-    return gpu_plans.plan_merge(aggregation, [layout(x) for x in reads], [layout(x) for x in writes], dims)
+    return planners.plan_merge(aggregation, [layout(x) for x in reads], [layout(x) for x in writes], dims)
 
 
 MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10}

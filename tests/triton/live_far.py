@@ -17,8 +17,9 @@ import pytest
 from interpreter import run
 from live_kernels import F16, F32, I64, agree, blocks, normal, views
 
-from runtime.kernels import gpu_plans, registry
+from runtime.kernels import registry
 from runtime.kernels.base import Invocation
+from runtime.kernels.plans import planners
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -73,7 +74,7 @@ def compare(name, attributes, inputs, outputs, step, axes):
         sources, found = moved[: len(inputs)], moved[len(inputs) :]
         for array in found:
             array[...] = 7
-        plan = gpu_plans.plan_kernel(Invocation(name, attributes, views(sources), views(found), ins, outs))
+        plan = planners.plan_kernel(Invocation(name, attributes, views(sources), views(found), ins, outs))
         status = np.zeros(1, np.int32)
         run(plan.steps, plan.scratch, status)
         assert status[0] == 0
@@ -118,7 +119,7 @@ def test_copies_far_apart_are_merged(step):
     kernel.bind(np.empty(kernel.scratch, np.uint8))()
     for axis in range(3):
         moved = [far(x, axis, step) if x.ndim > axis else x for x in (*flat, *map(np.zeros_like, expected))]
-        plan = gpu_plans.plan_merge("logsumexp", views(moved[:-2]), views(moved[-2:]), dims)
+        plan = planners.plan_merge("logsumexp", views(moved[:-2]), views(moved[-2:]), dims)
         run(plan.steps, plan.scratch)
         agree(moved[-2:], expected, 2e-3)
 

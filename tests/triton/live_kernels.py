@@ -12,9 +12,10 @@ import pytest
 from interpreter import device, run
 
 from runtime.bundle import Block
-from runtime.kernels import gpu_plans, registry
+from runtime.kernels import registry
 from runtime.kernels.base import Invocation
-from runtime.kernels.triton_source import layout
+from runtime.kernels.plans import planners
+from runtime.kernels.plans.source import layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -66,7 +67,7 @@ def check(name, attributes, inputs, outputs, lowers=None, out_lowers=None, toler
     for step in steps:
         sources = [embedded(array, step) for array in inputs]
         found = [embedded(np.full_like(output, 7), step) for output in outputs]
-        plan = gpu_plans.plan_kernel(Invocation(name, attributes, views(sources), views(found), ins, outs))
+        plan = planners.plan_kernel(Invocation(name, attributes, views(sources), views(found), ins, outs))
         status = np.zeros(1, np.int32)
         run(plan.steps, plan.scratch, status)
         assert status[0] == 0
@@ -248,7 +249,7 @@ def test_rope(dtype):
              "original_length": 8192.0}  # fmt: skip
     check("rope", llama, [x, np.arange(11) ** 3 * 90], [y], tolerance=TOLERANCE[dtype] * 2)
     negative = Invocation("rope", plain, views([x, -np.arange(11)]), views([y]), (), blocks([y]))
-    plan = gpu_plans.plan_kernel(negative)
+    plan = planners.plan_kernel(negative)
     status = np.zeros(1, np.int32)
     run(plan.steps, plan.scratch, status)
     assert status[0] != 0
@@ -264,7 +265,7 @@ def test_embedding(dtype, kind):
     for wrong in (-1, 31):
         ids[1, 1] = wrong
         own = blocks([ids, table]), blocks([y])
-        plan = gpu_plans.plan_kernel(Invocation("embedding", {"vocabulary": 31}, views([ids, table]), views([y]), *own))
+        plan = planners.plan_kernel(Invocation("embedding", {"vocabulary": 31}, views([ids, table]), views([y]), *own))
         status = np.zeros(1, np.int32)
         run(plan.steps, plan.scratch, status)
         assert status[0] != 0
@@ -288,7 +289,7 @@ def test_append(dtype):
     positions[8] = 5
     y = np.empty_like(cache)
     arrays = [cache, new, positions]
-    plan = gpu_plans.plan_kernel(Invocation("append", a, views(arrays), views([y]), blocks(arrays), blocks([y])))
+    plan = planners.plan_kernel(Invocation("append", a, views(arrays), views([y]), blocks(arrays), blocks([y])))
     status = np.zeros(1, np.int32)
     run(plan.steps, plan.scratch, status)
     assert status[0] != 0
@@ -309,7 +310,7 @@ def test_many_blocks_in_one_launch():
     sources = [embedded(normal(*shape, seed=n).astype(kind), 1 + n % 2) for n, (shape, kind) in
                enumerate(zip(shapes, (F32, F16, F64, np.dtype(bool), F32, I32), strict=True))]  # fmt: skip
     targets = [embedded(np.zeros_like(source), 1 + n % 3) for n, source in enumerate(sources)]
-    plan = gpu_plans.plan_moves(views(sources), views(targets))
+    plan = planners.plan_moves(views(sources), views(targets))
     assert len(plan.steps) == 1
     run(plan.steps)
     for source, target in zip(sources, targets, strict=True):
@@ -319,7 +320,7 @@ def test_many_blocks_in_one_launch():
 def test_aligned_blocks_move_in_wide_units():
     sources = [normal(40, 64, dtype=F16, seed=n)[:, 16:48] for n in range(3)]
     targets = [np.zeros((40, 32), F16) for _ in sources]
-    plan = gpu_plans.plan_moves(views(sources), views(targets))
+    plan = planners.plan_moves(views(sources), views(targets))
     run(plan.steps)
     assert all(np.array_equal(a, b) for a, b in zip(sources, targets, strict=True))
     assert "units of 8 bytes" in plan.steps[0].source.text
@@ -373,7 +374,7 @@ def test_aggregations_of_copies(aggregation, dtype):
     whole = [copy.astype(I64 if dtype == I32 else F64) for copy in copies]
     function = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[aggregation]
     expected = function.reduce(whole)
-    plan = gpu_plans.plan_aggregate(aggregation, views(copies), views(copies[:1])[0])  # over the first
+    plan = planners.plan_aggregate(aggregation, views(copies), views(copies[:1])[0])  # over the first
     run(plan.steps)
     agree([copies[0]], [expected.astype(dtype)], TOLERANCE[dtype])
 
@@ -388,7 +389,7 @@ def both_merges(aggregation, copies, dims, tolerance, strided):
     for place in (own[: len(target)], [embedded(np.full_like(array, 7)) for array in target]):  # fresh first
         fresh = [embedded(array, 2 if strided else 1) for array in flat]
         goal = fresh[: len(target)] if place is own[: len(target)] or strided else place
-        plan = gpu_plans.plan_merge(aggregation, views(fresh), views(goal), dims)
+        plan = planners.plan_merge(aggregation, views(fresh), views(goal), dims)
         run(plan.steps, plan.scratch)
         agree(goal, target, tolerance)
 

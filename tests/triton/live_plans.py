@@ -24,11 +24,11 @@ from interpreter import Pointer, load, repair  # noqa: E402
 
 from runtime.errors import ValueFault  # noqa: E402
 from runtime.executors.cuda import CudaExecutor  # noqa: E402
-from runtime.kernels.cublas import WORKSPACE  # noqa: E402
-from runtime.kernels.gemm import Gemm  # noqa: E402
-from runtime.kernels.gpu_base import WORKSPACE_ALIGNMENT, Description, GpuKernel  # noqa: E402
-from runtime.kernels.gpu_registry import PlannedKernels  # noqa: E402
-from runtime.kernels.triton_source import SCRATCH, Status, Table  # noqa: E402
+from runtime.kernels.cuda.cublas import WORKSPACE  # noqa: E402
+from runtime.kernels.cuda.kernels import PlannedKernels  # noqa: E402
+from runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel  # noqa: E402
+from runtime.kernels.plans.gemm import Gemm  # noqa: E402
+from runtime.kernels.plans.source import SCRATCH, Status, Table  # noqa: E402
 from runtime.session import Session  # noqa: E402
 from tests.gpu.cases import CASES, TOLERANCE  # noqa: E402
 from tests.gpu.correctness import arrays_of, compiled, largest_error, reference  # noqa: E402

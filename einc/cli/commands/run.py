@@ -98,7 +98,7 @@ def run_command(
         phase("reading the plan")
         bundle = files.read_plan(plan)
         if backend == "cuda" or bundle.machine != HOST:
-            from runtime.kernels import kernel_cache
+            from runtime.kernels.cuda import kernel_cache
 
             kernel_cache.look_into(kernel_cache.beside(plan))
         arrays.check_outputs(bundle, targets, trace, [plan, weights, *inputs, *expect])

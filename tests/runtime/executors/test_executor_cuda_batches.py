@@ -15,8 +15,8 @@ from runtime.executors.cuda import CudaExecutor
 from runtime.executors.cuda_batches import batches
 from runtime.executors.cuda_tasks import spared
 from runtime.kernels import registry
-from runtime.kernels.gpu_base import Description, GpuKernel
-from runtime.kernels.side_by_side import planned_side_by_side
+from runtime.kernels.gpu import Description, GpuKernel
+from runtime.kernels.plans.side_by_side import planned_side_by_side
 from runtime.session import Session
 
 MODEL = """

@@ -15,8 +15,8 @@ from runtime.executors.cuda import CudaExecutor
 from runtime.executors.cuda_epilogues import epilogues
 from runtime.executors.forwarding import forward
 from runtime.kernels import registry
-from runtime.kernels.epilogue import planned_with_epilogue
-from runtime.kernels.gpu_base import Description, GpuKernel
+from runtime.kernels.gpu import Description, GpuKernel
+from runtime.kernels.plans.epilogue import planned_with_epilogue
 from runtime.session import Session
 
 MODEL = """

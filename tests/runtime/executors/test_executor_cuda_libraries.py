@@ -9,7 +9,7 @@ from test_executor_cuda import agree, arrays_of, block, cpu_results, ffn
 
 from runtime.errors import KernelFault, MissingFault
 from runtime.executors.cuda import CudaExecutor
-from runtime.kernels.gpu_base import Description, GpuKernel
+from runtime.kernels.gpu import Description, GpuKernel
 from runtime.session import Session
 
 

@@ -29,7 +29,7 @@ from runtime.executors.gathers import gather
 from runtime.executors.regions import reads_of, writes_of
 from runtime.executors.replicas import share
 from runtime.executors.sums import add_up
-from runtime.kernels import blas
+from runtime.kernels.numpy import blas
 
 LOW = box((2, 4), (0, 4))
 PLANS = [*itertools.product(range(30), [False, True])]

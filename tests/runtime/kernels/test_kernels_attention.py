@@ -10,8 +10,10 @@ import pytest
 
 from runtime.bundle import Block
 from runtime.errors import PlanFault
-from runtime.kernels import native, native_attention, numpy_attention
 from runtime.kernels.base import Invocation
+from runtime.kernels.native import attention as native_attention
+from runtime.kernels.native import llvm
+from runtime.kernels.numpy import attention as numpy_attention
 from runtime.kernels.registry import prepare
 
 pytestmark = pytest.mark.usefixtures("provider")
@@ -172,7 +174,7 @@ def test_any_blocks(name):
 @pytest.mark.parametrize(("d", "dv"), [(37, 41), (16, 12), (1, 83)])
 def test_more_rows_than_registers_have_lanes(d, dv, dtype, wide, monkeypatch):
     """Blocks of registers that are full and that are not, for registers of either number."""
-    monkeypatch.setattr(native, "wide_registers", lambda: wide)
+    monkeypatch.setattr(llvm, "wide_registers", lambda: wide)
     monkeypatch.setattr(native_attention, "ROWS", 70)
     monkeypatch.setattr(native_attention, "TILE", 31)
     a = attributes((39, 6), (45, 9), causal=True, extras=["mask"], scale=1 / d)

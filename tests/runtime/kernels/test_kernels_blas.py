@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from runtime.kernels import blas
 from runtime.kernels.base import Invocation
-from runtime.kernels.native_contract import build_added_contract
+from runtime.kernels.native.contract import build_added_contract
+from runtime.kernels.numpy import blas
 
 SIZES = (70, 67, 61)  # enough multiplications to be worth a call
 

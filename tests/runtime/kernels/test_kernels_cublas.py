@@ -16,9 +16,9 @@ from emulated_gemm import multiply
 
 from runtime.errors import KernelFault, MissingFault
 from runtime.executors.cuda_faults import plan_fault
-from runtime.kernels import cublas
-from runtime.kernels.cublas import PROTOTYPES, WORKSPACE, Cublas, CublasError, CublasOutOfMemory
-from runtime.kernels.gemm import Gemm
+from runtime.kernels.cuda import cublas
+from runtime.kernels.cuda.cublas import PROTOTYPES, WORKSPACE, Cublas, CublasError, CublasOutOfMemory
+from runtime.kernels.plans.gemm import Gemm
 
 STREAM, HANDLE = 0x7FFF_1234_5678_9ABC, 0x7FFF_0000_1111_2220
 KINDS = {0: "f32", 1: "f64", 2: "f16", 14: "bf16"}

@@ -14,10 +14,10 @@ import pytest
 from emulated_gemm import multiply
 
 from runtime.errors import MissingFault
-from runtime.kernels import cublaslt
-from runtime.kernels.cublas import WORKSPACE, CublasError, CublasOutOfMemory, opened
-from runtime.kernels.cublaslt import PROTOTYPES, Algorithm, CublasLt
-from runtime.kernels.gemm import Gemm
+from runtime.kernels.cuda import cublaslt
+from runtime.kernels.cuda.cublas import WORKSPACE, CublasError, CublasOutOfMemory, opened
+from runtime.kernels.cuda.cublaslt import PROTOTYPES, Algorithm, CublasLt
+from runtime.kernels.plans.gemm import Gemm
 
 STREAM, MEMORY = 0x7FFF_1234_5678_9ABC, 0x7F00_0000_0100
 KINDS = {0: "f32", 2: "f16", 14: "bf16"}

@@ -9,12 +9,12 @@ from emulated_gemm import multiply
 
 from runtime.bundle import Block
 from runtime.kernels.base import Invocation
-from runtime.kernels.epilogue import Epilogue, planned_with_epilogue, understood
-from runtime.kernels.gemm import Gemm
-from runtime.kernels.gpu_base import GpuArray
-from runtime.kernels.gpu_repeated import _moved
+from runtime.kernels.gpu import GpuArray
+from runtime.kernels.plans.epilogue import Epilogue, planned_with_epilogue, understood
+from runtime.kernels.plans.gemm import Gemm
+from runtime.kernels.plans.repeated import _moved
+from runtime.kernels.plans.source import SCRATCH
 from runtime.kernels.registry import prepare
-from runtime.kernels.triton_source import SCRATCH
 
 NAMES = {"float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16"}
 

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.bundle import Block
-from runtime.kernels import attention_libraries, fused_attention
-from runtime.kernels.attention_libraries import ENVIRONMENT, Packed, TorchAttention, Useless, defined, flaw, small
-from runtime.kernels.attention_signature import parse
 from runtime.kernels.base import Invocation
-from runtime.kernels.fused_attention import Libraries, packed
-from runtime.kernels.gpu_base import GpuArray, Target
+from runtime.kernels.cuda import attention_libraries, fused_attention
+from runtime.kernels.cuda.attention_libraries import ENVIRONMENT, Packed, TorchAttention, Useless, defined, flaw, small
+from runtime.kernels.cuda.fused_attention import Libraries, packed
+from runtime.kernels.gpu import GpuArray, Target
 from runtime.kernels.registry import prepare
+from runtime.kernels.signatures.attention import parse
 from runtime.strides import strides_of
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from runtime.dtypes import name_of
 from runtime.errors import PlanFault
-from runtime.kernels import gemm
 from runtime.kernels.base import Invocation
-from runtime.kernels.gemm import Axis, Gemm, Matrix
-from runtime.kernels.gemm_contract import plan_contract
-from runtime.kernels.gpu_base import GpuArray
-from runtime.kernels.triton_source import layout
+from runtime.kernels.gpu import GpuArray
+from runtime.kernels.plans import gemm
+from runtime.kernels.plans.contract import plan_contract
+from runtime.kernels.plans.gemm import Axis, Gemm, Matrix
+from runtime.kernels.plans.source import layout
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 EXTENTS = {"i": 5, "j": 4, "k": 7, "l": 3, "b": 2, "h": 6, "u": 1}

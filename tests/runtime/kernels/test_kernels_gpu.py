@@ -16,14 +16,16 @@ from gpu_invocations import INVOCATIONS, MERGES, array
 
 from runtime.bundle import Block
 from runtime.errors import MissingFault, PlanFault
-from runtime.kernels import gpu_plans, gpu_registry, kernel_cache, registry, triton_compile
+from runtime.kernels import registry
 from runtime.kernels.base import Invocation
-from runtime.kernels.cublas import WORKSPACE
-from runtime.kernels.gemm import Gemm
-from runtime.kernels.gpu_base import Target
-from runtime.kernels.gpu_repeated import ADDRESSED, RepeatedPlans, key_of
-from runtime.kernels.triton_compile import Binary
-from runtime.kernels.triton_source import SCRATCH, Call, Status, Table, layout
+from runtime.kernels.cuda import kernel_cache, kernels, triton_compile
+from runtime.kernels.cuda.cublas import WORKSPACE
+from runtime.kernels.cuda.triton_compile import Binary
+from runtime.kernels.gpu import Target
+from runtime.kernels.plans import planners
+from runtime.kernels.plans.gemm import Gemm
+from runtime.kernels.plans.repeated import ADDRESSED, RepeatedPlans, key_of
+from runtime.kernels.plans.source import SCRATCH, Call, Status, Table, layout
 
 GOLDEN = Path(__file__).with_name("golden_kernels.txt")
 H100 = Target(0, "an H100", (9, 0), 132)
@@ -35,23 +37,23 @@ def plans():
         yield name, one.plan()
     for name, (aggregation, reads, writes, dims) in MERGES.items():
         views = [layout(x) for x in reads], [layout(x) for x in writes]
-        yield name, gpu_plans.plan_merge(aggregation, *views, dims)
+        yield name, planners.plan_merge(aggregation, *views, dims)
 
 
 def test_every_kernel_of_the_cpu_is_one_of_the_gpu_and_planned_here():
-    assert set(registry.PROVIDERS["numpy"]) == set(gpu_plans.KERNELS)
-    assert set(registry.MERGES["numpy"]) == set(gpu_plans.MERGES)
-    assert {case.kernel for case in INVOCATIONS.values()} == set(gpu_plans.KERNELS)
-    assert {merge[0] for merge in MERGES.values()} == set(gpu_plans.MERGES)
+    assert set(registry.PROVIDERS["numpy"]) == set(planners.KERNELS)
+    assert set(registry.MERGES["numpy"]) == set(planners.MERGES)
+    assert {case.kernel for case in INVOCATIONS.values()} == set(planners.KERNELS)
+    assert {merge[0] for merge in MERGES.values()} == set(planners.MERGES)
 
 
 def test_unknown_names_are_refused():
     with pytest.raises(PlanFault, match="unknown kernel 'nothing'"):
-        gpu_plans.plan_kernel(Invocation("nothing", {}, [], []))
+        planners.plan_kernel(Invocation("nothing", {}, [], []))
     with pytest.raises(PlanFault, match="cannot be aggregated by 'nothing'"):
-        gpu_plans.plan_merge("nothing", [], [], [])
+        planners.plan_merge("nothing", [], [], [])
     with pytest.raises(PlanFault, match="cannot be aggregated by 'mean'"):
-        gpu_plans.plan_aggregate("mean", [layout(array("f32", 3))], layout(array("f32", 3)))
+        planners.plan_aggregate("mean", [layout(array("f32", 3))], layout(array("f32", 3)))
 
 
 def test_sources_are_what_they_were(update_golden):
@@ -97,7 +99,7 @@ def test_names_in_a_plan_cannot_become_code():
     bad = "".join(bad.split())
     attributes = {"program": "t0 = copy x0", "indices": f"{bad} -> {bad}"}
     views = [layout(array("f32", 3))]
-    plan = gpu_plans.plan_kernel(Invocation("map", attributes, views, views))
+    plan = planners.plan_kernel(Invocation("map", attributes, views, views))
     text = plan.steps[0].source.text
     assert text.count('"""') == 2
     assert "__import__" not in text or "__import__(" not in text.split('"""')[2]
@@ -172,7 +174,7 @@ def own_cache(monkeypatch, tmp_path):
 
 def test_launches_have_pointers_workspace_and_status(compiled):
     modules = Modules()
-    own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
+    own = kernels.GpuKernels([], modules, Products(modules.calls))
     case = INVOCATIONS["append"]
     kernel = own.kernel(case.invocation(), H100)
     assert kernel.complaint is not None
@@ -222,7 +224,7 @@ def residual():
 
 def test_products_take_epilogues_with_them_until_that_is_given_up(compiled):
     modules = Modules()
-    own = gpu_registry.GpuKernels([], modules, Products(modules.calls), Epilogues(modules.calls))
+    own = kernels.GpuKernels([], modules, Products(modules.calls), Epilogues(modules.calls))
     assert not own.give_up("nothing is in use")
     first, then = residual()
     kernel = own.with_epilogue(first, then, 1, H100)
@@ -246,7 +248,7 @@ def test_products_take_epilogues_with_them_until_that_is_given_up(compiled):
 
 def test_what_cublaslt_cannot_do_is_two_kernels(compiled):
     log = []
-    own = gpu_registry.GpuKernels([], Modules(), Products(log), Epilogues(log, fits=False))
+    own = kernels.GpuKernels([], Modules(), Products(log), Epilogues(log, fits=False))
     first, then = residual()
     assert own.with_epilogue(first, then, 1, H100) is None
     assert log == [("fits", "gemm tn f16 32x16x16 add", 0)]
@@ -256,7 +258,7 @@ def test_what_cublaslt_cannot_do_is_two_kernels(compiled):
 
 def test_equal_kernels_are_compiled_and_loaded_once(compiled):
     modules = Modules()
-    own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
+    own = kernels.GpuKernels([], modules, Products(modules.calls))
     for _ in range(3):
         own.kernel(INVOCATIONS["map"].invocation(), H100).bind(0, 0)(1)
     assert len(compiled) == 1
@@ -265,7 +267,7 @@ def test_equal_kernels_are_compiled_and_loaded_once(compiled):
 
 def test_products_get_workspace_of_their_own(compiled):
     modules = Modules()
-    own = gpu_registry.GpuKernels([], modules, Products(modules.calls))
+    own = kernels.GpuKernels([], modules, Products(modules.calls))
     kernel = own.kernel(INVOCATIONS["contract of a strided operand"].invocation(), H100)
     assert (kernel.description.provider, kernel.description.version) == ("cublas+triton", "12.8.0")
     assert own.versions() == {"triton": "9.9", "cublas": "12.8.0"}
@@ -289,7 +291,7 @@ def test_compiled_kernels_are_found_without_a_compiler(compiled, tmp_path, monke
         raise MissingFault("no compiler")
 
     monkeypatch.setattr(triton_compile, "compile_source", none)
-    own = gpu_registry.GpuKernels([place], Modules())
+    own = kernels.GpuKernels([place], Modules())
     assert own.kernel(INVOCATIONS["map"].invocation(), H100).description.version == "9.9"
     with pytest.raises(MissingFault, match="compiled for sm_90 only, and this is sm_80"):
         own.kernel(INVOCATIONS["map"].invocation(), Target(0, "an A100", (8, 0), 108))
@@ -299,7 +301,7 @@ def test_compiled_kernels_are_found_without_a_compiler(compiled, tmp_path, monke
 
 def test_what_is_compiled_here_is_kept(compiled):
     for _ in range(2):
-        gpu_registry.GpuKernels(kernel_cache.directories(), Modules()).kernel(INVOCATIONS["map"].invocation(), H100)
+        kernels.GpuKernels(kernel_cache.directories(), Modules()).kernel(INVOCATIONS["map"].invocation(), H100)
     assert len(compiled) == 1
 
 
@@ -400,4 +402,4 @@ def test_plans_of_other_addresses_are_moved(name):
 def planned(made, invocation, views):
     made.append(invocation.name)
     count = len(invocation.inputs)
-    return gpu_plans.plan_kernel(invocation.on(views[:count], views[count:]))
+    return planners.plan_kernel(invocation.on(views[:count], views[count:]))

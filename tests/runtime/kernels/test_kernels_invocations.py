@@ -9,8 +9,9 @@ import pytest
 from gpu_invocations import INVOCATIONS
 
 from runtime.errors import PlanFault
-from runtime.kernels import gpu_plans, registry
-from runtime.kernels.triton_source import layout
+from runtime.kernels import registry
+from runtime.kernels.plans import planners
+from runtime.kernels.plans.source import layout
 
 OPTIONAL = {("rope", "seq_lens"), ("contract", "scale")}
 
@@ -19,7 +20,7 @@ def refusals(invocation):
     """What both say of it, and that they do: on arrays that nobody may read."""
     views = ([layout(x) for x in arrays] for arrays in (invocation.inputs, invocation.outputs))
     seen = invocation.on(*views)
-    for refuse in (registry.prepare, gpu_plans.plan_kernel):
+    for refuse in (registry.prepare, planners.plan_kernel):
         with pytest.raises(PlanFault) as caught:
             refuse(seen)
         yield caught.value.message

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from runtime.errors import PlanFault
-from runtime.kernels import pieces
 from runtime.kernels.base import Invocation
+from runtime.kernels.numpy import pieces
 from runtime.kernels.registry import prepare
 
 pytestmark = pytest.mark.usefixtures("provider")

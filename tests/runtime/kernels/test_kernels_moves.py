@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.kernels import native
 from runtime.kernels.base import Invocation
-from runtime.kernels.native_moves import FEWEST, moves
+from runtime.kernels.native import llvm
+from runtime.kernels.native.moves import FEWEST, moves
 from runtime.kernels.registry import prepare
 
-pytestmark = pytest.mark.skipif(not native.available(), reason="llvmlite is not installed, or not for this processor")
+pytestmark = pytest.mark.skipif(not llvm.available(), reason="llvmlite is not installed, or not for this processor")
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(native, "SMALL", 0)
+    monkeypatch.setattr(llvm, "SMALL", 0)
 
 
 @st.composite
@@ -53,12 +53,12 @@ def test_every_piece_arrives_and_nothing_else_changes(pieces, dtype, seed):
     for before, source, ((_, here), (_, there)) in zip(expected, sources, pieces, strict=True):
         before[there] = source[here]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "SMALL", 0)
+        patch.setattr(llvm, "SMALL", 0)
         run = moves(
             [source[here] for source, ((_, here), _) in zip(sources, pieces, strict=True)],
             [target[there] for target, (_, (_, there)) in zip(targets, pieces, strict=True)],
         )
-    assert isinstance(run, native.Call)
+    assert isinstance(run, llvm.Call)
     run()
     for target, before in zip(targets, expected, strict=True):
         assert target.tobytes() == before.tobytes()
@@ -75,12 +75,12 @@ def test_numpy_moves_what_is_little_or_has_short_rows(always, monkeypatch):
     assert moves([*whole[1:], empty[0]], [*room[1:], room[0][:0]]) is None
     assert moves(narrow, [array[:, :15] for array in room]) is None
     assert moves(turned, room) is None
-    monkeypatch.setattr(native, "SMALL", FEWEST * 240 + 1)
+    monkeypatch.setattr(llvm, "SMALL", FEWEST * 240 + 1)
     assert moves(whole, room) is None
 
 
 def test_what_is_small_but_comes_often_becomes_machine_code(monkeypatch):
-    monkeypatch.setattr(native, "SMALL", 1000)
+    monkeypatch.setattr(llvm, "SMALL", 1000)
     x = np.ones((10, 10), "f4")
 
     def run():
@@ -89,9 +89,9 @@ def test_what_is_small_but_comes_often_becomes_machine_code(monkeypatch):
         )
         return kernel.bind(np.empty(kernel.scratch + 64, np.uint8))
 
-    assert not isinstance(run(), native.Call)
-    with native.among(9):
-        assert not isinstance(run(), native.Call)
-        with native.among(10):
-            assert isinstance(run(), native.Call)
-        assert not isinstance(run(), native.Call)
+    assert not isinstance(run(), llvm.Call)
+    with llvm.among(9):
+        assert not isinstance(run(), llvm.Call)
+        with llvm.among(10):
+            assert isinstance(run(), llvm.Call)
+        assert not isinstance(run(), llvm.Call)

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.kernels import native
 from runtime.kernels.base import Invocation, Kernel
-from runtime.kernels.native_map import move
+from runtime.kernels.native import llvm
+from runtime.kernels.native.map import move
 from runtime.kernels.registry import PROVIDERS, prepare
 
-needs_llvm = pytest.mark.skipif(not native.available(), reason="llvmlite is not installed, or not for this processor")
+needs_llvm = pytest.mark.skipif(not llvm.available(), reason="llvmlite is not installed, or not for this processor")
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FUNCTIONS = {
     "exp": np.exp,
@@ -42,14 +42,14 @@ def mapped(program: str, *inputs: np.ndarray, dtype=np.float32) -> np.ndarray:
     names = " ".join(f"i{axis}" for axis in range(output.ndim))
     indices = f"{', '.join([names] * len(inputs))} -> {names}"
     run = bound(prepare(Invocation("map", {"program": program, "indices": indices}, inputs, [output])))
-    assert isinstance(run, native.Call)
+    assert isinstance(run, llvm.Call)
     run()
     return output
 
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(native, "SMALL", 0)
+    monkeypatch.setattr(llvm, "SMALL", 0)
 
 
 @needs_llvm
@@ -103,7 +103,7 @@ def test_every_16_bit_float_is_widened_exactly_and_comes_back(dtype, always):
     every = np.arange(1 << 16, dtype="u2").view(dtype)
     wide = np.empty(every.shape, "f4")
     function, arguments = move(every, wide)
-    assert isinstance(function, native.Call)
+    assert isinstance(function, llvm.Call)
     function(*arguments)
     np.testing.assert_array_equal(wide, every.astype("f4"))
     back = np.empty_like(every)
@@ -142,7 +142,7 @@ def test_nothing_beyond_an_odd_view_is_written(rows, columns, shift, dtype, seed
     x = rng.standard_normal((rows, columns + shift)).astype(dtype)[:, shift:]
     before = base.copy()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "SMALL", 0)
+        patch.setattr(llvm, "SMALL", 0)
         target = base[1:-1, shift : shift + columns]
         run = bound(prepare(Invocation("map", DOUBLED, [x], [target])))
     run()
@@ -197,7 +197,7 @@ def test_results_are_the_same_in_every_run_and_thread_and_at_every_address(alway
 )
 def test_numpy_computes_what_machine_code_is_not_made_for(program, inputs, output, always):
     run = bound(prepare(Invocation("map", {"program": program, "indices": "i j -> i j"}, [inputs], [output])))
-    assert not isinstance(run, native.Call)
+    assert not isinstance(run, llvm.Call)
     run()
     assert np.array_equal(output, {"l": np.log, "a": lambda x: x + x, "c": np.copy}[program[5]](inputs))
 
@@ -222,13 +222,13 @@ def test_without_llvm_numpy_computes_everything():
     code = (
         "import sys, numpy as np\n"
         "sys.modules['llvmlite'] = None\n"
-        "from runtime.kernels import native\n"
+        "from runtime.kernels.native import llvm\n"
         "from runtime.kernels.registry import prepare\n"
         "x, y = np.full((300, 300), 2, 'f4'), np.empty((300, 300), 'f4')\n"
         "from runtime.kernels.base import Invocation\n"
         "kernel = prepare(Invocation('map', {'program': 't0 = mul x0 x0', 'indices': 'i j -> i j'}, [x], [y]))\n"
         "kernel.bind(np.empty(kernel.scratch + 64, np.uint8))()\n"
-        "assert (y == 4).all() and 'llvmlite' in native.note()\n"
+        "assert (y == 4).all() and 'llvmlite' in llvm.note()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

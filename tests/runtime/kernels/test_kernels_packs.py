@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runtime.kernels import blas, packing
 from runtime.kernels.base import Invocation
-from runtime.kernels.native_contract import build_added_contract
+from runtime.kernels.native.contract import build_added_contract
+from runtime.kernels.numpy import blas, packing
 from runtime.kernels.registry import prepare
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -12,8 +12,8 @@ from runtime.bundle import Block
 from runtime.dtypes import name_of
 from runtime.errors import PlanFault
 from runtime.kernels.base import Invocation
-from runtime.kernels.gpu_base import GpuArray
-from runtime.kernels.side_by_side import idle, joined, planned_side_by_side
+from runtime.kernels.gpu import GpuArray
+from runtime.kernels.plans.side_by_side import idle, joined, planned_side_by_side
 
 ROWS = "t k, f k -> t f"
 HEADS = "t k, h d k -> h t d"

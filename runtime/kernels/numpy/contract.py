@@ -1,0 +1,256 @@
+"""The kernel `contract` in numpy: {equation, scale}, a product of operands summed over indices the result lacks.
+
+What is summed is multiplied by `scale`, 1 unless it is given, and rounded once.
+
+More than two operands are contracted in pairs, the smallest intermediate first. A pair is one `np.matmul` into the
+result: indices are grouped as batch, rows, columns and summed, and every group is seen as one dimension where the
+strides allow it. Where they do not, leading rows or columns become batches if large matrices are left; else the result
+is copied from one large product, or an operand is copied. 16-bit floats are widened first (numpy's own product of
+float16 matrices is hundreds of times slower than that of float32).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from runtime.dtypes import Array, DType, storage
+from runtime.kernels import indices, packs
+from runtime.kernels.base import Builder, Invocation, Kernel, Run, ScratchPlan, store
+from runtime.kernels.matrices import Operand, blas_ready, grouped, mergeable
+from runtime.kernels.numpy import blas
+from runtime.kernels.numpy.map import build_map
+from runtime.kernels.numpy.packing import packing
+from runtime.kernels.numpy.pieces import Resolved, runner
+from runtime.kernels.signatures.contract import Contraction, Names, groups, smallest_pair
+
+Move = Callable[[Array, Array], Resolved]
+"""What copies one array to another of its shape, rounding or widening floats."""
+Take = Callable[[Sequence[int], DType], Array]
+
+MIN_GROUP = 16
+"""Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
+NARROW, DEEP = 256, 192
+"""The same where the copy is only of the result, and each of its elements is a sum of `DEEP` products or more."""
+
+Factor = tuple[Operand, Names, Names, Names]
+"""An operand of a matrix product, and its indices that are batches, rows and columns."""
+
+
+def build_contract(invocation: Invocation[Array]) -> Kernel:
+    return contraction(invocation, build_map, _move)
+
+
+def contraction(invocation: Invocation[Array], multiply: Builder, move: Move, *, add: bool = False) -> Kernel:
+    """The kernel, with products that sum nothing left to a builder of maps, and elements converted by `move`.
+
+    With `add` its result is added to what the output holds; raises CannotAdd where it cannot be.
+    """
+    call = Contraction.parse(invocation)
+    if not call.sums:
+        if add:
+            raise CannotAdd
+        return multiply(call.spelled)
+
+    joined = call.joined
+    operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
+    dtype = storage("i64" if call.kind == "i32" else call.kind)
+    scratch = ScratchPlan()
+
+    def measured(shape: Sequence[int], dtype: DType) -> Array:
+        scratch.take(shape, dtype)
+        return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
+
+    result = Operand(call.output, call.result)
+    measuring = _Contraction(joined.extents, dtype, measured, move, add, call.scale)
+    measuring.plan(operands, result)
+
+    def bind(memory: Array) -> Run:
+        carved = ScratchPlan()
+        taken = _Contraction(
+            joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move, add, call.scale
+        )
+        return runner(taken.plan(operands, result))
+
+    return Kernel(bind, scratch.size, math.prod(joined.extents.values()) / 20, tuple(measuring.packs))
+
+
+class CannotAdd(Exception):
+    """The result is no matrix product, or has to be rounded before it is added."""
+
+
+class _Contraction:
+    """Plans the calls of one contraction in compute type `dtype`; `take` gives temporary arrays."""
+
+    def __init__(
+        self,
+        extents: Mapping[str, int],
+        dtype: DType,
+        take: Take,
+        move: Move,
+        add: bool = False,
+        scale: float = 1.0,
+    ) -> None:
+        self.extents, self.dtype, self.take, self.move = extents, dtype, take, move
+        self.add, self.scale = add, scale
+        self.result: Operand | None = None
+        self.calls: list[Resolved] = []
+        self.packs: list[packs.Pack] = []
+
+    def plan(self, operands: Sequence[Operand], output: Operand) -> list[Resolved]:
+        self.result = output
+        left = [self._summed(x, self._needed(operands, k, output)) for k, x in enumerate(operands)]
+        while len(left) > 2:
+            left = self._contract_smallest(left, output)
+        if len(left) == 2:
+            self._pair(left[0], left[1], output)
+        elif self.add:
+            raise CannotAdd
+        else:
+            only = left[0] if self.scale == 1 else self._copied(left[0].names, left[0].array)
+            self._scale(only.array, output)
+            self._store(only, output)
+        return self.calls
+
+    def _needed(self, operands: Sequence[Operand], k: int, output: Operand) -> set[str]:
+        others = itertools.chain.from_iterable(x.names for j, x in enumerate(operands) if j != k)
+        return {*others, *output.names}
+
+    def _summed(self, operand: Operand, needed: set[str]) -> Operand:
+        """Sums over the indices that only this operand has; floats in f64."""
+        axes = tuple(axis for axis, name in enumerate(operand.names) if name not in needed)
+        if not axes:
+            return operand
+        names = tuple(name for name in operand.names if name in needed)
+        wide = np.dtype(np.float64) if self.dtype.kind == "f" else self.dtype
+        total = self.take(self._shape(names), wide)
+        if operand.array.dtype.itemsize < 4:  # summed as it is, a bf16 array would be converted element by element
+            operand = self._copied(operand.names, operand.array)
+        self.calls.append((np.add.reduce, [operand.array, axes, wide, total]))
+        return Operand(names, total) if wide == self.dtype else self._copied(names, total)
+
+    def _contract_smallest(self, operands: Sequence[Operand], output: Operand) -> list[Operand]:
+        one, other, names = smallest_pair([x.names for x in operands], output.names, self.extents)
+        target = Operand(names, self.take(self._shape(names), self.dtype))
+        self._pair(operands[one], operands[other], target)
+        return [target, *(x for k, x in enumerate(operands) if k not in (one, other))]
+
+    def _pair(self, a: Operand, b: Operand, c: Operand) -> None:
+        adds = self.add and self.result is c
+        batch, rows, columns, summed = groups(a.names, b.names, c.names)
+        if not summed:
+            if adds:
+                raise CannotAdd
+            self._multiply(a, b, c)
+            return
+        if not mergeable(b, summed):
+            alternative = tuple(name for name in b.names if name in summed)
+            summed = alternative if mergeable(a, alternative) or not mergeable(a, summed) else summed
+        deep = math.prod(self._shape(summed)) >= DEEP
+        loose_rows, rows = self._split(rows, a, c, deep)
+        loose_columns, columns = self._split(columns, b, c, deep)
+        batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
+        written = c.array.dtype == self.dtype and not (adds and self.scale != 1)
+        if written and all(mergeable(c, group) for group in (rows, columns)):
+            target = grouped(c, batch, rows, columns)
+            if blas_ready(target):
+                self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=adds)
+                self._scale(c.array, c)
+                return
+        if adds and c.array.dtype != self.dtype:
+            raise CannotAdd
+        temporary = Operand((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
+        target = grouped(temporary, batch, rows, columns)
+        self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=False)
+        self._scale(temporary.array, c)
+        if adds:
+            self.calls.append((np.add, [c.array, indices.aligned(temporary.array, temporary.names, c.names), c.array]))
+        else:
+            self._store(temporary, c)
+
+    def _product(self, left: Factor, right: Factor, target: Array, *, add: bool) -> None:
+        """The product of two operands as matrices; one that is constant need not be laid out in every run."""
+        factors = (left, right)
+        (first, for_first), (second, for_second) = (self._aside(factor) for factor in factors)
+        call = blas.added_product(first, second, target) if add else blas.product(first, second, target)
+        if call is None:
+            raise CannotAdd
+        side = 1 if packs.constant(right[0].array) else 0
+        operand = factors[side][0].array
+        form = None
+        if packs.constant(operand):
+            form = packing(first, second, target, side, add=add, converted=operand.dtype != self.dtype)
+        if form is None:
+            self.calls += [*for_first, *for_second, call]
+            return
+        chosen = form
+
+        def make() -> Array:
+            matrix, calls = _Contraction(self.extents, self.dtype, np.empty, self.move)._aside(factors[side])
+            runner(calls)()
+            return chosen.pack(matrix)
+
+        pack = packs.pack_of(operand, form.form, form.size, make)
+        self.packs.append(pack)
+        own, others = (for_second, for_first) if side else (for_first, for_second)
+        self.calls += [*others, (packs.Packed(pack, form.multiply, runner([*own, call])), [])]
+
+    def _aside(self, factor: Factor) -> tuple[Array, list[Resolved]]:
+        """An operand as matrices, and the calls that make them."""
+        before, self.calls = self.calls, []
+        matrices = self._matrices(*factor)
+        calls, self.calls = self.calls, before
+        return matrices, calls
+
+    def _split(self, group: Names, operand: Operand, result: Operand, deep: bool) -> tuple[Names, Names]:
+        """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""
+        start = 0
+        while not (mergeable(operand, group[start:]) and mergeable(result, group[start:])):
+            start += 1
+        least = NARROW if deep and mergeable(operand, group) else MIN_GROUP
+        large_enough = min(least, math.prod(self._shape(group)))
+        return (group[:start], group[start:]) if math.prod(self._shape(group[start:])) >= large_enough else ((), group)
+
+    def _matrices(self, operand: Operand, batch: Names, first: Names, second: Names) -> Array:
+        """A stack of matrices (batch..., first, second) in the compute type, with extent 1 for absent batch indices."""
+        same = operand.array.dtype == self.dtype
+        dense = operand if same else Operand(operand.names, np.empty(operand.array.shape, self.dtype))
+        if mergeable(dense, first) and mergeable(dense, second):
+            view = grouped(dense, batch, first, second)
+            if blas_ready(view):  # a copy that only converts keeps its order
+                return view if same else grouped(self._copied(operand.names, operand.array), batch, first, second)
+        order = tuple(name for name in (*batch, *first, *second) if name in operand.names)
+        return grouped(self._copied(order, indices.aligned(operand.array, operand.names, order)), batch, first, second)
+
+    def _copied(self, names: Names, array: Array) -> Operand:
+        copy = self.take(array.shape, self.dtype)
+        self.calls.append(self.move(array, copy))
+        return Operand(names, copy)
+
+    def _multiply(self, a: Operand, b: Operand, c: Operand) -> None:
+        """A product without a sum."""
+        x, y = (self._copied(o.names, o.array) if o.array.dtype != self.dtype else o for o in (a, b))
+        target = c if c.array.dtype == self.dtype else Operand(c.names, self.take(c.array.shape, self.dtype))
+        views = [indices.aligned(o.array, o.names, c.names) for o in (x, y)]
+        self.calls.append((np.multiply, [*views, target.array]))
+        self._scale(target.array, c)
+        if target is not c:
+            self._store(target, c)
+
+    def _scale(self, values: Array, target: Operand) -> None:
+        """Multiplies what is to become `target`, in the compute type, if that is the result."""
+        if target is self.result and self.scale != 1:
+            self.calls.append((np.multiply, [values, values.dtype.type(self.scale), values]))
+
+    def _store(self, source: Operand, target: Operand) -> None:
+        self.calls.append(self.move(indices.aligned(source.array, source.names, target.names), target.array))
+
+    def _shape(self, names: Sequence[str]) -> list[int]:
+        return [self.extents[name] for name in names]
+
+
+def _move(source: Array, target: Array) -> Resolved:
+    return store, [source, target]

@@ -1,0 +1,64 @@
+"""The kernels `rmsnorm` {eps} and `layernorm` {eps} in numpy: rows of the last axis, computed in f32 or wider."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runtime.dtypes import Array, storage
+from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, store
+from runtime.kernels.numpy.pieces import Piece, Resolved, as_rows, runner, walk_runner
+from runtime.kernels.signatures.rows import Norm
+
+
+def build_norm(invocation: Invocation[Array]) -> Kernel:
+    return normed(Norm.parse(invocation))
+
+
+def normed(call: Norm) -> Kernel:
+    """x / sqrt(mean(x * x) + eps) * gain; for layernorm x - mean(x) in place of x, and bias added."""
+    source, target, dtype = call.source, call.target, storage(call.kind)
+    extent = source.shape[-1]
+    (read, written), walk = as_rows([source, target])
+    native = target.dtype == dtype
+    scratch = ScratchPlan()
+    squares, wide = (scratch.take((walk.size * extent,), dtype) for _ in range(2))  # wide: x converted, or centered
+    edge = scratch.take((walk.size,), dtype)
+    vectors = [] if native else [(vector, scratch.take(vector.shape, dtype)) for vector in call.vectors]
+    share, summand = dtype.type(1 / extent), dtype.type(call.eps)
+
+    def bind(memory: Array) -> Run:
+        works, wides, lines = (place.of(memory) for place in (squares, wide, edge))
+        before: list[Resolved] = [(store, [vector, place.of(memory)]) for vector, place in vectors]
+        factor, *summands = [place.of(memory) for _, place in vectors] or call.vectors
+
+        def calls(piece: Piece) -> list[Resolved]:
+            x, y = piece.of(read), piece.of(written)
+            work, other = (buffer[: x.size].reshape(x.shape) for buffer in (works, wides))
+            line = lines[: x.size // extent].reshape((*x.shape[:-1], 1))
+            result = y if native else work
+            steps: list[Resolved] = []
+            if not native:
+                steps.append((store, [x, other]))
+                x = other
+            if summands:
+                steps += [
+                    (np.add.reduce, [x, -1, None, line, True]),
+                    (np.multiply, [line, share, line]),
+                    (np.subtract, [x, line, other]),
+                ]
+                x = other
+            steps += [
+                (np.multiply, [x, x, work]),
+                (np.add.reduce, [work, -1, None, line, True]),
+                (np.multiply, [line, share, line]),
+                (np.add, [line, summand, line]),
+                (np.sqrt, [line, line]),
+                (np.divide, [x, line, result]),
+                (np.multiply, [result, factor, result]),
+                *((np.add, [result, vector, result]) for vector in summands),
+            ]
+            return steps if native else [*steps, (store, [work, y])]
+
+        return runner([*before, (walk_runner(walk, calls), [])])
+
+    return Kernel(bind, scratch.size, (2.0 + len(call.vectors)) * source.size)

@@ -1,0 +1,229 @@
+"""The kernel `reduce` in Triton: a scalar program over joined indices, aggregated over those that the result lacks.
+
+It is also the contraction of what no matrix product takes (integers, three operands at once, diagonals). A program
+keeps a tile of partial aggregates, kept positions by reduced ones, goes through the reduced axes in order, and combines
+the tile at the end: the order depends on shapes alone. Where too few results would leave the GPU idle, the reduced
+axes are shared out among programs, and a second launch combines their partial results in order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from runtime.dtypes import Array, compute, storage
+from runtime.kernels import program
+from runtime.kernels.base import Invocation
+from runtime.kernels.plans.scalar import Program
+from runtime.kernels.plans.source import (
+    LANGUAGE,
+    Call,
+    Operand,
+    Plan,
+    ScratchPlan,
+    assembled,
+    power_of_two,
+    wide,
+)  # fmt: skip
+from runtime.kernels.plans.tiles import MULTIPROCESSORS, PROGRAMS, Tiles
+from runtime.kernels.signatures.map import Reduction
+from runtime.kernels.views import merged
+from runtime.strides import strides_of
+
+ELEMENTS = 2048
+"""Partial aggregates of a program."""
+
+SHARED_OUT = 16
+"""Steps of a program's loop from which on they may be shared out."""
+
+_COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "largest({0}, {1})", "min": "smallest({0}, {1})"}
+_FINISH = {
+    "sum": "tl.sum(acc, {0})", "prod": "tl.reduce(acc, {0}, product)",
+    "max": "tl.reduce(acc, {0}, largest)", "min": "tl.reduce(acc, {0}, smallest)",
+}  # fmt: skip
+_HELPER = {"sum": (), "prod": ("product",), "max": ("largest",), "min": ("smallest",)}
+
+
+def plan_reduce(invocation: Invocation[Array]) -> Plan:
+    """One launch, or two. Raises PlanFault for what is no aggregation of a join."""
+    call, scratch = Reduction.parse(invocation), ScratchPlan()
+    over = " ".join(name for name, gone in zip(call.indices, call.reduced, strict=True) if gone)
+    title = f"{call.aggregation} over {over}: {call.source}"
+    return Plan(tuple(_calls(call, title, scratch)), scratch.size)
+
+
+def _calls(call: Reduction, title: str, scratch: ScratchPlan) -> list[Call]:
+    layouts, gone = merged([*call.views, call.output], call.reduced)
+    extents = tuple(max(column) for column in zip(*(view.shape for view in layouts), strict=True))
+    reads = [Operand.of(f"x{k}", view) for k, view in enumerate(layouts[:-1])]
+    work = _Work.share(extents, gone, reads)
+    stored = call.kinds[-1]
+    computed = compute(stored)
+    number = "i64" if computed in ("i32", "i64") else computed
+    if work.shares == 1:
+        return [_call(call, reads, layouts[-1], work, number, title)]
+    partial = scratch.take((work.shares, *layouts[-1].shape), storage(number))
+    first = _call(call, reads, partial, work, number, f"{title}, in {work.shares} shares")
+    shape = (work.shares, *call.output.shape)
+    shaped = np.lib.stride_tricks.as_strided(partial, shape, strides_of(shape, partial.itemsize))
+    source = f"t0 = {'cast:i32' if stored == 'i32' else 'copy'} x0"  # other results are rounded as they are stored
+    rest = replace(
+        call,
+        steps=program.infer(program.parse(source, 1), [number], stored),
+        views=(shaped,),
+        output=call.output[None],
+        kinds=(number, stored),
+        indices=("share", *call.indices),
+        source=source,
+        reduced=(True, *(False for _ in call.indices)),
+    )
+    return [first, *_calls(rest, f"{title}, of shares", scratch)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What programs do: `reduced` is the axis along which a tile reaches `width` (None: no such axis), and `gone` says
+    which axes are reduced; through all others of these a program goes step by step, as far as its share reaches."""
+
+    extents: tuple[int, ...]
+    gone: tuple[bool, ...]
+    tiles: Tiles  # of the kept axes: rows are the kept axis, all reduced axes have extent 1
+    reduced: int | None
+    width: int
+    shares: int
+
+    @property
+    def loops(self) -> list[int]:
+        return [axis for axis, gone in enumerate(self.gone) if gone and axis != self.reduced]
+
+    @property
+    def steps(self) -> int:
+        inner = 1 if self.reduced is None else -(-self.extents[self.reduced] // self.width)
+        return inner * math.prod(self.extents[axis] for axis in self.loops)
+
+    @staticmethod
+    def share(extents: tuple[int, ...], gone: Sequence[bool], reads: Sequence[Operand]) -> _Work:
+        largest = max(reads, key=lambda item: sum(1 for s in item.strides if s))
+        axes = range(len(extents))
+        order = sorted(axes, key=lambda axis: (largest.strides[axis] == 0, largest.strides[axis], -extents[axis]))
+        reduced = next((axis for axis in order if gone[axis]), None)
+        kept = next((axis for axis in order if not gone[axis]), None)
+        inner_kept = kept is not None and (reduced is None or order.index(kept) < order.index(reduced))
+        width = 1 if reduced is None else power_of_two(extents[reduced])
+        height = 1 if kept is None else power_of_two(extents[kept])
+        if inner_kept:
+            height = min(height, 128)
+            width = min(width, max(1, ELEMENTS // height))
+        else:
+            width = min(width, 1024)
+            height = min(height, max(1, ELEMENTS // width))
+        outer = math.prod(extents[axis] for axis in axes if not gone[axis] and axis != kept)
+        while height > 1 and outer * -(-(extents[kept] if kept is not None else 1) // height) < 2 * MULTIPROCESSORS:
+            if height <= 16 and inner_kept:
+                break
+            height //= 2
+        spans = tuple(1 if gone[axis] else extent for axis, extent in enumerate(extents))
+        tiles = Tiles(spans, kept, None, height, 1)
+        work = _Work(extents, tuple(gone), tiles, reduced, width, 1)
+        return replace(work, shares=max(1, min(work.steps // SHARED_OUT, PROGRAMS // max(1, tiles.count()))))
+
+
+def _call(call: Reduction, reads: Sequence[Operand], output: Array, work: _Work, number: str, title: str) -> Call:
+    """A launch that writes results, or those of shares, to an output."""
+    aggregation = call.aggregation
+    shared = output.ndim > len(work.extents)  # partial results have shares before all other axes
+    target = Operand.of("y", output)
+    spans = (work.shares, *work.extents) if shared else work.extents
+    padded = [Operand(r.name, r.dtype, (0, *r.strides) if shared else r.strides, r.address) for r in reads]
+    sixty_four = wide([*padded, target], spans)
+    chain = Program(call.steps, [f"v{k}" for k in range(len(reads))])
+    value, identity = f"{chain.value}.to({LANGUAGE[number]})", _identity(aggregation, number)
+
+    lines = work.tiles.locate(sixty_four)
+    if shared:
+        lines = [f"tile = tl.program_id(0){'.to(tl.int64)' if sixty_four else ''}", f"share = tile % {work.shares}",
+                 f"tile = tile // {work.shares}", *lines[1:]]  # fmt: skip
+    lines.append(f"acc = tl.full([{work.tiles.height}, {work.width}], {identity}, {LANGUAGE[number]})")
+    each = -(-work.steps // work.shares)
+    bounds = f"share * {each}, tl.minimum(share * {each} + {each}, {work.steps})" if shared else f"0, {work.steps}"
+    body = []
+    if work.steps > 1 or shared:
+        lines.append(f"for step in range({bounds}):")
+    else:
+        body.append("step = 0")
+    body += _positions(work, sixty_four)
+    for k, item in enumerate(reads):
+        subscripts = _subscripts(work, item)
+        body.append(f"v{k} = {item.load(subscripts, _mask(work, subscripts))}")
+    body += chain.lines
+    inside = _mask(work, () if work.reduced is None else (work.reduced,))
+    masked = f"tl.where({inside}, {value}, {identity})" if inside else value
+    body.append(f"acc = {_COMBINE[aggregation].format('acc', masked)}")
+    indent = "    " if work.steps > 1 or shared else ""
+    lines += [indent + line for line in body]
+    lines.append(f"result = {_FINISH[aggregation].format(1)}")
+    if work.tiles.rows is None:
+        lines.append(f"result = {_FINISH[aggregation].format(0).replace('acc', 'result')}")
+        places = {axis: f"i{axis}" for axis in work.tiles.others}
+        mask = ""
+    else:
+        lines.append("result = result[:, None]")
+        places = {**{axis: f"i{axis}" for axis in work.tiles.others}, work.tiles.rows: "r"}
+        mask = work.tiles.mask(places)
+    if shared:
+        places = {axis + 1: subscript for axis, subscript in places.items()}
+        places[0] = "share"
+    lines.append(target.store(dict(sorted(places.items())), "result", mask))
+    grid = work.tiles.count() * (work.shares if shared else 1)
+    return assembled("reduce", title, [*reads, target], work.extents, lines, grid, chain.source(*_HELPER[aggregation]))
+
+
+def _positions(work: _Work, sixty_four: bool) -> list[str]:
+    """Lines that set k, the tile's positions along the reduced axis, and j1, ... along the other reduced axes."""
+    lines = []
+    rest = "tl.cast(step, tl.int64)" if sixty_four else "step"
+    if work.reduced is not None:
+        count = -(-work.extents[work.reduced] // work.width)
+        span = f"tl.arange(0, {work.width})[None, :]{'.to(tl.int64)' if sixty_four else ''}"
+        lines.append(f"k = {f'({rest} % {count}) * {work.width} + ' if count > 1 else ''}{span}")
+        if count > 1:
+            lines.append(f"rest = {rest} // {count}")
+            rest = "rest"
+    for axis in reversed(work.loops):
+        lines.append(f"j{axis} = {rest} % {work.extents[axis]}")
+        lines.append(f"rest = {rest} // {work.extents[axis]}")
+        rest = "rest"
+    if lines and lines[-1].startswith("rest ="):
+        lines.pop()
+    return lines
+
+
+def _subscripts(work: _Work, item: Operand) -> dict[int, str]:
+    found = {}
+    for axis, stride in enumerate(item.strides):
+        if stride and work.gone[axis]:
+            found[axis] = "k" if axis == work.reduced else f"j{axis}"
+        elif stride:
+            found[axis] = "r" if axis == work.tiles.rows else f"i{axis}"
+    return found
+
+
+def _mask(work: _Work, axes: Collection[int]) -> str:
+    parts = []
+    rows = work.tiles.rows
+    if rows is not None and rows in axes and work.extents[rows] % work.tiles.height:
+        parts.append(f"(r < {work.extents[rows]})")
+    if work.reduced is not None and work.reduced in axes and work.extents[work.reduced] % work.width:
+        parts.append(f"(k < {work.extents[work.reduced]})")
+    return " & ".join(parts)
+
+
+def _identity(aggregation: str, number: str) -> str:
+    if aggregation in ("sum", "prod"):
+        return "0" if aggregation == "sum" else "1"
+    if number == "i64":
+        return str(-(2**63) if aggregation == "max" else 2**63 - 1)
+    return f'float("{"-inf" if aggregation == "max" else "inf"}")'
