@@ -3,6 +3,10 @@
 All problems with a source are reported together, before any data is read. A stored tensor has the declared type, or is
 float32 and rounded to the declared floating type, or is a narrower floating type that the declared one contains; its
 shape is the declared one, or regroups it in order.
+
+The name of a weight in files may stand for a part of a tensor, or for several tensors: `qkv[8:16]` are the rows of
+`qkv` from 8 up to 16, and `experts.*.up` are `experts.0.up`, `experts.1.up` and so on, one for each position of the
+weight's first dimension. A tensor that is called just so comes first.
 """
 
 from __future__ import annotations
@@ -11,10 +15,13 @@ import itertools
 import math
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from runtime.arrays import NpzFile, tensor_text
 from runtime.bundle import Bundle, Tensor
@@ -29,8 +36,24 @@ RANDOM = "rand:"
 _CONVERTED = {("f32", wanted) for wanted in FLOATS} | {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64")}
 """Stored and declared types that may differ: float32 is rounded or widened, 16-bit floats are widened."""
 
-Stored = tuple[str, tuple[int, ...], Callable[[Tensor], Array]]
-"""A stored array's type, its shape, and how to read it as a tensor of that shape."""
+_ROWS = re.compile(r"(?P<name>.+)\[(?P<start>\d{1,18}):(?P<stop>\d{1,18})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored array's type, its shape, and how to read it for a weight."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    read: Callable[[Tensor], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The names of all that is stored, and what there is under a name; what nobody asks for may be anything."""
+
+    names: Collection[str]
+    entry: Callable[[str], Stored]
 
 
 def weights_of(bundle: Bundle) -> tuple[Tensor, ...]:
@@ -57,11 +80,12 @@ def each_weight(tensors: Sequence[Tensor], source: str | os.PathLike[str]) -> It
             yield tensor.name, random_input(tensor, seed)
         return
     with ExitStack() as stack:
-        stored = _open(path, stack, {name for tensor in tensors for name in (tensor.name, tensor.stored)})
-        raise_together([problem for tensor in tensors if (problem := _problem(tensor, stored)) is not None], path)
-        for tensor in tensors:
-            _, shape, read = stored[_stored_name(tensor, stored)]
-            yield tensor.name, read(msgspec.structs.replace(tensor, shape=shape)).reshape(tensor.shape)
+        files = _open(path, stack)
+        found = [(tensor, _found(tensor, files)) for tensor in tensors]
+        raise_together([problem for _, problem in found if isinstance(problem, str)], path)
+        for tensor, entry in found:
+            if not isinstance(entry, str):
+                yield tensor.name, entry.read(tensor).reshape(tensor.shape)
 
 
 def parse_seed(source: str) -> int:
@@ -78,48 +102,76 @@ def regroups(stored: Sequence[int], declared: Sequence[int]) -> bool:
     return math.prod(stored) == math.prod(declared) and set(itertools.accumulate(stored, operator.mul)) <= ends
 
 
-def _open(path: str, stack: ExitStack, wanted: Set[str | None]) -> Mapping[str, Stored]:
+def _open(path: str, stack: ExitStack) -> Files:
     if os.path.isdir(path):
-        return {name: _safetensors_entry(file, name) for name, file in open_folder(path).items()}
+        folder = open_folder(path)
+        return Files(folder, lambda name: _safetensors_entry(folder[name], name))
     with open(path, "rb") as stream:
         zipped = stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
     if zipped or path.endswith(".npz"):
         archive = stack.enter_context(NpzFile.open(path))
-        return {name: _npz_entry(archive, name) if name in wanted else _UNREAD for name in archive.members}
+        return Files(archive.members, lambda name: _npz_entry(archive, name))
     file = SafetensorsFile(path)
-    return {name: _safetensors_entry(file, name) for name in file.entries}
-
-
-def _unread(tensor: Tensor) -> Array:
-    raise AssertionError("an array that no weight asks for")
-
-
-_UNREAD: Stored = ("unread", (), _unread)
+    return Files(file.entries, lambda name: _safetensors_entry(file, name))
 
 
 def _npz_entry(archive: NpzFile, name: str) -> Stored:
     header = archive.header(name)
     kind = name_of(header.dtype.newbyteorder("=")) or str(header.dtype)
-    return kind, header.shape, lambda tensor: archive.read(name, tensor, rounded=True)
+    return Stored(
+        kind,
+        header.shape,
+        lambda tensor: archive.read(name, msgspec.structs.replace(tensor, shape=header.shape), rounded=True),
+    )
 
 
 def _safetensors_entry(file: SafetensorsFile, name: str) -> Stored:
     entry = file.entries[name]
-    return entry.dtype, entry.shape, lambda _: file.array(name)
+    return Stored(entry.dtype, entry.shape, lambda _: file.array(name))
 
 
-def _stored_name(tensor: Tensor, stored: Mapping[str, Stored]) -> str:
-    """A weight is looked up under the name that the model gives for files, else under its own."""
-    return tensor.stored if tensor.stored is not None and tensor.stored in stored else tensor.name
-
-
-def _problem(tensor: Tensor, stored: Mapping[str, Stored]) -> str | None:
-    name = _stored_name(tensor, stored)
+def _found(tensor: Tensor, files: Files) -> Stored | str:
+    """What there is of a weight, or what is wrong."""
     wanted = f"weight '{tensor.name}'" + (f" (stored as '{tensor.stored}')" if tensor.stored is not None else "")
-    if name not in stored:
-        hint = did_you_mean(tensor.stored or tensor.name, list(stored))
+    entry = _entry(tensor, files)
+    if entry is None:
+        hint = did_you_mean(tensor.stored or tensor.name, list(files.names))
         return f"{wanted} is not there" + (f"; {hint}" if hint else "")
-    dtype, shape, _ = stored[name]
-    if (dtype == tensor.dtype or (dtype, tensor.dtype) in _CONVERTED) and regroups(shape, tensor.shape):
-        return None
-    return f"{wanted} should be {tensor_text(tensor)}, found {dtype}{list(shape)}"
+    if isinstance(entry, str):
+        return f"{wanted} {entry}"
+    if (entry.dtype == tensor.dtype or (entry.dtype, tensor.dtype) in _CONVERTED) and regroups(
+        entry.shape, tensor.shape
+    ):
+        return entry
+    return f"{wanted} should be {tensor_text(tensor)}, found {entry.dtype}{list(entry.shape)}"
+
+
+def _entry(tensor: Tensor, files: Files) -> Stored | str | None:
+    """What a weight's name for files stands for, or else its own name; None where neither is there."""
+    name = tensor.stored or tensor.name
+    if name in files.names:
+        return files.entry(name)
+    if (match := _ROWS.fullmatch(name)) and match["name"] in files.names:
+        return _rows(files.entry(match["name"]), slice(int(match["start"]), int(match["stop"])))
+    if tensor.shape and name.replace("*", "0", 1) in files.names:
+        most = min(tensor.shape[0], len(files.names) + 1)
+        return _stack([name.replace("*", str(k), 1) for k in range(most)], files)
+    return files.entry(tensor.name) if tensor.name in files.names else None
+
+
+def _rows(whole: Stored, rows: slice) -> Stored:
+    """Some rows, or as many of them as there are."""
+    count = len(range(*rows.indices(whole.shape[0] if whole.shape else 0)))
+    return Stored(whole.dtype, (count, *whole.shape[1:]), lambda tensor: whole.read(tensor)[rows])
+
+
+def _stack(names: Sequence[str], files: Files) -> Stored | str:
+    """Tensors of one type and shape as one."""
+    lost = next((name for name in names if name not in files.names), None)
+    if lost is not None:
+        return f"is not there: '{lost}' is missing"
+    parts = [files.entry(name) for name in names]
+    dtype, shape = parts[0].dtype, parts[0].shape
+    if any((part.dtype, part.shape) != (dtype, shape) for part in parts):
+        return "stands for tensors of different types or shapes"
+    return Stored(dtype, (len(parts), *shape), lambda tensor: np.stack([part.read(tensor) for part in parts]))

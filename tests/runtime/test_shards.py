@@ -19,8 +19,9 @@ from runtime.weights import each_weight, read_weights
 X = np.arange(12, dtype="f4").reshape(3, 4)
 
 
-def weight(name: str, dtype: str = "f32", shape: tuple[int, ...] = (3, 4)) -> Tensor:
-    return Tensor(name, tuple(f"d{k}" for k in range(len(shape))), shape, dtype, "weight")  # type: ignore[arg-type]
+def weight(name: str, dtype: str = "f32", shape: tuple[int, ...] = (3, 4), stored: str | None = None) -> Tensor:
+    dims = tuple(f"d{k}" for k in range(len(shape)))
+    return Tensor(name, dims, shape, dtype, "weight", stored=stored)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -113,6 +114,54 @@ def test_arrays_are_read_where_they_are_used(folder: Path) -> None:
     assert not array.flags.writeable
     assert wide.dtype == np.float32
     assert read_weights([weight("b", "f64")], folder)["b"].dtype == np.float64
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_names_of_rows_and_of_several_tensors(tmp_path: Path, zipped: bool) -> None:
+    arrays = {"qkv": np.arange(40, dtype="f4").reshape(10, 4), "e.0.up": X, "e.1.up": X + 20, "r[1:3]": X * 2}
+    arrays |= {"e.2.down": X, "r": X}
+    source = tmp_path / ("w.npz" if zipped else "w.safetensors")
+    if zipped:
+        np.savez(source, **arrays, allow_pickle=False)
+    else:
+        safetensors.numpy.save_file(arrays, source)
+    wanted = [
+        weight("k", shape=(2, 3, 4), stored="qkv[2:8]"),
+        weight("up", "bf16", (2, 3, 4), "e.*.up"),
+        weight("r", stored="r[1:3]"),  # a tensor that is called just so
+        weight("qkv", shape=(10, 4), stored="e.*.gate"),  # or the weight's own name
+    ]
+    found = read_weights(wanted, source)
+    np.testing.assert_array_equal(found["k"], arrays["qkv"][2:8].reshape(2, 3, 4))
+    np.testing.assert_array_equal(found["up"].astype("f4"), np.stack([X, X + 20]))
+    np.testing.assert_array_equal(found["r"], X * 2)
+    np.testing.assert_array_equal(found["qkv"], arrays["qkv"])
+    if not zipped:
+        (_, rows) = next(each_weight(wanted[:1], source))
+        assert not rows.flags.owndata  # still in the mapped file
+
+
+@pytest.mark.parametrize(
+    ("shape", "stored", "message"),
+    [
+        ((3, 4), "qkv[8:11]", r"'w' \(stored as 'qkv\[8:11\]'\) should be f32\[3, 4\], found f32\[2, 4\]"),
+        ((3, 4), "qkv[8:5]", r"found f32\[0, 4\]"),
+        ((3, 4), "qkv[-3:10]", "is not there"),
+        ((3, 4), "one[0:3]", r"found f32\[0\]"),
+        ((3, 3, 4), "e.*.up", "'e.2.up' is missing"),
+        ((1 << 60, 3, 4), "e.*.up", "'e.2.up' is missing"),
+        ((1, 3, 4), "e.*.down", r"is not there"),
+        ((2, 3, 4), "x.*", "tensors of different types or shapes"),
+        ((2, 4, 3), "e.*.up", r"should be f32\[2, 4, 3\], found f32\[2, 3, 4\]"),
+        ((), "e.*.up", "is not there"),
+        ((2, 2, 3, 4), "*.*.up", "is not there"),
+    ],
+)
+def test_rows_and_tensors_that_are_not_there(tmp_path: Path, shape: tuple[int, ...], stored: str, message: str) -> None:
+    arrays = {"qkv": np.zeros((10, 4), "f4"), "e.0.up": X, "e.1.up": X, "e.2.down": X, "x.0": X, "x.1": X[:2]}
+    safetensors.numpy.save_file(arrays | {"one": np.zeros((), "f4")}, tmp_path / "w.safetensors")
+    with pytest.raises(ArrayFault, match=message):
+        read_weights([weight("w", shape=shape, stored=stored)], tmp_path / "w.safetensors")
 
 
 @pytest.mark.parametrize(("stored", "declared"), [("f2", "f32"), ("f2", "f64"), ("f4", "f16"), ("f4", "bf16")])
