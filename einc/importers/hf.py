@@ -7,7 +7,7 @@ field that this importer does not know is an error: it may change the model.
 from __future__ import annotations
 
 from einc.errors import UsageError
-from einc.importers import decoders, encoders
+from einc.importers import decoder_text, decoders, encoders
 from einc.importers.common import HARMLESS
 from einc.importers.fields import Fields, parse, printable, shown
 from einc.importers.request import Imported, Request
@@ -30,13 +30,14 @@ def import_hf(config: bytes, where: str, name: str, request: Request, stored: fr
     files = Stored(stored, fields)
     lines = comment(f"{printable(name)}: {architecture or 'a model'}, imported from its config.json.", "")
     if architecture is not None:
-        family = decoders if architecture in decoders.ARCHITECTURES else encoders
-        for option in family.FOREIGN:
+        decodes = architecture in decoders.ARCHITECTURES
+        reader, writer = (decoders, decoder_text) if decodes else (encoders, encoders)
+        for option in reader.FOREIGN:
             if getattr(request, option):
                 raise UsageError(f"--{option} means nothing for a {architecture}")
-        model = family.read(fields, family.ARCHITECTURES[architecture])
+        model = reader.read(fields, reader.ARCHITECTURES[architecture])
         fields.check_unknown(HARMLESS, request.ignored)
-        lines += family.text(model, request, files, name_of(name), fields)
+        lines += writer.text(model, request, files, name_of(name), fields)
     fields.check()
     return Imported(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes))
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from einc.importers.common import LONGEST
 from einc.importers.fields import Fields, shown
 
-_THETA = 10000.0
 
-
-def rope_arguments(fields: Fields) -> str:
-    """The arguments of `rope` in the model language, positions apart: `theta=10000.0`."""
+def rope_arguments(fields: Fields, theta: float) -> str:
+    """The arguments of `rope` in the model language, positions apart; `theta` is the family's where none is given."""
     inner = fields.inside("rope_parameters", "rope_scaling")
     # Older configurations have theta beside the scaling, newer ones inside.
     holder = inner if inner is not None and inner.value("rope_theta") is not None else fields
     outer = fields.value("rope_theta")
     if holder is not fields and outer not in (None, holder.value("rope_theta")):
         fields.fail(f"rope_theta stands twice: {shown(outer)} and {shown(holder.value('rope_theta'))}")
-    theta = holder.real("rope_theta", _THETA, most=1e15)
+    theta = holder.real("rope_theta", theta, most=1e15)
     fields.must_be("partial_rotary_factor", (1, 1.0), "all of a head is rotated")
     arguments = f"theta={theta!r}"
     if inner is None:

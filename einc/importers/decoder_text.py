@@ -1,0 +1,218 @@
+"""Texts of decoders: the declarations, a layer as a block, and what repeats it.
+
+Two texts can be made of one: a *prefill* that reads whole prompts, and a *decode* step that reads a few new tokens per
+sequence and the key/value caches. Positions are data, so one plan serves every step.
+"""
+
+from __future__ import annotations
+
+from einc.importers.decoders import Decoder
+from einc.importers.fields import Fields
+from einc.importers.request import Request
+from einc.importers.stored import Stored
+from einc.importers.writing import Weight, comment, inputs, numbers, weights
+
+_PROMPT, _CACHE = 1024, 2048  # what is planned for where nothing is asked, if the model can take it
+
+
+def text(model: Decoder, request: Request, stored: Stored, name: str, fields: Fields) -> list[str]:
+    """The lines of the model's text after its heading."""
+    whole, layer = _weights(model)
+    stored.check([(whole, 1), (layer, model.n_layers)])
+    lines = [*_heading(request), f"model {name}", "", *_numbers(model, request, fields), ""]
+    lines += [*_inputs(request), "", *weights(whole, model.dtype), ""]
+    return [*lines, *_layer(model, request, layer), "", *_body(model, request)]
+
+
+def _heading(request: Request) -> list[str]:
+    if request.decode:
+        return comment(
+            "One step of decoding: the next tokens of every sequence, given the keys and values of all before them.",
+            "`positions` says where each new token stands in its own sequence; its keys and values go there in the",
+            "caches, whose places after it are not looked at, whatever they hold. What comes out as `new_keys.3` goes",
+            "in as `keys.3` in the next step.",
+        )
+    lines = [
+        "Prefill: the logits of whole prompts, and their keys and values for a decode step (`keys.3` are layer 3's).",
+        "Prompts shorter than `length` may be filled up at their ends with any tokens; nothing before looks at them.",
+    ]
+    if request.logits != "all":
+        lines += ["`last` is the place among all tokens of the token of each sequence whose logits are wanted."]
+    return comment(*lines)
+
+
+def _numbers(model: Decoder, request: Request, fields: Fields) -> list[str]:
+    tokens = request.tokens or (1 if request.decode else min(_PROMPT, model.longest))
+    slots = request.cache or min(_CACHE, model.longest)
+    if not request.decode:
+        slots = tokens
+    if slots > model.longest:
+        fields.note(f"{slots:,} tokens are more than its max_position_embeddings, {model.longest:,}")
+    if slots < tokens:
+        fields.fail(f"a cache of {slots:,} places cannot take {tokens:,} new tokens")
+    params = [
+        ("n_layers", str(model.n_layers), ""),
+        ("batch", str(request.batch), "sequences"),
+        ("length", str(tokens), "new tokens of each" if request.decode else "tokens of each"),
+        ("lengths", "[length] * batch", "packed one after the other"),
+    ]
+    dims = [("tokens", "sum(lengths)", "")]
+    if request.decode:
+        params += [("cache", str(slots), "places in the cache of each"), ("cache_lengths", "[cache] * batch", "")]
+        dims += [("places", "sum(cache_lengths)", "")]
+    elif request.logits != "all":
+        dims += [("sequences", "len(lengths)", "")]
+    dims += [
+        ("d_model", str(model.d_model), ""),
+        ("heads_q", str(model.heads_q), ""),
+        ("heads_kv", str(model.heads_kv), ""),
+        ("d_head", str(model.d_head), ""),
+        ("d_ff", str(model.d_ff), ""),
+        ("vocab", str(model.vocab), ""),
+    ]
+    if model.window and model.first_windowed:
+        params += [("window", str(model.window), f"keys that a query sees, from layer {model.first_windowed} on")]
+    elif model.window:
+        params += [("window", str(model.window), "keys that a query sees")]
+    return [*numbers("param", params), "", *numbers("dim", dims)]
+
+
+def _inputs(request: Request) -> list[str]:
+    rows = [("ids", "i64[tokens]", "")]
+    if request.decode:
+        rows += [("positions", "i64[tokens]", "of each token in its own sequence, from 0")]
+    elif request.logits != "all":
+        rows += [("last", "i64[sequences]", "rows of `ids`")]
+    return inputs(rows)
+
+
+def _weights(model: Decoder) -> tuple[list[Weight], list[Weight]]:
+    """The weights of the whole model, and those of a layer."""
+    whole = [
+        Weight("table", "vocab, d_model", "model.embed_tokens.weight"),
+        Weight("g_last", "d_model", "model.norm.weight"),
+    ]
+    if not model.tied:
+        whole.append(Weight("head", "vocab, d_model", "lm_head.weight"))
+    at, mlp = "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
+    layer = [
+        Weight("g_attn", "d_model", "model.layers.{i}.input_layernorm.weight"),
+        Weight("w_q", "heads_q, d_head, d_model", f"{at}q_proj.weight"),
+        Weight("w_k", "heads_kv, d_head, d_model", f"{at}k_proj.weight"),
+        Weight("w_v", "heads_kv, d_head, d_model", f"{at}v_proj.weight"),
+        Weight("w_o", "d_model, heads_q, d_head", f"{at}o_proj.weight"),
+        Weight("g_mlp", "d_model", "model.layers.{i}.post_attention_layernorm.weight"),
+        Weight("w_gate", "d_ff, d_model", f"{mlp}gate_proj.weight"),
+        Weight("w_up", "d_ff, d_model", f"{mlp}up_proj.weight"),
+        Weight("w_down", "d_model, d_ff", f"{mlp}down_proj.weight"),
+    ]
+    if model.qkv_bias:
+        layer += [Weight(f"b_{x}", f"heads_{'q' if x == 'q' else 'kv'}, d_head", f"{at}{x}_proj.bias") for x in "qkv"]
+    if model.family.head_norms:
+        layer += [Weight(f"g_{x}", "d_head", f"{at}{x}_norm.weight") for x in "qk"]
+    if "attention_bias" in model.biases:
+        layer.append(Weight("b_o", "d_model", f"{at}o_proj.bias"))
+    if "mlp_bias" in model.biases:
+        layer += [
+            Weight("b_gate", "d_ff", f"{mlp}gate_proj.bias"),
+            Weight("b_up", "d_ff", f"{mlp}up_proj.bias"),
+            Weight("b_down", "d_model", f"{mlp}down_proj.bias"),
+        ]
+    return whole, layer
+
+
+def _layer(model: Decoder, request: Request, table: list[Weight]) -> list[str]:
+    given = "x, keys, values, positions, i" if request.decode else "x, i"
+    lines = [f"block layer({given}) {{", *weights(table, model.dtype, "    "), ""]
+    return [*lines, *_attention(model, request), *_mlp(model, request), "}"]
+
+
+def _norm(model: Decoder, tensor: str, gain: str) -> str:
+    return f"rmsnorm({tensor}, {gain}, eps={model.eps!r})"
+
+
+def _attention(model: Decoder, request: Request) -> list[str]:
+    """From `x` to `r`, its sum with what attention gives."""
+    lines = [
+        f"    h = {_norm(model, 'x', 'g_attn')}",
+        "    q[heads_q, tokens, d_head] = h[tokens, d_model] * w_q[heads_q, d_head, d_model]",
+        "    k[heads_kv, tokens, d_head] = h[tokens, d_model] * w_k[heads_kv, d_head, d_model]",
+        "    v[heads_kv, tokens, d_head] = h[tokens, d_model] * w_v[heads_kv, d_head, d_model]",
+    ]
+    q, k = ("q + b_q", "k + b_k") if model.qkv_bias else ("q", "k")
+    if model.family.head_norms:
+        lines += [f"    n{x} = {_norm(model, given, f'g_{x}')}" for x, given in (("q", q), ("k", k))]
+        q, k = "nq", "nk"
+    places = "positions=positions" if request.decode else "seq_lens=lengths"
+    lines += [f"    r{x} = rope({given}, {places}, {model.rope})" for x, given in (("q", q), ("k", k))]
+    if model.qkv_bias:
+        lines += ["    bv = v + b_v"]
+    if request.decode:
+        lens = "positions, cache_lens=cache_lengths, new_lens=lengths"
+        lines += [f"    ks = append(keys, rk, {lens})", f"    vs = append(values, {_new_values(model)}, {lens})"]
+    keys, values = _cached(model, request)
+    return [
+        *lines,
+        f"    a = attention(rq, {keys}, {values}, {', '.join(_sees(model, request))})",
+        "    o[tokens, d_model] = a[heads_q, tokens, d_head] * w_o[d_model, heads_q, d_head]",
+        f"    r = x + o{' + b_o' if 'attention_bias' in model.biases else ''}",
+    ]
+
+
+def _new_values(model: Decoder) -> str:
+    return "bv" if model.qkv_bias else "v"
+
+
+def _cached(model: Decoder, request: Request) -> tuple[str, str]:
+    """What the keys and values that attention looks at are called, which is also what a layer gives."""
+    return ("ks", "vs") if request.decode else ("rk", _new_values(model))
+
+
+def _sees(model: Decoder, request: Request) -> list[str]:
+    """The arguments of attention that say who sees whom."""
+    sees = ["causal=true"]
+    if request.decode:
+        sees += ["q_lens=lengths", "k_lens=cache_lengths", "positions=positions"]
+    else:
+        sees += ["seq_lens=lengths"]
+    if model.window and model.first_windowed:
+        sees += [f"window=window * min(1, max(0, i - {model.first_windowed - 1}))"]
+    elif model.window:
+        sees += ["window=window"]
+    return sees
+
+
+def _mlp(model: Decoder, request: Request) -> list[str]:
+    """From `r` to what the layer gives."""
+    gate, up, bias = ("gate + b_gate", "(up + b_up)", " + b_down") if "mlp_bias" in model.biases else ("gate", "up", "")
+    return [
+        f"    n = {_norm(model, 'r', 'g_mlp')}",
+        "    gate[tokens, d_ff] = n[tokens, d_model] * w_gate[d_ff, d_model]",
+        "    up[tokens, d_ff] = n[tokens, d_model] * w_up[d_ff, d_model]",
+        f"    f = {model.activation}({gate}) * {up}",
+        "    down[tokens, d_model] = f[tokens, d_ff] * w_down[d_model, d_ff]",
+        f"    return r + down{bias}, {', '.join(_cached(model, request))}",
+    ]
+
+
+def _body(model: Decoder, request: Request) -> list[str]:
+    head = "table" if model.tied else "head"
+    lines = ["x = embedding(ids, table)", "repeat n_layers as i {"]
+    if request.decode:
+        lines += [
+            *inputs([(name, f"{model.dtype}[heads_kv, places, d_head]", "") for name in ("keys", "values")], "    "),
+            "    x, new_keys, new_values = layer(x, keys, values, positions, i)",
+            "    output new_keys, new_values",
+            "}",
+        ]
+    else:
+        lines += ["    x, keys, values = layer(x, i)", "    output keys, values", "}"]
+    lines += [f"last_x = {_norm(model, 'x', 'g_last')}"]
+    if request.decode or request.logits == "all":
+        lines += [f"logits[tokens, vocab] = last_x[tokens, d_model] * {head}[vocab, d_model]"]
+    else:
+        lines += [
+            "rows = embedding(last, last_x)  # of the last tokens only",
+            f"logits[sequences, vocab] = rows[sequences, d_model] * {head}[vocab, d_model]",
+        ]
+    return [*lines, "", "output logits"]
