@@ -10,7 +10,7 @@ from einc.importers.decoders import Decoder
 from einc.importers.fields import Fields
 from einc.importers.request import Request
 from einc.importers.stored import Stored
-from einc.importers.writing import Weight, comment, inputs, numbers, weights
+from einc.importers.writing import Weight, comment, inputs, numbers, rows, weights
 
 _PROMPT, _CACHE = 1024, 2048  # what is planned for where nothing is asked, if the model can take it
 
@@ -95,15 +95,21 @@ def _weights(model: Decoder) -> tuple[list[Weight], list[Weight]]:
     if not model.tied:
         whole.append(Weight("head", "vocab, d_model", "lm_head.weight"))
     at, mlp = "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
+    q, k, v = (f"{at}{x}_proj.weight" for x in "qkv")
+    gate, up = (f"{mlp}{x}_proj.weight" for x in ("gate", "up"))
+    if model.family.fused:
+        heads = [heads * model.d_head for heads in (model.heads_q, model.heads_kv, model.heads_kv)]
+        q, k, v = rows(f"{at}qkv_proj.weight", heads)
+        gate, up = rows(f"{mlp}gate_up_proj.weight", [model.d_ff] * 2)
     layer = [
         Weight("g_attn", "d_model", "model.layers.{i}.input_layernorm.weight"),
-        Weight("w_q", "heads_q, d_head, d_model", f"{at}q_proj.weight"),
-        Weight("w_k", "heads_kv, d_head, d_model", f"{at}k_proj.weight"),
-        Weight("w_v", "heads_kv, d_head, d_model", f"{at}v_proj.weight"),
+        Weight("w_q", "heads_q, d_head, d_model", q),
+        Weight("w_k", "heads_kv, d_head, d_model", k),
+        Weight("w_v", "heads_kv, d_head, d_model", v),
         Weight("w_o", "d_model, heads_q, d_head", f"{at}o_proj.weight"),
         Weight("g_mlp", "d_model", "model.layers.{i}.post_attention_layernorm.weight"),
-        Weight("w_gate", "d_ff, d_model", f"{mlp}gate_proj.weight"),
-        Weight("w_up", "d_ff, d_model", f"{mlp}up_proj.weight"),
+        Weight("w_gate", "d_ff, d_model", gate),
+        Weight("w_up", "d_ff, d_model", up),
         Weight("w_down", "d_model, d_ff", f"{mlp}down_proj.weight"),
     ]
     if model.qkv_bias:
@@ -144,7 +150,7 @@ def _attention(model: Decoder, request: Request) -> list[str]:
         lines += [f"    n{x} = {_norm(model, given, f'g_{x}')}" for x, given in (("q", q), ("k", k))]
         q, k = "nq", "nk"
     places = "positions=positions" if request.decode else "seq_lens=lengths"
-    lines += [f"    r{x} = rope({given}, {places}, {model.rope})" for x, given in (("q", q), ("k", k))]
+    lines += [f"    r{x} = {model.rotary.turned(given, places, model.d_head)}" for x, given in (("q", q), ("k", k))]
     if model.qkv_bias:
         lines += ["    bv = v + b_v"]
     if request.decode:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from einc.importers.common import ACTIVATIONS, EXTENT, LAYERS, LONGEST, element_type, refuse_other_forms
 from einc.importers.families import FAMILIES, Family
 from einc.importers.fields import Fields, shown
-from einc.importers.rotary import rope_arguments
+from einc.importers.rotary import Rotary, read_rotary
 
 ARCHITECTURES = {family.architecture: kind for kind, family in FAMILIES.items()}
 FOREIGN = ("pool", "normalize", "segments")
@@ -30,7 +30,7 @@ class Decoder:
     vocab: int
     eps: float
     activation: str
-    rope: str
+    rotary: Rotary
     window: int
     first_windowed: int
     biases: frozenset[str]
@@ -55,6 +55,9 @@ def read(fields: Fields, kind: str) -> Decoder:
     n_layers = fields.integer("num_hidden_layers", LAYERS)
     window, first = _window(fields, family, n_layers)
     refuse_other_forms(fields)
+    for name in family.absent:
+        fields.must_be(name, (False,), f"a {family.kind} model has none")
+    fields.value(*family.harmless)
     return Decoder(
         family=family,
         dtype=element_type(fields),
@@ -65,9 +68,9 @@ def read(fields: Fields, kind: str) -> Decoder:
         d_head=d_head,
         d_ff=fields.integer("intermediate_size", EXTENT),
         vocab=fields.integer("vocab_size", LONGEST),
-        eps=fields.real("rms_norm_eps", 1e-6, most=1.0),
+        eps=fields.real("rms_norm_eps", family.eps, most=1.0),
         activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
-        rope=rope_arguments(fields, family.theta),
+        rotary=read_rotary(fields, family, d_head),
         window=window,
         first_windowed=first,
         biases=frozenset(name for name in family.biases if fields.flag(name, False)),
@@ -83,8 +86,6 @@ def _head_width(fields: Fields, family: Family, d_model: int, heads: int) -> int
         width = max(1, d_model // heads)
     else:
         width = fields.integer("head_dim", EXTENT, family.d_head)
-    if width % 2:
-        fields.fail(f"a head is {width} wide, and rotary embedding turns pairs", "expected an even width")
     return width
 
 
@@ -96,11 +97,12 @@ def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, int]:
         return (0, 0)
     last = family.windows == "last"
     used = fields.flag("use_sliding_window", False) if last else True
-    if not used or fields.is_null("sliding_window"):
+    unsaid = fields.value("sliding_window") is None and family.window is None
+    if not used or unsaid or fields.is_null("sliding_window"):
         fields.value("sliding_window", *(["max_window_layers"] if last else []))  # known, and without effect
         window, first = 0, n_layers
     else:
-        window = fields.integer("sliding_window", LONGEST, 4096)
+        window = fields.integer("sliding_window", LONGEST, family.window)
         first = min(n_layers, fields.integer("max_window_layers", LAYERS, 28, least=0) if last else 0)
     if kinds not in (None, ["full_attention"] * first + ["sliding_attention"] * (n_layers - first)):
         fields.fail(

@@ -101,6 +101,10 @@ class Fields:
             return float(found)
         return 1.0
 
+    def optional(self, name: str, default: float, *, most: float) -> float:
+        """A number above 0, or the default, of which nobody needs to be told."""
+        return default if self.value(name) is None else self.real(name, most=most)
+
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""
         found = self.value(name)

@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from einc.importers.common import LONGEST
+from einc.importers.families import Family
 from einc.importers.fields import Fields, shown
 
 
-def rope_arguments(fields: Fields, theta: float) -> str:
-    """The arguments of `rope` in the model language, positions apart; `theta` is the family's where none is given."""
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """The arguments of `rope` in the model language, positions apart, and how many elements of a head are turned."""
+
+    arguments: str
+    width: int
+
+    def turned(self, tensor: str, places: str, d_head: int) -> str:
+        """An expression for `tensor` with its heads turned."""
+        if self.width == d_head:
+            return f"rope({tensor}, {places}, {self.arguments})"
+        first, rest = (f"slice({tensor}, d_head=[{lo}, {up}])" for lo, up in ((0, self.width), (self.width, d_head)))
+        return f'concat(rope({first}, {places}, {self.arguments}), {rest}, over="d_head")'
+
+
+def read_rotary(fields: Fields, family: Family, d_head: int) -> Rotary:
+    """How heads of `d_head` elements are turned; problems are noted in the fields."""
     inner = fields.inside("rope_parameters", "rope_scaling")
-    # Older configurations have theta beside the scaling, newer ones inside.
-    holder = inner if inner is not None and inner.value("rope_theta") is not None else fields
-    outer = fields.value("rope_theta")
-    if holder is not fields and outer not in (None, holder.value("rope_theta")):
-        fields.fail(f"rope_theta stands twice: {shown(outer)} and {shown(holder.value('rope_theta'))}")
-    theta = holder.real("rope_theta", theta, most=1e15)
-    fields.must_be("partial_rotary_factor", (1, 1.0), "all of a head is rotated")
+    # Older configurations have theta and the turned part beside the scaling, newer ones inside.
+    holders = [fields] if inner is None else [inner, fields]
+    theta = _either(holders, "rope_theta").real("rope_theta", family.theta, most=1e15)
+    width = d_head
+    if family.partial:
+        width = int(d_head * _either(holders, "partial_rotary_factor").optional("partial_rotary_factor", 1.0, most=1.0))
+    for holder in [] if family.partial else holders:
+        holder.must_be("partial_rotary_factor", (1, 1.0), "all of a head is rotated")
+    if width % 2 or not width:
+        fields.fail(
+            f"{width} elements of each head are turned, and rotary embedding turns pairs", "expected an even width"
+        )
     arguments = f"theta={theta!r}"
-    if inner is None:
-        return arguments
+    return Rotary(arguments if inner is None else arguments + _scaling(inner), width)
+
+
+def _either(holders: list[Fields], name: str) -> Fields:
+    """The one of the objects that has a field, which must not contradict the other."""
+    found = [holder for holder in holders if holder.value(name) is not None]
+    values = [holder.value(name) for holder in found]
+    if len(values) == 2 and values[0] != values[1]:
+        holders[-1].fail(f"{name} stands twice: {shown(values[1])} and {shown(values[0])}")
+    return found[0] if found else holders[-1]
+
+
+def _scaling(inner: Fields) -> str:
+    """The arguments for slower turns in longer texts."""
     kind = inner.value("rope_type", "type") or "default"
-    inner.must_be("partial_rotary_factor", (1, 1.0), "all of a head is rotated")
+    arguments = ""
     if kind == "linear":
-        arguments += f', scaling="linear", factor={inner.real("factor", most=1e6)!r}'
+        arguments = f', scaling="linear", factor={inner.real("factor", most=1e6)!r}'
     elif kind == "llama3":
         factor, low, high = (inner.real(name, most=1e6) for name in ("factor", "low_freq_factor", "high_freq_factor"))
         original = inner.integer("original_max_position_embeddings", LONGEST)
         if low >= high:
             inner.fail(f"expected a low_freq_factor below the high_freq_factor, found {low!r} and {high!r}")
-        arguments += (
+        arguments = (
             f', scaling="llama3", factor={factor!r}, low_freq_factor={low!r}, high_freq_factor={high!r},'
             f" original_length={original}"
         )

@@ -34,10 +34,9 @@ class Stored:
         if self._names is None:
             self._fields.note("there are no weights beside it; their names are those that transformers gives")
             return
-        wanted = [
-            weight.stored.replace("{i}", str(layer)) for table, layers in tables for layer in range(layers)
-            for weight in table
-        ]  # fmt: skip
+        wanted = dict.fromkeys(
+            weight.file(layer) for table, layers in tables for layer in range(layers) for weight in table
+        )
         missing = [name for name in wanted if name not in self._names]
         known = sorted(self._names)[:_COMPARED]
         for name in missing[:MOST_MISSING]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,16 @@ class Weight:
     name: str
     dims: str
     stored: str
+
+    def file(self, layer: int) -> str:
+        """The name in the files, without the rows that are taken of that tensor."""
+        return self.stored.partition("[")[0].replace("{i}", str(layer))
+
+
+def rows(stored: str, counts: Sequence[int]) -> list[str]:
+    """What tensors that stand under each other in one are called, by how many rows each has."""
+    ends = [0, *itertools.accumulate(counts)]
+    return [f"{stored}[{lo}:{up}]" for lo, up in itertools.pairwise(ends)]
 
 
 def numbers(word: str, rows: Rows) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -32,6 +33,10 @@ QWEN3: dict[str, Any] = {name: value for name, value in LLAMA.items() if name !=
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 12, "use_sliding_window": False,
     "sliding_window": None, "max_window_layers": 3,
 }  # fmt: skip
+PHI3: dict[str, Any] = {name: value for name, value in LLAMA.items() if name != "torch_dtype"} | {
+    "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "dtype": "bfloat16", "sliding_window": 7,
+    "original_max_position_embeddings": 64, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+}  # fmt: skip
 BERT: dict[str, Any] = {
     "architectures": ["BertModel"], "model_type": "bert", "vocab_size": 97, "hidden_size": 48, "intermediate_size": 60,
     "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 64, "type_vocab_size": 2,
@@ -53,6 +58,16 @@ def faults(config: dict[str, Any] | bytes, stored: frozenset[str] | None = None)
     return [diagnostic.render() for diagnostic in caught.value.diagnostics]
 
 
+def stored_names(text: str) -> list[str]:
+    """What weights are called in files, all tensors of the model one after the other."""
+    return [tensor.stored for tensor in build(text, "m.ein").tensors if tensor.stored is not None]
+
+
+def file_names(text: str) -> frozenset[str]:
+    """The names of the tensors in files, of which a weight may take a part."""
+    return frozenset(re.sub(r"\[\d+:\d+\]$", "", name) for name in stored_names(text))
+
+
 def without(config: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in names}
 
@@ -65,6 +80,8 @@ REQUESTS = [
     (LLAMA | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, Request(decode=True)),
     (QWEN3, Request(batch=2, tokens=5)),
     (QWEN3 | {"attention_bias": True, "tie_word_embeddings": True}, Request(decode=True, cache=20)),
+    (PHI3, Request(batch=2, tokens=5)),
+    (PHI3 | {"partial_rotary_factor": 0.75, "tie_word_embeddings": True}, Request(decode=True, cache=20)),
     (BERT, Request(batch=3, segments=True)),
     (BERT, Request(pool="mean", normalize=True)),
     (BERT, Request(pool="cls")),
@@ -83,14 +100,14 @@ def test_what_is_written_is_a_model_that_reads_well(config: dict[str, Any], requ
     assert max(map(len, text.splitlines())) <= 130
     model = parse(text, "tiny.ein")
     assert parse(print_model(model), "tiny.ein") == model
-    stored = [tensor.stored for tensor in graph.tensors if tensor.stored is not None]
+    stored = stored_names(text)
     assert len(set(stored)) == len(stored)
 
 
 @pytest.mark.parametrize(("config", "request_"), REQUESTS)
 def test_files_with_exactly_its_weights_satisfy_an_import(config: dict[str, Any], request_: Request) -> None:
     text = imported(config, request_).text
-    names = frozenset(t.stored for t in build(text, "m.ein").tensors if t.stored is not None)
+    names = file_names(text)
     assert imported(config, request_, names).text == text
     lost = min(names)
     with pytest.raises(ModelError, match="the weight files beside it have no") as caught:
@@ -120,6 +137,42 @@ def test_qwen3_normalizes_heads_before_it_turns_them() -> None:
     assert [node.operator.inputs[1].shape for node in turned] == [(12,)] * 6
     biased = {tensor.stored for tensor in build(imported(QWEN3 | {"attention_bias": True}).text, "m.ein").tensors}
     assert biased - plain - norms == {f"model.layers.{i}.self_attn.{x}_proj.bias" for i in range(3) for x in "qkvo"}
+
+
+def test_phi3_takes_its_projections_of_fused_tensors() -> None:
+    text = imported(PHI3 | {"num_hidden_layers": 1}).text
+    at = "model.layers.0."
+    assert file_names(text) == {
+        "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", f"{at}input_layernorm.weight",
+        f"{at}post_attention_layernorm.weight", f"{at}self_attn.qkv_proj.weight", f"{at}self_attn.o_proj.weight",
+        f"{at}mlp.gate_up_proj.weight", f"{at}mlp.down_proj.weight",
+    }  # fmt: skip
+    parts = [tensor for tensor in build(text, "m.ein").tensors if tensor.stored and tensor.stored.endswith("]")]
+    assert [(part.stored, part.desc.shape) for part in parts] == [
+        (f"{at}self_attn.qkv_proj.weight[0:48]", (6, 8, 48)),
+        (f"{at}self_attn.qkv_proj.weight[48:64]", (2, 8, 48)),
+        (f"{at}self_attn.qkv_proj.weight[64:80]", (2, 8, 48)),
+        (f"{at}mlp.gate_up_proj.weight[0:60]", (60, 48)),
+        (f"{at}mlp.gate_up_proj.weight[60:120]", (60, 48)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "turned"),
+    [
+        ({}, 8),
+        ({"partial_rotary_factor": 0.5}, 4),
+        ({"partial_rotary_factor": 0.99}, 7),
+        ({"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.25}}, 2),
+    ],
+)
+def test_phi3_may_turn_a_part_of_each_head(change: dict[str, Any], turned: int) -> None:
+    if turned % 2:
+        assert "7 elements of each head are turned" in faults(PHI3 | change)[0]
+        return
+    graph = build(imported(PHI3 | change).text, "m.ein")
+    assert {node.operator.inputs[0].shape[-1] for node in graph.nodes if node.operator.title == "rope"} == {turned}
+    assert [node.operator.inputs[0].shape[-1] for node in graph.nodes if node.operator.title == "attention"] == [8] * 3
 
 
 def test_defaults_are_those_of_the_family() -> None:
@@ -175,6 +228,8 @@ QWEN = without(LLAMA, "attention_bias", "mlp_bias") | {"model_type": "qwen2", "a
         (MISTRAL | {"sliding_window": 7}, [7, 7, 7]),
         (MISTRAL | {"sliding_window": None}, [0, 0, 0]),
         (MISTRAL, [4096] * 3),
+        (PHI3, [7, 7, 7]),
+        (without(PHI3, "sliding_window"), [0, 0, 0]),
         (QWEN | {"use_sliding_window": False, "sliding_window": 7}, [0, 0, 0]),
         (QWEN | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}, [0, 7, 7]),
         (QWEN | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 9}, [0, 0, 0]),
@@ -234,6 +289,13 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         "low_freq_factor below",
     ),
     "partial rope": (LLAMA | {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5 is not supported"),
+    "long rope": (PHI3 | {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
+                  'rope_type "longrope" is not supported'),
+    "two parts": (PHI3 | {"partial_rotary_factor": 0.5, "rope_scaling": {"partial_rotary_factor": 0.25}},
+                  "partial_rotary_factor stands twice: 0.5 and 0.25"),
+    "none of a head": (PHI3 | {"partial_rotary_factor": 0.1}, "0 elements of each head are turned"),
+    "more than a head": (PHI3 | {"partial_rotary_factor": 2}, "partial_rotary_factor: expected a number"),
+    "fused biases": (PHI3 | {"attention_bias": True}, "attention_bias: true is not supported: a phi3 model has none"),
     "quantized": (LLAMA | {"quantization_config": {"bits": 4}}, "quantization_config: an object of 1 fields"),
     "unknown": (LLAMA | {"logit_scale": 0.1}, "logit_scale: unknown field, 0.1"),
     "misspelt": (without(LLAMA, "hidden_act") | {"hiden_act": "silu"}, "did you mean 'hidden_act'?"),
@@ -315,7 +377,7 @@ def test_infinite_numbers_and_many_fields_are_bounded() -> None:
 def test_random_damage_never_ends_in_anything_but_findings() -> None:
     source = random.Random(5)
     values = [None, True, -1, 0, 1, 3, 2**70, 1.5, "x", "", [], {}, [1, "a"], {"type": "linear"}, "\ud800"]
-    for base in (LLAMA, MISTRAL, QWEN, QWEN3, BERT):
+    for base in (LLAMA, MISTRAL, QWEN, QWEN3, PHI3, BERT):
         for _ in range(60):
             config = dict(base)
             for name in source.sample(sorted(base), 3):

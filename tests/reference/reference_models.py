@@ -39,6 +39,14 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
          "sliding_window": 4, "max_window_layers": 1},
     ),
 }  # fmt: skip
+FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
+    "phi3-partial": (
+        "Phi3",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+         "sliding_window": 5, "pad_token_id": None},
+    ),
+}  # fmt: skip
+"""Families that differ from those in a few places, which are compared in small sizes."""
 ENCODERS = {
     "bert": "BertModel",
     "bert-words": "BertForMaskedLM",
@@ -58,8 +66,8 @@ SMALL = {
 def make(name: str, folder: Path, sizes: dict[str, int] = SIZES) -> Any:
     """Makes a model, saves it as published models are, and returns it ready to run; the name seeds its weights."""
     torch.manual_seed(sum(name.encode()))
-    if name in DECODERS:
-        family, changes = DECODERS[name]
+    if name in DECODERS or name in FURTHER:
+        family, changes = DECODERS.get(name) or FURTHER[name]
         heads_kv = sizes["num_attention_heads"] // 3
         config = getattr(transformers, f"{family}Config")(**{**sizes, "num_key_value_heads": heads_kv, **changes})
         model = getattr(transformers, f"{family}ForCausalLM")(config)

@@ -18,9 +18,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 HALVES = [pytest.param(0, id="half"), pytest.param(1, id="rest", marks=pytest.mark.slow)]
 
 
-def numbers_of_sites(position: int) -> range:
+QUARTERS = [HALVES[0], *(pytest.param(n, id=f"rest{n}", marks=pytest.mark.slow) for n in (1, 2, 3))]
+
+
+def numbers_of_sites(position: int, step: int = 2) -> range:
     """Every other number from 1 to 8, so that models one after the other have all of them between them."""
-    return range(1 + position % 2, 9, 2)
+    return range(1 + position % step, 9, step)
 
 
 def session(folder: Path, work: Path, sites: int, *options: object) -> Session:
