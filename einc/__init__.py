@@ -6,10 +6,9 @@ so that the command line does not pay for them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from einc.version import VERSION as __version__
 
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the rest
 if TYPE_CHECKING:
     from einc.api import Graph, Plan, Tensor, compileGraph, createGraph, tensorDesc
 

@@ -12,6 +12,7 @@ import click
 from click.exceptions import Exit  # an interrupted import may leave click without its attribute `exceptions`
 
 from einc.cli import output
+from einc.cli.signals import Terminated, code_of
 from einc.errors import CheckFailed, EincError, ModelError, WriteError
 from runtime.errors import RuntimeFault
 
@@ -81,6 +82,8 @@ def describe(error: BaseException) -> Failure:
             return Failure(USAGE, "usage", error.format_message(), f"einc: {error.format_message()}\n{usage}")
         case click.ClickException():
             return Failure(USAGE, "usage", error.format_message(), f"einc: {error.format_message()}")
+        case Terminated():
+            return Failure(code_of(error), "interrupted", "terminated", "einc: terminated")
         case KeyboardInterrupt() | click.Abort():
             return Failure(INTERRUPTED, "interrupted", "interrupted", "einc: interrupted")
         case BrokenPipeError():

@@ -81,8 +81,10 @@ def reading(path: str) -> Iterator[None]:
 
 
 def require_present(path: str, *, or_folder: bool = False) -> None:
-    """Raise a usage error where there is nothing at `path`; standard input is always there."""
+    """Raise a usage error where there is nothing at `path`; standard input is there unless the shell closed it."""
     if path == STDIN:
+        if sys.stdin is None:
+            raise ReadError("cannot read: it is closed", where="standard input")
         return
     try:
         found = os.path.lexists(path)

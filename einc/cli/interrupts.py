@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 @contextmanager
 def keeping_the_best(budget: Budget) -> Iterator[None]:
     """Inside, the first interrupt during the search ends the search alone, and one line says so at the end."""
-    before = signal.signal(signal.SIGINT, lambda number, frame: budget.interrupt())
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:  # as in a script's background, where interrupts are for others
+        signal.signal(signal.SIGINT, lambda number, frame: budget.interrupt())
     try:
         yield
     finally:

@@ -237,28 +237,6 @@ def test_an_interrupt_of_the_import_of_click_is_one_too(monkeypatch: pytest.Monk
     assert failures.report(KeyboardInterrupt(), debug=False, as_json=False) == 130
 
 
-def test_an_interrupt_that_python_only_prints_comes_again() -> None:
-    """As in a finalizer, which may run anywhere; without more the program would go on."""
-    program = """
-import signal, sys, time
-from einc.cli import main
-from einc.cli.root import root
-
-class Lossy:
-    def __del__(self):
-        signal.raise_signal(signal.SIGINT)
-
-def make_context(*_):
-    Lossy()
-    time.sleep(60)
-
-root.make_context = make_context
-sys.exit(main.main())
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=50)
-    assert (done.returncode, done.stderr) == (130, b"einc: interrupted\n")
-
-
 @pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["explain", "/no/such.bin"], 2)])
 def test_interrupts_after_the_end_do_not_change_it(arguments: list[str], code: int) -> None:
     """Python calls functions `atexit` first and ends the module's objects last, when its handler is gone already."""
