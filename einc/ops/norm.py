@@ -1,10 +1,12 @@
 """Normalization of the last dimension, which stays whole; every other dimension is shardable anywhere.
 
-`rmsnorm` divides by the root of the mean square; `layernorm` subtracts the mean first, and adds a bias last.
+`rmsnorm` divides by the root of the mean square; `layernorm` subtracts the mean first, and adds a bias last. A gain
+that is stored less an offset has it added in the precision of the computation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -27,13 +29,22 @@ EPS = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Norm(MappedOperator):
-    """The first operand normalized along its last dimension, times the gain and plus the bias, if there is one."""
+    """The first operand normalized along its last dimension, times the gain, to which the offset is added, and plus the
+    bias, if there is one."""
 
     family: ClassVar[str] = "norm"
 
     kind: str
     operands: tuple[TensorDesc, ...]
     eps: float
+    offset: float
+
+    @property
+    def attributes(self) -> Attributes:
+        return {"kind": self.kind, **self._numbers()}
+
+    def _numbers(self) -> Attributes:
+        return {"eps": self.eps, **({"offset": self.offset} if self.offset else {})}
 
     @property
     def title(self) -> str:
@@ -58,7 +69,7 @@ class Norm(MappedOperator):
 
     @property
     def kernel(self) -> KernelCall:
-        return KernelCall(self.kind, (("eps", self.eps),))
+        return KernelCall(self.kind, tuple(self._numbers().items()))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
@@ -68,7 +79,7 @@ class Norm(MappedOperator):
         x, gain, *bias = (array.astype(accumulating(self.operands[0].dtype)) for array in arrays)
         if self.kind == "layernorm":
             x = x - x.mean(axis=-1, keepdims=True)
-        result = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps) * gain
+        result = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps) * (gain + self.offset)
         for summand in bias:
             result = result + summand
         return (result.astype(arrays[0].dtype),)
@@ -79,8 +90,8 @@ class Norm(MappedOperator):
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
-    """`rmsnorm(x, gain, eps=1e-5)`, `layernorm(x, gain, bias, eps=1e-5)`."""
-    no_others(name, attributes, "eps")
+    """`rmsnorm(x, gain, eps=1e-5, offset=1.0)`, `layernorm(x, gain, bias, eps=1e-5)`."""
+    no_others(name, attributes, "eps", "offset")
     return _norm(name, tensors(name, arguments, len(_OPERANDS[name])), attributes)
 
 
@@ -111,7 +122,8 @@ def _norm(kind: str, operands: tuple[TensorDesc, ...], attributes: Attributes) -
                 f"'{tensor.dims[-1]}', the last of the tensor",
                 argument=position,
             )
-    return Norm(kind, operands, real(kind, attributes, "eps", EPS, above=0))
+    eps, offset = real(kind, attributes, "eps", EPS, above=0), real(kind, attributes, "offset", 0.0, above=-math.inf)
+    return Norm(kind, operands, eps, offset)
 
 
 FAMILIES = {Norm.family: restore}

@@ -109,6 +109,7 @@ def floating(dtype: DType) -> dict[str, Operator]:
         "mean": registry.call("mean", [y, "s", "d"], {}),
         "rmsnorm": registry.call("rmsnorm", [y, desc("d", dtype)], {"eps": 0.01}),
         "layernorm": registry.call("layernorm", [y, desc("d", dtype), desc("d", dtype)], {}),
+        "rmsnorm_offset": registry.call("rmsnorm", [y, desc("d", dtype)], {"offset": 1.0}),
         "rmsnorm_vector": registry.call("rmsnorm", [desc("d", dtype), desc("d", dtype)], {}),
     }
 

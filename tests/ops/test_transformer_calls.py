@@ -92,6 +92,8 @@ def test_norms_by_their_formulas() -> None:
     x, g, b = rng.normal(2.0, 3.0, size=(4, 6)), rng.normal(size=6), rng.normal(size=6)
     (rms,) = registry.call("rmsnorm", [desc("t d", 4, 6), desc("d", 6)], {"eps": 0.5}).reference(x, g)
     (layer,) = registry.call("layernorm", [desc("t d", 4, 6), desc("d", 6), desc("d", 6)], {}).reference(x, g, b)
+    (more,) = registry.call("rmsnorm", [desc("t d", 4, 6), desc("d", 6)], {"eps": 0.5, "offset": -2}).reference(x, g)
+    np.testing.assert_allclose(more, rms / g * (g - 2), rtol=1e-12)
     for row in range(4):
         scale = math.sqrt(math.fsum(v * v for v in x[row]) / 6 + 0.5)
         center = math.fsum(x[row]) / 6
@@ -151,6 +153,7 @@ LLAMA3: dict[str, Any] = {"scaling": "llama3", "factor": 8.0, "high_freq_factor"
 NO_NAMES = ("", "a b", "a,b", "->", "1", "\x1b[31m", "n" * 101)
 FAULTS: list[tuple[str, list[Any], dict[str, Any], int | str | None, str]] = [
     *(("rmsnorm", [X, G], {"eps": eps}, "eps", "above 0") for eps in (-1e-5, 0, math.nan, math.inf, True, "x", (1,))),
+    *(("rmsnorm", [X, G], {"offset": k}, "offset", "a number") for k in (math.nan, math.inf, True, "x")),
     ("rmsnorm", [X], {}, None, "takes 2 tensors, not 1"),
     ("rmsnorm", [X, G, G], {}, 2, "takes 2 tensors, not 3"),
     ("layernorm", [X, G], {}, None, "takes 3 tensors, not 2"),

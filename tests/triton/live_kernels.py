@@ -221,6 +221,7 @@ def test_rows(dtype):
         x, y = normal(*shape, dtype=dtype), np.empty(shape, dtype)
         vectors = normal(2, shape[-1], dtype=dtype, seed=4)
         check("rmsnorm", {"eps": 1e-3}, [x, vectors[0]], [y])
+        check("rmsnorm", {"eps": 1e-3, "offset": 1.0}, [x, vectors[0]], [y])
         check("layernorm", {"eps": 1e-3}, [x, *vectors], [y], tolerance=TOLERANCE[dtype] * 3)
         check("softmax", {"axis": -1}, [x], [y])
         check("softmax", {"axis": 0}, [x], [y])

@@ -20,18 +20,20 @@ from runtime.kernels.views import merged_rows
 
 def build_norm(invocation: Invocation[Array]) -> Kernel:
     call = Norm.parse(invocation)
-    return _compiled(invocation.name, call.eps, call.source, call.vectors, call.target) or normed(call)
+    return _compiled(invocation.name, (call.eps, call.offset), call.source, call.vectors, call.target) or normed(call)
 
 
 def build_softmax(invocation: Invocation[Array]) -> Kernel:
     call = Softmax.parse(invocation)
     last = call.axis == call.source.ndim - 1
-    compiled = _compiled("softmax", 0.0, call.source, (), call.target) if last else None
+    compiled = _compiled("softmax", (0.0, 0.0), call.source, (), call.target) if last else None
     return compiled or softmaxed(call)
 
 
-def _compiled(name: str, eps: float, source: Array, vectors: Sequence[Array], target: Array) -> Kernel | None:
-    """Machine code where it can be had."""
+def _compiled(
+    name: str, numbers: tuple[float, float], source: Array, vectors: Sequence[Array], target: Array
+) -> Kernel | None:
+    """Machine code where it can be had; the numbers are eps and offset."""
     kind = name_of(target.dtype)
     if kind not in llvm.FLOATS or not llvm.worthwhile(target.size):
         return None
@@ -43,12 +45,12 @@ def _compiled(name: str, eps: float, source: Array, vectors: Sequence[Array], ta
     for view in views:
         arguments += [address(view), *view.strides[:-1]]
     arguments += [address(vector) for vector in vectors]
-    run = llvm.Call(_function(name, kind, leading, eps), arguments, *views, *vectors)
+    run = llvm.Call(_function(name, kind, leading, *numbers), arguments, *views, *vectors)
     return Kernel(lambda _: run, nanoseconds=(0.5 + len(vectors) * 0.3 if vectors else 2.0) * target.size)
 
 
 @llvm.code
-def _function(name: str, kind: str, leading: int, eps: float) -> Any:
+def _function(name: str, kind: str, leading: int, eps: float, offset: float) -> Any:
     from runtime.kernels.native.emitter import F32, Emitter, Value
     from runtime.kernels.native.vectors import exp
 
@@ -68,13 +70,13 @@ def _function(name: str, kind: str, leading: int, eps: float) -> Any:
             def weight(position: Value, mask: Value | None) -> Value:
                 return exp(e, e.b.fsub(read(position, mask), most))
 
-            scale, offset, term = e.b.fdiv(e.number(1.0), e.total(count, weight)), None, weight
+            scale, term = e.b.fdiv(e.number(1.0), e.total(count, weight)), weight
         else:
-            offset = e.b.fdiv(e.total(count, read), extent) if name == "layernorm" else None
+            middle = e.b.fdiv(e.total(count, read), extent) if name == "layernorm" else None
 
             def centered(position: Value, mask: Value | None) -> Value:
                 value = read(position, mask)
-                return value if offset is None else e.b.fsub(value, offset)
+                return value if middle is None else e.b.fsub(value, middle)
 
             def square(position: Value, mask: Value | None) -> Value:
                 value = centered(position, mask)
@@ -87,7 +89,8 @@ def _function(name: str, kind: str, leading: int, eps: float) -> Any:
         def write(position: Value, mask: Value | None) -> None:
             value = e.b.fmul(term(position, mask), scale)
             if vectors:
-                value = e.b.fmul(value, e.load(vectors[0], position, kind, mask))
+                gain = e.load(vectors[0], position, kind, mask)
+                value = e.b.fmul(value, e.b.fadd(gain, e.number(offset)) if offset else gain)
             if len(vectors) > 1:
                 value = e.b.fadd(value, e.load(vectors[1], position, kind, mask))
             e.store(value, target, position, kind, mask)

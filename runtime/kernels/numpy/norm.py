@@ -1,4 +1,4 @@
-"""The kernels `rmsnorm` {eps} and `layernorm` {eps} in numpy: rows of the last axis, computed in f32 or wider."""
+"""The kernels `rmsnorm` and `layernorm` {eps, offset} in numpy: rows of the last axis, computed in f32 or wider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def build_norm(invocation: Invocation[Array]) -> Kernel:
 
 
 def normed(call: Norm) -> Kernel:
-    """x / sqrt(mean(x * x) + eps) * gain; for layernorm x - mean(x) in place of x, and bias added."""
+    """x / sqrt(mean(x * x) + eps) * (gain + offset); for layernorm x - mean(x) in place of x, and bias added."""
     source, target, dtype = call.source, call.target, storage(call.kind)
     extent = source.shape[-1]
     (read, written), walk = as_rows([source, target])
@@ -23,13 +23,16 @@ def normed(call: Norm) -> Kernel:
     scratch = ScratchPlan()
     squares, wide = (scratch.take((walk.size * extent,), dtype) for _ in range(2))  # wide: x converted, or centered
     edge = scratch.take((walk.size,), dtype)
-    vectors = [] if native else [(vector, scratch.take(vector.shape, dtype)) for vector in call.vectors]
-    share, summand = dtype.type(1 / extent), dtype.type(call.eps)
+    as_stored = native and not call.offset
+    vectors = [] if as_stored else [(vector, scratch.take(vector.shape, dtype)) for vector in call.vectors]
+    share, summand, offset = dtype.type(1 / extent), dtype.type(call.eps), dtype.type(call.offset)
 
     def bind(memory: Array) -> Run:
         works, wides, lines = (place.of(memory) for place in (squares, wide, edge))
         before: list[Resolved] = [(store, [vector, place.of(memory)]) for vector, place in vectors]
         factor, *summands = [place.of(memory) for _, place in vectors] or call.vectors
+        if call.offset:
+            before.append((np.add, [factor, offset, factor]))
 
         def calls(piece: Piece) -> list[Resolved]:
             x, y = piece.of(read), piece.of(written)

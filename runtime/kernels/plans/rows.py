@@ -1,4 +1,4 @@
-"""Kernels over rows in Triton: `softmax` {axis}, `rmsnorm` {eps}, `layernorm` {eps}, computed in f32 or wider.
+"""Kernels over rows in Triton: `softmax` {axis}, `rmsnorm` and `layernorm` {eps, offset}, computed in f32 or wider.
 
 A row that fits into a program's registers is read once. Longer ones are gone through several times, tile by tile.
 """
@@ -52,7 +52,7 @@ def plan_softmax(invocation: Invocation[Array]) -> Plan:
 
 
 def plan_norm(invocation: Invocation[Array]) -> Plan:
-    """x / sqrt(mean(x * x) + eps) * gain; for layernorm x - mean(x) in place of x, and bias added."""
+    """x / sqrt(mean(x * x) + eps) * (gain + offset); for layernorm x - mean(x) in place of x, and bias added."""
     call = Norm.parse(invocation)
     x, y = merged_rows([call.source, call.target])
     vectors = [vector[(None,) * (x.ndim - 1)] for vector in call.vectors]
@@ -61,7 +61,8 @@ def plan_norm(invocation: Invocation[Array]) -> Plan:
     extent = x.shape[-1]
     inside = rows.inside
     result = f"x{' - mean' if centered else ''}"
-    scaled = f"({result}) / scale * gain" if centered else "x / scale * gain"
+    gain = f"(gain + {call.offset!r})" if call.offset else "gain"
+    scaled = f"({result}) / scale * {gain}" if centered else f"x / scale * {gain}"
     finish = [rows.load(v, "0") for v in (["gain", "bias"] if centered else ["gain"])]
     finish.append(rows.store(f"({scaled}{' + bias' if centered else ''})"))
     root = f"scale = {square_root(f'squares / {float(extent)!r} + {call.eps!r}', rows.kind)}"

@@ -34,17 +34,19 @@ class Softmax:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Of rows along the last axis, computed as `kind`; `vectors` are the gain and, for layernorm, the bias."""
+    """Of rows along the last axis, computed as `kind`; `vectors` are the gain and, for layernorm, the bias. `offset` is
+    added to the gain."""
 
     source: Array
     vectors: Sequence[Array]
     target: Array
     eps: float
+    offset: float
     kind: str
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> Norm:
-        invocation.allow("eps")
+        invocation.allow("eps", "offset")
         name, target, eps = invocation.name, invocation.output, invocation.attribute("eps", float)
         count = 2 if name == "rmsnorm" else 3
         source, *vectors = invocation.operands(count)
@@ -55,4 +57,7 @@ class Norm:
             raise PlanFault(f"{name} of {source.shape} into {target.shape}, with {[v.shape for v in vectors]}")
         if not 0 < eps < math.inf:
             raise PlanFault(f"{name} with eps {eps}")
-        return Norm(source, vectors, target, eps, kind)
+        offset = invocation.attribute("offset", float) if "offset" in invocation.attributes else 0.0
+        if not math.isfinite(offset):
+            raise PlanFault(f"{name} with offset {offset}")
+        return Norm(source, vectors, target, eps, offset, kind)

@@ -53,6 +53,9 @@ def test_norms_in_pieces_and_from_strided_views(dtype, shape):
     exact = x.astype("f8")
     y = run("rmsnorm", {"eps": 1e-3}, [x, g], np.empty(shape, dtype))
     close(y, exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-3) * g.astype("f8"))
+    small = g / 64  # as gains are that are stored less 1, which 16 bits would not hold with it
+    y = run("rmsnorm", {"eps": 1e-3, "offset": 1.0}, [x, small], np.empty(shape, dtype))
+    close(y, exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-3) * (1 + small.astype("f8")))
     y = run("layernorm", {"eps": 1e-3}, [x, g, b], np.empty(shape, dtype))
     exact -= exact.mean(-1, keepdims=True)
     close(y, exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-3) * g.astype("f8") + b.astype("f8"))
@@ -164,6 +167,8 @@ LIES = [
     ("rmsnorm", {}, [F, V], F),
     ("rmsnorm", {"eps": 1e-5, "more": 1}, [F, V], F),
     ("rmsnorm", {"eps": 0.0}, [F, V], F),
+    ("rmsnorm", {"eps": 1e-5, "offset": 1}, [F, V], F),
+    ("rmsnorm", {"eps": 1e-5, "offset": math.nan}, [F, V], F),
     ("rmsnorm", {"eps": math.inf}, [F, V], F),
     ("rmsnorm", {"eps": 1}, [F, V], F),
     ("rmsnorm", {"eps": 1e-5}, [F], F),
