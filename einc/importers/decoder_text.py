@@ -134,7 +134,8 @@ def _layer(model: Decoder, request: Request, table: list[Weight]) -> list[str]:
 
 
 def _norm(model: Decoder, tensor: str, gain: str) -> str:
-    return f"rmsnorm({tensor}, {gain}, eps={model.eps!r})"
+    offset = f", offset={model.family.offset!r}" if model.family.offset else ""
+    return f"rmsnorm({tensor}, {gain}, eps={model.eps!r}{offset})"
 
 
 def _attention(model: Decoder, request: Request) -> list[str]:
@@ -203,7 +204,8 @@ def _mlp(model: Decoder, request: Request) -> list[str]:
 
 def _body(model: Decoder, request: Request) -> list[str]:
     head = "table" if model.tied else "head"
-    lines = ["x = embedding(ids, table)", "repeat n_layers as i {"]
+    scale = " * d_model ** 0.5" if model.family.scaled else ""
+    lines = [f"x = embedding(ids, table){scale}", "repeat n_layers as i {"]
     if request.decode:
         lines += [
             *inputs([(name, f"{model.dtype}[heads_kv, places, d_head]", "") for name in ("keys", "values")], "    "),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from einc.importers.common import ACTIVATIONS, EXTENT, LAYERS, LONGEST, element_type, refuse_other_forms
+from einc.importers.common import EXTENT, LAYERS, LONGEST, element_type, refuse_other_forms
 from einc.importers.families import FAMILIES, Family
 from einc.importers.fields import Fields, shown
 from einc.importers.rotary import Rotary, read_rotary
@@ -55,8 +55,8 @@ def read(fields: Fields, kind: str) -> Decoder:
     n_layers = fields.integer("num_hidden_layers", LAYERS)
     window, first = _window(fields, family, n_layers)
     refuse_other_forms(fields)
-    for name in family.absent:
-        fields.must_be(name, (False,), f"a {family.kind} model has none")
+    for name, values in family.only.items():
+        fields.must_be(name, values, f"in a {family.kind} model it is {shown(values[0])}")
     fields.value(*family.harmless)
     return Decoder(
         family=family,
@@ -69,12 +69,12 @@ def read(fields: Fields, kind: str) -> Decoder:
         d_ff=fields.integer("intermediate_size", EXTENT),
         vocab=fields.integer("vocab_size", LONGEST),
         eps=fields.real("rms_norm_eps", family.eps, most=1.0),
-        activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
+        activation=fields.choice("hidden_act", family.activations, family.activation),
         rotary=read_rotary(fields, family, d_head),
         window=window,
         first_windowed=first,
         biases=frozenset(name for name in family.biases if fields.flag(name, False)),
-        tied=fields.flag("tie_word_embeddings", False),
+        tied=fields.flag("tie_word_embeddings", family.tied),
         longest=fields.integer("max_position_embeddings", LONGEST, family.longest),
     )
 

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from einc.importers.common import ACTIVATIONS
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What all models of a family have in common, as transformers has it.
-
-    Defaults: `theta`, `eps`, `longest`, `heads_kv` (None is as many as heads of queries), `d_head` (None is d_model
-    divided among the heads) and `window` (None is no window). `biases` are the fields that say whether projections have
-    biases; with `qkv_bias` those of queries, keys and values have them in any case. `windows` are the layers that a
-    sliding window is for: none, all, or the last. With `head_norms` each head of queries and keys is normalized before
-    it is turned; where turning is `partial`, a configuration may leave the rest of each head as it is. `fused`
-    projections stand under each other in one tensor. `absent` are fields that may say only that there is none of what
-    they ask for, `harmless` ones change nothing.
-    """
+    """What all models of a family have in common, as transformers has it."""
 
     kind: str
     architecture: str
+
+    # what holds where a configuration says nothing
     theta: float = 10000.0
     eps: float = 1e-6
     longest: int = 32768
-    heads_kv: int | None = None
-    d_head: int | None = None
-    biases: tuple[str, ...] = ()
-    qkv_bias: bool = False
-    windows: str = "none"
-    window: int | None = None
-    head_norms: bool = False
-    partial: bool = False
-    fused: bool = False
-    absent: tuple[str, ...] = ()
-    harmless: tuple[str, ...] = ()
+    tied: bool = False
+    activation: str = "silu"
+    heads_kv: int | None = None  # as many as heads of queries
+    d_head: int | None = None  # d_model divided among the heads
+    window: int | None = None  # no window
+
+    # what the fields mean
+    activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
+    biases: tuple[str, ...] = ()  # fields that say whether projections have biases
+    windows: str = "none"  # the layers that a window is for: none, all, or the last
+    partial: bool = False  # a part of each head may be turned
+    only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # fields with all that they may say
+    harmless: tuple[str, ...] = ()  # fields that change nothing
+
+    # what is computed
+    qkv_bias: bool = False  # queries, keys and values have biases in any case
+    fused: bool = False  # projections stand under each other in one tensor
+    offset: float = 0.0  # gains of norms are stored less this
+    scaled: bool = False  # embeddings are multiplied by the root of their width
+    head_norms: bool = False  # each head of queries and keys is normalized before it is turned
 
 
 FAMILIES = {
@@ -48,8 +53,13 @@ FAMILIES = {
         ),
         Family(
             "phi3", "Phi3ForCausalLM", eps=1e-5, longest=4096, windows="all", partial=True, fused=True,
-            absent=("attention_bias", "mlp_bias", "lm_head_bias"),
+            only={"attention_bias": (False,), "mlp_bias": (False,), "lm_head_bias": (False,)},
             harmless=("embd_pdrop", "resid_pdrop", "original_max_position_embeddings"),
+        ),
+        Family(
+            "gemma", "GemmaForCausalLM", longest=8192, heads_kv=16, d_head=256, tied=True, biases=("attention_bias",),
+            activation="gelu_pytorch_tanh", activations=ACTIVATIONS | {"gelu": "gelu_tanh"}, offset=1.0, scaled=True,
+            only={"hidden_activation": ("gelu_pytorch_tanh",), "use_bidirectional_attention": (False,)},
         ),
     )
 }  # fmt: skip

@@ -37,6 +37,10 @@ PHI3: dict[str, Any] = {name: value for name, value in LLAMA.items() if name != 
     "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "dtype": "bfloat16", "sliding_window": 7,
     "original_max_position_embeddings": 64, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
 }  # fmt: skip
+GEMMA: dict[str, Any] = {name: value for name, value in LLAMA.items() if name not in ("mlp_bias", "hidden_act")} | {
+    "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "head_dim": 10, "hidden_act": "gelu",
+    "hidden_activation": None, "tie_word_embeddings": True,
+}  # fmt: skip
 BERT: dict[str, Any] = {
     "architectures": ["BertModel"], "model_type": "bert", "vocab_size": 97, "hidden_size": 48, "intermediate_size": 60,
     "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 64, "type_vocab_size": 2,
@@ -82,6 +86,8 @@ REQUESTS = [
     (QWEN3 | {"attention_bias": True, "tie_word_embeddings": True}, Request(decode=True, cache=20)),
     (PHI3, Request(batch=2, tokens=5)),
     (PHI3 | {"partial_rotary_factor": 0.75, "tie_word_embeddings": True}, Request(decode=True, cache=20)),
+    (GEMMA, Request(batch=2, tokens=5)),
+    (GEMMA | {"attention_bias": True, "tie_word_embeddings": False}, Request(decode=True, cache=20)),
     (BERT, Request(batch=3, segments=True)),
     (BERT, Request(pool="mean", normalize=True)),
     (BERT, Request(pool="cls")),
@@ -173,6 +179,18 @@ def test_phi3_may_turn_a_part_of_each_head(change: dict[str, Any], turned: int) 
     graph = build(imported(PHI3 | change).text, "m.ein")
     assert {node.operator.inputs[0].shape[-1] for node in graph.nodes if node.operator.title == "rope"} == {turned}
     assert [node.operator.inputs[0].shape[-1] for node in graph.nodes if node.operator.title == "attention"] == [8] * 3
+
+
+def test_gemma_scales_embeddings_and_keeps_gains_less_one() -> None:
+    config = without(GEMMA, "tie_word_embeddings", "head_dim", "num_key_value_heads") | {"num_attention_heads": 16}
+    graph = build(imported(config).text, "m.ein")
+    assert {tensor.stored for tensor in graph.tensors} == {None, *stored_names(imported(GEMMA).text)}
+    attention = next(node.operator for node in graph.nodes if node.operator.title == "attention")
+    assert [desc.shape for desc in attention.inputs] == [(16, 64, 256)] * 3
+    assert {node.operator.attributes["offset"] for node in graph.nodes if node.operator.title == "rmsnorm"} == {1.0}
+    assert [node.operator.title for node in graph.nodes[:2]] == ["embedding", "mul"]
+    assert "mul x0 6.9296875" in str(graph.nodes[1].operator.attributes)
+    assert {node.operator.title for node in graph.nodes} >= {"gelu_tanh"}
 
 
 def test_defaults_are_those_of_the_family() -> None:
@@ -295,7 +313,9 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
                   "partial_rotary_factor stands twice: 0.5 and 0.25"),
     "none of a head": (PHI3 | {"partial_rotary_factor": 0.1}, "0 elements of each head are turned"),
     "more than a head": (PHI3 | {"partial_rotary_factor": 2}, "partial_rotary_factor: expected a number"),
-    "fused biases": (PHI3 | {"attention_bias": True}, "attention_bias: true is not supported: a phi3 model has none"),
+    "fused biases": (PHI3 | {"attention_bias": True}, "attention_bias: true is not supported: in a phi3 "),
+    "other activation": (GEMMA | {"hidden_activation": "gelu"}, 'hidden_activation: "gelu" is not supported: in a '),
+    "both directions": (GEMMA | {"use_bidirectional_attention": True}, "use_bidirectional_attention: true is not"),
     "quantized": (LLAMA | {"quantization_config": {"bits": 4}}, "quantization_config: an object of 1 fields"),
     "unknown": (LLAMA | {"logit_scale": 0.1}, "logit_scale: unknown field, 0.1"),
     "misspelt": (without(LLAMA, "hidden_act") | {"hiden_act": "silu"}, "did you mean 'hidden_act'?"),
@@ -377,7 +397,7 @@ def test_infinite_numbers_and_many_fields_are_bounded() -> None:
 def test_random_damage_never_ends_in_anything_but_findings() -> None:
     source = random.Random(5)
     values = [None, True, -1, 0, 1, 3, 2**70, 1.5, "x", "", [], {}, [1, "a"], {"type": "linear"}, "\ud800"]
-    for base in (LLAMA, MISTRAL, QWEN, QWEN3, PHI3, BERT):
+    for base in (LLAMA, MISTRAL, QWEN, QWEN3, PHI3, GEMMA, BERT):
         for _ in range(60):
             config = dict(base)
             for name in source.sample(sorted(base), 3):

@@ -49,7 +49,7 @@ def test_further_families_are_those_of_transformers(name: str, quarter: int, fol
         assert reference_plans.greedy(folder / name, tmp_path, sites, prompts, 12) == tokens, sites
 
 
-@pytest.mark.parametrize("name", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "gemma"])
 def test_bf16_is_as_exact_as_it_is_in_transformers(name: str, tmp_path: Path) -> None:
     """Both against f64 with the same weights; the mean error, since the largest depends on luck."""
     model = reference_models.make(name, tmp_path / "wide").to(torch.bfloat16)

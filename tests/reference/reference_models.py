@@ -45,6 +45,9 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
          "sliding_window": 5, "pad_token_id": None},
     ),
+    "gemma": (
+        "Gemma", {"head_dim": 10, "num_key_value_heads": 1, "attention_bias": True, "tie_word_embeddings": False},
+    ),
 }  # fmt: skip
 """Families that differ from those in a few places, which are compared in small sizes."""
 ENCODERS = {

@@ -10,9 +10,16 @@ import reference_plans
 from reference_plans import Array
 
 DATA = Path(__file__).parent / "data"
-DECODERS = ("llama-scaled", "mistral", "qwen2-window", "qwen3-window", "phi3-partial")
+DECODERS = ("llama-scaled", "mistral", "qwen2-window", "qwen3-window", "phi3-partial", "gemma")
 PROMPTS = [[5, 3, 38, 12, 40, 7, 7], [9, 31, 4]]
-SITES = {"llama-scaled": (1, 8), "mistral": (5,), "qwen2-window": (3,), "qwen3-window": (7,), "phi3-partial": (6,)}
+SITES = {
+    "llama-scaled": (1, 8),
+    "mistral": (5,),
+    "qwen2-window": (3,),
+    "qwen3-window": (7,),
+    "phi3-partial": (6,),
+    "gemma": (4,),
+}
 
 
 def expected(name: str) -> dict[str, Array]:
