@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from trace_format import check_trace, names
 
 from einc.machines.load import parse_machine
 from einc.machines.model import MS_PER_US
 from einc.report.timing import plan_machine, time_plan
 from runtime.bundle import Bundle, KernelTask, TransferTask, decode, encode
 from runtime.trace import task_kind
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
-from trace_format import check_trace, names
 
 FFN = (
     "model ffn\ndim tokens=64\ndim d=24\ndim f=48\ninput x: f16[tokens,d]\nweight w1: f16[d,f]\nweight w2: f16[f,d]\n"

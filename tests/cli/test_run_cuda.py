@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_fake import FakeDriver
+from cuda_fake_kernels import NumpyKernels
 
 from einc.cli.main import main
 from runtime.bundle import decode
 from runtime.executors import cuda, cuda_visible
 from runtime.session import Session
-
-sys.path.append(str(Path(__file__).parents[1] / "runtime"))
-from cuda_fake import FakeDriver, NumpyKernels
 
 SITES = 4
 GIVEN = ("--inputs", "rand:0", "--weights", "rand:1")

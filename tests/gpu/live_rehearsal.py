@@ -12,11 +12,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from tests.gpu.cases import BENCHMARKS, CASES
+from tests.gpu.places import CPU
 
-from tests.gpu.cases import BENCHMARKS, CASES  # noqa: E402
-from tests.gpu.places import CPU  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_check_from_beginning_to_end(tmp_path):

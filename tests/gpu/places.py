@@ -61,7 +61,8 @@ class Place:
         if not self.rehearsal:
             return CudaExecutor(bundle, devices)
         sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
-        from cuda_fake import FakeDriver, NumpyKernels
+        from cuda_fake import FakeDriver
+        from cuda_fake_kernels import NumpyKernels
 
         driver = FakeDriver(1, seed=len(bundle.tasks))
         return CudaExecutor(bundle, devices, driver=driver, kernels=NumpyKernels(driver))

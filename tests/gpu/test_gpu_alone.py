@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.gpu import check as gpu_check
+from tests.gpu.places import CPU, GPU
+from tests.gpu.records import record, timing
+from tests.gpu.wheels import fits, unpack
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "runtime")]
-
-
-from tests.gpu import check as gpu_check  # noqa: E402
-from tests.gpu.places import CPU, GPU  # noqa: E402
-from tests.gpu.records import record, timing  # noqa: E402
-from tests.gpu.wheels import fits, unpack  # noqa: E402
 
 
 def test_without_a_gpu_it_says_so(capsys):

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_fake import FakeDriver
+from cuda_fake_kernels import NumpyKernels
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "runtime")]
-
-from cuda_fake import FakeDriver, NumpyKernels  # noqa: E402
-
-from runtime.bundle import AggregateTask, KernelTask  # noqa: E402
-from runtime.executors import cuda  # noqa: E402
-from runtime.executors.cuda import CudaExecutor  # noqa: E402
-from runtime.kernels.cuda.attention_libraries import ENVIRONMENT  # noqa: E402
-from runtime.kernels.cuda.cublas import CublasError  # noqa: E402
-from runtime.kernels.plans import planners  # noqa: E402
-from runtime.session import Session  # noqa: E402
-from tests.gpu import benchmark, products, steps  # noqa: E402
-from tests.gpu.benchmark import compiled as compiled_benchmark  # noqa: E402
-from tests.gpu.benchmark import measured  # noqa: E402
-from tests.gpu.cases import BENCHMARKS, CASES, SITES  # noqa: E402
-from tests.gpu.correctness import arrays_of, check, compiled, largest_error, reference  # noqa: E402
-from tests.gpu.models import TEXTS  # noqa: E402
-from tests.gpu.places import CPU, GPU  # noqa: E402
+from runtime.bundle import AggregateTask, KernelTask
+from runtime.executors import cuda
+from runtime.executors.cuda import CudaExecutor
+from runtime.kernels.cuda.attention_libraries import ENVIRONMENT
+from runtime.kernels.cuda.cublas import CublasError
+from runtime.kernels.plans import planners
+from runtime.session import Session
+from tests.gpu import benchmark, products, steps
+from tests.gpu.benchmark import compiled as compiled_benchmark
+from tests.gpu.benchmark import measured
+from tests.gpu.cases import BENCHMARKS, CASES, SITES
+from tests.gpu.correctness import arrays_of, check, compiled, largest_error, reference
+from tests.gpu.models import TEXTS
+from tests.gpu.places import CPU, GPU
 
 SMALL = [(case, case.sites[number % len(case.sites)]) for number, case in enumerate(CASES) if not case.slow]
 

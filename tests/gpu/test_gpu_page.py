@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "runtime")]
-
-
-from tests.gpu import benchmark  # noqa: E402
-from tests.gpu.records import record, timing  # noqa: E402
-from tests.gpu.report import Findings, holds, page, summary  # noqa: E402
+from tests.gpu import benchmark
+from tests.gpu.records import record, timing
+from tests.gpu.report import Findings, holds, page, summary
 
 
 def test_the_page_tells_what_holds_and_what_does_not():

@@ -7,25 +7,20 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 from time import perf_counter
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "runtime")]
-
-
-from runtime.kernels.cuda.attention_libraries import ENVIRONMENT  # noqa: E402
-from tests.gpu import benchmark  # noqa: E402
-from tests.gpu import check as gpu_check  # noqa: E402
-from tests.gpu.benchmark import Contender, measured  # noqa: E402
-from tests.gpu.cases import BENCHMARKS, CASES  # noqa: E402
-from tests.gpu.places import CPU, GPU, of  # noqa: E402
-from tests.gpu.records import record, timing  # noqa: E402
-from tests.gpu.report import Findings, page  # noqa: E402
+from runtime.kernels.cuda.attention_libraries import ENVIRONMENT
+from tests.gpu import benchmark
+from tests.gpu import check as gpu_check
+from tests.gpu.benchmark import Contender, measured
+from tests.gpu.cases import BENCHMARKS, CASES
+from tests.gpu.places import CPU, GPU, of
+from tests.gpu.records import record, timing
+from tests.gpu.report import Findings, page
 
 
 def test_a_worker_that_gives_no_answer_says_where_it_is(monkeypatch):

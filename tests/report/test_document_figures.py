@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import plan_figures as figures
 import pytest
+from exprog_oracle import brute_simulate
+from predict_oracle import oracle
 
 from einc.compiler import compile_model
 from einc.exprog.parser import parse
@@ -20,11 +20,6 @@ from einc.options import CompileOptions
 from einc.predict.work import Kind, Work
 from einc.report.document import explain
 from runtime.bundle import decode, encode
-
-sys.path += [str(Path(__file__).parents[1] / room) for room in ("predict", "exprog")]
-
-from exprog_oracle import brute_simulate
-from predict_oracle import oracle
 
 NETWORK = """
 model m

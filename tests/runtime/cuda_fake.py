@@ -1,4 +1,4 @@
-"""A fake of the driver surface that records and checks every call, on memory of the host; and numpy as its kernels.
+"""A fake of the driver surface that records and checks every call, on memory of the host.
 
 Nothing that is enqueued runs before somebody waits. Then it runs in a random order that streams and events allow, and
 so does a graph, so that a dependency that was forgotten shows as a wrong result in some order. Addresses are real.
@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime.dtypes import storage
-from runtime.errors import ValueFault
 from runtime.executors.cuda_driver import DriverError
-from runtime.kernels import registry
-from runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel, Target
+from runtime.kernels.gpu import Target
 
 PITCH = 256
+
+
 IN_CAPTURE = {"use", "record", "wait", "copy_async", "kernel", "end_capture"}
+
+
 """What may be called while a stream is being captured: nothing that waits, takes, or gives back."""
 
 
@@ -418,100 +419,3 @@ class FakeDriver:
             self.nodes[n + offset] = Node(node.label, node.stream, after, node.run)
         self._next += offset + 1
         own.after = frozenset(n + offset for n in graph.nodes) or base
-
-
-def array_at(pointer, shape, strides, dtype):
-    """A numpy view of memory at an address."""
-    extent = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    raw = (ctypes.c_uint8 * extent).from_address(pointer)
-    return np.ndarray(shape, dtype, raw, 0, strides)
-
-
-def view(array):
-    return array_at(array.pointer, array.shape, array.strides, storage(array.dtype))
-
-
-class NumpyKernels:
-    """The kernels on the memory of a fake driver. `fail` names a stage and a kernel that fails there."""
-
-    COMPLAINTS = ("embedding", "append", "rope")
-
-    def __init__(self, driver, *, fail=None):
-        self.driver, self.fail = driver, fail
-        self.closed = 0
-        self.targets = set()
-
-    def kernel(self, invocation, target):
-        self._stage("prepare", invocation.name)
-        inputs, outputs = invocation.inputs, invocation.outputs
-        kernel = registry.prepare(invocation.on(list(map(view, inputs)), list(map(view, outputs))), "numpy")
-        return self._wrapped(invocation.name, kernel, (*inputs, *outputs), target)
-
-    def aggregate(self, aggregation, reads, write, target):
-        self._stage("prepare", "map")
-        kernel = registry.prepare_aggregate(aggregation, list(map(view, reads)), view(write), "numpy")
-        return self._wrapped("map", kernel, (*reads, write), target)
-
-    def merge(self, aggregation, reads, writes, dims, target):
-        kernel = registry.prepare_merge(aggregation, list(map(view, reads)), list(map(view, writes)), dims, "numpy")
-        return self._wrapped(aggregation, kernel, (*reads, *writes), target)
-
-    def moves(self, reads, writes, target):
-        self._stage("prepare", "moves")
-        pairs = [(view(read), view(write)) for read, write in zip(reads, writes, strict=True)]
-
-        def launch(stream):
-            self.driver.kernel(stream, "moves", lambda: [np.copyto(write, read) for read, write in pairs])
-
-        return GpuKernel(lambda workspace, status: launch, Description("numpy", np.__version__, "moves"))
-
-    notes = ()
-
-    def with_epilogue(self, first, then, place, target):
-        return None
-
-    def side_by_side(self, first, second, target):
-        return None
-
-    def give_up(self, reason):
-        return False
-
-    def versions(self):
-        return {"numpy": np.__version__}
-
-    def close(self):
-        self.closed += 1
-
-    def _stage(self, stage, name):
-        if self.fail == (stage, name):
-            raise RuntimeError(f"no {stage} of {name}")
-
-    def _wrapped(self, name, kernel, operands, target):
-        for operand in operands:
-            if operand.device != target.device:
-                raise Misuse(f"{name} for device {target.device} is given memory of {operand.device}")
-        complaint = f"a bad value for {name}" if name in self.COMPLAINTS else None
-
-        def bind(workspace, status):
-            self._stage("bind", name)
-            if kernel.scratch and (not workspace or workspace % WORKSPACE_ALIGNMENT):
-                raise Misuse("no workspace, or a crooked one")
-            scratch = array_at(workspace, (kernel.scratch,), (1,), np.dtype(np.uint8)) if kernel.scratch else None
-            run = kernel.bind(np.empty(0, np.uint8) if scratch is None else scratch)
-
-            def guarded():
-                with np.errstate(all="ignore"):
-                    try:
-                        run()
-                    except ValueFault:
-                        ctypes.c_int32.from_address(status).value = 1
-
-            def launch(stream):
-                self._stage("launch", name)
-                self.driver.kernel(stream, name, guarded)
-
-            return launch
-
-        return GpuKernel(bind, Description("numpy", np.__version__, name), kernel.scratch, complaint)

@@ -8,10 +8,10 @@ import random
 import msgspec
 import numpy as np
 import pytest
+from compiled_plans import EVERYTHING, PLACES, TRANSFORMER, compiled
 from cuda_fake import FakeDriver
-from test_executor_cuda import agree, arrays_of, block, on_fake
-from test_session_compiled import EVERYTHING, compiled
-from test_transformer_plans import MODEL, PLACES
+from cuda_plans import agree, block, on_fake
+from plan_arrays import arrays_of, results
 
 from runtime.bundle import decode, encode
 from runtime.executors.cpu import CpuExecutor
@@ -22,7 +22,7 @@ from runtime.verify import prove
 
 PLANS = {
     "every kind of kernel": (lambda sites: compiled(EVERYTHING, sites, "f32"), {}),
-    "caches and lookups": (lambda sites: compiled(MODEL, sites, "f32"), {"places": PLACES}),
+    "caches and lookups": (lambda sites: compiled(TRANSFORMER, sites, "f32"), {"places": PLACES}),
     "block": (block, {}),
 }
 
@@ -38,12 +38,6 @@ def shuffled(bundle, seed):
         free = tensor.kind == "value" and number not in saved
         tensors.append(msgspec.structs.replace(tensor, order=tuple(order) if free else ()))
     return msgspec.structs.replace(bundle, tensors=tuple(tensors))
-
-
-def results(session, arrays):
-    session.load_all(arrays)
-    session.execute()
-    return {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
 
 
 def on_cpu(bundle, arrays):

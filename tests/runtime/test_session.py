@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 from handmade_plans import random_plan, reference, two_site_plan
+from plan_arrays import arrays_of
 
-from runtime.draws import random_input
 from runtime.errors import ArrayFault, MissingFault, PlanFault
 from runtime.executors.cpu import CpuExecutor
 from runtime.session import Session
@@ -116,7 +116,7 @@ def test_backends_and_devices(bundle):
 
 def test_bf16_takes_float32_and_comes_as_bf16():
     bundle = random_plan(3, sites=4, operations=2, dtype="bf16")
-    arrays = {t.name: random_input(t, 0) for t in bundle.tensors if t.kind != "value"}
+    arrays = arrays_of(bundle)
     results = []
     for kind in (ml_dtypes.bfloat16, np.float32):
         session = Session(bundle)
@@ -135,7 +135,7 @@ def test_scalars_and_unused_inputs():
     extra = msgspec.structs.replace(bundle.tensors[0], name="unused")
     bundle = msgspec.structs.replace(bundle, tensors=(*bundle.tensors, extra))
     session = Session(bundle)
-    arrays = {t.name: random_input(t, 0) for t in bundle.tensors if t.kind != "value"}
+    arrays = arrays_of(bundle)
     session.load_all(arrays)
     session.execute()
     expected = reference(bundle, arrays)
@@ -177,11 +177,9 @@ def test_a_plan_without_bf16_does_not_import_ml_dtypes():
     code = """
 import sys; sys.path.insert(0, "tests/runtime")
 from handmade_plans import two_site_plan
-from runtime.draws import random_input
+from plan_arrays import arrays_of, results
 from runtime.session import Session
-session = Session(two_site_plan())
-session.load_all({t.name: random_input(t, 0) for t in session.bundle.tensors if t.kind != "value"})
-session.execute()
+results(Session(two_site_plan()), arrays_of(two_site_plan()))
 print("ml_dtypes" in sys.modules, "einc" in sys.modules)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -6,32 +6,26 @@ The cases are those of `make gpu-check` that are small enough.
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 import numpy as np
 import pytest
+import triton.language as tl
+from cuda_fake import FakeDriver, Misuse
+from emulated_gemm import multiply
+from interpreter import Pointer, load, repair
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "runtime", "triton"))]
-
-import triton.language as tl  # noqa: E402
-from cuda_fake import FakeDriver, Misuse  # noqa: E402
-from emulated_gemm import multiply  # noqa: E402
-from interpreter import Pointer, load, repair  # noqa: E402
-
-from runtime.errors import ValueFault  # noqa: E402
-from runtime.executors.cuda import CudaExecutor  # noqa: E402
-from runtime.kernels.cuda.cublas import WORKSPACE  # noqa: E402
-from runtime.kernels.cuda.kernels import PlannedKernels  # noqa: E402
-from runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel  # noqa: E402
-from runtime.kernels.plans.gemm import Gemm  # noqa: E402
-from runtime.kernels.plans.source import SCRATCH, Status, Table  # noqa: E402
-from runtime.session import Session  # noqa: E402
-from tests.gpu.cases import CASES, TOLERANCE  # noqa: E402
-from tests.gpu.correctness import arrays_of, compiled, largest_error, reference  # noqa: E402
+from runtime.errors import ValueFault
+from runtime.executors.cuda import CudaExecutor
+from runtime.kernels.cuda.cublas import WORKSPACE
+from runtime.kernels.cuda.kernels import PlannedKernels
+from runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel
+from runtime.kernels.plans.gemm import Gemm
+from runtime.kernels.plans.source import SCRATCH, Status, Table
+from runtime.session import Session
+from tests.gpu.cases import CASES, TOLERANCE
+from tests.gpu.correctness import arrays_of, compiled, largest_error, reference
 
 KINDS = {"f16": tl.float16, "bf16": tl.bfloat16, "f32": tl.float32, "f64": tl.float64, "i32": tl.int32,
          "i64": tl.int64, "bool": tl.int8, "i8": tl.int8, "i16": tl.int16}  # fmt: skip

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_session_compiled import compiled
+from compiled_plans import compiled
+from plan_arrays import arrays_of
 
 from runtime.bundle import Region
-from runtime.draws import random_input
 from runtime.executors import constants
 from runtime.executors.cpu import CpuExecutor
 from runtime.session import Session
@@ -27,10 +27,6 @@ output y
 """
 
 
-def drawn(bundle, seed):
-    return {tensor.name: random_input(tensor, seed) for tensor in bundle.tensors if tensor.kind != "value"}
-
-
 def exact(arrays):
     x, a, b = (arrays[name].astype("f8") for name in "xab")
     return np.maximum(x @ a.T, 0) @ b
@@ -48,7 +44,7 @@ def test_weights_that_are_loaded_again_are_laid_out_again(sites, dtype):
     session = Session(bundle, executor=executor)
     arrays = {}
     for seed, names in enumerate(["xab", "x", "b", "ab", ""]):
-        fresh = drawn(bundle, seed)
+        fresh = arrays_of(bundle, seed)
         arrays |= {name: fresh[name] for name in names}
         session.load_all({name: arrays[name] for name in names})
         session.execute()
@@ -60,7 +56,7 @@ def test_weights_that_are_loaded_again_are_laid_out_again(sites, dtype):
 @pytest.mark.parametrize("copies", [False, True])
 def test_results_do_not_depend_on_what_is_laid_out(copies, monkeypatch):
     bundle = compiled(MODEL, 4, "f16")
-    arrays, found = drawn(bundle, 3), []
+    arrays, found = arrays_of(bundle, 3), []
     for available in (None, 1 << 40, 1 << 10):
         monkeypatch.setattr(constants, "available_memory", lambda available=available: available)
         executor = CpuExecutor(bundle, 2, copies=copies)

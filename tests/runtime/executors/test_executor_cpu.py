@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 from handmade_plans import box, random_plan, reference, two_site_plan
+from plan_arrays import arrays_of
 
 from runtime.bundle import FenceTask, Region
-from runtime.draws import random_input
 from runtime.errors import KernelFault, MissingFault, PlanFault
 from runtime.executors import cpu, host
 from runtime.executors.cpu import CpuExecutor
@@ -23,8 +23,7 @@ TOLERANCE = {"f32": 1e-5, "f64": 1e-12, "f16": 2e-2, "bf16": 1e-1, "i32": 0, "i6
 
 
 def inputs_of(bundle, seed=0):
-    arrays = {t.name: random_input(t, seed) for t in bundle.tensors if t.kind != "value"}
-    return {name: a - 4 if a.dtype.kind == "i" else a for name, a in arrays.items()}
+    return {name: a - 4 if a.dtype.kind == "i" else a for name, a in arrays_of(bundle, seed).items()}
 
 
 def check(bundle, session, arrays):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from cuda_fake import FakeDriver, NumpyKernels, view
+from compiled_plans import MODELS, compiled
+from cuda_fake import FakeDriver
+from cuda_fake_kernels import NumpyKernels, Together, view
+from cuda_plans import LAYOUTS, agree, agrees_with_the_cpu, block, cpu_results
 from emulated_gemm import multiply
-from test_executor_cuda import LAYOUTS, agree, arrays_of, block, cpu_results
-from test_executor_cuda_epilogues import Together, agrees_with_the_cpu
-from test_session_compiled import MODELS, compiled
+from plan_arrays import arrays_of, outputs_of
 
 from runtime.executors.cuda import CudaExecutor
 from runtime.executors.cuda_batches import batches
@@ -133,7 +134,7 @@ def test_batches_at_the_addresses_of_a_plan(sites):
     session.load_all(arrays)
     for _ in range(2):
         session.execute()
-        found = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+        found = outputs_of(session)
         agree(found, cpu_results(bundle, arrays))
     assert {product.batch for product in kernels.products} >= ({8, 2} if sites == 1 else {2})
     executor.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from cuda_fake import FakeDriver, NumpyKernels
+from cuda_fake import FakeDriver
+from cuda_fake_kernels import NumpyKernels
 from cuda_fake_runtime import FakeRuntime
-from test_executor_cuda import agree, arrays_of, block, chain, cpu_results, ffn
+from cuda_plans import agree, block, chain, cpu_results, ffn
+from plan_arrays import arrays_of, outputs_of
 
 from runtime.errors import KernelFault, MissingFault
 from runtime.executors.cuda import CudaExecutor
@@ -40,7 +42,7 @@ def test_plans_run_through_cupys_calls(make, places, unreachable):
     expected = cpu_results(bundle, arrays)
     for traced in (False, True, False):
         session.execute(trace=traced)
-        agree({tensor.name: session.offload(tensor.name) for tensor in session.outputs}, expected)
+        agree(outputs_of(session), expected)
     assert executor.facts()["devices"][0]["architecture"] == "sm_90"
     executor.close()
     assert not fake.leaks()

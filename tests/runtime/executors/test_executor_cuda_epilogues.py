@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
-from cuda_fake import FakeDriver, NumpyKernels, view
-from test_executor_cuda import LAYOUTS, agree, arrays_of, block, cpu_results, ffn
-from test_session_compiled import compiled
+from compiled_plans import compiled
+from cuda_fake import FakeDriver
+from cuda_fake_kernels import Together
+from cuda_plans import LAYOUTS, agrees_with_the_cpu, block, ffn
 
 from runtime.bundle import KernelTask
 from runtime.executors.cuda import CudaExecutor
 from runtime.executors.cuda_epilogues import epilogues
 from runtime.executors.forwarding import forward
-from runtime.kernels import registry
-from runtime.kernels.gpu import Description, GpuKernel
-from runtime.kernels.plans.epilogue import planned_with_epilogue
-from runtime.session import Session
 
 MODEL = """
 model epilogues
@@ -39,48 +35,8 @@ output y, z, u, v, both
 """
 
 
-class Together(NumpyKernels):
-    """Does both at once where the planner would: nothing but the result is written."""
-
-    def __init__(self, driver):
-        super().__init__(driver)
-        self.pairs = []
-
-    def with_epilogue(self, first, then, place, target):
-        if planned_with_epilogue(first, then, place) is None:
-            return None
-        self.pairs.append((first, then))
-        middle, output = np.zeros(first.outputs[0].shape, "f4"), view(then.outputs[0])
-        reads, operands = list(map(view, first.inputs)), list(map(view, then.inputs))
-        operands[place] = middle
-        kernels = [
-            registry.prepare(own.on(given, [into]), "numpy")
-            for own, given, into in ((first, reads, middle), (then, operands, output))
-        ]
-
-        def run():
-            for kernel in kernels:
-                kernel.bind(np.empty(kernel.scratch, np.uint8))()
-
-        def bind(workspace, status):
-            return lambda stream: self.driver.kernel(stream, "contract with epilogue", run)
-
-        return GpuKernel(bind, Description("together", "1", "contract with epilogue"))
-
-
 def model(sites):
     return compiled(MODEL, sites, "f32")
-
-
-def agrees_with_the_cpu(bundle, executor):
-    """In replays before and after a traced run."""
-    arrays = arrays_of(bundle)
-    expected = cpu_results(bundle, arrays)
-    session = Session(bundle, executor=executor)
-    session.load_all(arrays)
-    for traced in (False, False, True, False):
-        session.execute(trace=traced)
-        agree({tensor.name: session.offload(tensor.name) for tensor in session.outputs}, expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_fake import FakeDriver, NumpyKernels
-from test_executor_cuda import agree, arrays_of, block, cpu_results, ffn
+from cuda_fake import FakeDriver
+from cuda_fake_kernels import NumpyKernels
+from cuda_plans import agree, block, cpu_results, ffn
+from plan_arrays import arrays_of, outputs_of
 
 from runtime.errors import KernelFault, MissingFault
 from runtime.executors.cuda import CudaExecutor
@@ -83,7 +85,7 @@ def test_a_library_that_fails_is_done_without(stage, sites):
     session.load_all(arrays)
     for _ in range(2):
         session.execute()
-        agree({tensor.name: session.offload(tensor.name) for tensor in session.outputs}, cpu_results(bundle, arrays))
+        agree(outputs_of(session), cpu_results(bundle, arrays))
     session.execute(trace=True)
     executor.close()
     assert kernels.closed == 2

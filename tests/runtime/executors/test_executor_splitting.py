@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from compiled_plans import EVERYTHING, MODELS, close, compiled, everything, execute
 from handmade_plans import box
-from test_session_compiled import EVERYTHING, MODELS, close, compiled, everything, execute
 
 from runtime.bundle import KernelTask
 from runtime.executors import cpu

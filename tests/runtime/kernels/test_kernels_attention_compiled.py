@@ -6,7 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from test_session_compiled import close, compiled
+from compiled_plans import close, compiled
+from plan_arrays import outputs_of
 
 from runtime.executors.cpu import CpuExecutor
 from runtime.session import Session
@@ -21,7 +22,7 @@ def executed(bundle, arrays, seed=0):
     for name, array in arrays.items():
         session.load(name, array)
     session.execute()
-    return {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+    return outputs_of(session)
 
 
 BLOCK = """
