@@ -7,6 +7,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from kernel_runs import run
 
 from runtime.errors import PlanFault
 from runtime.kernels.base import Invocation
@@ -49,18 +50,6 @@ EQUATIONS = [
     "a b c d, d c e -> a e b",
     "a h, h b -> a b",
 ]
-
-
-def run(name, attributes, inputs, output, guard=64):
-    """Prepares, binds to scratch memory of exactly the size asked for (with guards behind it) and runs twice."""
-    kernel = prepare(Invocation(name, attributes, inputs, [output]))
-    memory = np.full(kernel.scratch + guard, 0xAB, np.uint8)
-    bound = kernel.bind(memory)
-    with np.errstate(all="ignore"):
-        bound()
-        bound()
-    assert (memory[kernel.scratch :] == 0xAB).all()
-    return output
 
 
 def draw(rng, shape, dtype):
