@@ -6,7 +6,10 @@ sequence and the key/value caches. Positions are data, so one plan serves every 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from einc.importers.decoders import Decoder
+from einc.importers.families import Experts
 from einc.importers.fields import Fields
 from einc.importers.request import Request
 from einc.importers.stored import Stored
@@ -67,9 +70,12 @@ def _numbers(model: Decoder, request: Request, fields: Fields) -> list[str]:
         ("heads_q", str(model.heads_q), ""),
         ("heads_kv", str(model.heads_kv), ""),
         ("d_head", str(model.d_head), ""),
+        *([("experts", str(model.experts), "")] if model.experts else []),
         ("d_ff", str(model.d_ff), ""),
         ("vocab", str(model.vocab), ""),
     ]
+    if model.experts:
+        params += [("top_k", str(model.picks), "experts that work on a token")]
     if model.window and model.first_windowed:
         params += [("window", str(model.window), f"keys that a query sees, from layer {model.first_windowed} on")]
     elif model.window:
@@ -94,37 +100,68 @@ def _weights(model: Decoder) -> tuple[list[Weight], list[Weight]]:
     ]
     if not model.tied:
         whole.append(Weight("head", "vocab, d_model", "lm_head.weight"))
-    at, mlp = "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
-    q, k, v = (f"{at}{x}_proj.weight" for x in "qkv")
-    gate, up = (f"{mlp}{x}_proj.weight" for x in ("gate", "up"))
+    layer = [
+        Weight("g_attn", "d_model", "input_layernorm.weight"),
+        *_attention_weights(model),
+        Weight("g_mlp", "d_model", "post_attention_layernorm.weight"),
+        *(_mlp_weights(model) if model.family.experts is None else _expert_weights(model, model.family.experts)),
+        *_small_weights(model),
+    ]
+    return whole, [replace(weight, stored=f"model.layers.{{i}}.{weight.stored}") for weight in layer]
+
+
+def _attention_weights(model: Decoder) -> list[Weight]:
+    q, k, v, o = (f"self_attn.{x}_proj.weight" for x in "qkvo")
     if model.family.fused:
         heads = [heads * model.d_head for heads in (model.heads_q, model.heads_kv, model.heads_kv)]
-        q, k, v = rows(f"{at}qkv_proj.weight", heads)
-        gate, up = rows(f"{mlp}gate_up_proj.weight", [model.d_ff] * 2)
-    layer = [
-        Weight("g_attn", "d_model", "model.layers.{i}.input_layernorm.weight"),
+        q, k, v = rows("self_attn.qkv_proj.weight", heads)
+    return [
         Weight("w_q", "heads_q, d_head, d_model", q),
         Weight("w_k", "heads_kv, d_head, d_model", k),
         Weight("w_v", "heads_kv, d_head, d_model", v),
-        Weight("w_o", "d_model, heads_q, d_head", f"{at}o_proj.weight"),
-        Weight("g_mlp", "d_model", "model.layers.{i}.post_attention_layernorm.weight"),
+        Weight("w_o", "d_model, heads_q, d_head", o),
+    ]
+
+
+def _mlp_weights(model: Decoder) -> list[Weight]:
+    gate, up, down = (f"mlp.{x}_proj.weight" for x in ("gate", "up", "down"))
+    if model.family.fused:
+        gate, up = rows("mlp.gate_up_proj.weight", [model.d_ff] * 2)
+    return [
         Weight("w_gate", "d_ff, d_model", gate),
         Weight("w_up", "d_ff, d_model", up),
-        Weight("w_down", "d_model, d_ff", f"{mlp}down_proj.weight"),
+        Weight("w_down", "d_model, d_ff", down),
     ]
+
+
+def _expert_weights(model: Decoder, names: Experts) -> list[Weight]:
+    """The router's, which computes in f32 at least, and those of all experts."""
+    return [
+        Weight("w_router", "experts, d_model", names.router, dtype=_wide(model)),
+        Weight("w_gate", "experts, d_ff, d_model", names.gate, count=model.experts),
+        Weight("w_up", "experts, d_ff, d_model", names.up, count=model.experts),
+        Weight("w_down", "experts, d_model, d_ff", names.down, count=model.experts),
+    ]
+
+
+def _wide(model: Decoder) -> str:
+    return "f64" if model.dtype == "f64" else "f32"
+
+
+def _small_weights(model: Decoder) -> list[Weight]:
+    """Biases, and the gains of heads."""
+    table = []
     if model.qkv_bias:
-        layer += [Weight(f"b_{x}", f"heads_{'q' if x == 'q' else 'kv'}, d_head", f"{at}{x}_proj.bias") for x in "qkv"]
+        heads = {"q": "heads_q", "k": "heads_kv", "v": "heads_kv"}
+        table += [Weight(f"b_{x}", f"{heads[x]}, d_head", f"self_attn.{x}_proj.bias") for x in heads]
     if model.family.head_norms:
-        layer += [Weight(f"g_{x}", "d_head", f"{at}{x}_norm.weight") for x in "qk"]
+        table += [Weight(f"g_{x}", "d_head", f"self_attn.{x}_norm.weight") for x in "qk"]
     if "attention_bias" in model.biases:
-        layer.append(Weight("b_o", "d_model", f"{at}o_proj.bias"))
+        table.append(Weight("b_o", "d_model", "self_attn.o_proj.bias"))
     if "mlp_bias" in model.biases:
-        layer += [
-            Weight("b_gate", "d_ff", f"{mlp}gate_proj.bias"),
-            Weight("b_up", "d_ff", f"{mlp}up_proj.bias"),
-            Weight("b_down", "d_model", f"{mlp}down_proj.bias"),
-        ]
-    return whole, layer
+        widths = {"gate": "d_ff", "up": "d_ff", "down": "d_model"}
+        table += [Weight(f"b_{x}", widths[x], f"mlp.{x}_proj.bias") for x in widths]
+    return table
 
 
 def _layer(model: Decoder, request: Request, table: list[Weight]) -> list[str]:
@@ -191,14 +228,40 @@ def _sees(model: Decoder, request: Request) -> list[str]:
 
 def _mlp(model: Decoder, request: Request) -> list[str]:
     """From `r` to what the layer gives."""
+    gives = ", ".join(_cached(model, request))
+    normed = f"    n = {_norm(model, 'r', 'g_mlp')}"
+    if model.experts:
+        return [
+            normed,
+            *_router(model),
+            "    gate[experts, tokens, d_ff] = n[tokens, d_model] * w_gate[experts, d_ff, d_model]",
+            "    up[experts, tokens, d_ff] = n[tokens, d_model] * w_up[experts, d_ff, d_model]",
+            f"    f = {model.activation}(gate) * up * shares",
+            "    down[tokens, d_model] = f[experts, tokens, d_ff] * w_down[experts, d_model, d_ff]",
+            f"    return r + down, {gives}",
+        ]
     gate, up, bias = ("gate + b_gate", "(up + b_up)", " + b_down") if "mlp_bias" in model.biases else ("gate", "up", "")
     return [
-        f"    n = {_norm(model, 'r', 'g_mlp')}",
+        normed,
         "    gate[tokens, d_ff] = n[tokens, d_model] * w_gate[d_ff, d_model]",
         "    up[tokens, d_ff] = n[tokens, d_model] * w_up[d_ff, d_model]",
         f"    f = {model.activation}({gate}) * {up}",
         "    down[tokens, d_model] = f[tokens, d_ff] * w_down[d_model, d_ff]",
-        f"    return r + down{bias}, {', '.join(_cached(model, request))}",
+        f"    return r + down{bias}, {gives}",
+    ]
+
+
+def _router(model: Decoder) -> list[str]:
+    """The share that each expert has in each token: 0 for those that the token did not pick."""
+    narrow = model.dtype != _wide(model)
+    shares = 'picked / sum(picked, "experts")' if model.shares else "picked"
+    return [
+        *([f'    wide = cast(n, "{_wide(model)}")'] if narrow else []),
+        f"    scores[tokens, experts] = {'wide' if narrow else 'n'}[tokens, d_model] * w_router[experts, d_model]",
+        '    chances = softmax(scores, "experts")',
+        '    least = min(topk(chances, top_k, "experts"), "k")  # of those picked',
+        "    picked = where(chances >= least, chances, 0.0)",
+        f'    shares = cast({shares}, "{model.dtype}")' if narrow else f"    shares = {shares}",
     ]
 
 

@@ -17,7 +17,8 @@ FOREIGN = ("pool", "normalize", "segments")
 @dataclass(frozen=True, slots=True)
 class Decoder:
     """A decoder's numbers. Layers from `first_windowed` on see `window` keys at most; 0 is no window. `biases` are the
-    fields that are true of those that its family has."""
+    fields that are true of those that its family has. `experts` is 0 where each layer has one MLP; of several each
+    token has `picks`, whose weights add up to 1 with `shares`."""
 
     family: Family
     dtype: str
@@ -27,6 +28,9 @@ class Decoder:
     heads_kv: int
     d_head: int
     d_ff: int
+    experts: int
+    picks: int
+    shares: bool
     vocab: int
     eps: float
     activation: str
@@ -53,6 +57,7 @@ def read(fields: Fields, kind: str) -> Decoder:
         fields.fail(f"num_attention_heads: expected a multiple of the {heads_kv} num_key_value_heads, found {heads_q}")
     d_head = _head_width(fields, family, d_model, heads_q)
     n_layers = fields.integer("num_hidden_layers", LAYERS)
+    experts, picks, shares = _experts(fields, family)
     window, first = _window(fields, family, n_layers)
     refuse_other_forms(fields)
     for name, values in family.only.items():
@@ -66,7 +71,10 @@ def read(fields: Fields, kind: str) -> Decoder:
         heads_q=heads_q,
         heads_kv=heads_kv,
         d_head=d_head,
-        d_ff=fields.integer("intermediate_size", EXTENT),
+        d_ff=fields.integer(family.experts.width if family.experts else "intermediate_size", EXTENT),
+        experts=experts,
+        picks=picks,
+        shares=shares,
         vocab=fields.integer("vocab_size", LONGEST),
         eps=fields.real("rms_norm_eps", family.eps, most=1.0),
         activation=fields.choice("hidden_act", family.activations, family.activation),
@@ -89,17 +97,35 @@ def _head_width(fields: Fields, family: Family, d_model: int, heads: int) -> int
     return width
 
 
+def _experts(fields: Fields, family: Family) -> tuple[int, int, bool]:
+    """How many experts there are, how many a token picks, and whether the weights of those add up to 1."""
+    table = family.experts
+    if table is None:
+        return (0, 0, True)
+    name, other = "num_experts", "num_local_experts"
+    if fields.value(name) is None:
+        name, other = other, name
+    count = fields.integer(name, EXTENT, table.count)
+    fields.must_be(other, (count,), f"{name} says {count}")
+    picks = fields.integer("num_experts_per_tok", EXTENT, table.picks)
+    if picks > count:
+        fields.fail(f"num_experts_per_tok: expected at most the {count} {name}, found {picks}")
+    return (count, picks, fields.flag("norm_topk_prob", False) if table.shares is None else table.shares)
+
+
 def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, int]:
     """The width of the sliding window, and the first layer that has it; a width of 0 is no window."""
     kinds = fields.value("layer_types")
     if family.windows == "none":
         fields.must_be("sliding_window", (), f"a {family.kind} model has none")
         return (0, 0)
-    last = family.windows == "last"
-    used = fields.flag("use_sliding_window", False) if last else True
+    last, flagged = family.windows == "last", family.windows != "all"
+    used = fields.flag("use_sliding_window", False) if flagged else True
+    if flagged:
+        fields.value("max_window_layers")  # known, where it has no effect, too
     unsaid = fields.value("sliding_window") is None and family.window is None
     if not used or unsaid or fields.is_null("sliding_window"):
-        fields.value("sliding_window", *(["max_window_layers"] if last else []))  # known, and without effect
+        fields.value("sliding_window")
         window, first = 0, n_layers
     else:
         window = fields.integer("sliding_window", LONGEST, family.window)

@@ -9,6 +9,22 @@ from einc.importers.common import ACTIVATIONS
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in place of one MLP: how many there are and how many of them a token picks where a
+    configuration does not say so, the field that says how wide each is, and the names of a layer's weights, with `*`
+    for the number of an expert."""
+
+    count: int
+    picks: int
+    width: str
+    router: str
+    gate: str
+    up: str
+    down: str
+    shares: bool | None = True  # the shares of those picked add up to 1; None where `norm_topk_prob` says so
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """What all models of a family have in common, as transformers has it."""
 
@@ -28,7 +44,9 @@ class Family:
     # what the fields mean
     activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
     biases: tuple[str, ...] = ()  # fields that say whether projections have biases
-    windows: str = "none"  # the layers that a window is for: none, all, or the last
+    windows: str = (
+        "none"  # the layers that a window is for: none, all, or where `use_sliding_window` is true, used or last
+    )
     partial: bool = False  # a part of each head may be turned
     only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # fields with all that they may say
     harmless: tuple[str, ...] = ()  # fields that change nothing
@@ -38,6 +56,7 @@ class Family:
     fused: bool = False  # projections stand under each other in one tensor
     offset: float = 0.0  # gains of norms are stored less this
     scaled: bool = False  # embeddings are multiplied by the root of their width
+    experts: Experts | None = None  # in place of one MLP
     head_norms: bool = False  # each head of queries and keys is normalized before it is turned
 
 
@@ -60,6 +79,23 @@ FAMILIES = {
             "gemma", "GemmaForCausalLM", longest=8192, heads_kv=16, d_head=256, tied=True, biases=("attention_bias",),
             activation="gelu_pytorch_tanh", activations=ACTIVATIONS | {"gelu": "gelu_tanh"}, offset=1.0, scaled=True,
             only={"hidden_activation": ("gelu_pytorch_tanh",), "use_bidirectional_attention": (False,)},
+        ),
+        Family(
+            "mixtral", "MixtralForCausalLM", theta=1e6, eps=1e-5, longest=131072, heads_kv=8, windows="all",
+            experts=Experts(
+                8, 2, "intermediate_size", "block_sparse_moe.gate.weight", "block_sparse_moe.experts.*.w1.weight",
+                "block_sparse_moe.experts.*.w3.weight", "block_sparse_moe.experts.*.w2.weight",
+            ),
+            harmless=("output_router_logits", "router_aux_loss_coef", "router_jitter_noise"),
+        ),
+        Family(
+            "qwen3_moe", "Qwen3MoeForCausalLM", heads_kv=4, biases=("attention_bias",), windows="used", window=4096,
+            experts=Experts(
+                128, 8, "moe_intermediate_size", "mlp.gate.weight", "mlp.experts.*.gate_proj.weight",
+                "mlp.experts.*.up_proj.weight", "mlp.experts.*.down_proj.weight", shares=None,
+            ),
+            head_norms=True, only={"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
+            harmless=("intermediate_size", "output_router_logits", "router_aux_loss_coef"),
         ),
     )
 }  # fmt: skip

@@ -35,7 +35,11 @@ class Stored:
             self._fields.note("there are no weights beside it; their names are those that transformers gives")
             return
         wanted = dict.fromkeys(
-            weight.file(layer) for table, layers in tables for layer in range(layers) for weight in table
+            name
+            for table, layers in tables
+            for layer in range(layers)
+            for weight in table
+            for name in weight.files(layer)
         )
         missing = [name for name in wanted if name not in self._names]
         known = sorted(self._names)[:_COMPARED]

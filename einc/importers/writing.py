@@ -19,15 +19,19 @@ _TAKEN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A weight's name in the text, its dimensions, and its name in the files, where `{i}` is the layer."""
+    """A weight's name in the text, its dimensions, and its name in the files, where `{i}` is the layer, and `*`
+    the number of each of `count` tensors. Its type is the model's where it has none of its own."""
 
     name: str
     dims: str
     stored: str
+    dtype: str = ""
+    count: int = 1
 
-    def file(self, layer: int) -> str:
-        """The name in the files, without the rows that are taken of that tensor."""
-        return self.stored.partition("[")[0].replace("{i}", str(layer))
+    def files(self, layer: int) -> list[str]:
+        """The names in the files, without the rows that are taken of a tensor."""
+        name = self.stored.partition("[")[0].replace("{i}", str(layer))
+        return [name.replace("*", str(number)) for number in range(self.count)]
 
 
 def rows(stored: str, counts: Sequence[int]) -> list[str]:
@@ -58,10 +62,11 @@ def _columns(start: str, between: str, rows: Rows) -> list[str]:
 def weights(table: Sequence[Weight], dtype: str, indent: str = "") -> list[str]:
     """`weight name : dtype[dims] from "stored"`, aligned."""
     names = max(len(weight.name) for weight in table)
-    types = max(len(weight.dims) for weight in table) + len(dtype) + 2
+    types = [f"{weight.dtype or dtype}[{weight.dims}]" for weight in table]
+    longest = max(map(len, types))
     return [
-        f'{indent}weight {weight.name:<{names}} : {f"{dtype}[{weight.dims}]":<{types}} from "{weight.stored}"'
-        for weight in table
+        f'{indent}weight {weight.name:<{names}} : {type_:<{longest}} from "{weight.stored}"'
+        for weight, type_ in zip(table, types, strict=True)
     ]
 
 

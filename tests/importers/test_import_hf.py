@@ -41,6 +41,15 @@ GEMMA: dict[str, Any] = {name: value for name, value in LLAMA.items() if name no
     "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "head_dim": 10, "hidden_act": "gelu",
     "hidden_activation": None, "tie_word_embeddings": True,
 }  # fmt: skip
+MIXTRAL: dict[str, Any] = {name: value for name, value in PHI3.items() if not name.endswith("pdrop")} | {
+    "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 5,
+    "num_experts_per_tok": 3, "router_aux_loss_coef": 0.02, "output_router_logits": False,
+}  # fmt: skip
+del MIXTRAL["original_max_position_embeddings"], MIXTRAL["attention_bias"], MIXTRAL["mlp_bias"]
+QWEN3_MOE: dict[str, Any] = QWEN3 | {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 7, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20, "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [],
+}  # fmt: skip
 BERT: dict[str, Any] = {
     "architectures": ["BertModel"], "model_type": "bert", "vocab_size": 97, "hidden_size": 48, "intermediate_size": 60,
     "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 64, "type_vocab_size": 2,
@@ -68,8 +77,11 @@ def stored_names(text: str) -> list[str]:
 
 
 def file_names(text: str) -> frozenset[str]:
-    """The names of the tensors in files, of which a weight may take a part."""
-    return frozenset(re.sub(r"\[\d+:\d+\]$", "", name) for name in stored_names(text))
+    """The names of the tensors in files, of which a weight may take a part, or several."""
+    tensors = [tensor for tensor in build(text, "m.ein").tensors if tensor.stored is not None]
+    counts = {str(tensor.stored): tensor.desc.shape[0] for tensor in tensors}
+    names = {name.replace("*", str(k)) for name, count in counts.items() for k in range(count if "*" in name else 1)}
+    return frozenset(re.sub(r"\[\d+:\d+\]$", "", name) for name in names)
 
 
 def without(config: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -88,6 +100,10 @@ REQUESTS = [
     (PHI3 | {"partial_rotary_factor": 0.75, "tie_word_embeddings": True}, Request(decode=True, cache=20)),
     (GEMMA, Request(batch=2, tokens=5)),
     (GEMMA | {"attention_bias": True, "tie_word_embeddings": False}, Request(decode=True, cache=20)),
+    (MIXTRAL, Request(batch=2, tokens=5)),
+    (MIXTRAL | {"dtype": "float64"}, Request(decode=True, cache=20)),
+    (QWEN3_MOE, Request(decode=True, cache=20)),
+    (QWEN3_MOE | {"norm_topk_prob": True, "attention_bias": True, "dtype": "float32"}, Request(batch=2, tokens=5)),
     (BERT, Request(batch=3, segments=True)),
     (BERT, Request(pool="mean", normalize=True)),
     (BERT, Request(pool="cls")),
@@ -193,6 +209,28 @@ def test_gemma_scales_embeddings_and_keeps_gains_less_one() -> None:
     assert {node.operator.title for node in graph.nodes} >= {"gelu_tanh"}
 
 
+def test_experts_are_many_stored_tensors_and_the_router_is_wide() -> None:
+    text = imported(MIXTRAL | {"num_hidden_layers": 1}).text
+    at = "model.layers.0.block_sparse_moe."
+    mlp = {tensor.stored: tensor.desc for tensor in build(text, "m.ein").tensors if "moe" in str(tensor.stored)}
+    assert {name: (str(desc.dtype), desc.shape) for name, desc in mlp.items()} == {
+        f"{at}gate.weight": ("f32", (5, 48)),
+        f"{at}experts.*.w1.weight": ("bf16", (5, 60, 48)),
+        f"{at}experts.*.w3.weight": ("bf16", (5, 60, 48)),
+        f"{at}experts.*.w2.weight": ("bf16", (5, 48, 60)),
+    }
+    assert {name for name in file_names(text) if "moe" in name} == {
+        f"{at}gate.weight", *(f"{at}experts.{k}.w{n}.weight" for k in range(5) for n in (1, 2, 3))
+    }  # fmt: skip
+    assert "mlp.experts.*.gate_proj.weight" in imported(QWEN3_MOE).text
+    shared = [
+        imported(QWEN3_MOE | {"norm_topk_prob": flag}).text.count("picked / sum(picked") for flag in (True, False)
+    ]
+    assert shared == [1, 0]
+    saved = without(QWEN3_MOE, "num_experts") | {"num_local_experts": 7}  # as transformers 5 writes it
+    assert imported(saved).text == imported(QWEN3_MOE).text
+
+
 def test_defaults_are_those_of_the_family() -> None:
     """What `Qwen3Config()` and `Qwen2Config()` of transformers have."""
 
@@ -253,6 +291,10 @@ QWEN = without(LLAMA, "attention_bias", "mlp_bias") | {"model_type": "qwen2", "a
         (QWEN | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 9}, [0, 0, 0]),
         (QWEN | {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, [0, 0, 0]),
         (QWEN3 | {"layer_types": ["full_attention"] * 3}, [0, 0, 0]),
+        (MIXTRAL, [7, 7, 7]),
+        (MIXTRAL | {"sliding_window": None}, [0, 0, 0]),
+        (QWEN3_MOE | {"sliding_window": 5}, [0, 0, 0]),
+        (QWEN3_MOE | {"use_sliding_window": True, "sliding_window": 5}, [5, 5, 5]),
         (QWEN3 | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}, [0, 0, 5]),
     ],
 )
@@ -337,7 +379,12 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "layer types without a window": (QWEN3 | {"layer_types": ["sliding_attention"] * 3}, "layer_types: "),
     "odd layer types": (QWEN3 | {"layer_types": {"0": "full_attention"}}, "layer_types: an object of 1 fields"),
     "experts": (QWEN3 | {"num_experts": 128}, "num_experts: unknown field"),
-    "norms of heads": (QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"]}, '"Qwen3MoeForCausalLM" is not supported'),
+    "norms of heads": (QWEN3 | {"architectures": ["Qwen3NextForCausalLM"]}, '"Qwen3NextForCausalLM" is not supported'),
+    "other experts": (QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"]}, "model_type: expected 'qwen3_moe'"),
+    "many picks": (MIXTRAL | {"num_experts_per_tok": 6}, "expected at most the 5 num_local_experts"),
+    "two counts": (MIXTRAL | {"num_experts": 6}, "num_local_experts: 5 is not supported: num_experts says 6"),
+    "some without": (QWEN3_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers: a list of 1 items is not supported"),
+    "every other": (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step: 2 is not supported"),
     "biases of experts": (QWEN3 | {"mlp_bias": True}, "mlp_bias: unknown field"),
     "odd width": (QWEN3 | {"head_dim": 13}, "rotary embedding turns pairs"),
     "terminal": (LLAMA | {"\x1b[2Jfield": "\x1b]0;x\x07"}, "\\x1b[2Jfield: unknown field"),
@@ -397,7 +444,7 @@ def test_infinite_numbers_and_many_fields_are_bounded() -> None:
 def test_random_damage_never_ends_in_anything_but_findings() -> None:
     source = random.Random(5)
     values = [None, True, -1, 0, 1, 3, 2**70, 1.5, "x", "", [], {}, [1, "a"], {"type": "linear"}, "\ud800"]
-    for base in (LLAMA, MISTRAL, QWEN, QWEN3, PHI3, GEMMA, BERT):
+    for base in (LLAMA, MISTRAL, QWEN, QWEN3, PHI3, GEMMA, MIXTRAL, QWEN3_MOE, BERT):
         for _ in range(60):
             config = dict(base)
             for name in source.sample(sorted(base), 3):

@@ -48,6 +48,16 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": (
         "Gemma", {"head_dim": 10, "num_key_value_heads": 1, "attention_bias": True, "tie_word_embeddings": False},
     ),
+    "mixtral": (
+        "Mixtral",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 5, "intermediate_size": 13,
+         "experts_implementation": "eager"},
+    ),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 11, "head_dim": 10,
+         "attention_bias": True, "experts_implementation": "eager"},
+    ),
 }  # fmt: skip
 """Families that differ from those in a few places, which are compared in small sizes."""
 ENCODERS = {
