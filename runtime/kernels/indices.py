@@ -13,30 +13,52 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.errors import PlanFault
+from runtime.kernels.base import dtype_name
 
 MAX_INDICES = 30
 """numpy arrays have at most 32 dimensions in some of its versions; two are kept for matrix products."""
+
+
+Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Equation:
     """Index names per operand, then of the result."""
 
-    inputs: tuple[tuple[str, ...], ...]
-    output: tuple[str, ...]
+    inputs: tuple[Names, ...]
+    output: Names
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An array whose dimensions have names."""
+
+    names: Names
+    array: Array
+
+    @property
+    def kind(self) -> str:
+        """Of its elements."""
+        return dtype_name(self.array)
+
+    def aligned(self, order: Sequence[str]) -> Array:
+        """The array transposed to `order`, with extent 1 where it lacks an index."""
+        present = [name for name in order if name in self.names]
+        transposed = self.array.transpose([self.names.index(name) for name in present])
+        extents = dict(zip(present, transposed.shape, strict=True))
+        return transposed.reshape([extents.get(name, 1) for name in order])
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
     """Operands as views without repeated indices, and the extent of every index in order of appearance."""
 
-    inputs: tuple[tuple[str, ...], ...]
-    views: tuple[Array, ...]
+    operands: tuple[Named, ...]
     extents: dict[str, int]
 
     def aligned(self, order: Sequence[str]) -> tuple[Array, ...]:
-        """The views transposed to `order`, with extent 1 where they lack an index."""
-        return tuple(aligned(view, names, order) for view, names in zip(self.views, self.inputs, strict=True))
+        return tuple(operand.aligned(order) for operand in self.operands)
 
 
 def parse(text: str) -> Equation:
@@ -62,29 +84,20 @@ def join(equation: Equation, inputs: Sequence[Array], output: Array) -> Joined:
                 raise PlanFault(f"index '{name}' has extent {extents[name]} in one operand and {extent} in another")
     if len(extents) > MAX_INDICES:
         raise PlanFault(f"{len(extents)} indices in one kernel; at most {MAX_INDICES} are supported")
-    pairs = [_diagonal(names, array) for names, array in zip(equation.inputs, inputs, strict=True)]
-    return Joined(tuple(names for names, _ in pairs), tuple(view for _, view in pairs), extents)
+    return Joined(tuple(map(_without_diagonal, equation.inputs, inputs)), extents)
 
 
-def aligned(view: Array, names: Sequence[str], order: Sequence[str]) -> Array:
-    """The view transposed to `order`, with extent 1 where it lacks an index."""
-    present = [name for name in order if name in names]
-    transposed = view.transpose([names.index(name) for name in present])
-    extents = dict(zip(present, transposed.shape, strict=True))
-    return transposed.reshape([extents.get(name, 1) for name in order])
-
-
-def _diagonal(names: tuple[str, ...], array: Array) -> tuple[tuple[str, ...], Array]:
+def _without_diagonal(names: Names, array: Array) -> Named:
     """Walking a repeated index moves along all of its dimensions at once: their strides add up."""
     unique = tuple(dict.fromkeys(names))
     if len(unique) == len(names):
-        return names, array
+        return Named(names, array)
     strides = dict.fromkeys(unique, 0)
     extents = dict(zip(names, array.shape, strict=True))
     for name, stride in zip(names, array.strides, strict=True):
         strides[name] += stride
     shape = [extents[name] for name in unique]
-    return unique, np.lib.stride_tricks.as_strided(array, shape, list(strides.values()), writeable=False)
+    return Named(unique, np.lib.stride_tricks.as_strided(array, shape, list(strides.values()), writeable=False))
 
 
 def _shown(text: str) -> str:

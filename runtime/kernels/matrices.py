@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from runtime.dtypes import Array
-from runtime.kernels.base import dtype_name
-from runtime.kernels.signatures.contract import Names
+from runtime.kernels.indices import Named, Names
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
-    names: Names
-    array: Array
-
-    @property
-    def kind(self) -> str:
-        """Of its elements."""
-        return dtype_name(self.array)
-
-
-def _dimensions(operand: Operand, group: Names) -> list[tuple[int, int]]:
+def _dimensions(operand: Named, group: Names) -> list[tuple[int, int]]:
     """Extents and byte strides of a group's indices, without those of extent 1."""
     places = [operand.names.index(name) for name in group]
     array = operand.array
     return [(array.shape[p], array.strides[p]) for p in places if array.shape[p] != 1]
 
 
-def mergeable(operand: Operand, group: Names) -> bool:
+def mergeable(operand: Named, group: Names) -> bool:
     """Whether the group can be walked with one stride."""
     dimensions = _dimensions(operand, group)
     return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dimensions))
 
 
-def grouped(operand: Operand, batch: Names, first: Names, second: Names) -> Array:
+def grouped(operand: Named, batch: Names, first: Names, second: Names) -> Array:
     """The array as (batch..., first, second). A dimension of extent 1 gets the stride that matrices have."""
     array = operand.array
     lone = {name: (1, 0) for name in batch if name not in operand.names}

@@ -22,7 +22,7 @@ from runtime.kernels.cuda import attention_libraries
 from runtime.kernels.cuda.attention_libraries import Attend, Library, Packed, flaw, passed_over
 from runtime.kernels.gpu import Description, GpuArray, GpuKernel, Launch, Target
 from runtime.kernels.plans.source import ALIGNMENT, layout
-from runtime.kernels.signatures.attention import Signature, parse
+from runtime.kernels.signatures.attention import Attention
 
 WIDEST = 256
 """Elements of a head."""
@@ -30,7 +30,7 @@ MOST_ELEMENTS = 1 << 31
 """Between the first and the last of a view: offsets beyond are 64 bits wide, which not all libraries have."""
 
 
-def packed(signature: Signature) -> Packed | None:
+def packed(signature: Attention) -> Packed | None:
     """The invocation in terms of libraries, or None if it has none."""
     s = signature
     width = s.q.shape[2]
@@ -105,7 +105,7 @@ class Libraries:
         if self._there == []:
             return None
         inputs, outputs = invocation.inputs, invocation.outputs
-        how = packed(parse(invocation.on([layout(x) for x in inputs], [layout(x) for x in outputs])))
+        how = packed(Attention.parse(invocation.on([layout(x) for x in inputs], [layout(x) for x in outputs])))
         if how is None:
             return None
         if self._there is None:

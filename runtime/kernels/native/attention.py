@@ -15,7 +15,7 @@ from runtime.kernels.base import Invocation, Kernel, Run, ScratchArray, ScratchP
 from runtime.kernels.native import llvm
 from runtime.kernels.native.llvm import LANES
 from runtime.kernels.numpy.attention import tiled
-from runtime.kernels.signatures.attention import Signature, parse
+from runtime.kernels.signatures.attention import Attention
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -31,7 +31,7 @@ _LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def build_attention(invocation: Invocation[Array]) -> Kernel:
-    signature = parse(invocation)
+    signature = Attention.parse(invocation)
     pairs = signature.q.shape[0] * signature.most_pairs()
     arrays = (signature.q, signature.k, signature.v, signature.o, signature.mask)
     dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
@@ -62,7 +62,7 @@ class _Layout:
     scratch: int
 
     @staticmethod
-    def plan(s: Signature) -> _Layout:
+    def plan(s: Attention) -> _Layout:
         from runtime.kernels.native.tiles import Shape, attention
 
         shape = Shape(12, 2) if llvm.wide_registers() else Shape(6, 1)
@@ -106,7 +106,7 @@ class _Layout:
 class _Worker:
     """One invocation with one worker's memory."""
 
-    def __init__(self, signature: Signature, layout: _Layout, memory: Array) -> None:
+    def __init__(self, signature: Attention, layout: _Layout, memory: Array) -> None:
         s = self.s = signature
         self.limits = layout.limits or (layout.room[0].of(memory), layout.room[1].of(memory))
         self.sums, self.largest = (result.of(memory) for result in layout.results)
@@ -142,7 +142,7 @@ class _Worker:
         np.add(self.sums, self.largest, out=self.s.lse)
 
 
-def _limit(s: Signature, first: Array, last: Array) -> None:
+def _limit(s: Attention, first: Array, last: Array) -> None:
     """The keys that every query sees, from `first` to `last`, as far as they are in its block."""
     for rows in s.sequences():
         (lo, up), own = rows.keys, rows.queries

@@ -14,11 +14,11 @@ from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, address
 from runtime.kernels.native import llvm
 from runtime.kernels.numpy.pieces import runner
 from runtime.kernels.numpy.rope import require_natural, turned
-from runtime.kernels.signatures.rope import parse
+from runtime.kernels.signatures.rope import Rotation
 
 
 def build_rope(invocation: Invocation[Array]) -> Kernel:
-    rotation = parse(invocation)
+    rotation = Rotation.parse(invocation)
     target, kind = rotation.target, name_of(rotation.target.dtype)
     dense = all(array.strides[-1] == array.itemsize for array in (rotation.source, target))
     if kind not in llvm.FLOATS or not dense or not llvm.worthwhile(target.size):

@@ -12,8 +12,7 @@ from typing import Any
 from runtime.dtypes import Array, name_of
 from runtime.kernels.base import Invocation, Kernel, address
 from runtime.kernels.native import llvm
-from runtime.kernels.numpy.norm import normed
-from runtime.kernels.numpy.rows import softmaxed
+from runtime.kernels.numpy.rows import normed, softmaxed
 from runtime.kernels.signatures.rows import Norm, Softmax
 from runtime.kernels.views import merged_rows
 

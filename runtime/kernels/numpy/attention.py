@@ -18,7 +18,7 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.kernels.base import Invocation, Kernel, Run, ScratchArray, ScratchPlan
-from runtime.kernels.signatures.attention import Rows, Signature, parse
+from runtime.kernels.signatures.attention import Attention, Rows
 
 STACKED = 256
 """Query rows in a tile, all heads of a group together: enough for a fast matrix product."""
@@ -36,10 +36,10 @@ WIDENED = 1 << 22
 
 def build_attention(invocation: Invocation[Array]) -> Kernel:
     """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
-    return tiled(parse(invocation))
+    return tiled(Attention.parse(invocation))
 
 
-def tiled(signature: Signature) -> Kernel:
+def tiled(signature: Attention) -> Kernel:
     tiles = Tiles.plan(signature)
 
     def bind(memory: Array) -> Run:
@@ -70,7 +70,7 @@ class Tiles:
     places: ScratchArray
 
     @staticmethod
-    def plan(signature: Signature) -> Tiles:
+    def plan(signature: Attention) -> Tiles:
         q, k, v, dtype = signature.q, signature.k, signature.v, signature.dtype
         group = q.shape[0] // k.shape[0]
         most = max(STACKED // group, 1)
@@ -112,7 +112,7 @@ class Tiles:
 class Worker:
     """The views of one invocation with one worker's memory."""
 
-    def __init__(self, signature: Signature, tiles: Tiles, memory: Array) -> None:
+    def __init__(self, signature: Attention, tiles: Tiles, memory: Array) -> None:
         self.s, self.tiles = signature, tiles
         self.group = signature.q.shape[0] // signature.k.shape[0]
         self.hidden, self.places = tiles.hidden.of(memory), tiles.places.of(memory)

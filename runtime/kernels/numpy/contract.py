@@ -18,14 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from runtime.dtypes import Array, DType, storage
-from runtime.kernels import indices, packs
+from runtime.kernels import packs
 from runtime.kernels.base import Builder, Invocation, Kernel, Run, ScratchPlan, store
-from runtime.kernels.matrices import Operand, blas_ready, grouped, mergeable
+from runtime.kernels.indices import Named, Names
+from runtime.kernels.matrices import blas_ready, grouped, mergeable
 from runtime.kernels.numpy import blas
 from runtime.kernels.numpy.map import build_map
 from runtime.kernels.numpy.packing import packing
 from runtime.kernels.numpy.pieces import Resolved, runner
-from runtime.kernels.signatures.contract import Contraction, Names, groups, smallest_pair
+from runtime.kernels.signatures.contract import Contraction, groups, smallest_pair
 
 Move = Callable[[Array, Array], Resolved]
 """What copies one array to another of its shape, rounding or widening floats."""
@@ -36,7 +37,7 @@ MIN_GROUP = 16
 NARROW, DEEP = 256, 192
 """The same where the copy is only of the result, and each of its elements is a sum of `DEEP` products or more."""
 
-Factor = tuple[Operand, Names, Names, Names]
+Factor = tuple[Named, Names, Names, Names]
 """An operand of a matrix product, and its indices that are batches, rows and columns."""
 
 
@@ -55,8 +56,6 @@ def contraction(invocation: Invocation[Array], multiply: Builder, move: Move, *,
             raise CannotAdd
         return multiply(call.spelled)
 
-    joined = call.joined
-    operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
     dtype = storage("i64" if call.kind == "i32" else call.kind)
     scratch = ScratchPlan()
 
@@ -64,18 +63,17 @@ def contraction(invocation: Invocation[Array], multiply: Builder, move: Move, *,
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
 
-    result = Operand(call.output, call.result)
-    measuring = _Contraction(joined.extents, dtype, measured, move, add, call.scale)
-    measuring.plan(operands, result)
+    measuring = _Contraction(call.extents, dtype, measured, move, add, call.scale)
+    measuring.plan(call.operands, call.result)
 
     def bind(memory: Array) -> Run:
         carved = ScratchPlan()
         taken = _Contraction(
-            joined.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move, add, call.scale
+            call.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move, add, call.scale
         )
-        return runner(taken.plan(operands, result))
+        return runner(taken.plan(call.operands, call.result))
 
-    return Kernel(bind, scratch.size, math.prod(joined.extents.values()) / 20, tuple(measuring.packs))
+    return Kernel(bind, scratch.size, math.prod(call.extents.values()) / 20, tuple(measuring.packs))
 
 
 class CannotAdd(Exception):
@@ -96,11 +94,11 @@ class _Contraction:
     ) -> None:
         self.extents, self.dtype, self.take, self.move = extents, dtype, take, move
         self.add, self.scale = add, scale
-        self.result: Operand | None = None
+        self.result: Named | None = None
         self.calls: list[Resolved] = []
         self.packs: list[packs.Pack] = []
 
-    def plan(self, operands: Sequence[Operand], output: Operand) -> list[Resolved]:
+    def plan(self, operands: Sequence[Named], output: Named) -> list[Resolved]:
         self.result = output
         left = [self._summed(x, self._needed(operands, k, output)) for k, x in enumerate(operands)]
         while len(left) > 2:
@@ -115,11 +113,11 @@ class _Contraction:
             self._store(only, output)
         return self.calls
 
-    def _needed(self, operands: Sequence[Operand], k: int, output: Operand) -> set[str]:
+    def _needed(self, operands: Sequence[Named], k: int, output: Named) -> set[str]:
         others = itertools.chain.from_iterable(x.names for j, x in enumerate(operands) if j != k)
         return {*others, *output.names}
 
-    def _summed(self, operand: Operand, needed: set[str]) -> Operand:
+    def _summed(self, operand: Named, needed: set[str]) -> Named:
         """Sums over the indices that only this operand has; floats in f64."""
         axes = tuple(axis for axis, name in enumerate(operand.names) if name not in needed)
         if not axes:
@@ -130,15 +128,15 @@ class _Contraction:
         if operand.array.dtype.itemsize < 4:  # summed as it is, a bf16 array would be converted element by element
             operand = self._copied(operand.names, operand.array)
         self.calls.append((np.add.reduce, [operand.array, axes, wide, total]))
-        return Operand(names, total) if wide == self.dtype else self._copied(names, total)
+        return Named(names, total) if wide == self.dtype else self._copied(names, total)
 
-    def _contract_smallest(self, operands: Sequence[Operand], output: Operand) -> list[Operand]:
+    def _contract_smallest(self, operands: Sequence[Named], output: Named) -> list[Named]:
         one, other, names = smallest_pair([x.names for x in operands], output.names, self.extents)
-        target = Operand(names, self.take(self._shape(names), self.dtype))
+        target = Named(names, self.take(self._shape(names), self.dtype))
         self._pair(operands[one], operands[other], target)
         return [target, *(x for k, x in enumerate(operands) if k not in (one, other))]
 
-    def _pair(self, a: Operand, b: Operand, c: Operand) -> None:
+    def _pair(self, a: Named, b: Named, c: Named) -> None:
         adds = self.add and self.result is c
         batch, rows, columns, summed = groups(a.names, b.names, c.names)
         if not summed:
@@ -162,12 +160,12 @@ class _Contraction:
                 return
         if adds and c.array.dtype != self.dtype:
             raise CannotAdd
-        temporary = Operand((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
+        temporary = Named((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
         target = grouped(temporary, batch, rows, columns)
         self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=False)
         self._scale(temporary.array, c)
         if adds:
-            self.calls.append((np.add, [c.array, indices.aligned(temporary.array, temporary.names, c.names), c.array]))
+            self.calls.append((np.add, [c.array, temporary.aligned(c.names), c.array]))
         else:
             self._store(temporary, c)
 
@@ -205,7 +203,7 @@ class _Contraction:
         calls, self.calls = self.calls, before
         return matrices, calls
 
-    def _split(self, group: Names, operand: Operand, result: Operand, deep: bool) -> tuple[Names, Names]:
+    def _split(self, group: Names, operand: Named, result: Named, deep: bool) -> tuple[Names, Names]:
         """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""
         start = 0
         while not (mergeable(operand, group[start:]) and mergeable(result, group[start:])):
@@ -214,39 +212,38 @@ class _Contraction:
         large_enough = min(least, math.prod(self._shape(group)))
         return (group[:start], group[start:]) if math.prod(self._shape(group[start:])) >= large_enough else ((), group)
 
-    def _matrices(self, operand: Operand, batch: Names, first: Names, second: Names) -> Array:
+    def _matrices(self, operand: Named, batch: Names, first: Names, second: Names) -> Array:
         """A stack of matrices (batch..., first, second) in the compute type, with extent 1 for absent batch indices."""
         same = operand.array.dtype == self.dtype
-        dense = operand if same else Operand(operand.names, np.empty(operand.array.shape, self.dtype))
+        dense = operand if same else Named(operand.names, np.empty(operand.array.shape, self.dtype))
         if mergeable(dense, first) and mergeable(dense, second):
             view = grouped(dense, batch, first, second)
             if blas_ready(view):  # a copy that only converts keeps its order
                 return view if same else grouped(self._copied(operand.names, operand.array), batch, first, second)
         order = tuple(name for name in (*batch, *first, *second) if name in operand.names)
-        return grouped(self._copied(order, indices.aligned(operand.array, operand.names, order)), batch, first, second)
+        return grouped(self._copied(order, operand.aligned(order)), batch, first, second)
 
-    def _copied(self, names: Names, array: Array) -> Operand:
+    def _copied(self, names: Names, array: Array) -> Named:
         copy = self.take(array.shape, self.dtype)
         self.calls.append(self.move(array, copy))
-        return Operand(names, copy)
+        return Named(names, copy)
 
-    def _multiply(self, a: Operand, b: Operand, c: Operand) -> None:
+    def _multiply(self, a: Named, b: Named, c: Named) -> None:
         """A product without a sum."""
         x, y = (self._copied(o.names, o.array) if o.array.dtype != self.dtype else o for o in (a, b))
-        target = c if c.array.dtype == self.dtype else Operand(c.names, self.take(c.array.shape, self.dtype))
-        views = [indices.aligned(o.array, o.names, c.names) for o in (x, y)]
-        self.calls.append((np.multiply, [*views, target.array]))
+        target = c if c.array.dtype == self.dtype else Named(c.names, self.take(c.array.shape, self.dtype))
+        self.calls.append((np.multiply, [x.aligned(c.names), y.aligned(c.names), target.array]))
         self._scale(target.array, c)
         if target is not c:
             self._store(target, c)
 
-    def _scale(self, values: Array, target: Operand) -> None:
+    def _scale(self, values: Array, target: Named) -> None:
         """Multiplies what is to become `target`, in the compute type, if that is the result."""
         if target is self.result and self.scale != 1:
             self.calls.append((np.multiply, [values, values.dtype.type(self.scale), values]))
 
-    def _store(self, source: Operand, target: Operand) -> None:
-        self.calls.append(self.move(indices.aligned(source.array, source.names, target.names), target.array))
+    def _store(self, source: Named, target: Named) -> None:
+        self.calls.append(self.move(source.aligned(target.names), target.array))
 
     def _shape(self, names: Sequence[str]) -> list[int]:
         return [self.extents[name] for name in names]

@@ -1,5 +1,4 @@
-"""Kernels in numpy that move rows to where data or bounds say: `embedding` {vocabulary}, `append` {cache_lens,
-new_lens}, `concat` {axis, extents}."""
+"""The kernels `embedding` {vocabulary} and `append` {cache_lens, new_lens} in numpy: rows move to where data says."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from runtime.dtypes import Array
 from runtime.errors import PlanFault, ValueFault
 from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, plain
 from runtime.kernels.numpy.pieces import PIECE, Piece, Resolved, Walk, runner, walk_runner
-from runtime.kernels.signatures.moves import Append, Embedding, concat_parts
+from runtime.kernels.signatures.gather import Append, Embedding
 
 
 def build_embedding(invocation: Invocation[Array]) -> Kernel:
@@ -78,15 +77,6 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
         )
 
     return Kernel(bind, scratch.size, 0.5 * (cache.size + new.size))
-
-
-def build_concat(invocation: Invocation[Array]) -> Kernel:
-    """Every input's part of the output, by the bounds of the blocks."""
-    sources, goals = concat_parts(invocation)
-    moves: list[Resolved] = [
-        (np.copyto, [plain(goal), plain(source)]) for source, goal in zip(sources, goals, strict=True)
-    ]
-    return Kernel(lambda _: runner(moves), nanoseconds=0.5 * invocation.output.size)
 
 
 def _take(table: Array, rows: Array, target: Array) -> None:

@@ -10,11 +10,11 @@ from runtime.dtypes import Array, compute, storage
 from runtime.errors import ValueFault
 from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, dtype_name
 from runtime.kernels.numpy.pieces import PIECE, Piece, Resolved, Walk, runner, walk_runner
-from runtime.kernels.signatures.rope import Rotation, parse
+from runtime.kernels.signatures.rope import Rotation
 
 
 def build_rope(invocation: Invocation[Array]) -> Kernel:
-    return turned(parse(invocation))
+    return turned(Rotation.parse(invocation))
 
 
 def turned(rotation: Rotation) -> Kernel:

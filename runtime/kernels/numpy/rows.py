@@ -1,16 +1,13 @@
-"""The kernels `softmax` {axis} and `regroup` {} in numpy."""
+"""Kernels over rows in numpy: `softmax` {axis}, `rmsnorm` and `layernorm` {eps, offset}, computed in f32 or wider."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 from runtime.dtypes import Array, storage
 from runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, store
 from runtime.kernels.numpy.pieces import Piece, Resolved, as_rows, runner, walk_runner
-from runtime.kernels.signatures.moves import regrouped
-from runtime.kernels.signatures.rows import Softmax
+from runtime.kernels.signatures.rows import Norm, Softmax
 
 
 def build_softmax(invocation: Invocation[Array]) -> Kernel:
@@ -49,26 +46,58 @@ def softmaxed(call: Softmax) -> Kernel:
     return Kernel(bind, scratch.size, 4.0 * source.size)
 
 
-def build_regroup(invocation: Invocation[Array]) -> Kernel:
-    """The same elements in the same row-major order, in another shape."""
-    source, target = regrouped(invocation)
-    seen = _reshaped(source, target.shape)
-    if seen is not None:
-        return Kernel(lambda _: runner([(store, [seen, target])]), nanoseconds=0.5 * source.size)
-    written = _reshaped(target, source.shape)
-    if written is not None:
-        return Kernel(lambda _: runner([(store, [source, written])]), nanoseconds=0.5 * source.size)
+def build_norm(invocation: Invocation[Array]) -> Kernel:
+    return normed(Norm.parse(invocation))
+
+
+def normed(call: Norm) -> Kernel:
+    """x / sqrt(mean(x * x) + eps) * (gain + offset); for layernorm x - mean(x) in place of x, and bias added."""
+    source, target, dtype = call.source, call.target, storage(call.kind)
+    extent = source.shape[-1]
+    (read, written), walk = as_rows([source, target])
+    native = target.dtype == dtype
     scratch = ScratchPlan()
-    dense = scratch.take(source.shape, source.dtype)
+    squares, wide = (scratch.take((walk.size * extent,), dtype) for _ in range(2))  # wide: x converted, or centered
+    edge = scratch.take((walk.size,), dtype)
+    as_stored = native and not call.offset
+    vectors = [] if as_stored else [(vector, scratch.take(vector.shape, dtype)) for vector in call.vectors]
+    share, summand, offset = dtype.type(1 / extent), dtype.type(call.eps), dtype.type(call.offset)
 
     def bind(memory: Array) -> Run:
-        copy = dense.of(memory)
-        return runner([(store, [source, copy]), (store, [copy.reshape(target.shape), target])])
+        works, wides, lines = (place.of(memory) for place in (squares, wide, edge))
+        before: list[Resolved] = [(store, [vector, place.of(memory)]) for vector, place in vectors]
+        factor, *summands = [place.of(memory) for _, place in vectors] or call.vectors
+        if call.offset:
+            before.append((np.add, [factor, offset, factor]))
 
-    return Kernel(bind, scratch.size, 1.0 * source.size)
+        def calls(piece: Piece) -> list[Resolved]:
+            x, y = piece.of(read), piece.of(written)
+            work, other = (buffer[: x.size].reshape(x.shape) for buffer in (works, wides))
+            line = lines[: x.size // extent].reshape((*x.shape[:-1], 1))
+            result = y if native else work
+            steps: list[Resolved] = []
+            if not native:
+                steps.append((store, [x, other]))
+                x = other
+            if summands:
+                steps += [
+                    (np.add.reduce, [x, -1, None, line, True]),
+                    (np.multiply, [line, share, line]),
+                    (np.subtract, [x, line, other]),
+                ]
+                x = other
+            steps += [
+                (np.multiply, [x, x, work]),
+                (np.add.reduce, [work, -1, None, line, True]),
+                (np.multiply, [line, share, line]),
+                (np.add, [line, summand, line]),
+                (np.sqrt, [line, line]),
+                (np.divide, [x, line, result]),
+                (np.multiply, [result, factor, result]),
+                *((np.add, [result, vector, result]) for vector in summands),
+            ]
+            return steps if native else [*steps, (store, [work, y])]
 
+        return runner([*before, (walk_runner(walk, calls), [])])
 
-def _reshaped(view: Array, shape: Sequence[int]) -> Array | None:
-    """The view in another shape, or None where that takes a copy."""
-    reshaped = view.reshape(shape)
-    return reshaped if np.may_share_memory(reshaped, view) else None
+    return Kernel(bind, scratch.size, (2.0 + len(call.vectors)) * source.size)

@@ -23,13 +23,13 @@ from runtime.kernels.plans.source import (
     Call,
     Operand,
     Plan,
-    ScratchPlan,
     Table,
+    Workspace,
     assembled,
     power_of_two,
     wide,
 )
-from runtime.kernels.signatures.attention import Signature, parse
+from runtime.kernels.signatures.attention import Attention
 from runtime.kernels.signatures.merges import Merge
 
 PROGRAMS = 264
@@ -69,7 +69,7 @@ class Shape:
 
 def plan_attention(invocation: Invocation[Array], architecture: str) -> Plan:
     """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
-    signature = parse(invocation)
+    signature = Attention.parse(invocation)
     head = power_of_two(max(16, signature.q.shape[2], signature.v.shape[2]))
     group = signature.q.shape[0] // signature.k.shape[0]
     heads = min(group, 64)
@@ -81,18 +81,18 @@ def plan_attention(invocation: Invocation[Array], architecture: str) -> Plan:
     keys = max((int(row[3] - row[2]) for row in work), default=0)
     shares = max(1, min(SHARES, PROGRAMS // programs, keys // SHARE))
     if shares == 1:
-        return Plan((_Attention(signature, shape, heads, signature.o, signature.lse, 1).call(work),))
-    scratch = ScratchPlan()
+        return Plan((_Source(signature, shape, heads, signature.o, signature.lse, 1).call(work),))
+    scratch = Workspace()
     parts = scratch.take((shares, *signature.o.shape), signature.lse.dtype)
     logs = scratch.take((shares, *signature.lse.shape), signature.lse.dtype)
-    first = _Attention(signature, shape, heads, parts, logs, shares).call(work)
+    first = _Source(signature, shape, heads, parts, logs, shares).call(work)
     copies = [(parts[n], logs[n]) for n in range(shares)]
     like = (parts[0], signature.lse)  # the types that are merged; results are rounded as they are written
     merge = plan_merge_logsumexp(Merge(copies, like, ((0, 1, 2), (0, 1))), rounded=signature.o)
     return Plan((first, *merge.steps), scratch.size)
 
 
-def _work(signature: Signature, queries: int) -> Array:
+def _work(signature: Attention, queries: int) -> Array:
     """For every tile: its first query, how many, the keys of its sequence, and how far queries are ahead of keys.
 
     Tiles that see most keys come first, so that the last programs to start are short.
@@ -113,13 +113,13 @@ def _work(signature: Signature, queries: int) -> Array:
     return np.array(sorted(rows, key=lambda row: (-seen(row), row)), np.int64).reshape(-1, 5)
 
 
-class _Attention:
+class _Source:
     """The source for tiles of some query rows, `heads` of a group for each query; keys may be in shares.
 
     `o` and `lse` are what is written: with shares, each has a dimension for them before its own.
     """
 
-    def __init__(self, s: Signature, shape: Shape, heads: int, o: Array, lse: Array, shares: int) -> None:
+    def __init__(self, s: Attention, shape: Shape, heads: int, o: Array, lse: Array, shares: int) -> None:
         self.s, self.shape, self.heads, self.shares = s, shape, heads, shares
         self.kind = dtype_name(s.q)
         self.number = LANGUAGE["f64" if self.kind == "f64" else "f32"]

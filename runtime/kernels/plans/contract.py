@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 
 from runtime.dtypes import Array, storage
 from runtime.kernels.base import Invocation, address
-from runtime.kernels.matrices import Operand
+from runtime.kernels.indices import Named, Names
 from runtime.kernels.plans import gemm
 from runtime.kernels.plans.gemm import Axis, Matrix
 from runtime.kernels.plans.map import plan_map
 from runtime.kernels.plans.reduce import plan_reduce
-from runtime.kernels.plans.source import Plan, ScratchPlan, Step
-from runtime.kernels.signatures.contract import Contraction, Names, groups, product_program, smallest_pair
+from runtime.kernels.plans.source import Plan, Step, Workspace
+from runtime.kernels.signatures.contract import Contraction, groups, product_program, smallest_pair
 
 MIN_GROUP = 16
 """Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
@@ -34,13 +34,11 @@ def plan_contract(invocation: Invocation[Array]) -> Plan:
     call = Contraction.parse(invocation)
     if not call.sums:
         return plan_map(call.spelled)
-    joined = call.joined
-    operands = [Operand(names, view) for names, view in zip(joined.inputs, joined.views, strict=True)]
-    summed = joined.extents.keys() - set(call.output)
-    lone = any(sum(name in names for names in joined.inputs) == 1 for name in summed)
-    if len(operands) > 1 and not lone and call.kind in ("f32", "f64"):
-        lowering = _Lowering(joined.extents, call.kind, call.scale)
-        if lowering.plan(operands, Operand(call.output, call.result)):
+    summed = call.extents.keys() - set(call.result.names)
+    lone = any(sum(name in operand.names for operand in call.operands) == 1 for name in summed)
+    if len(call.operands) > 1 and not lone and call.kind in ("f32", "f64"):
+        lowering = _Lowering(call.extents, call.kind, call.scale)
+        if lowering.plan(call.operands, call.result):
             return Plan(tuple(lowering.steps), lowering.scratch.size)
     return plan_reduce(call.spelled)
 
@@ -50,22 +48,22 @@ class _Lowering:
 
     def __init__(self, extents: Mapping[str, int], kind: str, scale: float) -> None:
         self.extents, self.kind, self.scale = extents, kind, scale
-        self.result: Operand | None = None
-        self.scratch = ScratchPlan()
+        self.result: Named | None = None
+        self.scratch = Workspace()
         self.steps: list[Step] = []
 
-    def plan(self, operands: Sequence[Operand], output: Operand) -> bool:
+    def plan(self, operands: Sequence[Named], output: Named) -> bool:
         """Whether products of matrices can do it."""
         left, self.result = list(operands), output
         while len(left) > 2:
             one, other, names = smallest_pair([x.names for x in left], output.names, self.extents)
-            target = Operand(names, self.scratch.take(self._shape(names), storage(self.kind)))
+            target = Named(names, self.scratch.take(self._shape(names), storage(self.kind)))
             if not self._pair(left[one], left[other], target):
                 return False
             left = [target, *(x for k, x in enumerate(left) if k not in (one, other))]
         return self._pair(left[0], left[1], output)
 
-    def _pair(self, a: Operand, b: Operand, c: Operand) -> bool:
+    def _pair(self, a: Named, b: Named, c: Named) -> bool:
         batch, rows, columns, summed = groups(a.names, b.names, c.names)
         if not summed:
             equation = f"{' '.join(a.names)}, {' '.join(b.names)} -> {' '.join(c.names)}"
@@ -84,7 +82,7 @@ class _Lowering:
         if c.kind not in (kind, self.kind) or _matrix(c, rows, columns) is None:
             names = (*batch, *rows, *columns)
             result = c.kind if c.kind in (kind, self.kind) else self.kind
-            target = Operand(names, self.scratch.take(self._shape(names), storage(result)))
+            target = Named(names, self.scratch.take(self._shape(names), storage(result)))
         products = self._products(a, b, target, batch, rows, summed, columns, kind, self._factor(c))
         if products is None:
             return False
@@ -93,7 +91,7 @@ class _Lowering:
             self._map("t0 = copy x0", f"{' '.join(target.names)} -> {' '.join(c.names)}", [target.array], c.array)
         return True
 
-    def _split(self, group: Names, operand: Operand, result: Operand) -> tuple[Names, Names]:
+    def _split(self, group: Names, operand: Named, result: Named) -> tuple[Names, Names]:
         """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""
         start = 0
         while any(gemm.merged(_axes(x, group[start:])) is None for x in (operand, result)):
@@ -101,23 +99,23 @@ class _Lowering:
         enough = min(MIN_GROUP, math.prod(self._shape(group)))
         return (group[:start], group[start:]) if math.prod(self._shape(group[start:])) >= enough else ((), group)
 
-    def _fitting(self, operand: Operand, batch: Names, first: Names, second: Names) -> Operand:
+    def _fitting(self, operand: Named, batch: Names, first: Names, second: Names) -> Named:
         """The operand, or a dense copy of it, as a stack of matrices."""
         if _matrix(operand, first, second) is not None:
             return operand
         order = tuple(name for name in (*batch, *first, *second) if name in operand.names)
         return self._dense(operand, order, operand.kind)
 
-    def _dense(self, operand: Operand, order: Names, kind: str) -> Operand:
-        copy = Operand(order, self.scratch.take(self._shape(order), storage(kind)))
+    def _dense(self, operand: Named, order: Names, kind: str) -> Named:
+        copy = Named(order, self.scratch.take(self._shape(order), storage(kind)))
         self._map("t0 = copy x0", f"{' '.join(operand.names)} -> {' '.join(order)}", [operand.array], copy.array)
         return copy
 
     def _products(
         self,
-        a: Operand,
-        b: Operand,
-        c: Operand,
+        a: Named,
+        b: Named,
+        c: Named,
         batch: Names,
         rows: Names,
         summed: Names,
@@ -147,7 +145,7 @@ class _Lowering:
             found += gemm.slabs(product)
         return found
 
-    def _factor(self, target: Operand) -> float:
+    def _factor(self, target: Named) -> float:
         return self.scale if target is self.result else 1.0
 
     def _map(self, program: str, equation: str, inputs: Sequence[Array], output: Array) -> None:
@@ -157,7 +155,7 @@ class _Lowering:
         return [self.extents[name] for name in names]
 
 
-def _axes(operand: Operand, group: Sequence[str]) -> list[Axis]:
+def _axes(operand: Named, group: Sequence[str]) -> list[Axis]:
     """Extents and strides in elements; extent 1 and stride 0 for indices that it lacks."""
     array = operand.array
     own = zip(operand.names, array.shape, array.strides, strict=True)
@@ -165,7 +163,7 @@ def _axes(operand: Operand, group: Sequence[str]) -> list[Axis]:
     return [axes.get(name, Axis(1, 0)) for name in group]
 
 
-def _matrix(operand: Operand, first: Names, second: Names) -> Matrix | None:
+def _matrix(operand: Named, first: Names, second: Names) -> Matrix | None:
     """The first matrix of a stack, if both groups are one dimension each, and cuBLAS can walk it."""
     rows, columns = gemm.merged(_axes(operand, first)), gemm.merged(_axes(operand, second))
     if rows is None or columns is None:

@@ -6,9 +6,9 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.kernels.base import Invocation
-from runtime.kernels.plans.source import UNITS, Argument, Operand, Plan, ScratchPlan, Status, Table, assembled, wide
+from runtime.kernels.plans.source import UNITS, Argument, Operand, Plan, Status, Table, Workspace, assembled, wide
 from runtime.kernels.plans.tiles import elementwise
-from runtime.kernels.signatures.moves import Append, Embedding
+from runtime.kernels.signatures.gather import Append, Embedding
 
 
 def plan_embedding(invocation: Invocation[Array]) -> Plan:
@@ -50,7 +50,7 @@ def plan_append(invocation: Invocation[Array]) -> Plan:
     call = Append.parse(invocation)
     cache, new, target = call.cache, call.new, call.target
     rows, count = cache.shape[1], new.shape[1]
-    scratch = ScratchPlan()
+    scratch = Workspace()
     latest = Operand.of("latest", scratch.take((rows,), np.dtype(np.int32)))
     clear = assembled(
         "clear", "no row is new yet", [latest], (rows,),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from runtime.dtypes import Array, compute
 from runtime.kernels.plans.moves import plan_moves
 from runtime.kernels.plans.select import KEYS, ranked_in, select_call
-from runtime.kernels.plans.source import LANGUAGE, Plan, ScratchPlan
+from runtime.kernels.plans.source import LANGUAGE, Plan, Workspace
 from runtime.kernels.plans.tiles import Elements
 from runtime.kernels.signatures.merges import Merge
 
@@ -72,7 +72,7 @@ def plan_merge_argmax(merge: Merge) -> Plan:
 def plan_merge_topk(merge: Merge) -> Plan:
     """Values and indices along the last dimension: the largest of all, in descending order, ties by index."""
     merge.require_lists()
-    scratch = ScratchPlan()
+    scratch = Workspace()
     values, indices = (scratch.take(member.shape, member.dtype) for member in merge.target)
     sources, numbers = ([copy[member] for copy in merge.copies] for member in range(2))
     found = select_call("merge_topk", sources, numbers, values, indices)

@@ -24,8 +24,8 @@ from runtime.kernels.plans.source import (
     Call,
     Operand,
     Plan,
-    ScratchPlan,
     Table,
+    Workspace,
     assembled,
     call,
     power_of_two,
@@ -59,7 +59,7 @@ def plan_regroup(invocation: Invocation[Array]) -> Plan:
     pair = _refined(source, target)
     if pair is not None:
         return plan_moves([pair[0]], [pair[1]])
-    scratch = ScratchPlan()
+    scratch = Workspace()
     dense = scratch.take((source.size,), source.dtype)
     calls: list[Call] = []
     for one, other in ((source, dense), (dense, target)):

@@ -23,7 +23,7 @@ from runtime.kernels.plans.source import (
     Call,
     Operand,
     Plan,
-    ScratchPlan,
+    Workspace,
     assembled,
     power_of_two,
     wide,
@@ -49,13 +49,13 @@ _HELPER = {"sum": (), "prod": ("product",), "max": ("largest",), "min": ("smalle
 
 def plan_reduce(invocation: Invocation[Array]) -> Plan:
     """One launch, or two. Raises PlanFault for what is no aggregation of a join."""
-    call, scratch = Reduction.parse(invocation), ScratchPlan()
+    call, scratch = Reduction.parse(invocation), Workspace()
     over = " ".join(name for name, gone in zip(call.indices, call.reduced, strict=True) if gone)
     title = f"{call.aggregation} over {over}: {call.source}"
     return Plan(tuple(_calls(call, title, scratch)), scratch.size)
 
 
-def _calls(call: Reduction, title: str, scratch: ScratchPlan) -> list[Call]:
+def _calls(call: Reduction, title: str, scratch: Workspace) -> list[Call]:
     layouts, gone = merged([*call.views, call.output], call.reduced)
     extents = tuple(max(column) for column in zip(*(view.shape for view in layouts), strict=True))
     reads = [Operand.of(f"x{k}", view) for k, view in enumerate(layouts[:-1])]

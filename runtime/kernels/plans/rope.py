@@ -22,7 +22,7 @@ from runtime.kernels.plans.source import (
     wide,
 )
 from runtime.kernels.plans.tiles import Tiles
-from runtime.kernels.signatures.rope import parse
+from runtime.kernels.signatures.rope import Rotation
 
 TILE = 2048
 """Pairs of elements in a program's tile."""
@@ -30,7 +30,7 @@ TILE = 2048
 
 def plan_rope(invocation: Invocation[Array]) -> Plan:
     """One launch; a position below 0 is a complaint."""
-    rotation = parse(invocation)
+    rotation = Rotation.parse(invocation)
     half = rotation.source.shape[-1] // 2
     views = [
         view[..., part] for view in (rotation.source, rotation.target) for part in (slice(half), slice(half, None))

@@ -163,7 +163,7 @@ class Plan:
     complaint: str | None = None
 
 
-class ScratchPlan:
+class Workspace:
     """Hands out workspace while a kernel is planned; `size` is what it takes in all."""
 
     __slots__ = ("size",)

@@ -52,7 +52,7 @@ class Visible:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class Attention:
     """The arrays and attributes of one invocation, found to fit each other. `dtype` is what it computes in."""
 
     q: Array
@@ -69,6 +69,58 @@ class Signature:
     k_lens: tuple[int, ...]
     first_query: int
     first_key: int
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> Attention:
+        """Raises PlanFault for what is no attention."""
+        invocation.allow("causal", "scale", "q_lens", "k_lens", "window", "extras")
+        inputs, outputs = invocation.inputs, invocation.outputs
+        input_blocks, output_blocks = invocation.input_blocks, invocation.output_blocks
+        extras = _list(invocation, "extras", str)
+        if len(set(extras)) < len(extras) or not set(extras) <= set(_EXTRAS) or len(inputs) != 3 + len(extras):
+            raise PlanFault("attention has the inputs q, k, v and its extras, which are of mask and positions")
+        if len(outputs) != 2 or len(input_blocks) != len(inputs) or len(output_blocks) != 2:
+            raise PlanFault("attention has two outputs, and a block for every input and output")
+        q, k, v = inputs[:3]
+        o, lse = outputs
+        given = dict(zip(extras, inputs[3:], strict=True))
+        kind = dtype_name(q)
+        dtype = storage(compute(kind))
+        if any(array.ndim != 3 for array in (q, k, v, o)) or lse.ndim != 2 or dtype.kind != "f":
+            raise PlanFault("attention is of floating tensors with three dimensions")
+        if any(array.dtype != q.dtype for array in (k, v, o)) or lse.dtype != dtype:
+            raise PlanFault(f"attention over {kind} has operands and results of that type, and an lse of {dtype.name}")
+        expected = {"k": (k, (*k.shape[:2], q.shape[2])), "v": (v, (*k.shape[:2], v.shape[2])),
+                    "o": (o, (*q.shape[:2], v.shape[2])), "lse": (lse, q.shape[:2])}  # fmt: skip
+        for name, (array, tokens, kinds) in {
+            "mask": (given.get("mask"), k.shape[1], "b"),
+            "positions": (given.get("positions"), q.shape[1], "i"),
+        }.items():
+            if array is not None:
+                expected[name] = (array, (tokens,))
+                if array.dtype.kind not in kinds:
+                    raise PlanFault(f"attention has {name} of type {array.dtype}")
+        for name, (array, shape) in expected.items():
+            if array.shape != shape:
+                raise PlanFault(f"attention of q {q.shape} and k {k.shape} has {name} {array.shape}, expected {shape}")
+        if k.shape[0] == 0 or q.shape[0] % k.shape[0] != 0:
+            raise PlanFault(
+                f"attention has {q.shape[0]} query heads for {k.shape[0]} heads of keys, expected a multiple"
+            )
+        first_query, first_key = _corners(q, k, extras, input_blocks, output_blocks)
+        q_lens, k_lens = _list(invocation, "q_lens", int), _list(invocation, "k_lens", int)
+        if len(q_lens) != len(k_lens) or min((*q_lens, *k_lens), default=0) < 1:
+            raise PlanFault("attention has as many q_lens as k_lens, all positive")
+        if sum(q_lens) < first_query + q.shape[1] or sum(k_lens) < first_key + k.shape[1]:
+            raise PlanFault("attention has blocks beyond the end of its sequences")
+        causal, window = invocation.attribute("causal", bool), invocation.attribute("window", int)
+        scale = invocation.attribute("scale", float)
+        if not 0 <= window < 1 << 62 or not math.isfinite(scale):
+            raise PlanFault("attention has a window of at least 0 and a finite scale")
+        return Attention(
+            q, k, v, given.get("mask"), given.get("positions"), o, lse, dtype, scale, Visible(causal, window),
+            tuple(q_lens), tuple(k_lens), first_query, first_key,
+        )  # fmt: skip
 
     def sequences(self) -> Iterator[Rows]:
         """The sequences that have queries in the block; they may have no keys in it."""
@@ -94,56 +146,6 @@ class Signature:
                     )
                 total += (part.queries.stop - part.queries.start) * (up - lo)
         return total
-
-
-def parse(invocation: Invocation[Array]) -> Signature:
-    """Raises PlanFault for what is no attention."""
-    invocation.allow("causal", "scale", "q_lens", "k_lens", "window", "extras")
-    inputs, outputs = invocation.inputs, invocation.outputs
-    input_blocks, output_blocks = invocation.input_blocks, invocation.output_blocks
-    extras = _list(invocation, "extras", str)
-    if len(set(extras)) < len(extras) or not set(extras) <= set(_EXTRAS) or len(inputs) != 3 + len(extras):
-        raise PlanFault("attention has the inputs q, k, v and its extras, which are of mask and positions")
-    if len(outputs) != 2 or len(input_blocks) != len(inputs) or len(output_blocks) != 2:
-        raise PlanFault("attention has two outputs, and a block for every input and output")
-    q, k, v = inputs[:3]
-    o, lse = outputs
-    given = dict(zip(extras, inputs[3:], strict=True))
-    kind = dtype_name(q)
-    dtype = storage(compute(kind))
-    if any(array.ndim != 3 for array in (q, k, v, o)) or lse.ndim != 2 or dtype.kind != "f":
-        raise PlanFault("attention is of floating tensors with three dimensions")
-    if any(array.dtype != q.dtype for array in (k, v, o)) or lse.dtype != dtype:
-        raise PlanFault(f"attention over {kind} has operands and results of that type, and an lse of {dtype.name}")
-    expected = {"k": (k, (*k.shape[:2], q.shape[2])), "v": (v, (*k.shape[:2], v.shape[2])),
-                "o": (o, (*q.shape[:2], v.shape[2])), "lse": (lse, q.shape[:2])}  # fmt: skip
-    for name, (array, tokens, kinds) in {
-        "mask": (given.get("mask"), k.shape[1], "b"),
-        "positions": (given.get("positions"), q.shape[1], "i"),
-    }.items():
-        if array is not None:
-            expected[name] = (array, (tokens,))
-            if array.dtype.kind not in kinds:
-                raise PlanFault(f"attention has {name} of type {array.dtype}")
-    for name, (array, shape) in expected.items():
-        if array.shape != shape:
-            raise PlanFault(f"attention of q {q.shape} and k {k.shape} has {name} {array.shape}, expected {shape}")
-    if k.shape[0] == 0 or q.shape[0] % k.shape[0] != 0:
-        raise PlanFault(f"attention has {q.shape[0]} query heads for {k.shape[0]} heads of keys, expected a multiple")
-    first_query, first_key = _corners(q, k, extras, input_blocks, output_blocks)
-    q_lens, k_lens = _list(invocation, "q_lens", int), _list(invocation, "k_lens", int)
-    if len(q_lens) != len(k_lens) or min((*q_lens, *k_lens), default=0) < 1:
-        raise PlanFault("attention has as many q_lens as k_lens, all positive")
-    if sum(q_lens) < first_query + q.shape[1] or sum(k_lens) < first_key + k.shape[1]:
-        raise PlanFault("attention has blocks beyond the end of its sequences")
-    causal, window = invocation.attribute("causal", bool), invocation.attribute("window", int)
-    scale = invocation.attribute("scale", float)
-    if not 0 <= window < 1 << 62 or not math.isfinite(scale):
-        raise PlanFault("attention has a window of at least 0 and a finite scale")
-    return Signature(
-        q, k, v, given.get("mask"), given.get("positions"), o, lse, dtype, scale, Visible(causal, window),
-        tuple(q_lens), tuple(k_lens), first_query, first_key,
-    )  # fmt: skip
 
 
 def _corners(

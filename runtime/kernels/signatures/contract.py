@@ -11,24 +11,23 @@ from runtime.dtypes import Array, compute
 from runtime.errors import PlanFault
 from runtime.kernels import indices
 from runtime.kernels.base import Invocation, dtype_name
-
-Names = tuple[str, ...]
+from runtime.kernels.indices import Named, Names
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A product of operands, summed over the indices that `output` lacks, times `scale`; computed as `kind`."""
+    """A product of operands, summed over the indices that `result` lacks, times `scale`; computed as `kind`."""
 
     invocation: Invocation[Array]
-    joined: indices.Joined
-    output: Names
-    result: Array
+    operands: tuple[Named, ...]
+    extents: Mapping[str, int]
+    result: Named
     kind: str
     scale: float
 
     @property
     def sums(self) -> bool:
-        return len(self.output) < len(self.joined.extents)
+        return len(self.result.names) < len(self.extents)
 
     @property
     def spelled(self) -> Invocation[Array]:
@@ -48,7 +47,7 @@ class Contraction:
             raise PlanFault(f"the kernel attribute 'scale' is {scale}")
         equation = indices.parse(source)
         joined = indices.join(equation, inputs, result)
-        known = {name for names in joined.inputs for name in names}
+        known = {name for names in equation.inputs for name in names}
         for name in equation.output:
             if name not in known:
                 raise PlanFault(f"index '{name}' of a contraction's result is in none of its operands")
@@ -57,7 +56,7 @@ class Contraction:
             raise PlanFault(f"a contraction of {' and '.join(kinds)} is not defined")
         if scale != 1 and kinds[0] not in ("f32", "f64"):
             raise PlanFault(f"a contraction of {kinds[0]} has no scale")
-        return Contraction(invocation, joined, equation.output, result, kinds[0], scale)
+        return Contraction(invocation, joined.operands, joined.extents, Named(equation.output, result), kinds[0], scale)
 
 
 def smallest_pair(operands: Sequence[Names], output: Names, extents: Mapping[str, int]) -> tuple[int, int, Names]:

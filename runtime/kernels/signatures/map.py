@@ -60,10 +60,10 @@ class Reduction(Map):
         if output.dtype == np.bool_:
             raise PlanFault("truth values cannot be aggregated")
         steps, kinds, source = _program(invocation)
-        largest = max(range(len(joined.views)), key=lambda k: joined.views[k].size)
-        order = tuple(dict.fromkeys([*joined.inputs[largest], *joined.extents]))
+        largest = max(joined.operands, key=lambda operand: operand.array.size)
+        order = tuple(dict.fromkeys([*largest.names, *joined.extents]))
         reduced = tuple(name not in kept for name in order)
-        result = indices.aligned(output, kept, order)
+        result = indices.Named(kept, output).aligned(order)
         return Reduction(steps, joined.aligned(order), result, kinds, order, source, reduced, aggregation)
 
 

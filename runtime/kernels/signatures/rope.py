@@ -38,27 +38,27 @@ class Rotation:
     positions: Array
     given: bool
 
-
-def parse(invocation: Invocation[Array]) -> Rotation:
-    """Raises PlanFault for what is no rope."""
-    given = len(invocation.inputs) == 2
-    source, target = invocation.inputs[0] if given else invocation.input, invocation.output
-    kind = dtype_name(target)
-    if source.shape != target.shape or source.dtype != target.dtype or compute(kind) not in ("f32", "f64"):
-        raise PlanFault("rope has a floating input, and an output of its shape and type")
-    if source.ndim < 2 or source.shape[-1] % 2:
-        raise PlanFault(f"rope of shape {source.shape}: d_head is odd, or there are no tokens")
-    tokens, half = source.shape[-2], source.shape[-1] // 2
-    with np.errstate(all="ignore"):  # absurd parameters give infinities, and those not-a-numbers
-        frequencies, seq_lens = _parameters(invocation, half)
-    if given != (seq_lens is None):
-        raise PlanFault("rope has positions either as its second input or by seq_lens")
-    positions = invocation.inputs[-1]
-    if given and (positions.shape != (tokens,) or positions.dtype.kind != "i"):
-        raise PlanFault(f"rope of {tokens} tokens with positions {positions.dtype}{positions.shape}")
-    if seq_lens is not None:
-        positions = _places(seq_lens, source, invocation.output_blocks)
-    return Rotation(source, target, frequencies, positions, given)
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> Rotation:
+        """Raises PlanFault for what is no rope."""
+        given = len(invocation.inputs) == 2
+        source, target = invocation.inputs[0] if given else invocation.input, invocation.output
+        kind = dtype_name(target)
+        if source.shape != target.shape or source.dtype != target.dtype or compute(kind) not in ("f32", "f64"):
+            raise PlanFault("rope has a floating input, and an output of its shape and type")
+        if source.ndim < 2 or source.shape[-1] % 2:
+            raise PlanFault(f"rope of shape {source.shape}: d_head is odd, or there are no tokens")
+        tokens, half = source.shape[-2], source.shape[-1] // 2
+        with np.errstate(all="ignore"):  # absurd parameters give infinities, and those not-a-numbers
+            frequencies, seq_lens = _parameters(invocation, half)
+        if given != (seq_lens is None):
+            raise PlanFault("rope has positions either as its second input or by seq_lens")
+        positions = invocation.inputs[-1]
+        if given and (positions.shape != (tokens,) or positions.dtype.kind != "i"):
+            raise PlanFault(f"rope of {tokens} tokens with positions {positions.dtype}{positions.shape}")
+        if seq_lens is not None:
+            positions = _places(seq_lens, source, invocation.output_blocks)
+        return Rotation(source, target, frequencies, positions, given)
 
 
 def _parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[int] | None]:

@@ -17,7 +17,7 @@ from runtime.kernels.cuda.attention_libraries import defined
 from runtime.kernels.cuda.fused_attention import Libraries, packed
 from runtime.kernels.gpu import GpuArray, Target
 from runtime.kernels.registry import prepare
-from runtime.kernels.signatures.attention import parse
+from runtime.kernels.signatures.attention import Attention
 from runtime.strides import strides_of
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -35,7 +35,7 @@ def test_what_a_library_is_told_means_the_same(data):
         low = data.draw(st.sampled_from([0, 0, data.draw(st.integers(0, sum(lens) - 1))]))
         ranges.append((low, data.draw(st.sampled_from([sum(lens), data.draw(st.integers(low + 1, sum(lens)))]))))
     invocation = invoked(a, *ranges)
-    how = packed(parse(invocation))
+    how = packed(Attention.parse(invocation))
     if how is None:
         return
     inputs, outputs = invocation.inputs, invocation.outputs
@@ -51,8 +51,8 @@ def test_what_a_library_is_told_means_the_same(data):
 
 
 def test_prefill_and_decoding_of_whole_sequences_fit():
-    assert packed(parse(invoked(attributes([5, 3], [5, 3], causal=True), (0, 8), (0, 8)))) is not None
-    how = packed(parse(invoked(attributes([1, 1], [7, 9], causal=True), (0, 2), (0, 16))))
+    assert packed(Attention.parse(invoked(attributes([5, 3], [5, 3], causal=True), (0, 8), (0, 8)))) is not None
+    how = packed(Attention.parse(invoked(attributes([1, 1], [7, 9], causal=True), (0, 2), (0, 16))))
     assert how is not None
     assert (how.queries, how.keys, how.longest) == ((0, 1, 2), (0, 7, 16), (1, 9))
 
@@ -60,19 +60,21 @@ def test_prefill_and_decoding_of_whole_sequences_fit():
 def test_what_does_not_fit():
     whole = attributes([8], [8], causal=True)
     fits = invoked(whole, (0, 8), (0, 8))
-    assert packed(parse(fits)) is not None
-    assert packed(parse(invoked(whole, (0, 8), (0, 8), np.float32))) is None
-    assert packed(parse(invoked(whole, (0, 8), (0, 8), width=12))) is None
-    assert packed(parse(invoked(whole, (0, 4), (0, 8)))) is None  # its last query does not see its last key
-    assert packed(parse(invoked(whole, (4, 8), (4, 8)))) is not None
-    assert packed(parse(invoked(attributes([8], [4], causal=True), (0, 8), (0, 4)))) is None
-    assert packed(parse(invoked(attributes([4, 4], [4, 4]), (0, 8), (0, 4)))) is None  # nothing for the second
+    assert packed(Attention.parse(fits)) is not None
+    assert packed(Attention.parse(invoked(whole, (0, 8), (0, 8), np.float32))) is None
+    assert packed(Attention.parse(invoked(whole, (0, 8), (0, 8), width=12))) is None
+    assert packed(Attention.parse(invoked(whole, (0, 4), (0, 8)))) is None  # its last query does not see its last key
+    assert packed(Attention.parse(invoked(whole, (4, 8), (4, 8)))) is not None
+    assert packed(Attention.parse(invoked(attributes([8], [4], causal=True), (0, 8), (0, 4)))) is None
+    assert (
+        packed(Attention.parse(invoked(attributes([4, 4], [4, 4]), (0, 8), (0, 4)))) is None
+    )  # nothing for the second
     crooked = [np.empty(x.size + 1, x.dtype)[1:].reshape(x.shape) for x in fits.inputs]
-    assert packed(parse(fits.on(crooked, fits.outputs))) is None  # no 16 bytes can be read at once
+    assert packed(Attention.parse(fits.on(crooked, fits.outputs))) is None  # no 16 bytes can be read at once
     far = np.lib.stride_tricks.as_strided(fits.inputs[0], strides=(1 << 31, 16, 2))
-    assert packed(parse(fits.on([far, *fits.inputs[1:]], fits.outputs))) is None
+    assert packed(Attention.parse(fits.on([far, *fits.inputs[1:]], fits.outputs))) is None
     masked = attributes([8], [8], extras=["mask"])
-    assert packed(parse(invoked(masked, (0, 8), (0, 8), extras=[np.ones(8, bool)]))) is None
+    assert packed(Attention.parse(invoked(masked, (0, 8), (0, 8), extras=[np.ones(8, bool)]))) is None
 
 
 def gpu(arrays):
@@ -168,7 +170,7 @@ def test_a_launch_computes_on_its_stream_with_memory_of_its_pool_and_waits_for_n
         ("stream", 41), ("pool", pools[0]), ("end of", "pool"), ("end of", "stream"),
     ]  # fmt: skip
     assert ("synchronize",) not in torch.log
-    how = packed(parse(CAUSAL))
+    how = packed(Attention.parse(CAUSAL))
     o, lse = library(*inputs, how)
     np.testing.assert_allclose(outputs[0].astype(float), o, atol=5e-3)
     np.testing.assert_allclose(outputs[1], lse, atol=1e-4)
