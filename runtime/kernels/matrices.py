@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,6 +23,16 @@ def mergeable(operand: Named, group: Names) -> bool:
     """Whether the group can be walked with one stride."""
     dimensions = _dimensions(operand, group)
     return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dimensions))
+
+
+def split(group: Names, operands: Sequence[Named], least: int) -> tuple[Names, Names]:
+    """Leading indices of a group to be batches, and its longest tail that is one dimension in all operands; the whole
+    group where that tail would be smaller than it and than `least`."""
+    start = 0
+    while not all(mergeable(operand, group[start:]) for operand in operands):
+        start += 1
+    whole, tail = (math.prod(n for n, _ in _dimensions(operands[0], part)) for part in (group, group[start:]))
+    return (group[:start], group[start:]) if tail >= min(least, whole) else ((), group)
 
 
 def grouped(operand: Named, batch: Names, first: Names, second: Names) -> Array:

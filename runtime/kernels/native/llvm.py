@@ -56,6 +56,11 @@ class Call:
         self._function(self._address)
 
 
+def operand(view: Array) -> list[int]:
+    """What `Emitter.operand` reads: an address, and the strides of all but the last axis, 0 where it is broadcast."""
+    return [address(view), *(0 if n == 1 else step for n, step in zip(view.shape[:-1], view.strides, strict=False))]
+
+
 @cache
 def available() -> bool:
     """Whether this process can compile kernels. Where it cannot, numpy computes everything, only slower."""

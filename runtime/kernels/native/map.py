@@ -11,7 +11,7 @@ from typing import Any
 
 from runtime.dtypes import Array, name_of
 from runtime.kernels import program
-from runtime.kernels.base import Invocation, Kernel, address, store
+from runtime.kernels.base import Invocation, Kernel, store
 from runtime.kernels.native import llvm
 from runtime.kernels.numpy.map import mapped
 from runtime.kernels.numpy.pieces import Resolved
@@ -47,8 +47,7 @@ def prepared(steps: tuple[program.Typed, ...], names: tuple[str, ...], views: Se
     leading = target.ndim - 1
     arguments = list(target.shape)
     for view in views:
-        steps_of = [0 if n == 1 else s for n, s in zip(view.shape[:leading], view.strides, strict=False)]
-        arguments += [address(view), *steps_of]
+        arguments += llvm.operand(view)
     return llvm.Call(_function(steps, names, lone, leading), arguments, *views)
 
 

@@ -31,8 +31,7 @@ def merge_logsumexp(merge: Merge) -> Kernel:
         return numpy_merges.merge_logsumexp(merge)
     table: list[int] = []
     for view in (x for pair in zip(averages, logs, strict=True) for x in pair):
-        table += [address(view)]
-        table += [0 if n == 1 else step for n, step in zip(view.shape[:-1], view.strides, strict=False)]
+        table += llvm.operand(view)
     held, scratch = np.array(table, np.int64), ScratchPlan()
     rows, shares = scratch.take((copies,), held.dtype), scratch.take((copies,), np.dtype(np.float32))
     function = _function(kind, len(heads))

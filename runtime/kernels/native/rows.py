@@ -42,7 +42,7 @@ def _compiled(
     leading = views[0].ndim - 1
     arguments = [*target.shape[-1:], *views[0].shape[:-1]]
     for view in views:
-        arguments += [address(view), *view.strides[:-1]]
+        arguments += llvm.operand(view)
     arguments += [address(vector) for vector in vectors]
     run = llvm.Call(_function(name, kind, leading, *numbers), arguments, *views, *vectors)
     return Kernel(lambda _: run, nanoseconds=(0.5 + len(vectors) * 0.3 if vectors else 2.0) * target.size)

@@ -21,7 +21,7 @@ from runtime.dtypes import Array, DType, storage
 from runtime.kernels import packs
 from runtime.kernels.base import Builder, Invocation, Kernel, Run, ScratchPlan, store
 from runtime.kernels.indices import Named, Names
-from runtime.kernels.matrices import blas_ready, grouped, mergeable
+from runtime.kernels.matrices import blas_ready, grouped, mergeable, split
 from runtime.kernels.numpy import blas
 from runtime.kernels.numpy.map import build_map
 from runtime.kernels.numpy.packing import packing
@@ -147,9 +147,8 @@ class _Contraction:
         if not mergeable(b, summed):
             alternative = tuple(name for name in b.names if name in summed)
             summed = alternative if mergeable(a, alternative) or not mergeable(a, summed) else summed
-        deep = math.prod(self._shape(summed)) >= DEEP
-        loose_rows, rows = self._split(rows, a, c, deep)
-        loose_columns, columns = self._split(columns, b, c, deep)
+        loose_rows, rows = split(rows, (a, c), self._least(rows, a, summed))
+        loose_columns, columns = split(columns, (b, c), self._least(columns, b, summed))
         batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
         written = c.array.dtype == self.dtype and not (adds and self.scale != 1)
         if written and all(mergeable(c, group) for group in (rows, columns)):
@@ -168,6 +167,11 @@ class _Contraction:
             self.calls.append((np.add, [c.array, temporary.aligned(c.names), c.array]))
         else:
             self._store(temporary, c)
+
+    def _least(self, group: Names, operand: Named, summed: Names) -> int:
+        """As many rows or columns as matrices should have, at the price of a copy."""
+        of_result = mergeable(operand, group)  # alone
+        return NARROW if of_result and math.prod(self._shape(summed)) >= DEEP else MIN_GROUP
 
     def _product(self, left: Factor, right: Factor, target: Array, *, add: bool) -> None:
         """The product of two operands as matrices; one that is constant need not be laid out in every run."""
@@ -202,15 +206,6 @@ class _Contraction:
         matrices = self._matrices(*factor)
         calls, self.calls = self.calls, before
         return matrices, calls
-
-    def _split(self, group: Names, operand: Named, result: Named, deep: bool) -> tuple[Names, Names]:
-        """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""
-        start = 0
-        while not (mergeable(operand, group[start:]) and mergeable(result, group[start:])):
-            start += 1
-        least = NARROW if deep and mergeable(operand, group) else MIN_GROUP
-        large_enough = min(least, math.prod(self._shape(group)))
-        return (group[:start], group[start:]) if math.prod(self._shape(group[start:])) >= large_enough else ((), group)
 
     def _matrices(self, operand: Named, batch: Names, first: Names, second: Names) -> Array:
         """A stack of matrices (batch..., first, second) in the compute type, with extent 1 for absent batch indices."""

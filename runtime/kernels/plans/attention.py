@@ -9,7 +9,6 @@ are few rows and many keys (decoding), the keys are shared out among programs, w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +25,9 @@ from runtime.kernels.plans.source import (
     Table,
     Workspace,
     assembled,
+    masked,
     power_of_two,
-    wide,
+    widening,
 )
 from runtime.kernels.signatures.attention import Attention
 from runtime.kernels.signatures.merges import Merge
@@ -128,8 +128,8 @@ class _Source:
         arrays = {"q": s.q, "k": s.k, "v": s.v, "o": o, "lse": lse, "mask": s.mask, "positions": s.positions}
         views = {name: view for name, view in arrays.items() if view is not None}
         self.items = {name: Operand.of(name, view) for name, view in views.items()}
-        self.sixty_four = any(wide([self.items[name]], view.shape) for name, view in views.items())
-        self.cast = ".to(tl.int64)" if self.sixty_four else ""
+        casts = (widening([self.items[name]], view.shape) for name, view in views.items())
+        self.cast = next(filter(None, casts), "")
         width, depth = s.q.shape[2], s.v.shape[2]
         self.q_span, self.v_span = power_of_two(max(16, width)), power_of_two(max(16, depth))
         self.q_in = f"({{}} < {width})" if width % self.q_span else ""
@@ -141,7 +141,7 @@ class _Source:
     def call(self, work: Array) -> Call:
         s, visible, (kv_heads, keys) = self.s, self.s.visible, self.s.k.shape[:2]
         grid = len(work) * kv_heads * self.chunks * self.shares
-        number = "i64" if self.sixty_four or np.abs(work).max(initial=0) >= 1 << 30 else "i32"
+        number = "i64" if self.cast or np.abs(work).max(initial=0) >= 1 << 30 else "i32"
         tables: list[tuple[str, Argument, str]] = [("work", Table.of(work.astype(storage(number))), number)]
         title = (
             f"attention of {s.q.shape[1]} queries with {self.group} heads for each of {kv_heads}, {keys} keys"
@@ -200,12 +200,12 @@ class _Source:
     def _beginning(self) -> list[str]:
         """Lines that load the queries, with nothing seen yet."""
         terms = zip(("own[:, None]", "query[:, None]", "e[None, :]"), self._strides("q"), strict=True)
-        masks = ["inside[:, None]", *([self.q_in.format("e[None, :]")] if self.q_in else [])]
+        where = masked("inside[:, None]", self.q_in.format("e[None, :]"), other="0")
         return [
             f"k_base = k + {self._head_of_keys} * {self._strides('k')[0]}",
             f"v_base = v + {self._head_of_keys} * {self._strides('v')[0]}",
             f"at = {_at('q', *terms)}",
-            f"queries = tl.load(at, mask={' & '.join(masks)}, other=0)",
+            f"queries = tl.load(at{where})",
             f'most = tl.full([{self.shape.rows}], float("-inf"), {self.number})',
             f"total = tl.zeros([{self.shape.rows}], {self.number})",
             f"sums = tl.zeros([{self.shape.rows}, {self.v_span}], {self.number})",
@@ -214,42 +214,40 @@ class _Source:
     def _loops(self) -> list[str]:
         """Lines that go through the keys; where only the last of them may be hidden from a row, in two loops."""
         keys, visible = self.shape.keys, self.s.visible
-        masked = ["    " + line for line in self._block(masked=True)]
+        hidden = ["    " + line for line in self._block(hiding=True)]
         if self.s.mask is not None or visible.window:
-            return [f"for begin in range(start, stop, {keys}):", *masked]
+            return [f"for begin in range(start, stop, {keys}):", *hidden]
         seen = "tl.minimum(stop, tl.min(place, 0) + 1)" if visible.causal else "stop"
         return [
             f"full = start + tl.maximum({seen} - start, 0) // {keys} * {keys}",
             f"for begin in range(start, full, {keys}):",
-            *("    " + line for line in self._block(masked=False)),
+            *("    " + line for line in self._block(hiding=False)),
             f"for begin in range(full, stop, {keys}):",
-            *masked,
+            *hidden,
         ]
 
-    def _block(self, masked: bool) -> list[str]:
-        """Lines for one block of keys."""
+    def _block(self, hiding: bool) -> list[str]:
+        """Lines for one block of keys, some of which may be hidden from a row."""
         s, kind, times = self.s, self.kind, self.times
         precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
         if kind == "f64":  # Triton has sums in f32 otherwise, or says that they are not
             precision += ", out_dtype=tl.float64"
-        k_mask = ["(n[None, :] < stop)"] if masked else []
-        k_mask += [self.q_in.format("e[:, None]")] if self.q_in else []
-        v_mask = [("let[:, None]" if s.mask is not None else "(n[:, None] < stop)")] if masked else []
-        v_mask += [self.v_in] if self.v_in else []
+        k_there = "(n[None, :] < stop)" if hiding else ""
+        v_there = ("let[:, None]" if s.mask is not None else "(n[:, None] < stop)") if hiding else ""
         k_at = _at("k_base", ("e[:, None]", self._strides("k")[2]), ("n[None, :]", self._strides("k")[1]))
         v_at = _at("v_base", ("n[:, None]", self._strides("v")[1]), ("f[None, :]", self._strides("v")[2]))
-        base = "base" if masked else "new"
+        base = "base" if hiding else "new"
         return [
             f"n = begin + tl.arange(0, {self.shape.keys}){self.cast}",
-            f"keys = tl.load({k_at}{_masked(k_mask)})",
+            f"keys = tl.load({k_at}{masked(k_there, self.q_in.format('e[:, None]'), other='0')})",
             f"scores = tl.dot(queries, keys{precision}){'' if times else f' * {self.factor!r}'}",
-            *(self._hidden() if masked else []),
+            *(self._hidden() if hiding else []),
             f"new = tl.maximum(most, tl.max(scores, 1){times})",
-            *(['base = tl.where(new == float("-inf"), 0.0, new)'] if masked else []),
+            *(['base = tl.where(new == float("-inf"), 0.0, new)'] if hiding else []),
             f"weights = tl.exp2(scores{times} - {base}[:, None])",
             f"fade = tl.exp2(most - {base})",
             "total = total * fade + tl.sum(weights, 1)",
-            f"values = tl.load({v_at}{_masked(v_mask)})",
+            f"values = tl.load({v_at}{masked(v_there, self.v_in, other='0')})",
             "sums = sums * fade[:, None]",
             f"sums = tl.dot(weights.to({LANGUAGE[kind]}), values, sums{precision})",
             "most = new",
@@ -276,7 +274,7 @@ class _Source:
         return [
             "sums = sums / tl.where(total == 0, 1.0, total)[:, None]",
             f"at = {_at('o', *share['o'], *o_terms)}",
-            f"tl.store(at, sums.to({kinds['o']}), mask={' & '.join(filter(None, ('inside[:, None]', self.v_in)))})",
+            f"tl.store(at, sums.to({kinds['o']}){masked('inside[:, None]', self.v_in)})",
             f"at = {_at('lse', *share['lse'], *lse_terms)}",
             f"tl.store(at, ((most + tl.log2(total)) * {math.log(2)!r}).to({kinds['lse']}), mask=inside)",
         ]
@@ -288,10 +286,6 @@ class _Source:
     def _strides(self, name: str) -> tuple[int, ...]:
         """Without that of the shares, if there is one."""
         return self.items[name].strides[-2 if name == "lse" else -3 :]
-
-
-def _masked(masks: Sequence[str]) -> str:
-    return f", mask={' & '.join(masks)}, other=0" if masks else ""
 
 
 def _at(base: str, *terms: tuple[str, int]) -> str:

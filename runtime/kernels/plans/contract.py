@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from runtime.dtypes import Array, storage
 from runtime.kernels.base import Invocation, address
 from runtime.kernels.indices import Named, Names
+from runtime.kernels.matrices import mergeable, split
 from runtime.kernels.plans import gemm
 from runtime.kernels.plans.gemm import Axis, Matrix
 from runtime.kernels.plans.map import plan_map
@@ -71,10 +72,10 @@ class _Lowering:
             return True
         kind = a.kind if a.kind == b.kind else self.kind
         a, b = (x if x.kind == kind else self._dense(x, x.names, kind) for x in (a, b))
-        if gemm.merged(_axes(b, summed)) is None:
+        if not mergeable(b, summed):
             summed = tuple(n for n in b.names if n in summed)
-        loose_rows, rows = self._split(rows, a, c)
-        loose_columns, columns = self._split(columns, b, c)
+        loose_rows, rows = split(rows, (a, c), MIN_GROUP)
+        loose_columns, columns = split(columns, (b, c), MIN_GROUP)
         batch = tuple(n for n in c.names if n in {*batch, *loose_rows, *loose_columns})
         a = self._fitting(a, batch, rows, summed)
         b = self._fitting(b, batch, summed, columns)
@@ -90,14 +91,6 @@ class _Lowering:
         if target is not c:
             self._map("t0 = copy x0", f"{' '.join(target.names)} -> {' '.join(c.names)}", [target.array], c.array)
         return True
-
-    def _split(self, group: Names, operand: Named, result: Named) -> tuple[Names, Names]:
-        """Leading indices to be batches, and the longest tail of the group that is one dimension in both arrays."""
-        start = 0
-        while any(gemm.merged(_axes(x, group[start:])) is None for x in (operand, result)):
-            start += 1
-        enough = min(MIN_GROUP, math.prod(self._shape(group)))
-        return (group[:start], group[start:]) if math.prod(self._shape(group[start:])) >= enough else ((), group)
 
     def _fitting(self, operand: Named, batch: Names, first: Names, second: Names) -> Named:
         """The operand, or a dense copy of it, as a stack of matrices."""

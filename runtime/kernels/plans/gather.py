@@ -6,7 +6,18 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.kernels.base import Invocation
-from runtime.kernels.plans.source import UNITS, Argument, Operand, Plan, Status, Table, Workspace, assembled, wide
+from runtime.kernels.plans.source import (
+    UNITS,
+    Argument,
+    Operand,
+    Plan,
+    Status,
+    Table,
+    Workspace,
+    assembled,
+    masked,
+    widening,
+)
 from runtime.kernels.plans.tiles import elementwise
 from runtime.kernels.signatures.gather import Append, Embedding
 
@@ -23,17 +34,16 @@ def plan_embedding(invocation: Invocation[Array]) -> Plan:
     stride = table.strides[0] // table.itemsize if len(table) > 1 else 0
     at = tiles.subscripts(y)
     inside = tiles.mask(at)
-    masked = f" & {inside}" if inside else ""
     lines = [
-        *tiles.locate(wide([number, y], target.shape)),
+        *tiles.locate(widening([number, y], target.shape)),
         f"number = {tiles.load(number)}.to(tl.int64)",
         f"wrong = ((number < 0) | (number >= {vocabulary})).to(tl.int32)",
         *tiles.any("wrong", number),
         "tl.store(status, 1, mask=wrong != 0)",
         f"number -= {lower}",
         f"found = (number >= 0) & (number < {len(table)})",
-        f"value = tl.load({row.at(tiles.subscripts(row))} + number * {stride}, mask=found{masked}, other=0)",
-        f"tl.store({y.at(at)}, value{f', mask={inside}' if inside else ''})",
+        f"value = tl.load({row.at(tiles.subscripts(row))} + number * {stride}{masked('found', inside, other='0')})",
+        f"tl.store({y.at(at)}, value{masked(inside)})",
     ]
     title = f"rows {lower} to {lower + len(table)} of a vocabulary of {vocabulary}"
     status = [("status", Status(), "i32")]
@@ -63,7 +73,7 @@ def plan_append(invocation: Invocation[Array]) -> Plan:
         ("origins", Table.of(call.origins), "i64"),
         ("status", Status(), "i32"),
     ]
-    nth = "t.to(tl.int64)" if wide([place], (count,)) else "t"
+    nth = f"t{widening([place], (count,))}"
     body = [
         "t = tl.program_id(0) * 256 + tl.arange(0, 256)",
         f"inside = t < {count}",
@@ -84,13 +94,13 @@ def plan_append(invocation: Invocation[Array]) -> Plan:
     line = Operand("latest", "i32", (0, 1 if rows > 1 else 0, 0), latest.address)
     at = tiles.subscripts(y)
     inside = tiles.mask(at)
-    also = f" & {inside}" if inside else ""
+    left, replaced = (masked(f"(row {sign} 0)", inside, other="0") for sign in ("<", ">="))
     lines = [
-        *tiles.locate(wide([old, fresh, y], target.shape)),
+        *tiles.locate(widening([old, fresh, y], target.shape)),
         f"row = {tiles.load(line)}.to(tl.int64)",
-        f"kept = tl.load({old.at(tiles.subscripts(old))}, mask=(row < 0){also}, other=0)",
-        f"written = tl.load({fresh.at(tiles.subscripts(fresh))} + row * {step}, mask=(row >= 0){also}, other=0)",
-        f"tl.store({y.at(at)}, tl.where(row < 0, kept, written){f', mask={inside}' if inside else ''})",
+        f"kept = tl.load({old.at(tiles.subscripts(old))}{left})",
+        f"written = tl.load({fresh.at(tiles.subscripts(fresh))} + row * {step}{replaced})",
+        f"tl.store({y.at(at)}, tl.where(row < 0, kept, written){masked(inside)})",
     ]
     write = assembled("append", f"{count} new rows", [old, fresh, line, y], target.shape, lines, tiles.count())
     return Plan((clear, mark, write), scratch.size, "a position is outside of its sequence of the cache")

@@ -28,8 +28,9 @@ from runtime.kernels.plans.source import (
     Workspace,
     assembled,
     call,
+    masked,
     power_of_two,
-    wide,
+    widening,
 )
 from runtime.kernels.plans.tiles import elementwise
 from runtime.kernels.signatures.moves import concat_parts, regrouped, require_alike
@@ -141,11 +142,10 @@ def _single(move: _Move) -> Call:
     extents = tuple(extents[axis] for axis in kept)
     tiles = elementwise(extents, [x], y)
     subscripts = tiles.subscripts(y)
-    mask = tiles.mask(subscripts)
-    masked = f", mask={mask}" if mask else ""
+    where = masked(tiles.mask(subscripts))
     lines = [
-        *tiles.locate(wide([x, y], extents)),
-        f"tl.store({y.at(subscripts)}, tl.load({x.at(subscripts)}{masked}){masked})",
+        *tiles.locate(widening([x, y], extents)),
+        f"tl.store({y.at(subscripts)}, tl.load({x.at(subscripts)}{where}){where})",
     ]
     return assembled("move", f"a block in units of {unit} bytes", [x, y], extents, lines, tiles.count())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime.dtypes import Array, compute
 from runtime.kernels.base import Invocation, dtype_name
-from runtime.kernels.plans.source import LANGUAGE, Operand, Plan, Table, assembled, power_of_two, wide
+from runtime.kernels.plans.source import LANGUAGE, Operand, Plan, Table, assembled, masked, power_of_two, widening
 from runtime.kernels.plans.tiles import Tiles
 from runtime.kernels.signatures.pool import Pooling
 
@@ -20,21 +20,20 @@ def plan_meanpool(invocation: Invocation[Array]) -> Plan:
     x, gate, y = Operand.of("x", source), Operand.of("mask", call.mask[:, None]), Operand.of("y", target)
     width = min(power_of_two(source.shape[1]), 128)
     tiles = Tiles(target.shape, None, 1, 1, width)
-    sixty_four = wide([x, gate, y], source.shape)
+    cast = widening([x, gate, y], source.shape)
     columns, row = source.shape[1], "i0" if len(spans) > 1 else "0"
-    inside = f"(c < {columns})" if columns % width else ""
-    also = f" & (c[None, :] < {columns})" if inside else ""
+    inside = f"(c[None, :] < {columns})" if columns % width else ""
     stride = gate.strides[0]
     lines = [
-        *tiles.locate(sixty_four),
+        *tiles.locate(cast),
         f"sums = tl.zeros([{TOKENS}, {width}], {LANGUAGE[kind]})",
         f"count = tl.zeros([{TOKENS}], tl.int32)",
         f"end = tl.load(spans + 2 * {row} + 1)",
         f"for start in range(tl.load(spans + 2 * {row}), end, {TOKENS}):",
-        f"    t = start + tl.arange(0, {TOKENS}){'.to(tl.int64)' if sixty_four else ''}",
+        f"    t = start + tl.arange(0, {TOKENS}){cast}",
         f"    let = tl.load(mask + t * {stride}, mask=t < end, other=0) != 0",
         f"    at = x + t[:, None] * {x.strides[0]} + c[None, :] * {x.strides[1]}",
-        f"    sums += tl.load(at, mask=let[:, None]{also}, other=0){x.load_suffix}",
+        f"    sums += tl.load(at{masked('let[:, None]', inside, other='0')}){x.load_suffix}",
         "    count += let.to(tl.int32)",
         f"mean = tl.sum(sums, 0) / tl.maximum(tl.sum(count, 0), 1).to({LANGUAGE[kind]})",
         tiles.store(y, "mean"),

@@ -26,7 +26,7 @@ from runtime.kernels.plans.source import (
     Workspace,
     assembled,
     power_of_two,
-    wide,
+    widening,
 )  # fmt: skip
 from runtime.kernels.plans.tiles import MULTIPROCESSORS, PROGRAMS, Tiles
 from runtime.kernels.signatures.map import Reduction
@@ -138,13 +138,13 @@ def _call(call: Reduction, reads: Sequence[Operand], output: Array, work: _Work,
     target = Operand.of("y", output)
     spans = (work.shares, *work.extents) if shared else work.extents
     padded = [Operand(r.name, r.dtype, (0, *r.strides) if shared else r.strides, r.address) for r in reads]
-    sixty_four = wide([*padded, target], spans)
+    cast = widening([*padded, target], spans)
     chain = Program(call.steps, [f"v{k}" for k in range(len(reads))])
     value, identity = f"{chain.value}.to({LANGUAGE[number]})", _identity(aggregation, number)
 
-    lines = work.tiles.locate(sixty_four)
+    lines = work.tiles.locate(cast)
     if shared:
-        lines = [f"tile = tl.program_id(0){'.to(tl.int64)' if sixty_four else ''}", f"share = tile % {work.shares}",
+        lines = [f"tile = tl.program_id(0){cast}", f"share = tile % {work.shares}",
                  f"tile = tile // {work.shares}", *lines[1:]]  # fmt: skip
     lines.append(f"acc = tl.full([{work.tiles.height}, {work.width}], {identity}, {LANGUAGE[number]})")
     each = -(-work.steps // work.shares)
@@ -154,7 +154,7 @@ def _call(call: Reduction, reads: Sequence[Operand], output: Array, work: _Work,
         lines.append(f"for step in range({bounds}):")
     else:
         body.append("step = 0")
-    body += _positions(work, sixty_four)
+    body += _positions(work, cast)
     for k, item in enumerate(reads):
         subscripts = _subscripts(work, item)
         body.append(f"v{k} = {item.load(subscripts, _mask(work, subscripts))}")
@@ -181,13 +181,13 @@ def _call(call: Reduction, reads: Sequence[Operand], output: Array, work: _Work,
     return assembled("reduce", title, [*reads, target], work.extents, lines, grid, chain.source(*_HELPER[aggregation]))
 
 
-def _positions(work: _Work, sixty_four: bool) -> list[str]:
+def _positions(work: _Work, cast: str) -> list[str]:
     """Lines that set k, the tile's positions along the reduced axis, and j1, ... along the other reduced axes."""
     lines = []
-    rest = "tl.cast(step, tl.int64)" if sixty_four else "step"
+    rest = "tl.cast(step, tl.int64)" if cast else "step"
     if work.reduced is not None:
         count = -(-work.extents[work.reduced] // work.width)
-        span = f"tl.arange(0, {work.width})[None, :]{'.to(tl.int64)' if sixty_four else ''}"
+        span = f"tl.arange(0, {work.width})[None, :]{cast}"
         lines.append(f"k = {f'({rest} % {count}) * {work.width} + ' if count > 1 else ''}{span}")
         if count > 1:
             lines.append(f"rest = {rest} // {count}")

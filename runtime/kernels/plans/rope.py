@@ -19,7 +19,7 @@ from runtime.kernels.plans.source import (
     Table,
     assembled,
     power_of_two,
-    wide,
+    widening,
 )
 from runtime.kernels.plans.tiles import Tiles
 from runtime.kernels.signatures.rope import Rotation
@@ -70,7 +70,7 @@ def plan_rope(invocation: Invocation[Array]) -> Plan:
             ("sines", Table.of(waves[1]), wave),
         ]
 
-    lines = [*tiles.locate(wide(items, extents)), f"position = {tiles.load(place)}"]
+    lines = [*tiles.locate(widening(items, extents)), f"position = {tiles.load(place)}"]
     if rotation.given:
         lines += ["negative = (position < 0).to(tl.int32)", *tiles.any("negative", place)]
         lines.append("tl.store(status, 1, mask=negative != 0)")

@@ -12,7 +12,7 @@ import numpy as np
 from runtime.dtypes import Array, compute
 from runtime.kernels.base import Invocation
 from runtime.kernels.plans.scalar import square_root
-from runtime.kernels.plans.source import LANGUAGE, Operand, Plan, assembled, power_of_two, wide
+from runtime.kernels.plans.source import LANGUAGE, Operand, Plan, assembled, power_of_two, widening
 from runtime.kernels.plans.tiles import Tiles
 from runtime.kernels.signatures.rows import Norm, Softmax
 from runtime.kernels.views import merged_rows
@@ -99,7 +99,7 @@ class _Rows:
     def __init__(self, views: Sequence[Array], names: Sequence[str]) -> None:
         self.items = [Operand.of(name, view) for name, view in zip(names, views, strict=True)]
         self.extents = views[0].shape
-        self.sixty_four = wide(self.items, self.extents)
+        self.cast = widening(self.items, self.extents)
         self.kind = compute(self.items[0].dtype)
         self.type = LANGUAGE[self.kind]
         self.least = "-3.4028234663852886e38" if self.kind == "f32" else "-1.7976931348623157e308"
@@ -121,7 +121,7 @@ class _Rows:
 
     @property
     def span(self) -> str:
-        return f"tl.arange(0, {self.width})[None, :]{'.to(tl.int64)' if self.sixty_four else ''}"
+        return f"tl.arange(0, {self.width})[None, :]{self.cast}"
 
     @property
     def inside(self) -> str:
@@ -152,7 +152,7 @@ class _Rows:
         return item.store(subscripts, value, mask)
 
     def call(self, name: str, title: str, lines: Sequence[str]) -> Plan:
-        where = self.tiles.locate(self.sixty_four)
+        where = self.tiles.locate(self.cast)
         if self.whole:
             where.append(f"k = {self.span}")
         size = self.width * self.tiles.height

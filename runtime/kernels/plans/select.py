@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from runtime.dtypes import FLOATS, Array, compute
 from runtime.kernels.base import Invocation
-from runtime.kernels.plans.source import LANGUAGE, Call, Operand, Plan, assembled, power_of_two, wide
+from runtime.kernels.plans.source import LANGUAGE, Call, Operand, Plan, assembled, masked, power_of_two, widening
 from runtime.kernels.plans.tiles import Tiles
 from runtime.kernels.ranking import NOWHERE
 from runtime.kernels.signatures import select
@@ -93,15 +93,14 @@ def select_call(
     ranked = ranked_in(kind)
     bits = 32 if ranked == "f32" or kind == "i32" else 64
     lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    sixty_four = wide(items, (*leading, max(view.shape[-1] for view in views)))
-    cast = ".to(tl.int64)" if sixty_four else ""
+    cast = widening(items, (*leading, max(view.shape[-1] for view in views)))
 
     def element(item: str, place: str) -> str:
         places = {axis: f"i{axis}" for axis in range(len(leading))} | {len(leading): f"{place}"}
         return by_name[item].at({axis: text for axis, text in places.items() if by_name[item].strides[axis]})
 
     lines = [
-        *tiles.locate(sixty_four),
+        *tiles.locate(cast),
         f"last_rank = tl.full([], {highest}, tl.int{bits})",
         f"last_place = tl.full([], {-(2**63)}, tl.int64)",
         f"for n in range(0, {count}):",
@@ -111,12 +110,12 @@ def select_call(
     for k, source in enumerate(sources):
         extent = source.shape[-1]
         inside = f"(k < {extent})" if extent % width else ""
-        masked = f", mask={inside}, other=0" if inside else ""
-        place = f"tl.load({element(f'numbers{k}', 'k')}{masked})" if numbers else f"k.to(tl.int64) + {first}"
+        where = masked(inside, other="0")
+        place = f"tl.load({element(f'numbers{k}', 'k')}{where})" if numbers else f"k.to(tl.int64) + {first}"
         lines += [
             f"    for start in range(0, {extent}, {width}):",
             f"        k = start + tl.arange(0, {width}){cast}",
-            f"        rank = key(tl.load({element(f'x{k}', 'k')}{masked}))",
+            f"        rank = key(tl.load({element(f'x{k}', 'k')}{where}))",
             f"        place = {place}",
             "        rest = (rank < last_rank) | ((rank == last_rank) & (place > last_place))",
             "        better = (rank > best_rank) | ((rank == best_rank) & (place < best_place))",
@@ -124,7 +123,7 @@ def select_call(
             "        best_rank = tl.where(better, rank, best_rank)",
             "        best_place = tl.where(better, place, best_place)",
         ]
-    nth = "tl.cast(n, tl.int64)" if sixty_four else "n"
+    nth = "tl.cast(n, tl.int64)" if cast else "n"
     lines += [
         "    last_rank = tl.max(best_rank, 0)",
         f"    last_place = tl.min(tl.where(best_rank == last_rank, best_place, {NOWHERE}), 0)",

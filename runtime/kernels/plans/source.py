@@ -132,13 +132,12 @@ class Operand:
     def load(self, subscripts: Mapping[int, str], mask: str, other: str = "0", offset: str = "") -> str:
         """The expression for elements in their compute type, some offset further; `other` where the mask is off, which
         is empty if all is inside."""
-        masked = f", mask={mask}, other={other}" if mask else ""
-        return f"tl.load({self.at(subscripts)}{offset}{masked}){self.load_suffix}"
+        return f"tl.load({self.at(subscripts)}{offset}{masked(mask, other=other)}){self.load_suffix}"
 
     def store(self, subscripts: Mapping[int, str], value: str, mask: str) -> str:
         """The line that rounds a value and writes it where the mask is on."""
         stored = "tl.int8" if self.dtype == "bool" else LANGUAGE[self.dtype]
-        return f"tl.store({self.at(subscripts)}, {value}.to({stored}){f', mask={mask}' if mask else ''})"
+        return f"tl.store({self.at(subscripts)}, {value}.to({stored}){masked(mask)})"
 
     @property
     def load_suffix(self) -> str:
@@ -222,13 +221,20 @@ def call(
     return Call(source, grid, tuple(p for p, _ in pointers))
 
 
-def wide(items: Sequence[Operand], extents: Sequence[int]) -> bool:
-    """Whether offsets of elements take 64 bits."""
+def masked(*parts: str, other: str = "") -> str:
+    """The further arguments of an access where all parts hold, of which those that are empty always do; with `other`,
+    what is loaded elsewhere."""
+    mask = " & ".join(filter(None, parts))
+    return f", mask={mask}{f', other={other}' if other else ''}" if mask else ""
+
+
+def widening(items: Sequence[Operand], extents: Sequence[int]) -> str:
+    """What makes positions 64 bits wide, where offsets of elements take as many; else nothing."""
     reach = [
         sum(abs(s) * (e - 1) for s, e in zip(item.strides, extents, strict=True)) + max(extents, default=1)
         for item in items
     ]
-    return max(reach, default=0) >= 1 << 31
+    return ".to(tl.int64)" if max(reach, default=0) >= 1 << 31 else ""
 
 
 @lru_cache(maxsize=4096)

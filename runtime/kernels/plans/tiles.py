@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from runtime.dtypes import Array
-from runtime.kernels.plans.source import BYTES, Call, Operand, assembled, power_of_two, wide
+from runtime.kernels.plans.source import BYTES, Call, Operand, assembled, power_of_two, widening
 from runtime.kernels.views import merged
 
 ACCESSES = 2
@@ -49,9 +49,9 @@ class Tiles:
         steps = {self.rows: self.height, self.columns: self.width}
         return math.prod(-(-extent // steps.get(axis, 1)) for axis, extent in enumerate(self.extents))
 
-    def locate(self, sixty_four: bool) -> list[str]:
-        """Lines that set r, c and the positions i0, i1, ... along the other axes."""
-        lines = [f"tile = tl.program_id(0){'.to(tl.int64)' if sixty_four else ''}"]
+    def locate(self, cast: str) -> list[str]:
+        """Lines that set r, c and the positions i0, i1, ... along the other axes, by `widening`."""
+        lines = [f"tile = tl.program_id(0){cast}"]
         left = self.count()  # numbers that programs still have to tell apart
         flat = self.rows is None
         parts = [
@@ -62,7 +62,7 @@ class Tiles:
             if axis is None:
                 continue
             steps = -(-self.extents[axis] // step)
-            span = f"tl.arange(0, {step}){shape}{'.to(tl.int64)' if sixty_four else ''}"
+            span = f"tl.arange(0, {step}){shape}{cast}"
             left //= steps
             if steps > 1:
                 lines.append(f"{name} = {f'(tile % {steps})' if left > 1 else 'tile'} * {step} + {span}")
@@ -131,7 +131,7 @@ class Elements:
 
     def call(self, name: str, title: str, lines: Sequence[str], helpers: str = "") -> Call:
         items = list(self._items.values())
-        where = self._tiles.locate(wide(items, self._extents))
+        where = self._tiles.locate(widening(items, self._extents))
         return assembled(name, title, items, self._extents, [*where, *lines], self._tiles.count(), helpers)
 
 
