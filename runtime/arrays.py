@@ -156,12 +156,9 @@ class ArrayFile:
         return array.astype(header.dtype.newbyteorder("="), copy=False)
 
     def _exactly(self, count: int, what: str) -> bytes:
-        data = b""
-        while len(data) < count:
-            chunk = self.stream.read(count - len(data))
-            if not chunk:
-                raise self._fault(f"it ends within its {what}")
-            data += chunk
+        data = self.stream.read(count)  # buffered streams give less at their end only
+        if len(data) < count:
+            raise self._fault(f"it ends within its {what}")
         return data
 
     def _fault(self, message: str, hint: str | None = None) -> ArrayFault:

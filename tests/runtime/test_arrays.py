@@ -166,6 +166,14 @@ def _write(path, data):
         pass
 
 
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_file_of_another_length_is_told_with_both(tmp_path, change):
+    data = npy(X)
+    (tmp_path / "x.npy").write_bytes(data[:change] if change < 0 else data + b"\0")
+    with pytest.raises(ArrayFault, match=f": {len(data) + change} bytes, where its header says {len(data)}$"):
+        read_npy(tmp_path / "x.npy", tensor())
+
+
 def test_pipes_are_read(tmp_path):
     path = str(tmp_path / "pipe")
     os.mkfifo(path)

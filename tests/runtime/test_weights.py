@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 
 import ml_dtypes
@@ -89,13 +90,24 @@ def test_all_problems_with_weights_are_told_at_once(tmp_path):
     assert "weight 'u' is not there" in lines[3]
 
 
+def test_what_a_file_is_named_or_begins_with_tells_what_it_is(tmp_path):
+    for name in ("w.npz", "w.zip"):
+        np.savez(tmp_path / "w.npz", w=X)
+        (tmp_path / "w.npz").rename(tmp_path / name)
+        np.testing.assert_array_equal(read_weights([weight()], tmp_path / name)["w"], X)
+    (tmp_path / "w.npz").write_bytes(b"text")
+    with pytest.raises(ArrayFault, match="archive is broken"):
+        read_weights([weight()], tmp_path / "w.npz")
+
+
 def test_random_weights():
     found = read_weights([weight(), weight("v", shape=(5,))], "rand:3")
     assert list(found) == ["w", "v"]
     np.testing.assert_array_equal(found["w"], random_input(weight(), 3))
     for source in ("rand:", "rand:-1", "rand:x", "rand:1.5", "rand:" + "9" * 30):
-        with pytest.raises(ArrayFault, match="names no seed"):
+        with pytest.raises(ArrayFault, match="names no seed") as caught:
             read_weights([weight()], source)
+        assert caught.value.hint == "write a number, as in rand:0"
 
 
 def st(header, data=DATA, length=None):
@@ -108,43 +120,56 @@ def entry(dtype="F32", shape=(3, 4), offsets=(0, 48)):
 
 
 BROKEN = {
-    "empty": b"",
-    "short": b"\0\0\0",
-    "header beyond the end": st({"w": entry()}, length=1 << 20),
-    "header of 2^63": st({"w": entry()}, length=1 << 63),
-    "no JSON": st(b"{'w': 1}"),
-    "invalid UTF-8": st(b'{"\xff": 1}'),
-    "deep JSON": st(b"[" * 200_000),
-    "deep object": st(b'{"w":' * 50_000),
-    "big number": st(b'{"w": ' + b"9" * 10_000 + b"}"),
-    "list": st([1, 2]),
-    "name twice": st(b'{"w": %s, "w": %s}' % ((json.dumps(entry()).encode(),) * 2)),
-    "entry is a list": st({"w": [1]}),
-    "missing field": st({"w": {"dtype": "F32", "shape": [3, 4]}}),
-    "extra field": st({"w": {**entry(), "x": 1}}),
-    "shape of text": st({"w": entry(shape="ab")}),
-    "negative shape": st({"w": entry(shape=(-3, -4))}),
-    "truth in shape": st({"w": entry(shape=(True, 12))}),
-    "float offsets": st({"w": entry(offsets=(0.0, 48.0))}),
-    "three offsets": st({"w": entry(offsets=(0, 48, 48))}),
-    "offsets backwards": st({"w": entry(offsets=(48, 0))}),
-    "offsets beyond the end": st({"w": entry(shape=(3, 8), offsets=(0, 96))}),
-    "wrong size": st({"w": entry(offsets=(0, 40))}, X.tobytes()[:40]),
-    "overlap": st({"w": entry(), "v": entry(offsets=(24, 72))}, bytes(72)),
-    "the same bytes": st({"w": entry(), "v": entry()}),
-    "gap": st({"w": entry(), "v": entry(offsets=(52, 100))}, bytes(100)),
-    "hidden start": st({"w": entry(offsets=(4, 52))}, bytes(52)),
-    "trailing bytes": st({"w": entry()}, bytes(49)),
-    "huge shape": st({"w": entry(shape=(1 << 61, 1 << 61))}),
-    "unknown dtype": st({"w": entry("F8_E4M3")}),
+    "empty": (b"", "too short to be a safetensors file"),
+    "short": (b"\0\0\0", "too short to be a safetensors file"),
+    "header beyond the end": (
+        st({"w": entry()}, length=1 << 20),
+        "its header has 1048576 bytes, and is 121 bytes long itself",
+    ),
+    "header of 2^63": (st({"w": entry()}, length=1 << 63), "its header has 9223372036854775808 bytes"),
+    "no JSON": (st(b"{'w': 1}"), "no JSON object with distinct names"),
+    "invalid UTF-8": (st(b'{"\xff": 1}'), "no JSON object with distinct names"),
+    "deep JSON": (st(b"[" * 200_000), "no JSON object with distinct names"),
+    "deep object": (st(b'{"w":' * 50_000), "no JSON object with distinct names"),
+    "big number": (st(b'{"w": ' + b"9" * 10_000 + b"}"), "no JSON object with distinct names"),
+    "list": (st([1, 2]), "its header is no JSON object"),
+    "name twice": (
+        st(b'{"w": %s, "w": %s}' % ((json.dumps(entry()).encode(),) * 2)),
+        "distinct names: a name stands there twice",
+    ),
+    "entry is a list": (st({"w": [1]}), "does not say what 'w' is: Expected `object`"),
+    "missing field": (
+        st({"w": {"dtype": "F32", "shape": [3, 4]}}),
+        "does not say what 'w' is: Object missing required field `data_offsets`",
+    ),
+    "extra field": (st({"w": {**entry(), "x": 1}}), "unknown field `x`"),
+    "shape of text": (st({"w": entry(shape="ab")}), "got `str` - at `$.shape[0]`"),
+    "negative shape": (st({"w": entry(shape=(-3, -4))}), ">= 0 - at `$.shape[0]`"),
+    "truth in shape": (st({"w": entry(shape=(True, 12))}), "got `bool` - at `$.shape[0]`"),
+    "float offsets": (st({"w": entry(offsets=(0.0, 48.0))}), "got `float` - at `$.data_offsets[0]`"),
+    "three offsets": (st({"w": entry(offsets=(0, 48, 48))}), "of length 2, got 3"),
+    "offsets backwards": (st({"w": entry(offsets=(48, 0))}), "'w' is F32[3, 4] by its header, in -48 bytes"),
+    "offsets beyond the end": (
+        st({"w": entry(shape=(3, 8), offsets=(0, 96))}),
+        "accounts for 96 bytes of data, and it has 48",
+    ),
+    "wrong size": (st({"w": entry(offsets=(0, 40))}, X.tobytes()[:40]), "'w' is F32[3, 4] by its header, in 40 bytes"),
+    "overlap": (st({"w": entry(), "v": entry(offsets=(24, 72))}, bytes(72)), "the data of 'v' begins at 24, not at 48"),
+    "the same bytes": (st({"w": entry(), "v": entry()}), "the data of 'v' begins at 0, not at 48"),
+    "gap": (st({"w": entry(), "v": entry(offsets=(52, 100))}, bytes(100)), "the data of 'v' begins at 52, not at 48"),
+    "hidden start": (st({"w": entry(offsets=(4, 52))}, bytes(52)), "the data of 'w' begins at 4, not at 0"),
+    "trailing bytes": (st({"w": entry()}, bytes(49)), "accounts for 48 bytes of data, and it has 49"),
+    "huge shape": (st({"w": entry(shape=(1 << 61, 1 << 61))}), "in 48 bytes"),
+    "unknown dtype": (st({"w": entry("F8_E4M3")}), "weight 'w' should be f32[3, 4], found F8_E4M3[3, 4]"),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_broken_safetensors_are_refused(tmp_path, case):
     path = tmp_path / "w.safetensors"
-    path.write_bytes(BROKEN[case])
-    with pytest.raises(ArrayFault) as caught:
+    data, message = BROKEN[case]
+    path.write_bytes(data)
+    with pytest.raises(ArrayFault, match=re.escape(message)) as caught:
         read_weights([weight()], path)
     assert caught.value.where == str(path)
     assert len(caught.value.message) < 400
