@@ -43,7 +43,8 @@ test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
 	$(PYTEST) -n $(JOBS) -m slow
 
 test-triton: .venv/triton  ## GPU kernels without a GPU: interpreted on the CPU, and compiled
-	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_far.py tests/triton/live_plans.py
+	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \
+		tests/triton/live_far.py tests/triton/live_plans.py
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check

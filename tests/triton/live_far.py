@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 import numpy as np
 import pytest
+from against_cpu import F16, F32, I64, agree, blocks, normal, views
 from interpreter import run
-from live_kernels import F16, F32, I64, agree, blocks, normal, views
 
 from runtime.kernels import registry
 from runtime.kernels.base import Invocation

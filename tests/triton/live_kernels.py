@@ -1,95 +1,17 @@
-"""Every Triton kernel, through the interpreter, against the CPU's kernel: odd sizes, strided views, all types, NaN."""
+"""Every Triton kernel but attention, through the interpreter, against the CPU's: odd sizes, strided views, NaN."""
 
 from __future__ import annotations
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
-import ml_dtypes
 import numpy as np
 import pytest
-from interpreter import device, run
+from against_cpu import BF16, F16, F32, F64, FLOATS, I32, I64, TOLERANCE, agree, blocks, check, embedded, normal, views
+from interpreter import run
 
-from runtime.bundle import Block
 from runtime.kernels import registry
 from runtime.kernels.base import Invocation
 from runtime.kernels.plans import planners
-from runtime.kernels.plans.source import layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-BF16 = np.dtype(ml_dtypes.bfloat16)
-F16, F32, F64, I32, I64 = (np.dtype(name) for name in ("f2", "f4", "f8", "i4", "i8"))
-FLOATS = (F32, F16, BF16, F64)
-TOLERANCE = {F16: 1e-3, BF16: 8e-3, F32: 2e-6, F64: 1e-13, I32: 0, I64: 0, np.dtype(bool): 0}
-
-
-def embedded(array, step=1):
-    """A view into a larger array, as a region of a buffer is; with a step, no axis of it is contiguous."""
-    array = np.asarray(array)
-    frame = np.full([n * step + 3 for n in array.shape], 1, array.dtype)
-    inner = frame[(*(slice(2, 2 + n * step, step) for n in array.shape), ...)]
-    inner[...] = array
-    return inner
-
-
-def blocks(arrays, lowers=None):
-    lowers = lowers or [(0,) * array.ndim for array in arrays]
-    return [Block(tuple(low), tuple(np.add(low, a.shape).tolist())) for low, a in zip(lowers, arrays, strict=True)]
-
-
-def views(arrays):
-    return [layout(device(array)) for array in arrays]
-
-
-def agree(found, expected, tolerance):
-    for one, other in zip(found, expected, strict=True):
-        a, b = one.astype("f8") if one.dtype == BF16 else one, other.astype("f8") if other.dtype == BF16 else other
-        if a.dtype.kind != "f":
-            assert np.array_equal(a, b)
-            continue
-        finite = np.isfinite(b)
-        assert np.array_equal(a[~finite], b[~finite], equal_nan=True)
-        scale = np.abs(b[finite]).max(initial=1e-30)
-        assert np.abs(a[finite].astype("f8") - b[finite]).max(initial=0) <= tolerance * scale
-
-
-def check(name, attributes, inputs, outputs, lowers=None, out_lowers=None, tolerance=None, steps=(1, 2)):
-    """The kernel on regions of buffers, and on regions of which no axis is contiguous."""
-    ins, outs = blocks(inputs, lowers), blocks(outputs, out_lowers)
-    expected = [np.empty_like(output) for output in outputs]
-    kernel = registry.prepare(Invocation(name, attributes, inputs, expected, ins, outs))
-    with np.errstate(all="ignore"):
-        kernel.bind(np.empty(kernel.scratch, np.uint8))()
-    tolerance = TOLERANCE[expected[0].dtype] if tolerance is None else tolerance
-    plans = []
-    for step in steps:
-        sources = [embedded(array, step) for array in inputs]
-        found = [embedded(np.full_like(output, 7), step) for output in outputs]
-        plan = planners.plan_kernel(Invocation(name, attributes, views(sources), views(found), ins, outs))
-        status = np.zeros(1, np.int32)
-        run(plan.steps, plan.scratch, status)
-        assert status[0] == 0
-        agree(found, expected, tolerance)
-        for array in found:  # nothing beside the region is touched
-            assert (np.delete(np.ravel(array.base), _inside(array)) == 1).all()
-        plans.append(plan)
-    return plans
-
-
-def _inside(array):
-    marks = np.arange(array.base.size).reshape(array.base.shape)
-    offset = (array.ctypes.data - array.base.ctypes.data) // array.itemsize
-    strides = [s // array.itemsize for s in array.strides]
-    places = offset + sum((np.arange(n) * s).reshape((-1,) + (1,) * (array.ndim - 1 - k))
-                          for k, (n, s) in enumerate(zip(array.shape, strides, strict=True)))  # fmt: skip
-    return marks.ravel()[np.ravel(places)]
-
-
-def normal(*shape, dtype=F32, seed=0, scale=1.5):
-    return np.asarray(np.random.default_rng(seed).normal(0.3, scale, shape)).astype(dtype)
-
 
 CHAIN = "t0 = mul x0 x1; t1 = silu t0; t2 = add t1 1.5; t3 = gelu t2; t4 = tanh t3; t5 = gelu_tanh t4; t6 = sigmoid t5"
 
@@ -101,8 +23,14 @@ def test_a_chain_with_broadcast_and_transpose(dtype):
 
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 1e-20, 88.0, -88.0, 3e38, np.inf, -np.inf, np.nan]
+
+
 UNARY = ["neg", "abs", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt"]
+
+
 BINARY = ["add", "sub", "mul", "div", "floordiv", "mod", "pow", "max", "min"]
+
+
 COMPARE = ["eq", "ne", "lt", "le", "gt", "ge"]
 
 
@@ -425,84 +353,3 @@ def test_merges_of_the_ranked(dtype, strided):
     lists[1][1][2] = np.iinfo(I64).max
     both_merges("argmax", copies, ((0, 1), (1, 0)), 0, strided)
     both_merges("topk", lists, ((0, 1), (0, 1)), 0, strided)
-
-
-def attention(q_lens, k_lens=None, **changes):
-    base = {"causal": False, "scale": 0.5, "q_lens": list(q_lens), "k_lens": list(k_lens or q_lens), "window": 0}
-    return {**base, "extras": [], **changes}
-
-
-CASES = {
-    "full": (attention((7, 4)), 6, 3),
-    "causal": (attention((70, 4), causal=True), 4, 4),
-    "more_keys": (attention((4, 3), (90, 3), causal=True), 6, 2),
-    "fewer_keys": (attention((6, 3), (2, 3), causal=True), 3, 1),
-    "window": (attention((7, 4), window=3), 4, 2),
-    "causal_window": (attention((9,), (80,), causal=True, window=70), 4, 2),
-    "mask": (attention((7, 4), extras=["mask"]), 4, 2),
-    "positions": (attention((5, 4), (8, 7), causal=True, extras=["positions"]), 4, 2),
-    "both": (attention((5, 4), (8, 7), causal=True, window=3, extras=["positions", "mask"]), 4, 2),
-}
-
-
-def operands(a, heads_q, heads_kv, dtype, d=24, dv=20):
-    tokens = sum(a["q_lens"]), sum(a["k_lens"])
-    shapes = ((heads_q, tokens[0], d), (heads_kv, tokens[1], d), (heads_kv, tokens[1], dv))
-    extras = {"mask": np.random.default_rng(8).random(tokens[1]) < 0.5,
-              "positions": np.random.default_rng(9).integers(-2, 10, tokens[0])}  # fmt: skip
-    arrays = [normal(*shape, dtype=dtype, seed=n, scale=0.7) for n, shape in enumerate(shapes)]
-    return [*arrays, *(extras[name] for name in a["extras"])]
-
-
-def results(q, v):
-    wide = F64 if q.dtype == F64 else F32
-    return [np.empty((*q.shape[:2], v.shape[2]), q.dtype), np.empty(q.shape[:2], wide)]
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("name", CASES)
-def test_attention(name, dtype):
-    a, heads_q, heads_kv = CASES[name]
-    arrays = operands(a, heads_q, heads_kv, dtype)
-    check("attention", a, arrays, results(arrays[0], arrays[2]), tolerance=max(3e-6, 2 * TOLERANCE[dtype]), steps=(1,))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_attention_of_blocks(name):
-    """Some heads, some queries, some keys, wherever they stand in their sequences."""
-    a, heads_q, heads_kv = CASES[name]
-    q, k, v, *extras = operands(a, heads_q, heads_kv, F32)
-    group, last = heads_q // heads_kv, heads_kv - 1
-    first_q, first_k = 2, 1
-    named = dict(zip(a["extras"], extras, strict=True))
-    part = [q[last * group :, first_q:-1], k[last:, first_k:-1], v[last:, first_k:-1]]
-    low = [(last * group, first_q, 0), (last, first_k, 0), (last, first_k, 0)]
-    for extra in a["extras"]:
-        start = first_k if extra == "mask" else first_q
-        part.append(named[extra][start:-1])
-        low.append((start,))
-    check("attention", a, part, results(part[0], part[2]), low, [low[0], low[0][:2]], tolerance=3e-6)
-
-
-@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
-def test_attention_shares_keys_out_where_queries_are_few(dtype):
-    a = attention((1, 2), (1500, 1100), causal=True)
-    arrays = operands(a, 4, 2, dtype)
-    plans = check(
-        "attention", a, arrays, results(arrays[0], arrays[2]), tolerance=max(3e-6, 2 * TOLERANCE[dtype]), steps=(1,)
-    )
-    assert len(plans[0].steps) == 3
-
-
-def test_attention_of_a_group_larger_than_a_tile():
-    a = attention((3,), (5,))
-    arrays = operands(a, 70, 1, F32)
-    check("attention", a, arrays, results(arrays[0], arrays[2]), tolerance=3e-6, steps=(1,))
-
-
-def test_values_behind_a_mask_may_be_anything():
-    a = attention((6,), extras=["mask"])
-    arrays = operands(a, 2, 1, F32)
-    arrays[3][:] = [1, 0, 1, 0, 0, 1]
-    arrays[1][:, ~arrays[3]] = arrays[2][:, ~arrays[3]] = np.nan
-    check("attention", a, arrays, results(arrays[0], arrays[2]), tolerance=3e-6)
