@@ -1,4 +1,4 @@
-"""Weights by name from a safetensors file or a directory of them, from an .npz file, or drawn (`rand:SEED`).
+"""Weights by name from a safetensors file or a directory of them, an .npz file, a mapping, or drawn (`rand:SEED`).
 
 All problems with a source are reported together, before any data is read. A stored tensor has the declared type, or is
 float32 and rounded to the declared floating type, or is a narrower floating type that the declared one contains; its
@@ -16,9 +16,10 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,6 +33,9 @@ from runtime.safetensors import SafetensorsFile
 from runtime.shards import open_folder
 
 RANDOM = "rand:"
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
+"""A file, a folder, `rand:SEED`, or arrays by the names that they would have in a file."""
 
 _CONVERTED = {("f32", wanted) for wanted in FLOATS} | {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64")}
 """Stored and declared types that may differ: float32 is rounded or widened, 16-bit floats are widened."""
@@ -60,27 +64,27 @@ def weights_of(bundle: Bundle) -> tuple[Tensor, ...]:
     return tuple(tensor for tensor in bundle.tensors if tensor.kind == "weight")
 
 
-def read_weights(tensors: Sequence[Tensor], source: str | os.PathLike[str]) -> dict[str, Array]:
+def read_weights(tensors: Sequence[Tensor], source: Source) -> dict[str, Array]:
     """All of these weights, by their names in the plan, in their types and shapes; see `each_weight`."""
     dtypes = {tensor.name: storage(tensor.dtype) for tensor in tensors}
     return {name: array.astype(dtypes[name], copy=False) for name, array in each_weight(tensors, source)}
 
 
-def each_weight(tensors: Sequence[Tensor], source: str | os.PathLike[str]) -> Iterator[tuple[str, Array]]:
+def each_weight(tensors: Sequence[Tensor], source: Source) -> Iterator[tuple[str, Array]]:
     """The weights one after another, in their shapes, and in the types in which they are stored.
 
     Safetensors files are mapped: what is read of an array is read from disk, and nothing else.
     Raises ArrayFault, with a line for each weight that is missing or unfit, before the first; OSError where a file
     cannot be read.
     """
-    path = os.fspath(source)
-    if path.startswith(RANDOM):
+    path = None if isinstance(source, Mapping) else os.fspath(source)
+    if path is not None and path.startswith(RANDOM):
         seed = parse_seed(path)
         for tensor in tensors:
             yield tensor.name, random_input(tensor, seed)
         return
     with ExitStack() as stack:
-        files = _open(path, stack)
+        files = _given(source) if isinstance(source, Mapping) else _open(os.fspath(source), stack)
         found = [(tensor, _found(tensor, files)) for tensor in tensors]
         raise_together([problem for _, problem in found if isinstance(problem, str)], path)
         for tensor, entry in found:
@@ -113,6 +117,17 @@ def _open(path: str, stack: ExitStack) -> Files:
         return Files(archive.members, lambda name: _npz_entry(archive, name))
     file = SafetensorsFile(path)
     return Files(file.entries, lambda name: _safetensors_entry(file, name))
+
+
+def _given(arrays: Mapping[str, Any]) -> Files:
+    def entry(name: str) -> Stored:
+        array = arrays[name]
+        if not isinstance(array, np.ndarray | np.generic):
+            raise ArrayFault(f"'{name}' is no numpy array but {type(array).__name__}")
+        kind = name_of(array.dtype.newbyteorder("=")) or str(array.dtype)
+        return Stored(kind, array.shape, lambda _: np.asarray(array))
+
+    return Files(arrays, entry)
 
 
 def _npz_entry(archive: NpzFile, name: str) -> Stored:

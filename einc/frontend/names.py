@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from einc.frontend import ast
+from einc.frontend import ast, foreign
 from einc.frontend.expressions import Value
 from einc.frontend.findings import Findings, Reported, did_you_mean
 from einc.frontend.parameters import DTYPES, Parameters, check_new_name
@@ -89,4 +89,4 @@ class Names:
             return f"it is defined further down, in line {there}; statements run in order"
         if word in registry.names():
             return f"'{word}' is an operator; call it: `{word}(...)`"
-        return did_you_mean(word, [*self.scope.known_names(), *self._parameters.spans])
+        return foreign.NAMES.get(word) or did_you_mean(word, [*self.scope.known_names(), *self._parameters.spans])

@@ -78,7 +78,8 @@ def _groups(resources: Iterable[Resource]) -> dict[tuple[str, str, float], list[
         elif len({b for _, b in resource.pairs}) == 1:
             shape = "into"
         else:
-            shape = "shared"
+            listed = set(resource.pairs)
+            shape = "one way" if all((b, a) not in listed for a, b in listed) else "shared"
         base = re.sub(r" (?:(?:out|in) \d+|\d+>\d+)$", "", resource.name)
         groups.setdefault((base, shape, resource.gbs), []).append(resource)
     return groups
@@ -142,10 +143,15 @@ def _legend(groups: Mapping[tuple[str, str, float], list[Resource]], tints: Mapp
         match shape:
             case "link":
                 lines.append(f"{base}: {rate}, {counted(len(members), 'link')} in one direction each")
-            case "shared":
+            case "shared" | "one way":
                 pairs = " and ".join(counted(number, "pair") for number in sorted({len(r.pairs) for r in members}))
                 paths = "one path" if len(members) == 1 else f"{len(members)} paths"
-                lines.append(f"{base}: {rate}, {paths} that {pairs} share, both directions together")
+                ways = (
+                    "both directions together"
+                    if shape == "shared"
+                    else "in one direction" + " each" * (len(members) > 1)
+                )
+                lines.append(f"{base}: {rate}, {paths} that {pairs} share, {ways}")
             case _:
                 end = 0 if shape == "out of" else 1
                 sites = ranges(resource.pairs[0][end] for resource in members)

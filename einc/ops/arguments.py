@@ -77,7 +77,7 @@ def positions(name: str, tensor: TensorDesc, dims: Sequence[Given]) -> tuple[int
         if tensor.dims.count(dim) != 1:
             how = "no" if dim not in tensor.dims else "more than one"
             raise OperatorError(
-                f"{name}: {tensor} has {how} dimension {shown(dim)}", argument=where, hint=_dims_hint(tensor)
+                f"{name}: {tensor} has {how} dimension {shown(dim)}", argument=where, hint=_dims_hint(tensor, dim)
             )
         if dim in names[:at]:
             raise OperatorError(f"{name}: dimension '{dim}' is named twice", argument=where)
@@ -106,8 +106,8 @@ def without(items: tuple[_Item, ...], at: int) -> tuple[_Item, ...]:
     return items[:at] + items[at + 1 :]
 
 
-def _dims_hint(tensor: TensorDesc) -> str:
-    if len(set(tensor.dims)) < len(tensor.dims):
+def _dims_hint(tensor: TensorDesc, dim: str) -> str:
+    if dim in tensor.dims:
         return "name the dimensions apart with an index equation"
     return "its dimensions are " + ", ".join(tensor.dims) if tensor.dims else "it has no dimensions"
 

@@ -190,10 +190,9 @@ def _slices(lens: tuple[int, ...]) -> list[slice]:
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`attention(q, k, v, causal=true, seq_lens=[...])`; see docs/operators.md for all that it takes."""
-    no_others(
-        name, attributes, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "mask", "positions", "extras"
-    )
     given = attributes.get("extras", ())  # the registry's names of the last tensors
+    others = {key: value for key, value in attributes.items() if key != "extras"}
+    no_others(name, others, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "mask", "positions")
     names = tuple(map(str, given)) if isinstance(given, tuple) else ()
     count = len(arguments) - len(names)
     q, k, v = tensors(name, arguments[:count], 3)

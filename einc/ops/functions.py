@@ -68,7 +68,8 @@ def step_types(function: str, operands: Sequence[DType | None]) -> tuple[DType, 
     common = next((dtype for dtype in operands[start:] if dtype is not None), None)
     if common is None:
         which = "one operand beside the condition" if start else "one operand"
-        raise OperatorError(f"{function}: at least {which} must be a tensor", argument=start)
+        hint = 'for 1 and 0, cast the condition: cast(c, "f32")' if start else None
+        raise OperatorError(f"{function}: at least {which} must be a tensor", argument=start, hint=hint)
     first = operands.index(common, start)
     for position, dtype in enumerate(operands[start:], start):
         if dtype is not None and dtype is not common:

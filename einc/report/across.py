@@ -7,7 +7,7 @@ from typing import Any
 
 from einc.errors import sized
 from einc.report.layout import columns
-from einc.report.timing import plan_machine, time_plan
+from einc.report.timing import plan_machine, time_plan, unlisted_peaks
 from runtime.bundle import Bundle
 
 Document = dict[str, Any]
@@ -18,7 +18,8 @@ def costs(bundle: Bundle) -> Document:
 
     A row is complete once `compared` has put its ratio in.
     """
-    whole = time_plan(bundle, plan_machine(bundle)).document()
+    machine = plan_machine(bundle)
+    whole = time_plan(bundle, machine).document()
     critical = whole["critical"] if whole is not None else None
     return {
         "machine": bundle.machine,
@@ -30,13 +31,14 @@ def costs(bundle: Bundle) -> Document:
         "total_cost": bundle.total_cost,
         "memory_bytes": max(bundle.memory),
         "error": None,
+        "note": unlisted_peaks(bundle, machine),
     }
 
 
 def failed(machine: str, devices: int, message: str) -> Document:
     """The row of a machine that cannot run the model."""
     blank = ("schedule", "predicted_ms", "compute_ms", "exchange_ms", "total_cost", "memory_bytes")
-    return {"machine": machine, "devices": devices, **dict.fromkeys(blank), "error": message}
+    return {"machine": machine, "devices": devices, **dict.fromkeys(blank), "error": message, "note": None}
 
 
 def compared(rows: Sequence[Document]) -> list[Document]:
@@ -55,8 +57,10 @@ def table(rows: Sequence[Document]) -> list[str]:
             lines.append([*name, "-", "-", "-", "-", "-", "-"])
             notes.append(f"{row['machine']}: {row['error']}")
             continue
+        if row["note"] is not None:
+            notes.append(row["note"])
         parts = (row[part] for part in ("predicted_ms", "compute_ms", "exchange_ms"))
         times = ["-" if part is None else f"{part:.3f}" for part in parts]
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
         lines.append([*name, *times, f"{row['total_cost']:,}", sized(row["memory_bytes"]), ratio])
-    return [*columns(lines, right=range(1, 8)), *notes]
+    return [*columns(lines, right=range(1, 8)), *dict.fromkeys(notes)]

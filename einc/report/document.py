@@ -15,7 +15,7 @@ from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.report.restore import restore_plan
-from einc.report.timing import Label, labels, plan_machine, region_bytes, time_plan
+from einc.report.timing import Label, labels, plan_machine, region_bytes, time_plan, unlisted_peaks
 from einc.report.weights import typed, weights
 from runtime.bundle import Block, Bundle, Exchange, Operation, TransferTask
 
@@ -69,6 +69,7 @@ def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, onl
         "memory_bytes": list(bundle.memory),
         "predicted_ms": timing.predicted_ms,
         "time": timing.document(),
+        "note": unlisted_peaks(bundle, machine),
     }
 
 

@@ -112,6 +112,7 @@ def _totals(document: Document) -> list[str]:
         f"moved {sized(_bytes_moved(document))}; memory per site {_span(memory)}",
         timetable.summary(document),
         *_exchanges(document),
+        *([] if document["note"] is None else [document["note"]]),
     ]
 
 

@@ -61,6 +61,16 @@ def plan_machine(bundle: Bundle) -> Machine:
     return parse_machine(bundle.machine_file, connected=False)
 
 
+def unlisted_peaks(bundle: Bundle, machine: Machine) -> str | None:
+    """What to tell of element types that the plan computes in and the machine file has no peak for, if any."""
+    used = {operation.precision for operation in bundle.operations if any(f.flops for f in operation.functions)}
+    listed = set.intersection(*({name for name, _ in site.flops} for site in machine.sites))
+    if not used - listed:
+        return None
+    rest = "as f32" if "f32" in listed else "as if computing took no time, its bytes alone"
+    return f"{machine.name} lists no FLOP/s for {' and '.join(sorted(used - listed))}: timed {rest}"
+
+
 def time_plan(bundle: Bundle, machine: Machine) -> Timing:
     """The timeline of a plan on the machine of its sites. Raises MachineError where they do not fit."""
     if len(machine.sites) != len(bundle.devices):

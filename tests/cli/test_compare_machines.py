@@ -76,6 +76,23 @@ def test_the_table(model: Path, einc: Callable[..., Any]) -> None:
         assert cells[-1] == f"{row['ratio']:.2f}"
 
 
+def test_types_without_a_peak_are_told(model: Path, einc: Callable[..., Any], tmp_path: Path) -> None:
+    """bf16 takes eight times as long on a V100 as f16 because no peak is listed: nobody should take it for more."""
+    told = "dgx-v100 lists no FLOP/s for bf16: timed as f32"
+    bf16 = ("compile", model, *NAIVE, "--dtype", "bf16", "-m")
+    shown = einc(*bf16, "dgx-a100", "--compare", "dgx-v100", "--compare", "dgx-v100:4")
+    assert shown.out.splitlines()[4:] == [told]
+    rows = einc(*bf16, "dgx-a100", "--compare", "dgx-v100", "--json").json()["comparison"]
+    assert [row["note"] for row in rows] == [None, told]
+    plan = tmp_path / "p.bin"
+    assert f"einc: {told}" in einc(*bf16, "dgx-v100", "-o", plan).err.splitlines()
+    assert told in einc("explain", plan).out.splitlines()
+    assert einc("explain", plan, "--json").json()["note"] == told
+    bare = small_machine(tmp_path / "bare.json", 1 << 20)  # f16 alone
+    shown = einc("compile", model, *NAIVE, "-m", bare, "-o", plan)
+    assert "bare lists no FLOP/s for f32: timed as if computing took no time, its bytes alone" in shown.err
+
+
 def test_a_machine_that_is_too_small_has_that_for_an_answer(
     model: Path, einc: Callable[..., Any], tmp_path: Path
 ) -> None:

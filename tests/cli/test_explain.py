@@ -38,7 +38,7 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
     bundle = decode(plan.read_bytes())
     assert list(document) == [
         "model", "machine", "devices", "sites", "selector", "schedule", "total_cost", "exact", "cut_cost",
-        "inputs", "ops", "outputs", "weights", "memory_bytes", "predicted_ms", "time",
+        "inputs", "ops", "outputs", "weights", "memory_bytes", "predicted_ms", "time", "note",
     ]  # fmt: skip
     assert (document["model"], document["machine"], document["devices"]) == ("ffn", "dgx-v100", 8)
     assert (document["selector"], document["schedule"]) == ("random", "naive")

@@ -61,3 +61,39 @@ def test_underscores_stand_between_digits_only(number: str) -> None:
     (message,) = messages(f"model m\ndim n = {number}\ninput x : f32[n]\noutput y = relu(x)\n")
     assert message.startswith(("2: expected", "2: unexpected character"))
     assert not messages("model m\ndim n = 1_000\ninput x : f32[n]\noutput y = relu(z)\n")[0].startswith("2")
+
+
+def test_what_hints_propose_is_the_language() -> None:
+    text = """
+dim nodes = 3
+dim edges = 5
+dim width = 2
+input x  : f32[edges, width]
+input u  : f32[edges]
+input to : i64[edges]
+input at : i64[nodes]
+input place : i64[edges]
+input zeros : f32[nodes, width]
+weight w : f32[width, width]
+scattered[n, width] = sum[e](where(to[e] == at[n], x[e, width], 0.0))
+running[i] = sum[j](where(place[j] <= place[i], u[j], 0.0))
+convolved = matmul(slice(x, edges=[1, 4]), w)
+clipped = min(max(x, 0.0), 1.0)
+hit = cast(u > 0.0, "f32")
+masked = softmax(where(u > 0.0, u, -1e30))
+padded = concat(x, zeros, over="edges")
+""" + "".join(
+        f"output {name}\n" for name in ["scattered", "running", "convolved", "clipped", "hit", "masked", "padded"]
+    )
+    assert len(build(text, "m.ein").outputs) == 7
+
+
+def test_hints_name_what_the_user_can_write() -> None:
+    def hint(statement: str) -> str:
+        with pytest.raises(ModelError) as caught:
+            build(f"dim n = 4\ndim m = 2\ninput x : f32[n, n]\ninput q : f32[m, n, n]\n{statement}", "m.ein")
+        return caught.value.hint or ""
+
+    assert hint("output y = slice(x, b=[0, 2])") == "its dimensions are n, n"
+    assert hint("output y = slice(x, n=[0, 2])") == "name the dimensions apart with an index equation"
+    assert hint("output y = attention(q, q, q, windows=3)").endswith("window, mask, positions")

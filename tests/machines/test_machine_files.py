@@ -3,7 +3,9 @@
 import copy
 import json
 import random
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,7 @@ GOOD = {
     "latency_us": {"transfer": 4, "kernel": 2},
 }
 RULE = {"kind": "switch", "name": "s", "gbs": 5}
+NETWORK = {"kind": "network", "name": "net", "gbs": 50, "groups": [[0], [1]]}
 
 
 def test_the_plain_form():
@@ -58,6 +61,22 @@ def test_rules_stand_for_resources():
         Resource("some", 3, ((0, 2), (2, 0))),
         Resource("bus", 1, ((1, 3), (2, 3), (3, 0), (3, 1), (3, 2))),
     )
+
+
+def test_a_network_joins_groups_of_sites():
+    groups = ((3, 0), (1,), (2, 4))
+    at = {site: number for number, group in enumerate(groups) for site in group}
+    pairs = [(a, b) for a in range(5) for b in range(5) if a != b]
+    for per, key in (("group", at.get), ("site", int), (None, at.get)):
+        rule = {"kind": "network", "name": "net", "gbs": 50, "groups": groups} | ({} if per is None else {"per": per})
+        nodes = {"kind": "links", "name": "nv", "gbs": 300, "between": [[0, 3], [2, 4]]}
+        sites = {"count": 5, "hbm_gbs": 1, "memory_bytes": 1}
+        machine = parse_machine(json.dumps({"name": "nodes", "sites": sites, "rules": [nodes, rule]}))
+        crossed = {pair: {machine.resources[k].name for k in machine.routes[pair]} for pair in pairs}
+        for a, b in pairs:
+            inside = {f"nv {a}>{b}"}
+            assert crossed[a, b] == (inside if at[a] == at[b] else {f"net out {key(a)}", f"net in {key(b)}"})
+        assert {resource.gbs for resource in machine.resources if resource.name.startswith("net")} == {50}
 
 
 def change(path, value):
@@ -112,12 +131,18 @@ def change(path, value):
         (["sites"], [GOOD["sites"][1]] * 4, "joined with 1 of the 3 others"),
         (["latency_us", "transfer"], -1, "latency_us.transfer"),
         (["latency_us", "wire"], 1, "unknown field 'wire'"),
-        (["rules"], [{**RULE, "kind": "ring"}], "rules[0].kind: expected switch, links or shared"),
+        (["rules"], [{**RULE, "kind": "ring"}], "rules[0].kind: expected switch, links, shared or network"),
         (["rules"], [{**RULE, "sites": [0, 0]}], "rules[0].sites: a site is listed twice"),
         (["rules"], [{**RULE, "between": [[0, 1]]}], "rules[0]: unknown field 'between'"),
         (["rules"], [{**RULE, "kind": "links"}], "rules[0]: the field 'between' is missing"),
         (["rules"], [{**RULE, "kind": "links", "between": [[0, 1], [1, 0]]}], "in both directions"),
         (["rules"], [RULE, RULE], "two resources have the name"),
+        (["rules"], [{**NETWORK, "groups": [[0, 1]]}], "rules[0].groups: a network joins at least two groups"),
+        (["rules"], [{**NETWORK, "groups": [[0, 1], []]}], "rules[0].groups: a network joins at least two groups"),
+        (["rules"], [{**NETWORK, "groups": [[0], [1, 0]]}], "rules[0].groups: a site stands in two groups"),
+        (["rules"], [{**NETWORK, "groups": [[0], [2]]}], "rules[0].groups[1]"),
+        (["rules"], [{**NETWORK, "per": "node"}], 'rules[0].per: expected "group" or "site", found \'node\''),
+        (["rules"], [{**NETWORK, "pairs": "rest"}], "rules[0]: unknown field 'pairs'"),
     ],
 )
 def test_each_mistake_names_its_place(path, value, words):
@@ -182,3 +207,11 @@ def test_a_part_of_a_machine_may_be_apart():
     assert len(parse_machine(text, connected=False).sites) == 2
     with pytest.raises(MachineError):
         parse_machine(text)
+
+
+def test_the_machines_of_the_documentation_are_machines():
+    page = (Path(__file__).parents[2] / "docs" / "machines.md").read_text(encoding="utf-8")
+    texts = re.findall(r"^```json\n(.*?)^```$", page, re.M | re.S)
+    machines = [parse_machine(text) for text in texts]
+    assert [machine.name for machine in machines] == ["two GPUs", "mesh", "two nodes"]
+    assert len(machines[2].routes) == 8 * 7

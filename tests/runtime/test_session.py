@@ -90,7 +90,7 @@ def test_all_problems_are_reported_together(bundle):
         assert part in caught.value.message
     with pytest.raises(ArrayFault, match="nothing is loaded for 'x', 'w'"):
         session.execute()
-    with pytest.raises(ArrayFault, match=r"(?s)'w' is missing.*no weight 'u'"):
+    with pytest.raises(ArrayFault, match="'w' is not there"):
         session.load_weights({"u": W})
 
 

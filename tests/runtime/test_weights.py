@@ -45,10 +45,17 @@ def test_stored_names_regrouped_shapes_and_rounding(tmp_path):
     found = read_weights(wanted, path)
     np.testing.assert_array_equal(found["q"], w.reshape(2, 3, 4))
     np.testing.assert_array_equal(found["b"], w.reshape(2, 3, 4).astype(ml_dtypes.bfloat16))
-    np.savez(tmp_path / "w.npz", **{"layer.0.q": w.reshape(6, 4), "b": w.reshape(2, 12), "other": np.array(["text"])})
-    again = read_weights(wanted, tmp_path / "w.npz")
-    for name in found:
-        np.testing.assert_array_equal(again[name], found[name])
+    arrays = {"layer.0.q": w.reshape(6, 4), "b": w.reshape(2, 12), "other": np.array(["text"])}
+    np.savez(tmp_path / "w.npz", **arrays)
+    for source in (tmp_path / "w.npz", arrays, arrays | {"layer.0.q": w.astype(">f4").reshape(6, 4), "other": None}):
+        again = read_weights(wanted, source)
+        for name in found:
+            np.testing.assert_array_equal(again[name], found[name])
+            assert again[name].dtype == found[name].dtype
+    with pytest.raises(ArrayFault, match="'b' is no numpy array but list"):
+        read_weights(wanted, arrays | {"b": w.tolist()})
+    with pytest.raises(ArrayFault, match=r"weight 'b' .stored as 'layer.0.b'. is not there"):
+        read_weights(wanted, {"layer.0.q": w})
 
 
 def test_regrouping_keeps_the_order():

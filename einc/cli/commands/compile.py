@@ -111,6 +111,8 @@ def compile_command(
 
 def summarize(compiled: Compiled) -> dict[str, Any]:
     """What a compilation came to, as the fields that `einc explain --json` has as well."""
+    from einc.report.timing import plan_machine, unlisted_peaks
+
     bundle = compiled.bundle
     return {
         "model": bundle.model,
@@ -124,6 +126,7 @@ def summarize(compiled: Compiled) -> dict[str, Any]:
         "operators": len(bundle.operations),
         "memory_bytes": list(bundle.memory),
         "predicted_ms": bundle.predicted_ms,
+        "note": unlisted_peaks(bundle, plan_machine(bundle)),
         "exchanges": [
             {
                 "name": name,
@@ -207,3 +210,5 @@ def _print(
             f"{counted(summary['devices'], 'site')} of {summary['machine']}, cost {summary['total_cost']:,}{exact}, "
             f"predicted {summary['predicted_ms']:.3f} ms"
         )
+        if rows is None and summary["note"] is not None:
+            output.note(f"einc: {summary['note']}")
