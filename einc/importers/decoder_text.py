@@ -6,6 +6,7 @@ sequence and the key/value caches. Positions are data, so one plan serves every 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from einc.importers.decoders import Decoder
@@ -15,6 +16,8 @@ from einc.importers.request import Request
 from einc.importers.stored import Stored
 from einc.importers.writing import Weight, comment, inputs, numbers, rows, weights
 
+_GAINS = ("g_attn", "g_attn_out", "g_mlp", "g_mlp_out")
+"""What the gains of the norms in a layer are called, in the order of `Norms`."""
 _PROMPT, _CACHE = 1024, 2048  # what is planned for where nothing is asked, if the model can take it
 
 
@@ -76,10 +79,9 @@ def _numbers(model: Decoder, request: Request, fields: Fields) -> list[str]:
     ]
     if model.experts:
         params += [("top_k", str(model.picks), "experts that work on a token")]
-    if model.window and model.first_windowed:
-        params += [("window", str(model.window), f"keys that a query sees, from layer {model.first_windowed} on")]
-    elif model.window:
-        params += [("window", str(model.window), "keys that a query sees")]
+    if model.window:
+        where = " in local layers" if model.local else ""
+        params += [("window", str(model.window), f"keys that a query sees{where}")]
     return [*numbers("param", params), "", *numbers("dim", dims)]
 
 
@@ -100,11 +102,16 @@ def _weights(model: Decoder) -> tuple[list[Weight], list[Weight]]:
     ]
     if not model.tied:
         whole.append(Weight("head", "vocab, d_model", "lm_head.weight"))
+    before, *between, after = (
+        [Weight(name, "d_model", f"{stored}.weight")] if stored is not None else []
+        for name, stored in zip(_GAINS, model.family.norms, strict=True)
+    )
     layer = [
-        Weight("g_attn", "d_model", "input_layernorm.weight"),
+        *before,
         *_attention_weights(model),
-        Weight("g_mlp", "d_model", "post_attention_layernorm.weight"),
+        *itertools.chain(*between),
         *(_mlp_weights(model) if model.family.experts is None else _expert_weights(model, model.family.experts)),
+        *after,
         *_small_weights(model),
     ]
     return whole, [replace(weight, stored=f"model.layers.{{i}}.{weight.stored}") for weight in layer]
@@ -152,10 +159,13 @@ def _small_weights(model: Decoder) -> list[Weight]:
     """Biases, and the gains of heads."""
     table = []
     if model.qkv_bias:
-        heads = {"q": "heads_q", "k": "heads_kv", "v": "heads_kv"}
-        table += [Weight(f"b_{x}", f"{heads[x]}, d_head", f"self_attn.{x}_proj.bias") for x in heads]
+        of = {"q": "heads_q", "k": "heads_kv", "v": "heads_kv"}
+        table += [Weight(f"b_{x}", f"{of[x]}, d_head", f"self_attn.{x}_proj.bias") for x in of]
     if model.family.head_norms:
-        table += [Weight(f"g_{x}", "d_head", f"self_attn.{x}_norm.weight") for x in "qk"]
+        each = model.family.head_norms == "each"
+        for x, heads in (("q", "heads_q"), ("k", "heads_kv")):
+            dims, dtype = ("d_head", "") if each else (f"{heads}, d_head", _wide(model))
+            table.append(Weight(f"g_{x}", dims, f"self_attn.{x}_norm.weight", dtype=dtype))
     if "attention_bias" in model.biases:
         table.append(Weight("b_o", "d_model", "self_attn.o_proj.bias"))
     if "mlp_bias" in model.biases:
@@ -165,12 +175,20 @@ def _small_weights(model: Decoder) -> list[Weight]:
 
 
 def _layer(model: Decoder, request: Request, table: list[Weight]) -> list[str]:
-    given = "x, keys, values, positions, i" if request.decode else "x, i"
-    lines = [f"block layer({given}) {{", *weights(table, model.dtype, "    "), ""]
+    lines = [f"block layer({_given(model, request)}) {{", *weights(table, model.dtype, "    "), ""]
     return [*lines, *_attention(model, request), *_mlp(model, request), "}"]
 
 
+def _given(model: Decoder, request: Request, local: str = "local") -> str:
+    """What a layer is given. `local` is 1 where it sees the keys in a window alone, else 0."""
+    cached = "keys, values, positions, " if request.decode else ""
+    return f"x, {cached}i{f', {local}' if model.local else ''}"
+
+
 def _norm(model: Decoder, tensor: str, gain: str) -> str:
+    """A tensor normalized, or as it is where the layer has no such norm."""
+    if gain in _GAINS and model.family.norms[_GAINS.index(gain)] is None:
+        return tensor
     offset = f", offset={model.family.offset!r}" if model.family.offset else ""
     return f"rmsnorm({tensor}, {gain}, eps={model.eps!r}{offset})"
 
@@ -185,7 +203,7 @@ def _attention(model: Decoder, request: Request) -> list[str]:
     ]
     q, k = ("q + b_q", "k + b_k") if model.qkv_bias else ("q", "k")
     if model.family.head_norms:
-        lines += [f"    n{x} = {_norm(model, given, f'g_{x}')}" for x, given in (("q", q), ("k", k))]
+        lines += [line for x, given in (("q", q), ("k", k)) for line in _head_norm(model, x, given)]
         q, k = "nq", "nk"
     places = "positions=positions" if request.decode else "seq_lens=lengths"
     lines += [f"    r{x} = {model.rotary.turned(given, places, model.d_head)}" for x, given in (("q", q), ("k", k))]
@@ -199,7 +217,21 @@ def _attention(model: Decoder, request: Request) -> list[str]:
         *lines,
         f"    a = attention(rq, {keys}, {values}, {', '.join(_sees(model, request))})",
         "    o[tokens, d_model] = a[heads_q, tokens, d_head] * w_o[d_model, heads_q, d_head]",
-        f"    r = x + o{' + b_o' if 'attention_bias' in model.biases else ''}",
+        f"    r = x + {_norm(model, 'o + b_o' if 'attention_bias' in model.biases else 'o', 'g_attn_out')}",
+    ]
+
+
+def _head_norm(model: Decoder, x: str, given: str) -> list[str]:
+    """`nq` or `nk`, normalized over each head, or over all heads together. For the latter, squares are summed in f32 at
+    least, so that plans may cut heads and add up a number for each token."""
+    if model.family.head_norms == "each":
+        return [f"    n{x} = {_norm(model, given, f'g_{x}')}"]
+    heads = "heads_q" if x == "q" else "heads_kv"
+    wide = given if model.dtype == _wide(model) else f'cast({given}, "{_wide(model)}")'
+    normed = f"{wide} * rsqrt(square_{x} / ({heads} * d_head) + {model.eps!r}) * g_{x}"
+    return [
+        f'    square_{x} = sum({wide} * {wide}, over=["{heads}", "d_head"])',
+        f"    n{x} = {normed}" if wide == given else f'    n{x} = cast({normed}, "{model.dtype}")',
     ]
 
 
@@ -219,10 +251,8 @@ def _sees(model: Decoder, request: Request) -> list[str]:
         sees += ["q_lens=lengths", "k_lens=cache_lengths", "positions=positions"]
     else:
         sees += ["seq_lens=lengths"]
-    if model.window and model.first_windowed:
-        sees += [f"window=window * min(1, max(0, i - {model.first_windowed - 1}))"]
-    elif model.window:
-        sees += ["window=window"]
+    if model.window:
+        sees += ["window=window * local" if model.local else "window=window"]
     return sees
 
 
@@ -238,16 +268,18 @@ def _mlp(model: Decoder, request: Request) -> list[str]:
             "    up[experts, tokens, d_ff] = n[tokens, d_model] * w_up[experts, d_ff, d_model]",
             f"    f = {model.activation}(gate) * up * shares",
             "    down[tokens, d_model] = f[experts, tokens, d_ff] * w_down[experts, d_model, d_ff]",
-            f"    return r + down, {gives}",
+            f"    return r + {_norm(model, 'down', 'g_mlp_out')}, {gives}",
         ]
-    gate, up, bias = ("gate + b_gate", "(up + b_up)", " + b_down") if "mlp_bias" in model.biases else ("gate", "up", "")
+    gate, up, down = "gate", "up", "down"
+    if "mlp_bias" in model.biases:
+        gate, up, down = "gate + b_gate", "(up + b_up)", "down + b_down"
     return [
         normed,
         "    gate[tokens, d_ff] = n[tokens, d_model] * w_gate[d_ff, d_model]",
         "    up[tokens, d_ff] = n[tokens, d_model] * w_up[d_ff, d_model]",
         f"    f = {model.activation}({gate}) * {up}",
         "    down[tokens, d_model] = f[tokens, d_ff] * w_down[d_model, d_ff]",
-        f"    return r + down{bias}, {gives}",
+        f"    return r + {_norm(model, down, 'g_mlp_out')}, {gives}",
     ]
 
 
@@ -272,12 +304,12 @@ def _body(model: Decoder, request: Request) -> list[str]:
     if request.decode:
         lines += [
             *inputs([(name, f"{model.dtype}[heads_kv, places, d_head]", "") for name in ("keys", "values")], "    "),
-            "    x, new_keys, new_values = layer(x, keys, values, positions, i)",
+            f"    x, new_keys, new_values = layer({_given(model, request, model.local)})",
             "    output new_keys, new_values",
             "}",
         ]
     else:
-        lines += ["    x, keys, values = layer(x, i)", "    output keys, values", "}"]
+        lines += [f"    x, keys, values = layer({_given(model, request, model.local)})", "    output keys, values", "}"]
     lines += [f"last_x = {_norm(model, 'x', 'g_last')}"]
     if request.decode or request.logits == "all":
         lines += [f"logits[tokens, vocab] = last_x[tokens, d_model] * {head}[vocab, d_model]"]

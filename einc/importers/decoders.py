@@ -16,7 +16,8 @@ FOREIGN = ("pool", "normalize", "segments")
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A decoder's numbers. Layers from `first_windowed` on see `window` keys at most; 0 is no window. `biases` are the
+    """A decoder's numbers. Layers see `window` keys at most, 0 is no window; those alone where `local`, an expression of
+    the layer i, is 1 and not 0, if there is one. `biases` are the
     fields that are true of those that its family has. `experts` is 0 where each layer has one MLP; of several each
     token has `picks`, whose weights add up to 1 with `shares`."""
 
@@ -36,7 +37,7 @@ class Decoder:
     activation: str
     rotary: Rotary
     window: int
-    first_windowed: int
+    local: str
     biases: frozenset[str]
     tied: bool
     longest: int
@@ -58,7 +59,7 @@ def read(fields: Fields, kind: str) -> Decoder:
     d_head = _head_width(fields, family, d_model, heads_q)
     n_layers = fields.integer("num_hidden_layers", LAYERS)
     experts, picks, shares = _experts(fields, family)
-    window, first = _window(fields, family, n_layers)
+    window, local = _window(fields, family, n_layers)
     refuse_other_forms(fields)
     for name, values in family.only.items():
         fields.must_be(name, values, f"in a {family.kind} model it is {shown(values[0])}")
@@ -80,7 +81,7 @@ def read(fields: Fields, kind: str) -> Decoder:
         activation=fields.choice("hidden_act", family.activations, family.activation),
         rotary=read_rotary(fields, family, d_head),
         window=window,
-        first_windowed=first,
+        local=local,
         biases=frozenset(name for name in family.biases if fields.flag(name, False)),
         tied=fields.flag("tie_word_embeddings", family.tied),
         longest=fields.integer("max_position_embeddings", LONGEST, family.longest),
@@ -113,12 +114,12 @@ def _experts(fields: Fields, family: Family) -> tuple[int, int, bool]:
     return (count, picks, fields.flag("norm_topk_prob", False) if table.shares is None else table.shares)
 
 
-def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, int]:
-    """The width of the sliding window, and the first layer that has it; a width of 0 is no window."""
-    kinds = fields.value("layer_types")
+def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
+    """The width of the sliding window, 0 where there is none, and the expression that says which layers have it."""
     if family.windows == "none":
         fields.must_be("sliding_window", (), f"a {family.kind} model has none")
-        return (0, 0)
+        fields.value("layer_types")
+        return (0, "")
     last, flagged = family.windows == "last", family.windows != "all"
     used = fields.flag("use_sliding_window", False) if flagged else True
     if flagged:
@@ -130,9 +131,10 @@ def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, int]:
     else:
         window = fields.integer("sliding_window", LONGEST, family.window)
         first = min(n_layers, fields.integer("max_window_layers", LAYERS, 28, least=0) if last else 0)
+    kinds = fields.value("layer_types")
     if kinds not in (None, ["full_attention"] * first + ["sliding_attention"] * (n_layers - first)):
         fields.fail(
             f"layer_types: {shown(kinds)} is not supported, but for the first {first} layers of full attention "
             f"and {n_layers - first} of sliding attention after them"
         )
-    return (window, first)
+    return (window, f"min(1, max(0, i - {first - 1}))" if window and first else "")

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from einc.importers.common import ACTIVATIONS
 
+Norms = tuple[str | None, str | None, str | None, str | None]
+"""What the norms of a layer are called: before attention and after it, before the MLP and after it; None is no norm."""
+
 
 @dataclass(frozen=True, slots=True)
 class Experts:
@@ -57,7 +60,8 @@ class Family:
     offset: float = 0.0  # gains of norms are stored less this
     scaled: bool = False  # embeddings are multiplied by the root of their width
     experts: Experts | None = None  # in place of one MLP
-    head_norms: bool = False  # each head of queries and keys is normalized before it is turned
+    norms: Norms = ("input_layernorm", None, "post_attention_layernorm", None)
+    head_norms: str = ""  # queries and keys are normalized before they are turned: "each" head, or "all" heads together
 
 
 FAMILIES = {
@@ -68,7 +72,7 @@ FAMILIES = {
         Family("qwen2", "Qwen2ForCausalLM", heads_kv=32, qkv_bias=True, windows="last", window=4096),
         Family(
             "qwen3", "Qwen3ForCausalLM", heads_kv=32, d_head=128, biases=("attention_bias",), windows="last",
-            window=4096, head_norms=True,
+            window=4096, head_norms="each",
         ),
         Family(
             "phi3", "Phi3ForCausalLM", eps=1e-5, longest=4096, windows="all", partial=True, fused=True,
@@ -94,7 +98,7 @@ FAMILIES = {
                 128, 8, "moe_intermediate_size", "mlp.gate.weight", "mlp.experts.*.gate_proj.weight",
                 "mlp.experts.*.up_proj.weight", "mlp.experts.*.down_proj.weight", shares=None,
             ),
-            head_norms=True, only={"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
+            head_norms="each", only={"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
             harmless=("intermediate_size", "output_router_logits", "router_aux_loss_coef"),
         ),
     )
