@@ -14,7 +14,7 @@ from einc.importers.families import Experts
 from einc.importers.fields import Fields
 from einc.importers.request import Request
 from einc.importers.stored import Stored
-from einc.importers.writing import Weight, comment, inputs, numbers, rows, weights
+from einc.importers.writing import Weight, comment, inputs, numbers, rows, weights, wrapped
 
 _GAINS = ("g_attn", "g_attn_out", "g_mlp", "g_mlp_out")
 """What the gains of the norms in a layer are called, in the order of `Norms`."""
@@ -176,7 +176,7 @@ def _small_weights(model: Decoder) -> list[Weight]:
 
 def _layer(model: Decoder, request: Request, table: list[Weight]) -> list[str]:
     lines = [f"block layer({_given(model, request)}) {{", *weights(table, model.dtype, "    "), ""]
-    return [*lines, *_attention(model, request), *_mlp(model, request), "}"]
+    return [*lines, *wrapped(_attention(model, request)), *_mlp(model, request), "}"]
 
 
 def _given(model: Decoder, request: Request, local: str = "local") -> str:
@@ -227,11 +227,16 @@ def _head_norm(model: Decoder, x: str, given: str) -> list[str]:
     if model.family.head_norms == "each":
         return [f"    n{x} = {_norm(model, given, f'g_{x}')}"]
     heads = "heads_q" if x == "q" else "heads_kv"
-    wide = given if model.dtype == _wide(model) else f'cast({given}, "{_wide(model)}")'
-    normed = f"{wide} * rsqrt(square_{x} / ({heads} * d_head) + {model.eps!r}) * g_{x}"
+    name = f"b{x}" if model.qkv_bias else x
+    whole, element = name, f"{name}[{heads}, tokens, d_head]"
+    narrow = model.dtype != _wide(model)
+    if narrow:
+        whole, element = (f'cast({value}, "{_wide(model)}")' for value in (whole, element))
+    normed = f"{whole} * rsqrt(square_{x} / ({heads} * d_head) + {model.eps!r}) * g_{x}"
     return [
-        f'    square_{x} = sum({wide} * {wide}, over=["{heads}", "d_head"])',
-        f"    n{x} = {normed}" if wide == given else f'    n{x} = cast({normed}, "{model.dtype}")',
+        *([f"    {name} = {given}"] if model.qkv_bias else []),
+        f"    square_{x}[tokens] = sum[{heads}, d_head]({element} * {element})",
+        f'    n{x} = cast({normed}, "{model.dtype}")' if narrow else f"    n{x} = {normed}",
     ]
 
 
@@ -253,6 +258,8 @@ def _sees(model: Decoder, request: Request) -> list[str]:
         sees += ["seq_lens=lengths"]
     if model.window:
         sees += ["window=window * local" if model.local else "window=window"]
+    if model.scale is not None:
+        sees += [f"scale={model.scale!r}"]
     return sees
 
 
@@ -311,11 +318,11 @@ def _body(model: Decoder, request: Request) -> list[str]:
     else:
         lines += [f"    x, keys, values = layer({_given(model, request, model.local)})", "    output keys, values", "}"]
     lines += [f"last_x = {_norm(model, 'x', 'g_last')}"]
-    if request.decode or request.logits == "all":
-        lines += [f"logits[tokens, vocab] = last_x[tokens, d_model] * {head}[vocab, d_model]"]
-    else:
-        lines += [
-            "rows = embedding(last, last_x)  # of the last tokens only",
-            f"logits[sequences, vocab] = rows[sequences, d_model] * {head}[vocab, d_model]",
-        ]
+    each, given = ("tokens", "last_x") if request.decode or request.logits == "all" else ("sequences", "rows")
+    if given == "rows":
+        lines += ["rows = embedding(last, last_x)  # of the last tokens only"]
+    logits = "logits" if model.final_cap is None else "raw"
+    lines += [f"{logits}[{each}, vocab] = {given}[{each}, d_model] * {head}[vocab, d_model]"]
+    if model.final_cap is not None:
+        lines += [f"logits = {model.final_cap!r} * tanh(raw / {model.final_cap!r})"]
     return [*lines, "", "output logits"]

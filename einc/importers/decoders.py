@@ -16,10 +16,7 @@ FOREIGN = ("pool", "normalize", "segments")
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A decoder's numbers. Layers see `window` keys at most, 0 is no window; those alone where `local`, an expression of
-    the layer i, is 1 and not 0, if there is one. `biases` are the
-    fields that are true of those that its family has. `experts` is 0 where each layer has one MLP; of several each
-    token has `picks`, whose weights add up to 1 with `shares`."""
+    """A decoder's numbers."""
 
     family: Family
     dtype: str
@@ -29,16 +26,18 @@ class Decoder:
     heads_kv: int
     d_head: int
     d_ff: int
-    experts: int
-    picks: int
-    shares: bool
+    experts: int  # 0 where each layer has one MLP
+    picks: int  # experts of a token
+    shares: bool  # whether the weights of those that a token picks add up to 1
     vocab: int
     eps: float
     activation: str
     rotary: Rotary
-    window: int
-    local: str
-    biases: frozenset[str]
+    scale: float | None  # of scores, where it is not that of the width of heads
+    final_cap: float | None
+    window: int  # how many keys a query sees in local layers; 0 is no window
+    local: str  # an expression that is 1 in layer i if it is local, and else 0; all layers are alike where it is empty
+    biases: frozenset[str]  # the fields that are true of those that the family has
     tied: bool
     longest: int
 
@@ -78,8 +77,10 @@ def read(fields: Fields, kind: str) -> Decoder:
         shares=shares,
         vocab=fields.integer("vocab_size", LONGEST),
         eps=fields.real("rms_norm_eps", family.eps, most=1.0),
-        activation=fields.choice("hidden_act", family.activations, family.activation),
-        rotary=read_rotary(fields, family, d_head),
+        activation=fields.choice(family.activation_field, family.activations, family.activation),
+        rotary=read_rotary(fields, family, d_head, local),
+        scale=_scale(fields, family),
+        final_cap=_cap(fields, "final_logit_softcapping", family.final_cap) if family.caps else None,
         window=window,
         local=local,
         biases=frozenset(name for name in family.biases if fields.flag(name, False)),
@@ -120,6 +121,8 @@ def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
         fields.must_be("sliding_window", (), f"a {family.kind} model has none")
         fields.value("layer_types")
         return (0, "")
+    if family.windows == "pattern":
+        return _pattern(fields, family, n_layers)
     last, flagged = family.windows == "last", family.windows != "all"
     used = fields.flag("use_sliding_window", False) if flagged else True
     if flagged:
@@ -138,3 +141,34 @@ def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
             f"and {n_layers - first} of sliding attention after them"
         )
     return (window, f"min(1, max(0, i - {first - 1}))" if window and first else "")
+
+
+def _pattern(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
+    """The same where every so-and-so-manieth layer sees all keys."""
+    kinds, period = fields.value("layer_types"), family.period
+    if fields.value("sliding_window_pattern") is not None:
+        period = fields.integer("sliding_window_pattern", LONGEST)
+    elif isinstance(kinds, list):
+        period = kinds.index("full_attention") + 1 if "full_attention" in kinds else n_layers + 1
+    else:
+        fields.note(f"layer_types is not given: every layer of {period} sees all keys, the default of transformers")
+    if kinds not in (None, ["sliding_attention" if n % period else "full_attention" for n in range(1, n_layers + 1)]):
+        fields.fail(f"layer_types: {shown(kinds)} is not supported, but for one full_attention in {period} layers")
+    if fields.is_null("sliding_window"):
+        fields.fail("sliding_window: null is not supported: some layers have one")
+    window = fields.integer("sliding_window", LONGEST, family.window)
+    fields.must_be("sliding_window_size", (window,), f"sliding_window says {window}")
+    return (window, f"min(1, (i + 1) % {period})")
+
+
+def _scale(fields: Fields, family: Family) -> float | None:
+    """The factor of scores."""
+    if family.query_scalar is None:
+        return None
+    return float(fields.real("query_pre_attn_scalar", family.query_scalar) ** -0.5)
+
+
+def _cap(fields: Fields, name: str, default: float | None) -> float | None:
+    """Where a soft cap is, if there is one."""
+    unsaid = default is None and fields.value(name) is None
+    return None if unsaid or fields.is_null(name) else fields.real(name, default)

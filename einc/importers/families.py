@@ -40,16 +40,20 @@ class Family:
     longest: int = 32768
     tied: bool = False
     activation: str = "silu"
+    activation_field: str = "hidden_act"
     heads_kv: int | None = None  # as many as heads of queries
     d_head: int | None = None  # d_model divided among the heads
     window: int | None = None  # no window
+    period: int = 0  # of as many layers one sees all keys
+    query_scalar: int | None = None  # the number by whose root scores are divided; the width of heads
+    final_cap: float | None = None  # no soft cap of logits
 
     # what the fields mean
     activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
     biases: tuple[str, ...] = ()  # fields that say whether projections have biases
-    windows: str = (
-        "none"  # the layers that a window is for: none, all, or where `use_sliding_window` is true, used or last
-    )
+    windows: str = "none"  # layers with one: none, all, a pattern, or, if `use_sliding_window` says so, used or last
+    local_theta: float | None = None  # of layers with a window, where that is another one
+    caps: bool = False  # there are fields of soft caps
     partial: bool = False  # a part of each head may be turned
     only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # fields with all that they may say
     harmless: tuple[str, ...] = ()  # fields that change nothing
@@ -63,6 +67,10 @@ class Family:
     norms: Norms = ("input_layernorm", None, "post_attention_layernorm", None)
     head_norms: str = ""  # queries and keys are normalized before they are turned: "each" head, or "all" heads together
 
+
+_GEMMA_NORMS: Norms = (
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
+)  # fmt: skip
 
 FAMILIES = {
     family.kind: family
@@ -100,6 +108,18 @@ FAMILIES = {
             ),
             head_norms="each", only={"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
             harmless=("intermediate_size", "output_router_logits", "router_aux_loss_coef"),
+        ),
+        Family(
+            "gemma3_text", "Gemma3ForCausalLM", theta=1e6, local_theta=1e4, longest=131072, heads_kv=4, d_head=256,
+            tied=True, activation="gelu_pytorch_tanh", activation_field="hidden_activation", windows="pattern",
+            window=4096, period=6, query_scalar=256, biases=("attention_bias",), caps=True, offset=1.0, scaled=True,
+            norms=_GEMMA_NORMS, head_norms="each",
+            only={"attn_logit_softcapping": (None,), "use_bidirectional_attention": (False,)},
+            harmless=("_sliding_window_pattern", "cache_implementation", "hidden_act"),
+        ),
+        Family(
+            "olmo2", "Olmo2ForCausalLM", eps=1e-5, longest=2048, biases=("attention_bias",), head_norms="all",
+            norms=(None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
         ),
     )
 }  # fmt: skip

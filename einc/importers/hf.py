@@ -9,6 +9,7 @@ from __future__ import annotations
 from einc.errors import UsageError
 from einc.importers import decoder_text, decoders, encoders
 from einc.importers.common import HARMLESS
+from einc.importers.families import FAMILIES
 from einc.importers.fields import Fields, parse, printable, shown
 from einc.importers.request import Imported, Request
 from einc.importers.stored import Stored
@@ -52,7 +53,7 @@ def _architecture(fields: Fields) -> str | None:
             return None
         (architecture,) = listed
         if architecture not in known:
-            hint = f"supported are {', '.join(sorted(known))}"
+            hint = f"supported are language models of {', '.join(FAMILIES)}, and encoders of bert"
             start = "`einc models copy llama` is a text to start from"
             fields.fail(f"architectures: {shown(architecture)} is not supported", f"{hint}; {start}")
             return None

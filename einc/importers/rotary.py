@@ -24,8 +24,10 @@ class Rotary:
         return f'concat(rope({first}, {places}, {self.arguments}), {rest}, over="d_head")'
 
 
-def read_rotary(fields: Fields, family: Family, d_head: int) -> Rotary:
+def read_rotary(fields: Fields, family: Family, d_head: int, local: str) -> Rotary:
     """How heads of `d_head` elements are turned; problems are noted in the fields."""
+    if family.local_theta is not None:
+        return Rotary(_two_paces(fields, family.theta, family.local_theta), d_head)
     inner = fields.inside("rope_parameters", "rope_scaling")
     # Older configurations have theta and the turned part beside the scaling, newer ones inside.
     holders = [fields] if inner is None else [inner, fields]
@@ -41,6 +43,30 @@ def read_rotary(fields: Fields, family: Family, d_head: int) -> Rotary:
         )
     arguments = f"theta={theta!r}"
     return Rotary(arguments if inner is None else arguments + _scaling(inner), width)
+
+
+def _two_paces(fields: Fields, theta: float, local_theta: float) -> str:
+    """The arguments where local layers turn at a pace of their own, which is never scaled."""
+    both = fields.inside("rope_parameters")
+    far, near = (None, None) if both is None else (both.inside("full_attention"), both.inside("sliding_attention"))
+    if far is None:
+        far = fields.inside("rope_scaling")
+    slow = _either([fields] if far is None else [far, fields], "rope_theta").real("rope_theta", theta, most=1e15)
+    if near is not None and near.value("rope_theta") is not None:
+        fast = near.real("rope_theta", most=1e15)
+    else:
+        fast = fields.real("rope_local_base_freq", local_theta, most=1e15)
+    factor, kind = 1.0, None if far is None else far.value("rope_type", "type")
+    if far is not None and kind == "linear":
+        factor = far.real("factor", most=1e6)
+    elif kind not in (None, "default"):
+        fields.fail(f"rope_type {shown(kind)} is not supported", "supported are default, linear")
+    if near is not None:
+        near.must_be("rope_type", ("default",), "local layers are not scaled")
+    for inner in filter(None, (both, far, near)):
+        inner.check_unknown((), ())
+    arguments = f"theta={fast!r} * local + {slow!r} * (1 - local)"
+    return arguments if factor == 1.0 else arguments + f', scaling="linear", factor=local + {factor!r} * (1 - local)'
 
 
 def _either(holders: list[Fields], name: str) -> Fields:

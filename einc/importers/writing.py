@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from einc.core.dtypes import DType
 
+WIDEST = 120
+"""Characters in a line of a call."""
+
 Rows = Sequence[tuple[str, str, str]]
 
 _TAKEN = frozenset(
@@ -68,6 +71,18 @@ def weights(table: Sequence[Weight], dtype: str, indent: str = "") -> list[str]:
         f'{indent}weight {weight.name:<{names}} : {type_:<{longest}} from "{weight.stored}"'
         for weight, type_ in zip(table, types, strict=True)
     ]
+
+
+def wrapped(lines: Sequence[str]) -> list[str]:
+    """Calls that are too long for a line go on in the next one, after their bracket."""
+    result = []
+    for line in lines:
+        indent = " " * (line.find("(") + 1)
+        while len(line) > WIDEST and (cut := line.rfind(", ", len(indent) + 1, WIDEST)) > 0:
+            result.append(line[: cut + 1])
+            line = indent + line[cut + 2 :]
+        result.append(line)
+    return result
 
 
 def comment(*lines: str) -> list[str]:

@@ -50,6 +50,15 @@ QWEN3_MOE: dict[str, Any] = QWEN3 | {
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 7, "num_experts_per_tok": 2,
     "moe_intermediate_size": 20, "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [],
 }  # fmt: skip
+GEMMA3: dict[str, Any] = {name: value for name, value in GEMMA.items() if name != "hidden_act"} | {
+    "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh",
+    "num_hidden_layers": 4, "sliding_window": 7, "sliding_window_pattern": 3, "query_pre_attn_scalar": 16,
+    "rope_theta": 1e6, "rope_local_base_freq": 1e4, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+}  # fmt: skip
+OLMO2: dict[str, Any] = {name: value for name, value in LLAMA.items() if name != "mlp_bias"} | {
+    "architectures": ["Olmo2ForCausalLM"],
+    "model_type": "olmo2",
+}
 BERT: dict[str, Any] = {
     "architectures": ["BertModel"], "model_type": "bert", "vocab_size": 97, "hidden_size": 48, "intermediate_size": 60,
     "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 64, "type_vocab_size": 2,
@@ -104,6 +113,11 @@ REQUESTS = [
     (MIXTRAL | {"dtype": "float64"}, Request(decode=True, cache=20)),
     (QWEN3_MOE, Request(decode=True, cache=20)),
     (QWEN3_MOE | {"norm_topk_prob": True, "attention_bias": True, "dtype": "float32"}, Request(batch=2, tokens=5)),
+    (GEMMA3, Request(batch=2, tokens=5)),
+    (GEMMA3 | {"final_logit_softcapping": 30.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+     Request(decode=True, cache=20)),
+    (OLMO2, Request(batch=2, tokens=5)),
+    (OLMO2 | {"attention_bias": True, "torch_dtype": "float32"}, Request(decode=True, cache=20)),
     (BERT, Request(batch=3, segments=True)),
     (BERT, Request(pool="mean", normalize=True)),
     (BERT, Request(pool="cls")),
@@ -293,6 +307,14 @@ QWEN = without(LLAMA, "attention_bias", "mlp_bias") | {"model_type": "qwen2", "a
         (QWEN3 | {"layer_types": ["full_attention"] * 3}, [0, 0, 0]),
         (MIXTRAL, [7, 7, 7]),
         (MIXTRAL | {"sliding_window": None}, [0, 0, 0]),
+        (GEMMA3, [7, 7, 0, 7]),
+        (GEMMA3 | {"sliding_window_pattern": 1}, [0, 0, 0, 0]),
+        (without(GEMMA3, "sliding_window_pattern") | {"num_hidden_layers": 7}, [7, 7, 7, 7, 7, 0, 7]),
+        (
+            without(GEMMA3, "sliding_window_pattern") | {"layer_types": ["sliding_attention", "full_attention"] * 2},
+            [7, 0, 7, 0],
+        ),
+        (without(GEMMA3, "sliding_window_pattern") | {"layer_types": ["sliding_attention"] * 4}, [7, 7, 7, 7]),
         (QWEN3_MOE | {"sliding_window": 5}, [0, 0, 0]),
         (QWEN3_MOE | {"use_sliding_window": True, "sliding_window": 5}, [5, 5, 5]),
         (QWEN3 | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}, [0, 0, 5]),
@@ -320,6 +342,35 @@ def test_rotary_scaling(change: dict[str, Any], expected: dict[str, Any]) -> Non
     graph = build(imported(LLAMA | change).text, "m.ein")
     attributes = next(node.operator.attributes for node in graph.nodes if node.operator.title == "rope")
     assert {name: attributes[name] for name in expected} == expected
+
+
+def test_gemma3_turns_heads_at_two_paces() -> None:
+    old = GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    new = without(GEMMA3, "rope_theta", "rope_local_base_freq") | {
+        "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
+    }  # fmt: skip
+    for config in (old, new):
+        nodes = build(imported(config).text, "m.ein").nodes
+        found = [node.operator.attributes for node in nodes if node.operator.title == "rope"]
+        near, far = (1e4, 1.0), (1e6, 8.0)
+        assert [(a["theta"], a["factor"]) for a in found] == [near, near, near, near, far, far, near, near]
+        assert {node.operator.attributes["scale"] for node in nodes if node.operator.title == "attention"} == {0.25}
+    plain = build(imported(GEMMA3).text, "m.ein").nodes
+    assert [node.operator.attributes["scaling"] for node in plain if node.operator.title == "rope"] == ["none"] * 8
+
+
+def test_norms_stand_where_the_family_has_them() -> None:
+    def norms(config: dict[str, Any]) -> tuple[int, int]:
+        text = imported(config | {"num_hidden_layers": 1}).text
+        nodes = build(text, "m.ein").nodes
+        named = [name for name in stored_names(text) if "norm" in name]
+        return len(named), sum(node.operator.title == "rmsnorm" for node in nodes)
+
+    assert norms(LLAMA) == (3, 3)
+    assert norms(QWEN3) == (5, 5)
+    assert norms(GEMMA3) == (7, 7)
+    assert norms(OLMO2) == (5, 3)  # those of all heads together are sums and products
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -383,6 +434,17 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "other experts": (QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"]}, "model_type: expected 'qwen3_moe'"),
     "many picks": (MIXTRAL | {"num_experts_per_tok": 6}, "expected at most the 5 num_local_experts"),
     "two counts": (MIXTRAL | {"num_experts": 6}, "num_local_experts: 5 is not supported: num_experts says 6"),
+    "a pattern of its own": (GEMMA3 | {"layer_types": ["sliding_attention", "full_attention"] * 2}, "layer_types: "),
+    "no pattern": (GEMMA3 | {"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 2}, "layer_types: a list"),
+    "no window": (GEMMA3 | {"sliding_window": None}, "sliding_window: null is not supported"),
+    "capped scores": (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0 is not supported"),
+    "scaled local layers": (
+        GEMMA3 | {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+        'rope_type: "linear" is not supported: local layers are not scaled',
+    ),
+    "unknown paces": (GEMMA3 | {"rope_scaling": {"type": "yarn", "factor": 4.0}}, 'rope_type "yarn" is not supported'),
+    "three paces": (GEMMA3 | {"rope_parameters": {"chunked_attention": {}}}, "chunked_attention: unknown field"),
+    "scales of scores": (OLMO2 | {"query_pre_attn_scalar": 7}, "query_pre_attn_scalar: unknown field"),
     "some without": (QWEN3_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers: a list of 1 items is not supported"),
     "every other": (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step: 2 is not supported"),
     "biases of experts": (QWEN3 | {"mlp_bias": True}, "mlp_bias: unknown field"),
@@ -444,7 +506,7 @@ def test_infinite_numbers_and_many_fields_are_bounded() -> None:
 def test_random_damage_never_ends_in_anything_but_findings() -> None:
     source = random.Random(5)
     values = [None, True, -1, 0, 1, 3, 2**70, 1.5, "x", "", [], {}, [1, "a"], {"type": "linear"}, "\ud800"]
-    for base in (LLAMA, MISTRAL, QWEN, QWEN3, PHI3, GEMMA, MIXTRAL, QWEN3_MOE, BERT):
+    for base in (LLAMA, MISTRAL, QWEN, QWEN3, PHI3, GEMMA, MIXTRAL, QWEN3_MOE, GEMMA3, OLMO2, BERT):
         for _ in range(60):
             config = dict(base)
             for name in source.sample(sorted(base), 3):

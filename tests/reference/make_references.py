@@ -13,7 +13,7 @@ import numpy as np
 from reference_models import SMALL, greedy, logits, make
 
 DATA = Path(__file__).parent / "data"
-DECODERS = ("llama-scaled", "mistral", "qwen2-window", "qwen3-window", "phi3-partial", "gemma", "mixtral")
+DECODERS = ("llama-scaled", "mistral", "qwen2-window", "qwen3-window", "phi3-partial", "gemma", "mixtral", "gemma3")
 PROMPTS = [[5, 3, 38, 12, 40, 7, 7], [9, 31, 4]]
 COUNT = 10
 

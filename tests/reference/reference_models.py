@@ -58,6 +58,16 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 11, "head_dim": 10,
          "attention_bias": True, "experts_implementation": "eager"},
     ),
+    "gemma3": (
+        "Gemma3Text",
+        {"head_dim": 10, "num_hidden_layers": 4, "sliding_window": 4, "query_pre_attn_scalar": 7,
+         "sliding_window_pattern": 3, "final_logit_softcapping": 3.0, "tie_word_embeddings": False,
+         "rope_parameters": {
+             "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+         }},
+    ),
+    "olmo2": ("Olmo2", {"attention_bias": True, "pad_token_id": None}),
 }  # fmt: skip
 """Families that differ from those in a few places, which are compared in small sizes."""
 ENCODERS = {
@@ -83,7 +93,7 @@ def make(name: str, folder: Path, sizes: dict[str, int] = SIZES) -> Any:
         family, changes = DECODERS.get(name) or FURTHER[name]
         heads_kv = sizes["num_attention_heads"] // 3
         config = getattr(transformers, f"{family}Config")(**{**sizes, "num_key_value_heads": heads_kv, **changes})
-        model = getattr(transformers, f"{family}ForCausalLM")(config)
+        model = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")(config)
     else:
         config = transformers.BertConfig(**sizes, num_labels=5)
         model = getattr(transformers, ENCODERS[name])(config)

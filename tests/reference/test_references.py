@@ -13,7 +13,7 @@ DATA = Path(__file__).parent / "data"
 PROMPTS = [[5, 3, 38, 12, 40, 7, 7], [9, 31, 4]]
 SITES = {
     "llama-scaled": (1, 8), "mistral": (5,), "qwen2-window": (3,), "qwen3-window": (7,), "phi3-partial": (6,),
-    "gemma": (4,), "mixtral": (3,),
+    "gemma": (4,), "mixtral": (3,), "gemma3": (2,),
 }  # fmt: skip
 
 
