@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,16 +80,57 @@ class Products(Protocol):
     def close(self) -> None: ...
 
 
-class Cublas:
-    """See `Products`. `use` makes a device current. Raises MissingFault where cuBLAS is not there."""
+class CublasLibrary:
+    """Functions of a library, which all return a status, and a handle for every device; `use` makes one current.
+
+    `handles` names what makes a handle, and what gives it back.
+    """
+
+    def __init__(
+        self,
+        use: Callable[[int], None],
+        library: Any,
+        prototypes: Mapping[str, tuple[Any, ...]],
+        handles: tuple[str, str],
+    ) -> None:
+        self._use, self._library = use, library
+        for name, arguments in prototypes.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int
+        self._create, self._destroy = handles
+        self._handles: dict[int, int] = {}
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:  # one that fails keeps no other
+            while self._handles:
+                device, handle = self._handles.popitem()
+                stack.callback(self._call, self._destroy, handle)
+                stack.callback(self._use, device)
+
+    def _handle(self, device: int) -> int:
+        """That of a device, which is current."""
+        if device not in self._handles:
+            made = ctypes.c_void_p()
+            self._call(self._create, ctypes.addressof(made))
+            self._handles[device] = made.value or 0
+            self._set_up(self._handles[device])
+        return self._handles[device]
+
+    def _set_up(self, handle: int) -> None:
+        """What is done with a new handle."""
+
+    def _call(self, name: str, *arguments: int) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            kind = CublasOutOfMemory if status == _ALLOCATION_FAILED else CublasError
+            raise kind(f"{name}: status {status} ({_STATUS.get(status, 'unknown')})")
+
+
+class Cublas(CublasLibrary):
+    """See `Products`. Raises MissingFault where cuBLAS is not there."""
 
     def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
-        self._use = use
-        self._library: Any = library if library is not None else opened()
-        for name, arguments in PROTOTYPES.items():
-            function = getattr(self._library, name)
-            function.argtypes, function.restype = arguments, ctypes.c_int
-        self._handles: dict[int, int] = {}
+        super().__init__(use, library or opened(), PROTOTYPES, ("cublasCreate_v2", "cublasDestroy_v2"))
         self._numbers: dict[tuple[Any, float], Any] = {}
 
     def version(self, device: int) -> str:
@@ -125,31 +166,8 @@ class Cublas:
 
         return launch
 
-    def close(self) -> None:
-        with contextlib.ExitStack() as stack:  # one that fails keeps no other
-            while self._handles:
-                device, handle = self._handles.popitem()
-                stack.callback(self._call, "cublasDestroy_v2", handle)
-                stack.callback(self._use, device)
-
-    def _handle(self, device: int) -> int:
-        """That of a device, which is current."""
-        if device not in self._handles:
-            made = ctypes.c_void_p()
-            self._call("cublasCreate_v2", ctypes.addressof(made))
-            handle = self._handles[device] = made.value or 0
-            self._call("cublasSetMathMode", handle, _NO_REDUCED_PRECISION)
-        return self._handles[device]
-
-    def _call(self, name: str, *arguments: int) -> None:
-        status = getattr(self._library, name)(*arguments)
-        if status:
-            kind = CublasOutOfMemory if status == _ALLOCATION_FAILED else CublasError
-            raise kind(status_text(name, status))
-
-
-def status_text(call: str, status: int) -> str:
-    return f"{call}: status {status} ({_STATUS.get(status, 'unknown')})"
+    def _set_up(self, handle: int) -> None:
+        self._call("cublasSetMathMode", handle, _NO_REDUCED_PRECISION)
 
 
 def opened(library: str = "cublas", files: Sequence[str] = _NAMES) -> Any:

@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from runtime.errors import MissingFault
-from runtime.kernels.cuda.cublas import COMPUTE, TYPES, WORKSPACE, CublasError, CublasOutOfMemory, status_text
-from runtime.kernels.cuda.cublas import opened as opened_cublas
+from runtime.kernels.cuda.cublas import COMPUTE, TYPES, WORKSPACE, CublasError, CublasLibrary, opened
 from runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Launch
 from runtime.kernels.plans.gemm import Gemm
 
@@ -80,16 +79,12 @@ class Epilogues(Protocol):
     def close(self) -> None: ...
 
 
-class CublasLt:
-    """See `Epilogues`. `use` makes a device current. Raises MissingFault where cuBLASLt is not there."""
+class CublasLt(CublasLibrary):
+    """See `Epilogues`. Raises MissingFault where cuBLASLt is not there."""
 
     def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
-        self._use = use
-        self._library: Any = library if library is not None else opened_cublas("cublasLt", _NAMES)
-        for name, arguments in PROTOTYPES.items():
-            function = getattr(self._library, name)
-            function.argtypes, function.restype = arguments, _INT
-        self._handles: dict[int, int] = {}
+        library = library or opened("cublasLt", _NAMES)
+        super().__init__(use, library, PROTOTYPES, ("cublasLtCreate", "cublasLtDestroy"))
         self._algorithms: dict[tuple[Gemm, tuple[int, ...], int], Algorithm | None] = {}
         self._made: list[tuple[str, int]] = []  # names of what gives it back, and descriptors of launches
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
@@ -117,10 +112,7 @@ class CublasLt:
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # one that fails keeps no other
-            while self._handles:
-                device, handle = self._handles.popitem()
-                stack.callback(self._call, "cublasLtDestroy", handle)
-                stack.callback(self._use, device)
+            stack.callback(super().close)
             while self._made:
                 stack.callback(self._call, *self._made.pop())
             self._algorithms.clear()
@@ -187,19 +179,6 @@ class CublasLt:
 
     def _set(self, kind: str, descriptor: int, attribute: int, value: Any) -> None:
         self._call(f"{kind}SetAttribute", descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value))
-
-    def _handle(self, device: int) -> int:
-        """That of a device, which is current."""
-        if device not in self._handles:
-            made = ctypes.c_void_p()
-            self._call("cublasLtCreate", ctypes.addressof(made))
-            self._handles[device] = made.value or 0
-        return self._handles[device]
-
-    def _call(self, name: str, *arguments: int) -> None:
-        status = getattr(self._library, name)(*arguments)
-        if status:
-            raise (CublasOutOfMemory if status == 3 else CublasError)(status_text(name, status))
 
 
 def available(use: Callable[[int], None]) -> CublasLt | None:

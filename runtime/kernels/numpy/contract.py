@@ -11,9 +11,8 @@ float16 matrices is hundreds of times slower than that of float32).
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -56,22 +55,18 @@ def contraction(invocation: Invocation[Array], multiply: Builder, move: Move, *,
             raise CannotAdd
         return multiply(call.spelled)
 
-    dtype = storage("i64" if call.kind == "i32" else call.kind)
     scratch = ScratchPlan()
 
     def measured(shape: Sequence[int], dtype: DType) -> Array:
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
 
-    measuring = _Contraction(call.extents, dtype, measured, move, add, call.scale)
-    measuring.plan(call.operands, call.result)
+    measuring = _Contraction(call, measured, move, add)
+    measuring.plan()
 
     def bind(memory: Array) -> Run:
         carved = ScratchPlan()
-        taken = _Contraction(
-            call.extents, dtype, lambda shape, kind: carved.take(shape, kind).of(memory), move, add, call.scale
-        )
-        return runner(taken.plan(call.operands, call.result))
+        return runner(_Contraction(call, lambda *array: carved.take(*array).of(memory), move, add).plan())
 
     return Kernel(bind, scratch.size, math.prod(call.extents.values()) / 20, tuple(measuring.packs))
 
@@ -81,26 +76,19 @@ class CannotAdd(Exception):
 
 
 class _Contraction:
-    """Plans the calls of one contraction in compute type `dtype`; `take` gives temporary arrays."""
+    """Plans the calls of one contraction; `take` gives temporary arrays."""
 
-    def __init__(
-        self,
-        extents: Mapping[str, int],
-        dtype: DType,
-        take: Take,
-        move: Move,
-        add: bool = False,
-        scale: float = 1.0,
-    ) -> None:
-        self.extents, self.dtype, self.take, self.move = extents, dtype, take, move
-        self.add, self.scale = add, scale
-        self.result: Named | None = None
+    def __init__(self, call: Contraction, take: Take, move: Move, add: bool) -> None:
+        self.call, self.take, self.move, self.add = call, take, move, add
+        self.dtype = storage("i64" if call.kind == "i32" else call.kind)  # that it computes in
         self.calls: list[Resolved] = []
         self.packs: list[packs.Pack] = []
 
-    def plan(self, operands: Sequence[Named], output: Named) -> list[Resolved]:
-        self.result = output
-        left = [self._summed(x, self._needed(operands, k, output)) for k, x in enumerate(operands)]
+    def plan(self) -> list[Resolved]:
+        operands, output = self.call.operands, self.call.result
+        left = [
+            self._summed(x, {*output.names, *(n for y in operands if y is not x for n in y.names)}) for x in operands
+        ]
         while len(left) > 2:
             left = self._contract_smallest(left, output)
         if len(left) == 2:
@@ -108,14 +96,10 @@ class _Contraction:
         elif self.add:
             raise CannotAdd
         else:
-            only = left[0] if self.scale == 1 else self._copied(left[0].names, left[0].array)
+            only = left[0] if self.call.scale == 1 else self._copied(left[0].names, left[0].array)
             self._scale(only.array, output)
             self._store(only, output)
         return self.calls
-
-    def _needed(self, operands: Sequence[Named], k: int, output: Named) -> set[str]:
-        others = itertools.chain.from_iterable(x.names for j, x in enumerate(operands) if j != k)
-        return {*others, *output.names}
 
     def _summed(self, operand: Named, needed: set[str]) -> Named:
         """Sums over the indices that only this operand has; floats in f64."""
@@ -131,13 +115,13 @@ class _Contraction:
         return Named(names, total) if wide == self.dtype else self._copied(names, total)
 
     def _contract_smallest(self, operands: Sequence[Named], output: Named) -> list[Named]:
-        one, other, names = smallest_pair([x.names for x in operands], output.names, self.extents)
+        one, other, names = smallest_pair([x.names for x in operands], output.names, self.call.extents)
         target = Named(names, self.take(self._shape(names), self.dtype))
         self._pair(operands[one], operands[other], target)
         return [target, *(x for k, x in enumerate(operands) if k not in (one, other))]
 
     def _pair(self, a: Named, b: Named, c: Named) -> None:
-        adds = self.add and self.result is c
+        adds = self.add and c is self.call.result
         batch, rows, columns, summed = groups(a.names, b.names, c.names)
         if not summed:
             if adds:
@@ -150,7 +134,7 @@ class _Contraction:
         loose_rows, rows = split(rows, (a, c), self._least(rows, a, summed))
         loose_columns, columns = split(columns, (b, c), self._least(columns, b, summed))
         batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
-        written = c.array.dtype == self.dtype and not (adds and self.scale != 1)
+        written = c.array.dtype == self.dtype and not (adds and self.call.scale != 1)
         if written and all(mergeable(c, group) for group in (rows, columns)):
             target = grouped(c, batch, rows, columns)
             if blas_ready(target):
@@ -191,7 +175,7 @@ class _Contraction:
         chosen = form
 
         def make() -> Array:
-            matrix, calls = _Contraction(self.extents, self.dtype, np.empty, self.move)._aside(factors[side])
+            matrix, calls = _Contraction(self.call, np.empty, self.move, False)._aside(factors[side])
             runner(calls)()
             return chosen.pack(matrix)
 
@@ -234,14 +218,14 @@ class _Contraction:
 
     def _scale(self, values: Array, target: Named) -> None:
         """Multiplies what is to become `target`, in the compute type, if that is the result."""
-        if target is self.result and self.scale != 1:
-            self.calls.append((np.multiply, [values, values.dtype.type(self.scale), values]))
+        if target is self.call.result and self.call.scale != 1:
+            self.calls.append((np.multiply, [values, values.dtype.type(self.call.scale), values]))
 
     def _store(self, source: Named, target: Named) -> None:
         self.calls.append(self.move(source.aligned(target.names), target.array))
 
     def _shape(self, names: Sequence[str]) -> list[int]:
-        return [self.extents[name] for name in names]
+        return [self.call.extents[name] for name in names]
 
 
 def _move(source: Array, target: Array) -> Resolved:

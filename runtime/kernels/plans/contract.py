@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from runtime.dtypes import Array, storage
 from runtime.kernels.base import Invocation, address
@@ -38,26 +38,25 @@ def plan_contract(invocation: Invocation[Array]) -> Plan:
     summed = call.extents.keys() - set(call.result.names)
     lone = any(sum(name in operand.names for operand in call.operands) == 1 for name in summed)
     if len(call.operands) > 1 and not lone and call.kind in ("f32", "f64"):
-        lowering = _Lowering(call.extents, call.kind, call.scale)
-        if lowering.plan(call.operands, call.result):
+        lowering = _Lowering(call)
+        if lowering.plan():
             return Plan(tuple(lowering.steps), lowering.scratch.size)
     return plan_reduce(call.spelled)
 
 
 class _Lowering:
-    """Collects the steps of one contraction; `kind` is the type that intermediates have."""
+    """Collects the steps of one contraction."""
 
-    def __init__(self, extents: Mapping[str, int], kind: str, scale: float) -> None:
-        self.extents, self.kind, self.scale = extents, kind, scale
-        self.result: Named | None = None
+    def __init__(self, call: Contraction) -> None:
+        self.call, self.kind = call, call.kind  # which intermediates have, too
         self.scratch = Workspace()
         self.steps: list[Step] = []
 
-    def plan(self, operands: Sequence[Named], output: Named) -> bool:
+    def plan(self) -> bool:
         """Whether products of matrices can do it."""
-        left, self.result = list(operands), output
+        left, output = list(self.call.operands), self.call.result
         while len(left) > 2:
-            one, other, names = smallest_pair([x.names for x in left], output.names, self.extents)
+            one, other, names = smallest_pair([x.names for x in left], output.names, self.call.extents)
             target = Named(names, self.scratch.take(self._shape(names), storage(self.kind)))
             if not self._pair(left[one], left[other], target):
                 return False
@@ -84,7 +83,7 @@ class _Lowering:
             names = (*batch, *rows, *columns)
             result = c.kind if c.kind in (kind, self.kind) else self.kind
             target = Named(names, self.scratch.take(self._shape(names), storage(result)))
-        products = self._products(a, b, target, batch, rows, summed, columns, kind, self._factor(c))
+        products = self._products(a, b, target, (batch, rows, summed, columns), self._factor(c))
         if products is None:
             return False
         self.steps += products
@@ -109,17 +108,15 @@ class _Lowering:
         a: Named,
         b: Named,
         c: Named,
-        batch: Names,
-        rows: Names,
-        summed: Names,
-        columns: Names,
-        kind: str,
+        indices: tuple[Names, Names, Names, Names],
         scale: float,
     ) -> list[Step] | None:
+        """Products of stacks of matrices of one type, by their batches, rows, summed indices and columns."""
+        batch, rows, summed, columns = indices
         matrices = (_matrix(a, rows, summed), _matrix(b, summed, columns), _matrix(c, rows, columns))
         assert all(matrix is not None for matrix in matrices)
         stacks = [tuple(_axes(x, [n])[0].stride for x in (a, b, c)) for n in batch]
-        walks = _walks([(self.extents[n], s[0], s[1], s[2]) for n, s in zip(batch, stacks, strict=True)])
+        walks = _walks([(self.call.extents[n], s[0], s[1], s[2]) for n, s in zip(batch, stacks, strict=True)])
         inner = max(walks, key=lambda walk: walk[0], default=(1, 0, 0, 0))
         if inner in walks:
             walks.remove(inner)
@@ -132,20 +129,20 @@ class _Lowering:
                 assert matrix is not None
                 offset = sum(at * walk[1 + which] for at, walk in zip(position, walks, strict=True))
                 moved.append(Matrix(matrix.address + offset * x.array.itemsize, matrix.rows, matrix.columns))
-            product = gemm.product(moved[0], moved[1], moved[2], inner, kind, c.kind, scale)
+            product = gemm.product(moved[0], moved[1], moved[2], inner, a.kind, c.kind, scale)
             if product is None:
                 return None
             found += gemm.slabs(product)
         return found
 
     def _factor(self, target: Named) -> float:
-        return self.scale if target is self.result else 1.0
+        return self.call.scale if target is self.call.result else 1.0
 
     def _map(self, program: str, equation: str, inputs: Sequence[Array], output: Array) -> None:
         self.steps += plan_map(Invocation("map", {"program": program, "indices": equation}, inputs, [output])).steps
 
     def _shape(self, names: Sequence[str]) -> list[int]:
-        return [self.extents[name] for name in names]
+        return [self.call.extents[name] for name in names]
 
 
 def _axes(operand: Named, group: Sequence[str]) -> list[Axis]:

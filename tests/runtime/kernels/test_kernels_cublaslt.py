@@ -268,7 +268,7 @@ def test_without_the_library_there_are_no_epilogues(monkeypatch):
     def missing(*_):
         raise MissingFault("none")
 
-    monkeypatch.setattr(cublaslt, "opened_cublas", missing)
+    monkeypatch.setattr(cublaslt, "opened", missing)
     assert cublaslt.available(lambda device: None) is None
 
 
