@@ -18,62 +18,13 @@ from runtime import boxes
 from runtime.errors import PlanFault
 from runtime.ordering import Ordering
 from runtime.schema import ITEMSIZE, Block, Bundle, Region
+from runtime.tenures import Piece, Tenure
 
 LOADED = 1
 """The content of input and weight buffers, complete by definition."""
 
 Content = list[tuple[Block, int]]
 """Disjoint blocks and the mask of each."""
-
-
-class Piece:
-    """A block of one content, its writer, and its readers since, each with the part of the block that it reads."""
-
-    __slots__ = ("block", "mask", "readers", "writer")
-
-    def __init__(self, block: Block, mask: int, writer: int) -> None:
-        self.block = block
-        self.mask = mask
-        self.writer = writer
-        self.readers: list[tuple[int, Block]] = []
-
-    def accesses(self, part: Block) -> list[int]:
-        """The tasks that touch a part of it."""
-        if part == self.block:
-            return [self.writer, *(task for task, _ in self.readers)]
-        return [self.writer, *(task for task, read in self.readers if boxes.intersect(read, part))]
-
-    def without(self, part: Block) -> list[Piece]:
-        """What is left of it around a part that is overwritten."""
-        pieces = []
-        for rest in boxes.subtract(self.block, part):
-            piece = Piece(rest, self.mask, self.writer)
-            for task, read in self.readers:
-                common = boxes.intersect(read, rest)
-                if common is not None:
-                    piece.readers.append((task, common))
-            pieces.append(piece)
-        return pieces
-
-
-class Tenure:
-    """The time during which a buffer has its bytes. Whoever writes it first must come after all of `before`."""
-
-    __slots__ = ("accesses", "before", "pieces", "usurper")
-
-    def __init__(self, before: frozenset[int]) -> None:
-        self.before = before
-        self.pieces: dict[Block, Piece] = {}
-        self.usurper: int | None = None
-        self.accesses: frozenset[int] = frozenset()
-
-    def end(self, usurper: int) -> None:
-        """Leaves of it the last `accesses`; all others, those of earlier tenures included, come before these."""
-        self.usurper = usurper
-        if self.pieces:
-            pieces = self.pieces.values()
-            self.accesses = frozenset(task for piece in pieces for task in piece.accesses(piece.block))
-            self.pieces = {}
 
 
 class Arena:
@@ -83,8 +34,8 @@ class Arena:
         self._starts: list[int] = []
         self._spans: list[tuple[int, int, Tenure]] = []
 
-    def claim(self, start: int, end: int, buffer: int) -> Tenure:
-        """A new tenure of these bytes; it ends all that it overlaps."""
+    def claim(self, start: int, end: int, buffer: int, claimed: Tenure) -> None:
+        """Gives a new tenure these bytes; it ends all that it overlaps, and comes after what these leave."""
         first = bisect_right(self._starts, start) - 1
         if first < 0 or self._spans[first][1] <= start:
             first += 1
@@ -94,12 +45,11 @@ class Arena:
         for _, _, tenure in evicted:
             tenure.end(buffer)
             before |= tenure.accesses
-        claimed = Tenure(frozenset(before))
+        claimed.before = frozenset(before)
         left = [(lo, start, tenure) for lo, _, tenure in evicted if lo < start]
         right = [(end, up, tenure) for _, up, tenure in evicted if up > end]
         self._spans[first:last] = [*left, (start, end, claimed), *right]
         self._starts[first:last] = [span[0] for span in [*left, (start, end, claimed), *right]]
-        return claimed
 
 
 class Contents:
@@ -150,38 +100,46 @@ class Contents:
             buffer = self._bundle.buffers[region.buffer]
             width = ITEMSIZE[self._bundle.tensors[buffer.tensor].dtype]
             end = buffer.offset + boxes.size(buffer.block) * width
-            tenure = self._arenas[buffer.site].claim(buffer.offset, end, region.buffer)
-            self._tenures[region.buffer] = tenure
+            tenure = self._tenures[region.buffer] = Tenure(buffer.block, region.block)
+            self._arenas[buffer.site].claim(buffer.offset, end, region.buffer, tenure)
         overwritten = self._overlapping(tenure, region.block, where)
         for piece, common in overwritten:
             self._budget.spend(len(piece.readers), where)
             self._exclude(piece.accesses(common), region, where, task, in_place)
-            del tenure.pieces[piece.block]
+            tenure.drop(piece)
             for rest in piece.without(common):
-                tenure.pieces[rest.block] = rest
-        if not overwritten:  # otherwise it comes after a task that came after these
-            self._budget.spend(len(tenure.before), where)
-            self._exclude(tenure.before, region, where, task)
+                tenure.put(rest)
+        if not overwritten and tenure.before:  # what overwrites a part comes after a task that came after these
+            self._follow(tenure, region, where, task)
+        self._budget.spend((len(overwritten) + len(content)) * tenure.effort, where)
         for block, mask in content:
-            tenure.pieces[block] = Piece(block, mask, task)
+            tenure.put(Piece(block, mask, task))
+
+    def _follow(self, tenure: Tenure, region: Region, where: str, task: int) -> None:
+        """Raises PlanFault unless all that `tenure` comes after has ended when `task` starts to write the region."""
+        fences = self._ordering.fences
+        self._budget.spend(len(fences), where)
+        if not tenure.gates.isdisjoint(fences):
+            return
+        self._budget.spend((1 + len(fences)) * (len(tenure.before) + task // 8192), where)
+        self._exclude(tenure.before, region, where, task)
+        tenure.gates = frozenset(fence for fence in fences if self._ordering.behind(fence, tenure.before))
 
     def _overlapping(self, tenure: Tenure, block: Block, where: str) -> list[tuple[Piece, Block]]:
         """The pieces that have a part in `block`, and that part of each."""
-        exact = tenure.pieces.get(block)
-        if exact is not None:
-            return [(exact, block)]
-        self._budget.spend(len(tenure.pieces), where)
+        near = tenure.near(block)
+        self._budget.spend(len(near), where)
         found = []
-        for piece in tenure.pieces.values():
-            common = boxes.intersect(piece.block, block)
+        for piece in near:
+            common = block if piece.block == block else boxes.intersect(piece.block, block)
             if common is not None:
                 found.append((piece, common))
         return found
 
     def _exclude(self, others: Iterable[int], region: Region, where: str, task: int, in_place: bool = False) -> None:
         """Raises PlanFault unless all of `others` have ended when `task` starts to write the region."""
-        for other in others:
-            if self._ordering.ended(other) or (in_place and other == task):
+        for other in self._ordering.unfinished(others):
+            if in_place and other == task:
                 continue
             what = f"writes bytes of buffer {region.buffer} {boxes.show(region.block)}"
             if other == task:

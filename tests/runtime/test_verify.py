@@ -315,7 +315,59 @@ def test_functions_that_share_a_block_with_no_other_need_no_aggregation():
         prove(plan)
 
 
+def gathered(rows):
+    """Row by row, the result of a relu goes into one scratch buffer, which then is copied whole into another.
+
+    Then all of that again: into buffers with the same bytes, behind a fence. Returns the plan, and where the rows that
+    come after the fence begin.
+    """
+    planner = Planner(1, random.Random(0))
+    x = planner.tensor("x", (2, rows), "input", ("i", "j"))
+    y = planner.tensor("y", (2, rows), "value", ("i", "j"))
+    attributes = {"program": "t0 = relu x0", "indices": "i j -> i j"}
+    planner.operation("y", "map", attributes, {"i": 2, "j": rows}, {"i": 1, "j": 1}, [x], ["ij"], y, "ij")
+    planner.save(y)
+    plan = planner.bundle()
+    result, whole = plan.tasks[0].writes[0], plan.tasks[0].writes[0].block
+    size = 2 * rows * ITEMSIZE[plan.tensors[y].dtype]
+    offset = (max(plan.memory) + 7) // 8 * 8
+    b = len(plan.buffers)
+    buffers = tuple(Buffer(0, offset + k % 2 * size, y, whole, "scratch") for k in range(4))
+    tasks = list(plan.tasks)
+    for first in (b, b + 2):
+        begin = len(tasks)
+        for row in range(rows):
+            part = box((0, 2), (row, row + 1))
+            tasks.append(CopyTask(0, "y", (begin - 1,), (Region(result.buffer, part),), (Region(first, part),)))
+        parts = tuple(range(begin, begin + rows))
+        tasks.append(CopyTask(0, "y", parts, (Region(first, whole),), (Region(first + 1, whole),)))
+        tasks.append(FenceTask(0, "y", (len(tasks) - 1,)))
+    fields = {"buffers": plan.buffers + buffers, "tasks": tuple(tasks), "memory": (offset + 2 * size,)}
+    return msgspec.structs.replace(plan, **fields), begin
+
+
+def test_a_fence_stands_for_what_it_waits_for_and_no_more():
+    """It does not wait for the last reader of the bytes that the rows behind it take: each has to do that itself."""
+    plan, begin = gathered(3)
+    prove(plan)
+    fence, reader = begin - 1, begin - 2
+    lie = with_task(plan, fence, after=plan.tasks[reader].after)
+    for row in range(begin, begin + 3):
+        assert f"tasks[{row}]" in fault_of(lie)
+        assert f"that tasks[{reader}] uses, without waiting for it" in fault_of(lie)
+        lie = with_task(lie, row, after=(reader, fence))
+    prove(lie)
+
+
 # Size and time
+
+
+def test_a_buffer_of_many_parts_takes_no_more_looks_than_parts(monkeypatch):
+    from runtime import verify
+
+    plan, _ = gathered(400)
+    monkeypatch.setattr(verify, "MAX_STEPS", 20 * 400)
+    prove(plan)
 
 
 def test_twenty_thousand_tasks_are_proved_in_seconds():
