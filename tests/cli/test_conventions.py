@@ -111,6 +111,23 @@ def test_the_package_runs_as_a_module() -> None:
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("einc ")
 
 
+def test_a_project_may_have_packages_of_the_names_of_ours(tmp_path: Path) -> None:
+    """Beside a script, or where `python -m einc` is called; `models` is what most of them have."""
+    for name in ("runtime", "grammars", "models"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text("WORD = 'mine'")
+        (tmp_path / name / "__init__.py").touch()
+
+    def python(*arguments: str) -> str:
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+
+    python("-m", "einc", "models", "copy", "ffn")
+    assert "well-typed" in python("-m", "einc", "check", "ffn.ein")
+    (tmp_path / "models" / "__init__.py").unlink()  # regular packages anywhere come before those without this file
+    assert python("-c", "import einc.cli.commands.models, models.mine; print(models.mine.WORD)") == "mine\n"
+
+
 def test_unreadable_files_end_with_74(einc: Callable[..., Any], tmp_path: Path) -> None:
     for command in (["check"], ["verify"], ["explain"], ["run"], ["compile", "-o", "x"]):
         result = einc(*command, tmp_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ BERT_BASE = {
 
 
 def text(name: str) -> str:
-    return (resources.files("models") / f"{name}.ein").read_text("utf-8")
+    return (Path(__file__).parents[2] / "models" / f"{name}.ein").read_text("utf-8")
 
 
 def compiled(name: str, machine: str, sites: int, preset: str | None, dtype: str | None = None) -> Compiled:

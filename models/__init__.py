@@ -1,1 +1,0 @@
-"""The models that come with einc; `einc models list` names them, `einc models copy` writes one out."""
