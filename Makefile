@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-triton test-reference test-reference-slow references check lint types imports bench bench-exchanges bench-predicted testbed gpu-check gpu-wheels golden clean
+.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references check lint types imports bench bench-exchanges bench-predicted testbed gpu-check gpu-wheels golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -41,6 +41,9 @@ test: .venv/dev  ## the test suite (a few minutes on two cores)
 
 test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
 	$(PYTEST) -n $(JOBS) -m slow
+
+test-new: .venv/dev  ## properties on examples that no run has tried; one that fails is printed
+	$(PYTEST) -n $(JOBS) -m hypothesis --hypothesis-profile=new
 
 test-triton: .venv/triton  ## GPU kernels without a GPU: interpreted on the CPU, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \

@@ -1,4 +1,4 @@
-"""What all tests share: the flag that rewrites golden files, and that no test is timed."""
+"""What all tests share: the flag that rewrites golden files, and that no test fails by chance."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("einc", deadline=None)
+# The same examples in every run, however slow the machine; `--hypothesis-profile=new` tries others (make test-new).
+steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("einc", steady, derandomize=True)
+settings.register_profile("new", steady, derandomize=False, print_blob=True)
 settings.load_profile("einc")
 # The suite is the same on every machine: also where there are GPUs, which `make gpu-check` is for.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""

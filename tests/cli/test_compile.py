@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paced import within
 
 from einc.exprog.synthesis import synthesize
 from einc.physical import build
@@ -135,7 +136,7 @@ def test_an_early_stage_is_shown_where_a_later_one_fails(einc: Callable[..., Any
 
 def test_a_plan_goes_to_standard_output(start: Callable[..., Any], model: Path) -> None:
     process = start("compile", model, "-m", "dgx-a100", "-o", "-")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     assert decode(out).model == "small"
 
@@ -158,7 +159,7 @@ def test_the_same_bytes_anywhere(start: Callable[..., subprocess.Popen[bytes]], 
             strict=True,
         )
     ]
-    plans = [run.communicate(timeout=120)[0] for run in runs]
+    plans = [run.communicate(timeout=300)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0, 0, 0]
     assert all(a == b for a, b in itertools.pairwise(plans))
 
@@ -185,9 +186,8 @@ def test_the_same_bytes_anywhere(start: Callable[..., subprocess.Popen[bytes]], 
 def test_a_wrong_model_is_one_clear_error(text: str, words: str, einc: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "m.ein"
     path.write_text(text)
-    started = time.monotonic()
-    result = einc("compile", path, "-m", "dgx-a100", "-o", tmp_path / "p.bin")
-    assert time.monotonic() - started < 20
+    with within(20):
+        result = einc("compile", path, "-m", "dgx-a100", "-o", tmp_path / "p.bin")
     assert result.code == 65
     assert result.out == ""
     assert words in result.err
@@ -274,9 +274,8 @@ def test_plans_are_the_same_whenever_they_are_made(einc: Callable[..., Any], mod
 def test_a_time_limit_leaves_a_plan(einc: Callable[..., Any], tmp_path: Path) -> None:
     target = tmp_path / "p.bin"
     arguments = ("compile", MODELS / "chain_a.ein", "-m", "dgx-v100", "--time-limit", "0.001", "-o", target)
-    start = time.monotonic()
-    assert einc(*arguments).code == 0
-    assert time.monotonic() - start < 20
+    with within(20):
+        assert einc(*arguments).code == 0
     assert einc("verify", target).code == 0
 
 
@@ -337,7 +336,7 @@ def test_an_interrupt_in_any_phase_leaves_nothing(
         model.write_text((MODELS / "ffn.ein").read_text())  # when it is read: before, interrupts may be Python's
         time.sleep(moment)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         assert process.returncode in (0, 130), err
         if process.returncode == 0 or target.exists():  # it was done already
             prove(decode(target.read_bytes()))

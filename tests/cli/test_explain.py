@@ -161,7 +161,7 @@ def test_the_plan_explains_itself_elsewhere(
     plan: Path, start: Callable[..., Any], einc: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "p.bin").write_bytes(plan.read_bytes())
-    out, _ = start("explain", "p.bin", cwd=tmp_path, env={"LC_ALL": "C"}).communicate(timeout=60)
+    out, _ = start("explain", "p.bin", cwd=tmp_path, env={"LC_ALL": "C"}).communicate(timeout=300)
     assert out.decode("ascii") == einc("explain", plan).out
     assert "\x1b" not in out.decode()
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paced import within
 
 from einc.cli.main import main
 from runtime.bundle import decode
@@ -132,7 +133,7 @@ def test_random_inputs_are_the_same_every_time(run: Callable[..., Any], tmp_path
 
 def test_an_output_goes_to_standard_output(start: Callable[..., Any], folder: Path) -> None:
     process = start("run", "p.bin", *GIVEN, "-o", "s=-", cwd=folder)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     np.testing.assert_allclose(np.load(io.BytesIO(out)), np.load(folder / "expected_s.npy"), atol=1e-5)
 
@@ -239,10 +240,8 @@ def test_an_archive_bomb_is_refused_unread(run: Callable[..., Any], tmp_path: Pa
         member.write(npy("'<f4'", "(9, 14)", GOOD))
         for _ in range(64):
             member.write(b"\0" * (1 << 20))
-    started = time.monotonic()
-    result = run("--inputs", bomb, "--inputs", "b.npy", "--weights", "weights.npz")
-    assert result.code == 65
-    assert time.monotonic() - started < 10
+    with within(10):
+        assert run("--inputs", bomb, "--inputs", "b.npy", "--weights", "weights.npz").code == 65
 
 
 @pytest.mark.parametrize(
@@ -337,7 +336,7 @@ def test_an_interrupt_ends_a_run_at_once(
         plan.write_bytes((folder / "p.bin").read_bytes())  # when the command reads it: before, interrupts are Python's
         time.sleep(moment)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=300)
         assert (process.returncode, out) == (130, b""), err
         assert b"Traceback" not in err
         assert list(target.iterdir()) == []

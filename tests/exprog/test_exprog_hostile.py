@@ -3,9 +3,9 @@
 import contextlib
 import os
 import random
-import time
 
 import pytest
+from paced import within
 
 from einc.errors import ProgramError
 from einc.exprog.checker import check
@@ -34,10 +34,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_texts_end_in_one_error(name):
-    begin = time.process_time()
-    with pytest.raises(ProgramError) as caught:
+    with within(10), pytest.raises(ProgramError) as caught:
         read_program(HOSTILE[name], "hostile.exprog")
-    assert time.process_time() - begin < 10
     rendered = caught.value.render()
     assert len(rendered) < 1000
     assert all(letter.isprintable() or letter == "\n" for letter in rendered)
@@ -81,10 +79,8 @@ def test_overlapping_aggregates_without_a_partition_end():
     triples = [(a, b, c) for i, a in enumerate(atoms) for j, b in enumerate(atoms[:i]) for c in atoms[:j]]
     holdings = tuple(Holding(tuple(sorted(triple)), (0,)) for triple in triples)
     program = Program(None, (), holdings, (Requirement(tuple(atoms), (0,)),), (Action(tuple(atoms), 0),))
-    begin = time.process_time()
-    with pytest.raises(ProgramError, match="overlap"):
+    with within(30), pytest.raises(ProgramError, match="overlap"):
         check(program)
-    assert time.process_time() - begin < 30
 
 
 def test_tens_of_thousands_of_actions_take_seconds():
@@ -92,8 +88,7 @@ def test_tens_of_thousands_of_actions_take_seconds():
     holdings = tuple(Holding((f"x{k}",), (k % 72,), 10**6) for k in range(20_000))
     requirements = tuple(Requirement((f"x{k}",), ((k * 7 + 1) % 72,)) for k in range(20_000))
     actions = tuple(Action((f"x{k}",), k % 72, ((k * 7 + 1) % 72,)) for k in range(20_000) if (k * 6 + 1) % 72)
-    begin = time.process_time()
-    program = Program(None, (), holdings, requirements, actions)
-    assert check(program, machine).valid
-    assert simulate(program, machine.ideal()).completion_ms > 0
-    assert time.process_time() - begin < 20
+    with within(20):
+        program = Program(None, (), holdings, requirements, actions)
+        assert check(program, machine).valid
+        assert simulate(program, machine.ideal()).completion_ms > 0

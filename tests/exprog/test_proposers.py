@@ -1,6 +1,7 @@
 """Proposals: good ones are taken, whatever else comes harms nothing."""
 
 import sys
+import time
 
 import pytest
 from exprog_oracle import SWAP
@@ -77,16 +78,21 @@ def test_a_command_reads_the_preamble_and_writes_programs():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("arguments", "seconds", "reason"),
     [
-        (("/nowhere/proposer",), "cannot be run"),
-        ((sys.executable, "-c", "raise SystemExit(3)"), "status 3"),
-        ((sys.executable, "-c", "import time; time.sleep(60)"), "longer than"),
-        ((sys.executable, "-c", "while True: print('A' * 10**6)"), "more than"),
+        (("/nowhere/proposer",), 300, "cannot be run"),
+        ((sys.executable, "-c", "raise SystemExit(3)"), 300, "status 3"),
+        ((sys.executable, "-c", "import time; time.sleep(30)"), 0.2, "longer than"),
+        (("/bin/sh", "-c", "sleep 30 & wait"), 0.2, "longer than"),
+        (("/bin/sh", "-c", "sleep 30 & exit 0"), 0.2, "longer than"),
+        (("/bin/sh", "-c", "exec >&-; sleep 30"), 0.2, "longer than"),
+        ((sys.executable, "-c", "while True: print('A' * 10**6)"), 300, "more than"),
     ],
 )
-def test_commands_that_fail_are_left_out(arguments, reason):
-    found, said = propose(Command(arguments, seconds=2))
+def test_commands_that_fail_are_left_out(arguments, seconds, reason):
+    begin = time.monotonic()
+    found, said = propose(Command(arguments, seconds=seconds))
+    assert time.monotonic() - begin < 25  # nobody waits for one who sleeps
     assert any(reason in what for what in said)
     assert found.completion_ms == found.naive_ms
 

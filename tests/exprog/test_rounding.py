@@ -72,7 +72,7 @@ def longest_window(demands, chosen, fabric):
     return longest
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(preambles(), st.sampled_from([1, 3, 8]))
 def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, count):
     demands, chosen, fabric = routed(text, count)
@@ -84,7 +84,7 @@ def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, cou
         assert np.column_stack(found[2:]) == pytest.approx(np.array([row[2:] for row in expected]), rel=1e-11)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(preambles(), st.sampled_from([1, 3, 8]), st.integers(0, 2**32 - 1))
 def test_no_schedule_is_shorter_than_the_longest_window(text, count, seed):
     demands, chosen, fabric = routed(text, count)

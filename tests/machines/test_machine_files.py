@@ -4,10 +4,10 @@ import copy
 import json
 import random
 import re
-import time
 from pathlib import Path
 
 import pytest
+from paced import within
 
 from einc.errors import MachineError
 from einc.machines.load import parse_machine
@@ -179,11 +179,9 @@ def test_each_mistake_names_its_place(path, value, words):
     ids=lambda text: text[:12] + text[-8:] if text.isprintable() else "binary",
 )  # fmt: skip
 def test_hostile_texts_end_in_one_error(text):
-    begin = time.process_time()
-    with pytest.raises(MachineError) as caught:
+    with within(10), pytest.raises(MachineError) as caught:
         parse_machine(text)
     assert len(caught.value.render()) < 500
-    assert time.process_time() - begin < 10
 
 
 def test_damaged_files_are_refused_or_read_but_never_crash():

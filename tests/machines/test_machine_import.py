@@ -2,9 +2,9 @@
 
 import dataclasses
 import random
-import time
 
 import pytest
+from paced import within
 from topologies import DGX1V, bus, cells, nccl, new_style, old_style, switched
 
 from einc.errors import EincError, MachineError, UsageError
@@ -280,13 +280,12 @@ BROKEN_XML = {
 @pytest.mark.parametrize("case", BROKEN_XML)
 def test_broken_xml_has_one_clear_error(case):
     damage, words = BROKEN_XML[case]
-    begin = time.process_time()
-    with pytest.raises(MachineError) as caught:
-        machine_of(damage(nccl(CUBE)))
+    text = damage(nccl(CUBE))
+    with within(5), pytest.raises(MachineError) as caught:
+        machine_of(text)
     assert words in caught.value.render()
     assert caught.value.render().startswith("topo.txt")
     assert len(caught.value.render()) < 700
-    assert time.process_time() - begin < 5
 
 
 def test_an_error_points_at_its_word():
@@ -324,8 +323,8 @@ def test_damaged_files_are_refused_or_read_but_never_crash(text):
 
 
 def test_large_tables_are_read_in_time_and_larger_ones_refused():
-    begin = time.process_time()
-    assert len(machine_of(new_style(switched(100, 12)), gpu="a100").sites) == 100
+    with within(5):
+        assert len(machine_of(new_style(switched(100, 12)), gpu="a100").sites) == 100
     for text in (
         " ".join(f"GPU{k}" for k in range(1500)),
         " ".join(f"n{k}" for k in range(9)) + " GPU0" * 100_000,
@@ -335,10 +334,9 @@ def test_large_tables_are_read_in_time_and_larger_ones_refused():
         "<" * 1_000_000,
         "\n" * 5_000_000,
     ):
-        with pytest.raises(MachineError) as caught:
+        with within(5), pytest.raises(MachineError) as caught:
             import_machine(text)
         assert len(caught.value.render()) < 700
-    assert time.process_time() - begin < 10
 
 
 def test_unlike_gpus_meet_at_the_slower_ones_rate():

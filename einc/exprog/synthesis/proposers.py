@@ -8,8 +8,12 @@ not), checked and timed; what fails on the way is left out with a reason.
 from __future__ import annotations
 
 import contextlib
+import os
+import selectors
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -98,7 +102,7 @@ class Text:
 class Command:
     """A command that gets the preamble on its standard input and writes candidates on its standard output.
 
-    It is run without a shell, and ended after `seconds`.
+    It is run without a shell, and ended after `seconds`, with all that it has started.
     """
 
     arguments: Sequence[str]
@@ -109,42 +113,56 @@ class Command:
             return None
         preamble = print_program(question.preamble)
         name = self.arguments[0]
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
         try:
-            process = subprocess.Popen(
-                self.arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
+            process = subprocess.Popen(self.arguments, stdin=pipe, stdout=pipe, stderr=null, process_group=0)
         except (OSError, ValueError) as error:
             raise ProgramError(f"the proposer {name} cannot be run: {error}") from None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        source, sink = process.stdout, process.stdin
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            process.kill()
-
-        def feed() -> None:
-            with contextlib.suppress(OSError), sink:
-                sink.write(preamble.encode())
-
-        timer = threading.Timer(self.seconds, end)
-        timer.start()
-        threading.Thread(target=feed, daemon=True).start()
         try:
-            reply = source.read(MOST_TEXT + 1)
-            if len(reply) > MOST_TEXT:
-                process.kill()
-            status = process.wait()
+            threading.Thread(target=_feed, args=(process, preamble), daemon=True).start()
+            reply, status = _reply(process, time.monotonic() + self.seconds)
+        except subprocess.TimeoutExpired:
+            raise ProgramError(f"the proposer {name} took longer than {self.seconds:g} s") from None
         finally:
-            process.kill()
-            timer.cancel()
-            source.close()
-        if late.is_set():
-            raise ProgramError(f"the proposer {name} took longer than {self.seconds:g} s")
-        if status and len(reply) <= MOST_TEXT:
+            _end(process)
+        if status:
             raise ProgramError(f"the proposer {name} failed with status {status}")
         return reply.decode("utf-8", "replace")
+
+
+def _feed(process: subprocess.Popen[bytes], text: str) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError), process.stdin as sink:
+        sink.write(text.encode())
+
+
+def _reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, int]:
+    """What a process writes, up to one byte more than may be used, and its exit status, 0 where not all is read.
+
+    Raises TimeoutExpired, also where only others that it has started keep its standard output open.
+    """
+    assert process.stdout is not None
+    reply = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(reply) <= MOST_TEXT:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise subprocess.TimeoutExpired(process.args, 0)
+            chunk = os.read(process.stdout.fileno(), 1 << 20)
+            if not chunk:
+                return reply, process.wait(max(0.0, deadline - time.monotonic()))
+            reply += chunk
+    return reply, 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process with all that it has started, unless it has ended by itself."""
+    assert process.stdout is not None
+    if process.returncode is None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    process.stdout.close()
 
 
 def candidates(text: str) -> Iterator[str]:
