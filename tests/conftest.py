@@ -13,9 +13,13 @@ steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("einc", steady, derandomize=True)
 settings.register_profile("new", steady, derandomize=False, print_blob=True)
 settings.load_profile("einc")
-# The suite is the same on every machine: also where there are GPUs, which `make gpu-check` is for.
+# The suite is the same on every machine: also where there are GPUs, which `make gpu-check` is for, ...
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-# And from a script's background, where interrupts are ignored, by whatever is started as well.
+# ... whatever somebody has set for what is started here, ...
+for name in ("PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING", "COLUMNS", "NO_COLOR", "TERM", "XDG_CACHE_HOME",
+             "CUPY_CACHE_DIR", "EINC_KERNEL_CACHE", "EINC_ATTENTION", "EINC_LLM_KEY"):  # fmt: skip
+    os.environ.pop(name, None)
+# ... and from a script's background, where interrupts are ignored, by whatever is started as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from einc.cli import files, output
@@ -142,7 +143,7 @@ def write_outputs(arguments: Sequence[str], arrays: Mapping[str, Array]) -> None
             stored = {name: storable(array) for name, array in arrays.items()}
 
             def write(stream: BinaryIO, stored: dict[str, Array] = stored) -> None:
-                np.savez(stream, **stored)  # type: ignore[arg-type]
+                np.savez(stream, **stored)
 
             output.write_file(request.source, write)
 
@@ -169,4 +170,9 @@ def storable(array: Array) -> Array:
 def _npy_writer(array: Array) -> Any:
     import numpy as np
 
-    return lambda stream: np.lib.format.write_array(stream, np.ascontiguousarray(array), allow_pickle=False)
+    def write(stream: BinaryIO) -> None:
+        # Of real files numpy wants the position, which a pipe has not.
+        into = stream if stream.seekable() else SimpleNamespace(write=stream.write)
+        np.lib.format.write_array(into, np.ascontiguousarray(array), allow_pickle=False)
+
+    return write

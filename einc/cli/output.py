@@ -64,7 +64,7 @@ def _stdout_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except (OSError, ValueError, AttributeError) as error:  # full; closed; absent
-        reason = error.strerror if isinstance(error, OSError) else "it is closed"
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is closed"
         raise WriteError(f"cannot write: {reason}", where="standard output") from None
 
 

@@ -47,6 +47,9 @@ class CupyDriver:
             from cupy.cuda import runtime
         except ImportError as error:
             raise MissingFault("the CUDA backend needs cupy, which is not installed", hint=INSTALL_HINT) from error
+        except OSError as error:
+            hint = "cupy keeps what it compiles in CUPY_CACHE_DIR, or ~/.cupy: name a directory that can be written"
+            raise MissingFault(f"the CUDA backend needs cupy, which cannot be imported: {error}", hint=hint) from error
         self._runtime: Any = runtime
         self._error: type[Exception] = runtime.CUDARuntimeError
         self.version: str = cupy.__version__

@@ -131,8 +131,10 @@ def test_random_inputs_are_the_same_every_time(run: Callable[..., Any], tmp_path
     assert (tmp_path / "y.npy").read_bytes() != results[0]
 
 
-def test_an_output_goes_to_standard_output(start: Callable[..., Any], folder: Path) -> None:
-    process = start("run", "p.bin", *GIVEN, "-o", "s=-", cwd=folder)
+@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+def test_an_output_goes_to_standard_output(name: str, start: Callable[..., Any], folder: Path) -> None:
+    """Which is a pipe here."""
+    process = start("run", "p.bin", *GIVEN, "-o", f"s={name}", cwd=folder)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     np.testing.assert_allclose(np.load(io.BytesIO(out)), np.load(folder / "expected_s.npy"), atol=1e-5)

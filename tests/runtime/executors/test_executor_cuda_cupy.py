@@ -133,6 +133,20 @@ def test_without_cupy_it_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.skipif(gpus_visible() > 0, reason="there is a GPU")
+def test_without_a_place_for_cupys_cache_it_says_so(monkeypatch):
+    """Cupy makes a directory when it is imported, which fails where there is no home."""
+
+    def importing(name, *arguments, real=builtins.__import__):
+        if name == "cupy":
+            raise PermissionError(13, "Permission denied", "/nonexistent")
+        return real(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", importing)
+    with pytest.raises(MissingFault, match="'/nonexistent'") as caught:
+        CupyDriver()
+    assert "CUPY_CACHE_DIR" in caught.value.render()
+
+
 def test_without_a_driver_it_says_so():
     runtime()
     with pytest.raises(MissingFault) as caught:
