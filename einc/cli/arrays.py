@@ -143,7 +143,7 @@ def write_outputs(arguments: Sequence[str], arrays: Mapping[str, Array]) -> None
             stored = {name: storable(array) for name, array in arrays.items()}
 
             def write(stream: BinaryIO, stored: dict[str, Array] = stored) -> None:
-                np.savez(stream, **stored)
+                np.savez(stream, **stored)  # type: ignore[arg-type]
 
             output.write_file(request.source, write)
 

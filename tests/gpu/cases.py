@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.gpu.models import TEXTS
+from tests.gpu.model_texts import TEXTS
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 SITES = (1, 2, 4, 8)

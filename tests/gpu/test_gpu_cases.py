@@ -23,7 +23,7 @@ from tests.gpu.benchmark import compiled as compiled_benchmark
 from tests.gpu.benchmark import measured
 from tests.gpu.cases import BENCHMARKS, CASES, SITES
 from tests.gpu.correctness import arrays_of, check, compiled, largest_error, reference
-from tests.gpu.models import TEXTS
+from tests.gpu.model_texts import TEXTS
 from tests.gpu.places import CPU, GPU
 
 SMALL = [(case, case.sites[number % len(case.sites)]) for number, case in enumerate(CASES) if not case.slow]
