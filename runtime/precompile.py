@@ -19,11 +19,11 @@ from typing import Any
 
 from runtime.bundle import Bundle
 from runtime.errors import KernelFault, MissingFault
-from runtime.executors.cuda_driver import Driver
-from runtime.executors.cuda_memory import DeviceMemory
-from runtime.executors.cuda_steps import Part, lay_out
-from runtime.executors.cuda_tasks import spared
-from runtime.executors.cuda_work import Workshop
+from runtime.executors.cuda.driver import Driver
+from runtime.executors.cuda.memory import DeviceMemory
+from runtime.executors.cuda.steps import Part, lay_out
+from runtime.executors.cuda.tasks import spared
+from runtime.executors.cuda.work import Workshop
 from runtime.kernels.cuda import kernel_cache, triton_compile
 from runtime.kernels.cuda.triton_compile import ARCHITECTURES, Binary
 from runtime.kernels.gpu import Description, GpuKernel, Target

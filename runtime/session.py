@@ -196,21 +196,21 @@ def _executor(bundle: Bundle, backend: str, devices: Sequence[int] | None, no_pe
     if backend not in BACKENDS:
         raise MissingFault(f"there is no backend '{backend[:40]}'", hint=f"there are {', '.join(BACKENDS)}")
     if backend == "cuda" or (backend == "auto" and _gpus_wanted(bundle)):
-        from runtime.executors.cuda import CudaExecutor
+        from runtime.executors.cuda.executor import CudaExecutor
 
         return CudaExecutor(bundle, devices, no_peer=no_peer)
     if backend == "null":
         from runtime.executors.null import NullExecutor
 
         return NullExecutor(bundle)
-    from runtime.executors.cpu import CpuExecutor
+    from runtime.executors.cpu.executor import CpuExecutor
 
     return CpuExecutor(bundle)
 
 
 def _unused_gpus(bundle: Bundle) -> str | None:
     """What to say where a plan for GPUs runs on the CPU although there are some."""
-    from runtime.executors.cuda_visible import cupy_installed, gpus_visible
+    from runtime.executors.cuda.visible import cupy_installed, gpus_visible
 
     if bundle.machine == HOST or not gpus_visible() or cupy_installed():
         return None
@@ -219,7 +219,7 @@ def _unused_gpus(bundle: Bundle) -> str | None:
 
 def _gpus_wanted(bundle: Bundle) -> bool:
     """Whether a plan is for GPUs, and some are visible and can be used."""
-    from runtime.executors.cuda_visible import cupy_installed, gpus_visible
+    from runtime.executors.cuda.visible import cupy_installed, gpus_visible
 
     return bundle.machine != HOST and gpus_visible() > 0 and cupy_installed()
 

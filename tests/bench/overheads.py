@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from runtime.bundle import read_bundle
-from runtime.executors import pool
-from runtime.executors.cpu import CpuExecutor
-from runtime.executors.schedule import TaskGraph
+from runtime.executors.cpu import pool
+from runtime.executors.cpu.executor import CpuExecutor
+from runtime.executors.cpu.schedule import TaskGraph
 from tests.bench import report
 from tests.bench.cases import CASES, MODELS
 from tests.bench.measure import COMMAND_LINE, compile_arguments, run_einc

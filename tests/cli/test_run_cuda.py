@@ -12,7 +12,8 @@ from cuda_fake_kernels import NumpyKernels
 
 from einc.cli.main import main
 from runtime.bundle import decode
-from runtime.executors import cuda, cuda_visible
+from runtime.executors.cuda import executor as cuda
+from runtime.executors.cuda import visible
 from runtime.session import Session
 
 SITES = 4
@@ -34,8 +35,8 @@ def driver(monkeypatch):
     fake = FakeDriver(2, unreachable={(0, 1), (1, 0)})
     monkeypatch.setattr(cuda, "_real_driver", lambda: fake)
     monkeypatch.setattr(cuda, "_real_kernels", lambda: NumpyKernels(fake))
-    monkeypatch.setattr(cuda_visible, "gpus_visible", lambda: fake.devices)
-    monkeypatch.setattr(cuda_visible, "cupy_installed", lambda: True)
+    monkeypatch.setattr(visible, "gpus_visible", lambda: fake.devices)
+    monkeypatch.setattr(visible, "cupy_installed", lambda: True)
     return fake
 
 
@@ -81,7 +82,7 @@ def test_a_failing_device_is_one_error(plan, driver, einc):
 
 
 @pytest.mark.parametrize(
-    ("machine", "visible", "cupy", "expected"),
+    ("machine", "gpus", "cupy", "expected"),
     [
         ("dgx-h100", 4, True, "cuda"),
         ("dgx-h100", 4, False, "cpu"),
@@ -89,14 +90,14 @@ def test_a_failing_device_is_one_error(plan, driver, einc):
         ("host", 4, True, "cpu"),
     ],
 )
-def test_the_backend_is_chosen(machine, visible, cupy, expected, plan, driver, monkeypatch):
+def test_the_backend_is_chosen(machine, gpus, cupy, expected, plan, driver, monkeypatch):
     import msgspec
 
     driver.devices, driver.unreachable = SITES, set()
-    monkeypatch.setattr(cuda_visible, "gpus_visible", lambda: visible)
-    monkeypatch.setattr(cuda_visible, "cupy_installed", lambda: cupy)
+    monkeypatch.setattr(visible, "gpus_visible", lambda: gpus)
+    monkeypatch.setattr(visible, "cupy_installed", lambda: cupy)
     bundle = msgspec.structs.replace(decode(Path(plan).read_bytes()), machine=machine)
     with Session(bundle) as session:
         assert session.backend == expected
-        assert any("without cupy" in note for note in session.notes) is (visible > 0 and not cupy)
+        assert any("without cupy" in note for note in session.notes) is (gpus > 0 and not cupy)
     assert not driver.leaks()

@@ -259,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("a rehearsal needs --output or --no-write")
     place = CPU if chosen.rehearse else GPU
     sys.path.insert(0, str(ROOT))
-    from runtime.executors.cuda_visible import gpus_visible
+    from runtime.executors.cuda.visible import gpus_visible
 
     if not place.rehearsal and not gpus_visible():
         print("no GPU is visible here: nothing is checked (the suite, `make test`, covers what needs none)")

@@ -15,7 +15,7 @@ from tests.gpu.cases import CASES, Benchmark, Definitions
 
 if TYPE_CHECKING:  # packages that travel as wheels are not there yet when this is imported
     from runtime.bundle import Bundle
-    from runtime.executors.cuda import CudaExecutor
+    from runtime.executors.cuda.executor import CudaExecutor
     from runtime.session import Session
 
 REHEARSE = "--rehearse"
@@ -35,7 +35,7 @@ class Place:
     def architecture(self) -> str:
         if self.rehearsal:
             return "sm_90"
-        from runtime.executors.cuda_cupy import CupyDriver
+        from runtime.executors.cuda.cupy_driver import CupyDriver
 
         return CupyDriver().target(0).architecture
 
@@ -55,7 +55,7 @@ class Place:
 
     def executor(self, bundle: Bundle) -> CudaExecutor:
         """All sites on one GPU."""
-        from runtime.executors.cuda import CudaExecutor
+        from runtime.executors.cuda.executor import CudaExecutor
 
         devices = [0] * len(bundle.memory)
         if not self.rehearsal:

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from runtime.bundle import KernelTask
-from runtime.executors.cuda import CudaExecutor
-from runtime.executors.cuda_batches import batches
-from runtime.executors.cuda_work import Workshop
+from runtime.executors.cuda.batches import batches
+from runtime.executors.cuda.executor import CudaExecutor
+from runtime.executors.cuda.work import Workshop
 from runtime.kernels.cuda import cublas, cublaslt
 from runtime.kernels.plans.contract import plan_contract
 from runtime.kernels.plans.gemm import Gemm

@@ -12,7 +12,7 @@ from typing import Any
 
 from runtime.bundle import ITEMSIZE, AnyTask, Bundle, KernelTask, Operation, Region
 from runtime.executors.base import Record, task_kind
-from runtime.executors.cuda import CudaExecutor
+from runtime.executors.cuda.executor import CudaExecutor
 from runtime.executors.forwarding import reads_of, writes_of
 from runtime.kernels.indices import parse
 from tests.gpu.places import Place

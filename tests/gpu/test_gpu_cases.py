@@ -12,8 +12,8 @@ from cuda_fake import FakeDriver
 from cuda_fake_kernels import NumpyKernels
 
 from runtime.bundle import AggregateTask, KernelTask
-from runtime.executors import cuda
-from runtime.executors.cuda import CudaExecutor
+from runtime.executors.cuda import executor as cuda
+from runtime.executors.cuda.executor import CudaExecutor
 from runtime.kernels.cuda.attention_libraries import ENVIRONMENT
 from runtime.kernels.cuda.cublas import CublasError
 from runtime.kernels.plans import planners

@@ -20,7 +20,7 @@ from einc.physical.program import DeviceProgram, TaskKind
 from einc.physical.schedule import Scheduler
 from einc.physical.verify import verify
 from runtime.bundle import decode, encode
-from runtime.executors.cpu import CpuExecutor
+from runtime.executors.cpu.executor import CpuExecutor
 from runtime.session import Session
 from runtime.verify import prove
 

@@ -28,7 +28,7 @@ from einc.physical.synthesis import Synthesizer
 from einc.physical.verify import verify
 from runtime.bundle import decode, encode
 from runtime.draws import random_input
-from runtime.executors.cpu import CpuExecutor
+from runtime.executors.cpu.executor import CpuExecutor
 from runtime.session import Session
 from runtime.verify import prove
 

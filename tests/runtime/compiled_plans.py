@@ -11,7 +11,7 @@ from plan_arrays import arrays_of, results
 
 from einc.compiler import compile_model
 from einc.options import CompileOptions
-from runtime.executors.cpu import CpuExecutor
+from runtime.executors.cpu.executor import CpuExecutor
 from runtime.session import Session
 
 MODELS = Path(__file__).parents[2] / "models"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime.executors.cuda_driver import DriverError
+from runtime.executors.cuda.driver import DriverError
 from runtime.kernels.gpu import Target
 
 PITCH = 256

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cuda_fake import Misuse
 
-from runtime.executors.cuda_driver import DriverError
+from runtime.executors.cuda.driver import DriverError
 
 
 class CUDARuntimeError(RuntimeError):

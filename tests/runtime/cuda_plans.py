@@ -10,8 +10,8 @@ from cuda_fake import FakeDriver
 from cuda_fake_kernels import NumpyKernels
 from plan_arrays import arrays_of, outputs_of, results
 
-from runtime.executors.cpu import CpuExecutor
-from runtime.executors.cuda import CudaExecutor
+from runtime.executors.cpu.executor import CpuExecutor
+from runtime.executors.cuda.executor import CudaExecutor
 from runtime.session import Session
 
 TINY = {"tokens": 13, "d_model": 11, "d_ff": 23}

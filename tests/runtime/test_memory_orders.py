@@ -14,7 +14,7 @@ from cuda_plans import agree, block, on_fake
 from plan_arrays import arrays_of, results
 
 from runtime.bundle import decode, encode
-from runtime.executors.cpu import CpuExecutor
+from runtime.executors.cpu.executor import CpuExecutor
 from runtime.kernels.native import llvm
 from runtime.session import Session
 from runtime.strides import strides_of

@@ -14,7 +14,7 @@ from handmade_plans import random_plan, reference, two_site_plan
 from plan_arrays import arrays_of
 
 from runtime.errors import ArrayFault, MissingFault, PlanFault
-from runtime.executors.cpu import CpuExecutor
+from runtime.executors.cpu.executor import CpuExecutor
 from runtime.session import Session
 from runtime.trace import task_events, task_kind, trace_json
 

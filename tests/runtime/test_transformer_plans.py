@@ -8,7 +8,7 @@ from compiled_plans import PLACES, TOLERANCE, TRANSFORMER, compiled
 from plan_arrays import arrays_of, results
 
 from runtime.errors import ValueFault
-from runtime.executors.cpu import CpuExecutor
+from runtime.executors.cpu.executor import CpuExecutor
 from runtime.session import Session
 from runtime.verify import prove
 

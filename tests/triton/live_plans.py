@@ -17,7 +17,7 @@ from emulated_gemm import multiply
 from interpreter import Pointer, load, repair
 
 from runtime.errors import ValueFault
-from runtime.executors.cuda import CudaExecutor
+from runtime.executors.cuda.executor import CudaExecutor
 from runtime.kernels.cuda.cublas import WORKSPACE
 from runtime.kernels.cuda.kernels import PlannedKernels
 from runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel

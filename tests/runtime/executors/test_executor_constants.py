@@ -8,8 +8,8 @@ from compiled_plans import compiled
 from plan_arrays import arrays_of
 
 from runtime.bundle import Region
-from runtime.executors import constants
-from runtime.executors.cpu import CpuExecutor
+from runtime.executors.cpu import constants
+from runtime.executors.cpu.executor import CpuExecutor
 from runtime.session import Session
 
 MODEL = """

@@ -13,8 +13,9 @@ from plan_arrays import arrays_of
 
 from runtime.bundle import FenceTask, Region
 from runtime.errors import KernelFault, MissingFault, PlanFault
-from runtime.executors import cpu, host
-from runtime.executors.cpu import CpuExecutor
+from runtime.executors.cpu import executor as cpu
+from runtime.executors.cpu import host
+from runtime.executors.cpu.executor import CpuExecutor
 from runtime.executors.null import NullExecutor
 from runtime.kernels.base import Kernel
 from runtime.session import Session

@@ -15,9 +15,9 @@ from plan_arrays import outputs_of
 from runtime.bundle import FenceTask
 from runtime.draws import random_input
 from runtime.errors import KernelFault
-from runtime.executors.cuda_capture import captured
-from runtime.executors.cuda_driver import DriverError
-from runtime.executors.cuda_holdings import Holdings
+from runtime.executors.cuda.capture import captured
+from runtime.executors.cuda.driver import DriverError
+from runtime.executors.cuda.holdings import Holdings
 
 
 def arrays_of(bundle, seed=0, **given):

@@ -12,9 +12,9 @@ from cuda_plans import LAYOUTS, agree, agrees_with_the_cpu, block, cpu_results
 from emulated_gemm import multiply
 from plan_arrays import arrays_of, outputs_of
 
-from runtime.executors.cuda import CudaExecutor
-from runtime.executors.cuda_batches import batches
-from runtime.executors.cuda_tasks import spared
+from runtime.executors.cuda.batches import batches
+from runtime.executors.cuda.executor import CudaExecutor
+from runtime.executors.cuda.tasks import spared
 from runtime.kernels import registry
 from runtime.kernels.gpu import Description, GpuKernel
 from runtime.kernels.plans.side_by_side import planned_side_by_side

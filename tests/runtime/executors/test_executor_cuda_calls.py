@@ -10,8 +10,8 @@ from cuda_plans import agree, block, chain, cpu_results, ffn
 from plan_arrays import arrays_of, outputs_of
 
 from runtime.errors import KernelFault, MissingFault
-from runtime.executors.cuda import CudaExecutor
-from runtime.executors.cuda_cupy import CALLS, CupyDriver
+from runtime.executors.cuda.cupy_driver import CALLS, CupyDriver
+from runtime.executors.cuda.executor import CudaExecutor
 from runtime.session import Session
 
 

@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from runtime.errors import MissingFault
-from runtime.executors.cuda_cupy import CALLS, CONSTANTS, CupyDriver
-from runtime.executors.cuda_driver import Driver, DriverError
-from runtime.executors.cuda_visible import gpus_visible
+from runtime.executors.cuda.cupy_driver import CALLS, CONSTANTS, CupyDriver
+from runtime.executors.cuda.driver import Driver, DriverError
+from runtime.executors.cuda.visible import gpus_visible
 
 
 def runtime():
@@ -200,6 +200,6 @@ def test_a_driver_that_counts(tmp_path, monkeypatch):
 
 
 def test_looking_for_gpus_imports_no_cupy():
-    code = "import sys; from runtime.executors.cuda_visible import *; gpus_visible(); cupy_installed()\n"
+    code = "import sys; from runtime.executors.cuda.visible import *; gpus_visible(); cupy_installed()\n"
     code += "assert 'cupy' not in sys.modules and 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,8 +11,8 @@ from cuda_fake_kernels import Together
 from cuda_plans import LAYOUTS, agrees_with_the_cpu, block, ffn
 
 from runtime.bundle import KernelTask
-from runtime.executors.cuda import CudaExecutor
-from runtime.executors.cuda_epilogues import epilogues
+from runtime.executors.cuda.epilogues import epilogues
+from runtime.executors.cuda.executor import CudaExecutor
 from runtime.executors.forwarding import forward
 
 MODEL = """

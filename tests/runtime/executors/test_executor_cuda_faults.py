@@ -13,7 +13,7 @@ from cuda_plans import LAYOUTS, agree, block, chain, cpu_results, ffn, on_fake
 from plan_arrays import arrays_of, outputs_of
 
 from runtime.errors import KernelFault, MissingFault, ValueFault
-from runtime.executors.cuda import CudaExecutor
+from runtime.executors.cuda.executor import CudaExecutor
 from runtime.session import Session
 
 # What is not there

@@ -10,7 +10,7 @@ from cuda_plans import agree, block, cpu_results, ffn
 from plan_arrays import arrays_of, outputs_of
 
 from runtime.errors import KernelFault, MissingFault
-from runtime.executors.cuda import CudaExecutor
+from runtime.executors.cuda.executor import CudaExecutor
 from runtime.kernels.gpu import Description, GpuKernel
 from runtime.session import Session
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from runtime.executors.cuda_order import START, Lane, Order, Step, ordered
+from runtime.executors.cuda.order import START, Lane, Order, Step, ordered
 
 
 def random_steps(rng):

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from runtime.executors import pool
-from runtime.executors.schedule import TaskGraph
+from runtime.executors.cpu import pool
+from runtime.executors.cpu.schedule import TaskGraph
 
 
 def random_graph(seed, count=200, nanoseconds=None):

@@ -20,15 +20,15 @@ from test_executor_forwarding import MODELS, TOP, kernel, races, whole
 from test_executor_forwarding import plan_of as task_plan
 
 from runtime.bundle import AggregateTask, CopyTask, FenceTask, KernelTask, Region, TransferTask
-from runtime.executors import sums
-from runtime.executors.cpu import CpuExecutor
-from runtime.executors.cuda_tasks import spared as spared_on_gpus
+from runtime.executors.cpu import sums
+from runtime.executors.cpu.executor import CpuExecutor
+from runtime.executors.cpu.sums import add_up
+from runtime.executors.cuda.tasks import spared as spared_on_gpus
 from runtime.executors.dependencies import dependencies
 from runtime.executors.forwarding import forward
 from runtime.executors.gathers import gather
 from runtime.executors.regions import reads_of, writes_of
 from runtime.executors.replicas import share
-from runtime.executors.sums import add_up
 from runtime.kernels.numpy import blas
 
 LOW = box((2, 4), (0, 4))

@@ -8,9 +8,9 @@ from compiled_plans import EVERYTHING, MODELS, close, compiled, everything, exec
 from handmade_plans import box
 
 from runtime.bundle import KernelTask
-from runtime.executors import cpu
-from runtime.executors.cpu import CpuExecutor
-from runtime.executors.splitting import parts_wanted, split
+from runtime.executors.cpu import executor as cpu
+from runtime.executors.cpu.executor import CpuExecutor
+from runtime.executors.cpu.splitting import parts_wanted, split
 
 
 @pytest.fixture(autouse=True)

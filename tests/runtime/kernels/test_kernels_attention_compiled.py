@@ -9,7 +9,7 @@ import pytest
 from compiled_plans import close, compiled
 from plan_arrays import outputs_of
 
-from runtime.executors.cpu import CpuExecutor
+from runtime.executors.cpu.executor import CpuExecutor
 from runtime.session import Session
 from runtime.verify import prove
 

@@ -15,7 +15,7 @@ import pytest
 from emulated_gemm import multiply
 
 from runtime.errors import KernelFault, MissingFault
-from runtime.executors.cuda_faults import plan_fault
+from runtime.executors.cuda.faults import plan_fault
 from runtime.kernels.cuda import cublas
 from runtime.kernels.cuda.cublas import PROTOTYPES, WORKSPACE, Cublas, CublasError, CublasOutOfMemory
 from runtime.kernels.plans.gemm import Gemm

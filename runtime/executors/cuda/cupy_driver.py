@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.errors import MissingFault
-from runtime.executors.cuda_driver import DriverError
+from runtime.executors.cuda.driver import DriverError
 from runtime.kernels.gpu import Target
 
 INSTALL_HINT = "pip install 'einc[cuda12]' (einc[cuda13] where the driver is for CUDA 13); --backend cpu needs no GPU"
@@ -39,7 +39,7 @@ _MAJOR, _MINOR = 75, 76  # cudaDevAttrComputeCapabilityMajor and Minor, which cu
 
 
 class CupyDriver:
-    """See `cuda_driver.Driver`. Raises MissingFault where cupy, a driver or a device is not there."""
+    """See `driver.Driver`. Raises MissingFault where cupy, a driver or a device is not there."""
 
     def __init__(self) -> None:
         try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from runtime.bundle import ITEMSIZE, AnyTask, Bundle, FenceTask, Region, TransferTask
-from runtime.executors.cuda_order import Lane, Step
+from runtime.executors.cuda.order import Lane, Step
 
 SLOTS = 2
 """Host buffers per pair of sites that are staged: one is filled while the other is emptied."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
-from runtime.executors.cuda_driver import Driver
+from runtime.executors.cuda.driver import Driver
 
 Release = Callable[[], None]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, TransferTask
 from runtime.errors import PlanFault
 from runtime.executors.base import task_kind
-from runtime.executors.cuda_driver import Driver
-from runtime.executors.cuda_memory import DeviceMemory
-from runtime.executors.cuda_steps import Part, Work
+from runtime.executors.cuda.driver import Driver
+from runtime.executors.cuda.memory import DeviceMemory
+from runtime.executors.cuda.steps import Part, Work
 from runtime.kernels.base import Invocation
 from runtime.kernels.gpu import Description, GpuArray, GpuKernel, Kernels, Launch, Target
 from runtime.kernels.pitched import count_rows, rows_of

@@ -23,7 +23,7 @@ class DriverError(Exception):
 
 
 class Driver(Protocol):
-    """CUDA as the executor sees it. `cuda_cupy.CupyDriver` is the real one."""
+    """CUDA as the executor sees it. `cupy_driver.CupyDriver` is the real one."""
 
     # Devices
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime.executors.base import Record
-from runtime.executors.cuda_driver import Driver
-from runtime.executors.cuda_holdings import Holdings
-from runtime.executors.cuda_steps import Layout, Part
+from runtime.executors.cuda.driver import Driver
+from runtime.executors.cuda.holdings import Holdings
+from runtime.executors.cuda.steps import Layout, Part
 
 
 class Profile:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runtime.bundle import AnyTask, Bundle, KernelTask
-from runtime.executors.cuda_order import Step
-from runtime.executors.cuda_steps import Layout
+from runtime.executors.cuda.order import Step
+from runtime.executors.cuda.steps import Layout
 from runtime.executors.regions import reads_of, writes_of
 
 

@@ -1,7 +1,7 @@
 """Which two contractions of a plan may run together, the later one where the earlier one is.
 
 They are of one form and share an operand. That is right where all that the later one waits for comes before the earlier
-one: it finds there what it reads, and nobody needs what it writes over any more (`cuda_epilogues` says it at length).
+one: it finds there what it reads, and nobody needs what it writes over any more (`epilogues.py` says it at length).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from contextlib import suppress
 from time import perf_counter
 
 from runtime.executors.base import Record
-from runtime.executors.schedule import TaskGraph
+from runtime.executors.cpu.schedule import TaskGraph
 
 TINY_NS = 20_000.0
 """Tasks below this time stay with the worker that made them ready."""

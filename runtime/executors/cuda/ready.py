@@ -9,18 +9,18 @@ from functools import partial
 from typing import TypeVar
 
 from runtime.bundle import Bundle
-from runtime.executors.cuda_batches import batches
-from runtime.executors.cuda_devices import Reach, exchanging, map_sites, reach
-from runtime.executors.cuda_driver import Driver
-from runtime.executors.cuda_epilogues import epilogues, together
-from runtime.executors.cuda_faults import Blame
-from runtime.executors.cuda_holdings import Holdings
-from runtime.executors.cuda_memory import DeviceMemory, require_device_memory
-from runtime.executors.cuda_order import Order, ordered
-from runtime.executors.cuda_status import Complaint, StatusWords
-from runtime.executors.cuda_steps import Layout, Part, lay_out
-from runtime.executors.cuda_tasks import spared
-from runtime.executors.cuda_work import Workshop
+from runtime.executors.cuda.batches import batches
+from runtime.executors.cuda.devices import Reach, exchanging, map_sites, reach
+from runtime.executors.cuda.driver import Driver
+from runtime.executors.cuda.epilogues import epilogues, together
+from runtime.executors.cuda.faults import Blame
+from runtime.executors.cuda.holdings import Holdings
+from runtime.executors.cuda.memory import DeviceMemory, require_device_memory
+from runtime.executors.cuda.order import Order, ordered
+from runtime.executors.cuda.status import Complaint, StatusWords
+from runtime.executors.cuda.steps import Layout, Part, lay_out
+from runtime.executors.cuda.tasks import spared
+from runtime.executors.cuda.work import Workshop
 from runtime.kernels.gpu import Description, GpuKernel, Kernels, Launch, Target
 
 Made = TypeVar("Made")

@@ -6,11 +6,11 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from runtime.executors.cuda_driver import Driver, DriverError
-from runtime.executors.cuda_holdings import Holdings
-from runtime.executors.cuda_order import START
-from runtime.executors.cuda_profile import Profile
-from runtime.executors.cuda_ready import Ready
+from runtime.executors.cuda.driver import Driver, DriverError
+from runtime.executors.cuda.holdings import Holdings
+from runtime.executors.cuda.order import START
+from runtime.executors.cuda.profile import Profile
+from runtime.executors.cuda.ready import Ready
 
 
 def warm_up(driver: Driver, ready: Ready) -> None:

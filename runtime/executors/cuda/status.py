@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from runtime.executors.cuda_driver import Driver
+from runtime.executors.cuda.driver import Driver
 from runtime.kernels.gpu import Launch
 
 WORD = 4

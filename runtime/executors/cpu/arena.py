@@ -11,7 +11,7 @@ import numpy as np
 from runtime.bundle import Block, Bundle, Region
 from runtime.dtypes import Array, storage
 from runtime.errors import MissingFault, PlanFault
-from runtime.executors.host import require_memory
+from runtime.executors.cpu.host import require_memory
 from runtime.strides import strides_of
 
 ALIGNMENT = 64

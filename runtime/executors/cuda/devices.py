@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runtime.bundle import AnyTask, Buffer, TransferTask
 from runtime.errors import MissingFault
-from runtime.executors.cuda_driver import Driver
+from runtime.executors.cuda.driver import Driver
 
 
 def map_sites(sites: int, devices: Sequence[int] | None, found: int) -> tuple[int, ...]:

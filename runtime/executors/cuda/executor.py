@@ -2,8 +2,8 @@
 
 Each site has one arena on its device, from the plan's own memory layout; nothing is allocated after the executor has
 been made. Kernels are prepared for their views, run once on zeros (so that what they load lazily is there and a kernel
-that fails is named), and then captured with all transfers on streams of their own (`cuda_steps`), held together by the
-fewest events that keep the plan's order (`cuda_order`). Aggregations add up in the order that the plan gives, and
+that fails is named), and then captured with all transfers on streams of their own (`steps.py`), held together by the
+fewest events that keep the plan's order (`order.py`). Aggregations add up in the order that the plan gives, and
 nothing is chosen at run time: every replay gives the same bits. Where libraries took part that are not necessary, and
 anything failed up to here, all of it begins again without them.
 
@@ -22,12 +22,12 @@ from runtime.bundle import Bundle, Region
 from runtime.dtypes import Array, storage
 from runtime.errors import KernelFault, RuntimeFault, ValueFault
 from runtime.executors.base import Record
-from runtime.executors.cuda_capture import captured, enqueue, warm_up
-from runtime.executors.cuda_driver import Driver
-from runtime.executors.cuda_faults import plan_fault, told
-from runtime.executors.cuda_holdings import Holdings
-from runtime.executors.cuda_profile import Profile
-from runtime.executors.cuda_ready import Ready, make_ready
+from runtime.executors.cuda.capture import captured, enqueue, warm_up
+from runtime.executors.cuda.driver import Driver
+from runtime.executors.cuda.faults import plan_fault, told
+from runtime.executors.cuda.holdings import Holdings
+from runtime.executors.cuda.profile import Profile
+from runtime.executors.cuda.ready import Ready, make_ready
 from runtime.kernels.gpu import Kernels
 from runtime.kernels.pitched import count_rows, rows_of
 
@@ -231,7 +231,7 @@ class CudaExecutor:
 
 
 def _real_driver() -> Driver:
-    from runtime.executors.cuda_cupy import CupyDriver
+    from runtime.executors.cuda.cupy_driver import CupyDriver
 
     return CupyDriver()
 

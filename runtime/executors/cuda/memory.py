@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from runtime.bundle import Bundle, Region
 from runtime.errors import MissingFault, PlanFault, gibibytes
-from runtime.executors.cuda_driver import Driver
+from runtime.executors.cuda.driver import Driver
 from runtime.kernels.gpu import GpuArray
 from runtime.strides import strides_of
 

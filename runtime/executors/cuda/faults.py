@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runtime.bundle import AnyTask, Bundle, KernelTask
 from runtime.errors import KernelFault, MissingFault, RuntimeFault
 from runtime.executors.base import task_kind
-from runtime.executors.cuda_driver import OUT_OF_MEMORY, DriverError
+from runtime.executors.cuda.driver import OUT_OF_MEMORY, DriverError
 
 _CUPY = ("CUDARuntimeError", "CUDADriverError")
 

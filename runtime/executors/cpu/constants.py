@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from runtime.dtypes import Array
-from runtime.executors.host import available_memory
+from runtime.executors.cpu.host import available_memory
 from runtime.kernels.base import Kernel, address
 from runtime.kernels.packs import Pack
 

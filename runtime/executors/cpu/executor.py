@@ -17,18 +17,18 @@ import numpy as np
 from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, FenceTask, KernelTask, Region, TransferTask
 from runtime.dtypes import Array
 from runtime.errors import KernelFault, PlanFault, RuntimeFault, ValueFault
-from runtime.executors import pool
-from runtime.executors.arena import Arenas, aligned_bytes
 from runtime.executors.base import Record, task_kind
-from runtime.executors.constants import Constants
+from runtime.executors.cpu import pool
+from runtime.executors.cpu.arena import Arenas, aligned_bytes
+from runtime.executors.cpu.constants import Constants
+from runtime.executors.cpu.host import cores, most_memory, require_memory, single_threaded_blas
+from runtime.executors.cpu.schedule import TaskGraph
+from runtime.executors.cpu.splitting import SMALLEST_NS, parts_wanted, split
+from runtime.executors.cpu.sums import add_up
 from runtime.executors.dependencies import dependencies
 from runtime.executors.forwarding import forward
 from runtime.executors.gathers import gather
-from runtime.executors.host import cores, most_memory, require_memory, single_threaded_blas
 from runtime.executors.replicas import share
-from runtime.executors.schedule import TaskGraph
-from runtime.executors.splitting import SMALLEST_NS, parts_wanted, split
-from runtime.executors.sums import add_up
 from runtime.kernels.base import Invocation, Kernel, Run
 from runtime.kernels.native import llvm
 from runtime.kernels.native.contract import build_added_contract
