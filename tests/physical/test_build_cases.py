@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from physical_toys import Formula, Window, graph_of, interpret, plan_of, switch, whole_arrays
+from physical_interpreter import interpret
+from physical_toys import Formula, Window, graph_of, plan_of, switch, whole_arrays
 from racing import races
 
 from einc.core.tensor import TensorType

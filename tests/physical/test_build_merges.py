@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 from merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
-from physical_toys import Wild, interpret, switch
+from physical_interpreter import interpret
+from physical_toys import Wild, switch
 from racing import races
 
 from einc.emit import emit

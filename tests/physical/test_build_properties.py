@@ -6,7 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from physical_toys import Wild, interpret, random_graph, switch, whole_arrays
+from physical_interpreter import interpret
+from physical_toys import Wild, random_graph, switch, whole_arrays
 from racing import races
 
 from einc.exprog.checker import check

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
-from physical_toys import graph_of, interpret, plan_of, random_graph, whole_arrays
+from physical_interpreter import interpret
+from physical_toys import graph_of, plan_of, random_graph, whole_arrays
 from racing import races
 from test_build_cases import formula
 
