@@ -163,6 +163,7 @@ def test_every_exception_has_its_exit_code(
 def test_a_bug_asks_for_a_report_in_few_lines_and_debug_shows_where(capsys: pytest.CaptureFixture[str]) -> None:
     failures.report(KeyError("a\nb" * 1000), debug=False, as_json=False)
     text = capsys.readouterr().err
+    assert text.startswith("einc: a bug in einc: KeyError: 'a\\nba")
     assert "report" in text
     assert len(text.splitlines()) == 2
     assert len(text) < 1000

@@ -62,6 +62,8 @@ def test_a_forbidden_file_is_a_read_error(tmp_path: Path) -> None:
         ("m.txt", b"#" * 511 + "\u00e9".encode(), False),  # half a letter at the end of what is looked at
         ("m.bin", b"#" * 300 + b"\xe9" + b"#" * 300, True),
         ("m.bin", b"\x89EINC\r\n", True),
+        ("m.txt", b"m\xc3", False),
+        ("m.bin", b"\xc3", True),
         ("m.bin", b"model\0", True),
         ("m.bin", b"", True),
     ],

@@ -1,0 +1,26 @@
+"""What `--inputs` and `--weights` ask for: names and files, and files that serve the tensor of their name."""
+
+from __future__ import annotations
+
+import pytest
+
+from einc.cli.arrays import Request, assign, requests
+from einc.errors import UsageError
+from runtime.errors import ArrayFault
+
+
+def test_names_are_taken_from_files_and_paths_may_contain_equals() -> None:
+    arguments = ["x=a.npy", "layer.0.w=b=c.npy", "x=", "=a.npy", "run-1/lr=3.npy", "a.npy"]
+    assert requests(arguments) == [
+        Request("x", "a.npy"), Request("layer.0.w", "b=c.npy"),
+        *(Request(None, argument) for argument in arguments[2:]),
+    ]  # fmt: skip
+
+
+def test_a_file_alone_serves_the_tensor_of_its_name_or_the_only_one() -> None:
+    assert list(assign(requests(["some/b.npy", "a=z.npy"]), ["a", "b"], "input")) == ["b", "a"]
+    assert list(assign(requests(["z.npy"]), ["a"], "input")) == ["a"]
+    with pytest.raises(UsageError, match="does not say which input it is for"):
+        assign(requests(["z.npy"]), ["a", "b"], "input")
+    with pytest.raises(ArrayFault, match="input 'b' is given twice"):
+        assign(requests(["b.npy", "b=z.npy"]), ["a", "b"], "input")
