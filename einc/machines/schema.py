@@ -127,7 +127,7 @@ def _lines(entries: list[dict[str, Any]]) -> str:
 def _sites(reader: Reader, value: object, open_count: int | None) -> tuple[Site, ...]:
     if isinstance(value, Mapping):
         fields = reader.fields(value, "sites", ("hbm_gbs", "memory_bytes"), ("flops", "count"))
-        given: object = open_count if open_count is not None and "count" not in fields else fields.get("count")
+        given = fields.get("count", open_count)
         if given is None:
             raise reader.error("the number of sites is not said", "sites.count")
         count = reader.integer(given, "sites.count", 1, MAX_SITES)

@@ -144,7 +144,7 @@ def test_sites_behind_a_colon_are_those_of_that_machine_alone(
         ("dgx-a100:9", 65, "9 sites were asked for"),
         ("dgx-a100:1,8", 65, "site 8 was asked for"),
         ("dgx-a100:", 2, "neither a number"),
-        ("dgx-a100:2,", 2, "neither a number"),
+        ("dgx-a100:2,", 2, "'2,' is neither a number of devices nor a list such as 0,1,4,5"),
         ("dgx-a100:0", 2, "at least one site"),
         ("dgx-a1:2", 2, "no machine 'dgx-a1'"),
         ("dgx-a100:x", 2, "no machine 'dgx-a100:x'"),
