@@ -1,4 +1,4 @@
-"""Text to syntax tree (paper, Section 5.2), by the grammar `grammars/exprog.lark`.
+"""Text to syntax tree (paper, Section 5.2), by the grammar `grammars/exprog.lark`; printed programs by `printed.py`.
 
 The parser is LALR with the tree built as it goes, so that nothing here recurses however deep a text pretends to nest.
 """
@@ -14,6 +14,7 @@ from lark import Lark
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from einc.errors import ProgramError
+from einc.exprog.printed import read_printed
 from einc.exprog.syntax import ActionText, ProgramText, Source
 from einc.exprog.transformer import Declaration, Misuse, ToProgramText
 
@@ -33,8 +34,13 @@ def parse(text: str, file: str = "<program>") -> ProgramText:
     source = Source(file, text)
     if len(text) > MAX_TEXT:
         raise ProgramError(f"the program is longer than {MAX_TEXT} characters", where=file)
+    return read_printed(source) or read_by_grammar(source)
+
+
+def read_by_grammar(source: Source) -> ProgramText:
+    """As `parse`, however the text is written."""
     try:
-        declared, actions = cast("tuple[list[Declaration], list[ActionText]]", _lark().parse(text))
+        declared, actions = cast("tuple[list[Declaration], list[ActionText]]", _lark().parse(source.text))
     except Misuse as error:
         raise source.error(error.message, error.place, error.hint) from None
     except UnexpectedInput as error:
@@ -46,7 +52,7 @@ def parse(text: str, file: str = "<program>") -> ProgramText:
         found[declaration.header] = declaration
     for header in ("IN", "OUT"):
         if header not in found:
-            raise ProgramError(f"the program has no {header}: declaration", where=file)
+            raise ProgramError(f"the program has no {header}: declaration", where=source.file)
     gpus = found.get("GPUS")
     return ProgramText(
         gpus=None if gpus is None else tuple(gpus.entries),
