@@ -15,19 +15,29 @@ from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.report.restore import restore_plan
-from einc.report.timing import Label, labels, plan_machine, region_bytes, time_plan, unlisted_peaks
+from einc.report.timing import Label, Timing, labels, plan_machine, region_bytes, time_plan, unlisted_peaks
 from einc.report.weights import typed, weights
 from runtime.bundle import Block, Bundle, Exchange, Operation, TransferTask
 
 Document = dict[str, Any]
 
 
-def explain(bundle: Bundle, *, ideal: bool = False, all_specs: bool = False, only: str | None = None) -> Document:
-    """The whole document; `only` leaves out all operators but one, `ideal` the machine's latencies."""
+def explain(
+    bundle: Bundle,
+    *,
+    ideal: bool = False,
+    all_specs: bool = False,
+    only: str | None = None,
+    timing: Timing | None = None,
+) -> Document:
+    """The whole document; `only` leaves out all operators but one, `ideal` the machine's latencies.
+
+    `timing` is the plan's on that machine, where it is known already.
+    """
     machine = plan_machine(bundle)
     clock = _Clock(machine.ideal() if ideal else machine, machine)
     moves = _moves(bundle)
-    timing = time_plan(bundle, clock.machine)
+    timing = timing or time_plan(bundle, clock.machine)
     try:
         plan = restore_plan(bundle)
     except OperatorError:

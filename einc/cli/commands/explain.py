@@ -15,6 +15,7 @@ from einc.errors import UsageError
 from runtime.errors import nearest
 
 if TYPE_CHECKING:
+    from einc.report.timing import Timing
     from runtime.bundle import Bundle
 
 
@@ -65,10 +66,11 @@ def explain_command(
         second = None if against is None else files.read_plan(against)
         phase("timing what moves")
         ideal = bool(chosen["ideal"])
-        document = explain(bundle, ideal=ideal, all_specs=all_specs, only=operator)
+        timing = _timing(bundle, ideal)
+        document = explain(bundle, ideal=ideal, all_specs=all_specs, only=operator, timing=timing)
         other = None if second is None else explain(second, ideal=ideal)
         if trace is not None:
-            output.write_text(trace, _trace(bundle, ideal))
+            output.write_text(trace, _trace(bundle, timing))
     if trace == output.STDOUT:
         return
     if as_json:
@@ -94,14 +96,19 @@ def _load(source: str, chosen: dict[str, Any], phase: Any) -> Bundle:
         return compiled.bundle
 
 
-def _trace(bundle: Bundle, ideal: bool) -> str:
-    """The predicted timeline as a trace file."""
+def _timing(bundle: Bundle, ideal: bool) -> Timing:
     from einc.report.timing import plan_machine, time_plan
+
+    machine = plan_machine(bundle)
+    return time_plan(bundle, machine.ideal() if ideal else machine)
+
+
+def _trace(bundle: Bundle, timing: Timing) -> str:
+    """The predicted timeline as a trace file."""
     from runtime.errors import PlanFault
     from runtime.trace import TaskRun, task_events, trace_json
 
-    machine = plan_machine(bundle)
-    times = time_plan(bundle, machine.ideal() if ideal else machine).times
+    times = timing.times
     if times is None:
         raise PlanFault("the plan has too many transfers at once to be timed")
     spans = zip(times.starts, times.ends, strict=True)
