@@ -37,7 +37,8 @@ _BY_TOKENS = (1, 0, 2)
 
 @dataclass(frozen=True, slots=True)
 class Attention(Operator):
-    """softmax(scale * q k^T) v for every query head, over the keys that a query sees.
+    """softmax(scale * q k^T) v for every query head, over the keys that a query sees. With a soft cap c other than 0,
+    scores s become c * tanh(s / c) first.
 
     `queries` is [heads_q, tokens_q, d], `keys` [heads_kv, tokens_k, d], `values` [heads_kv, tokens_k, dv]. `mask` is
     bool[tokens_k]: only keys where it holds are seen. `positions` are integers [tokens_q], the places of the queries
@@ -59,6 +60,7 @@ class Attention(Operator):
     q_lens: tuple[int, ...]
     k_lens: tuple[int, ...]
     window: int
+    softcap: float
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
@@ -78,7 +80,8 @@ class Attention(Operator):
 
     @property
     def attributes(self) -> Attributes:
-        return {name: getattr(self, name) for name in _ATTRIBUTES}
+        cap: Attributes = {"softcap": self.softcap} if self.softcap else {}
+        return {**{name: getattr(self, name) for name in _ATTRIBUTES}, **cap}
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
@@ -148,6 +151,8 @@ class Attention(Operator):
             for head in range(len(q)):
                 shared = head * len(k) // len(q)
                 scores = q[head, rows].astype(wide) @ k[shared, columns].astype(wide).T * self.scale
+                if self.softcap:
+                    scores = self.softcap * np.tanh(scores / self.softcap)
                 scores[~seen] = -np.inf
                 largest = np.max(scores, axis=1, where=seen, initial=np.finfo(wide).min)
                 powers = np.exp(scores - largest[:, None])
@@ -161,13 +166,14 @@ class Attention(Operator):
         return results.astype(o.dtype.numpy()), totals.astype(lse.dtype.numpy())
 
     def flops(self, function: FunctionSpec) -> int:
-        """Per query head and pair that sees each other: a product for the score, one with the value, and the softmax.
+        """Per query head and pair that sees each other: a product for the score, one with the value, and the softmax;
+        a soft cap takes three more.
 
         Where positions are an input, as if every query saw every key of its sequence.
         """
         q, k, v = function.inputs[:3]
         pairs = self._packing().pairs((q.lower[1], q.upper[1]), (k.lower[1], k.upper[1]))
-        return q.shape[0] * pairs * (2 * q.shape[2] + 2 * v.shape[2] + 5)
+        return q.shape[0] * pairs * (2 * q.shape[2] + 2 * v.shape[2] + (8 if self.softcap else 5))
 
     @property
     def precision(self) -> str:
@@ -192,7 +198,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     """`attention(q, k, v, causal=true, seq_lens=[...])`; see docs/operators.md for all that it takes."""
     given = attributes.get("extras", ())  # the registry's names of the last tensors
     others = {key: value for key, value in attributes.items() if key != "extras"}
-    no_others(name, others, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "mask", "positions")
+    no_others(name, others, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "softcap", "mask", "positions")
     names = tuple(map(str, given)) if isinstance(given, tuple) else ()
     count = len(arguments) - len(names)
     q, k, v = tensors(name, arguments[:count], 3)
@@ -213,14 +219,19 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
         hint = "add causal=true or window=..., or leave them out"
         raise OperatorError(f"{name}: 'positions' mean nothing here", argument="positions", hint=hint)
     scale = real(name, attributes, "scale", 1 / math.sqrt(q.shape[2]), above=0)
+    softcap = real(name, attributes, "softcap", above=0) if "softcap" in attributes else 0.0
     q_lens, k_lens = _lengths(name, attributes, q, k)
-    return Attention(q, k, v, mask, positions, names, causal, scale, q_lens, k_lens, window)
+    return Attention(q, k, v, mask, positions, names, causal, scale, q_lens, k_lens, window, softcap)
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The attention with these attributes; raises OperatorError where they make none."""
     extras = attributes.get("extras")
-    if set(attributes) != set(_ATTRIBUTES) or not isinstance(extras, tuple) or len(inputs) != 3 + len(extras):
+    if (
+        set(attributes) - {"softcap"} != set(_ATTRIBUTES)
+        or not isinstance(extras, tuple)
+        or len(inputs) != 3 + len(extras)
+    ):
         raise OperatorError(f"attention has three inputs, its extras, and the attributes {', '.join(_ATTRIBUTES)}")
     if len(set(extras)) < len(extras) or not set(extras) <= set(EXTRAS):
         raise OperatorError(f"attention: extras are of {', '.join(EXTRAS)}, not {shown(extras)}")

@@ -71,7 +71,7 @@ weight narrow : f32[d_head]
 x = embedding(ids, table)
 h = rmsnorm(x, gain, eps=1e-6)
 q = matmul(h, wq)
-r = rope(rmsnorm(q, narrow), theta=500.0, seq_lens=[11, 12])
+r = rope(rmsnorm(q, narrow, offset=1.0), theta=500.0, seq_lens=[11, 12])
 p = rope(q, positions=places, scaling="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
          original_length=16)
 c = append(cache, r + p, places, cache_lens=[18, 22], new_lens=[11, 12])
@@ -102,7 +102,8 @@ plain = attention(q, k, v)
 causal, lse = attention(q, k, v, causal=true, seq_lens=[40, 1, 36])
 masked = attention(q, k, v, mask=seen, seq_lens=[30, 47])
 across = attention(q, far_k, far_v)
-output plain, causal, lse, masked, across
+capped = attention(q, k, v, causal=true, scale=0.5, softcap=2.0)
+output plain, causal, lse, masked, across, capped
 """
 
 MERGES = """

@@ -54,11 +54,13 @@ def seen(operator: Operator, mask: Array | None, positions: Array | None) -> Arr
     return result if mask is None else result & mask
 
 
-def attend(q: Array, k: Array, v: Array, allowed: Array, scale: float) -> tuple[Array, Array]:
+def attend(q: Array, k: Array, v: Array, allowed: Array, scale: float, cap: float) -> tuple[Array, Array]:
     """In f64, over repeated key heads; rows of `allowed` without any key give 0 and -inf."""
     group = len(q) // len(k)
     k, v = (np.repeat(x.astype(np.float64), group, axis=0) for x in (k, v))
     scores = np.einsum("htd,hsd->hts", q.astype(np.float64), k, optimize=True) * scale
+    if cap:
+        scores = np.tanh(scores / cap) * cap
     scores = np.where(allowed, scores, -np.inf)
     with np.errstate(all="ignore"):
         lse = np.logaddexp.reduce(scores, axis=2)
@@ -70,7 +72,7 @@ def whole(operator: Operator, arrays: Sequence[Array]) -> tuple[Array, Array]:
     """The operator on whole arrays, in f64."""
     extras = dict(zip(operator.attributes["extras"], arrays[3:], strict=True))
     allowed = seen(operator, extras.get("mask"), extras.get("positions"))
-    return attend(*arrays[:3], allowed, operator.attributes["scale"])
+    return attend(*arrays[:3], allowed, operator.attributes["scale"], operator.attributes.get("softcap", 0.0))
 
 
 def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
@@ -91,7 +93,7 @@ def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array
     assert [slices(block)[:2] for block in function.outputs] == [slices(q)[:2]] * 2
     assert slices(function.outputs[0])[2] == slices(v)[2]
     allowed = seen(operator, extras.get("mask"), extras.get("positions"))[rows, columns]
-    results = attend(*blocks[:3], allowed, operator.attributes["scale"])
+    results = attend(*blocks[:3], allowed, operator.attributes["scale"], operator.attributes.get("softcap", 0.0))
     return [array.astype(desc.dtype.numpy()) for array, desc in zip(results, operator.outputs, strict=True)]
 
 
@@ -116,6 +118,7 @@ def variants(heads: tuple[int, int], dtype: DType = DType.F32) -> dict[str, Oper
         "decode": attention(q_lens=(1, 1), k_lens=(7, 5), causal=True, extras=("positions",), **common),
         "window": attention(q_lens=ALIKE, window=2, **common),
         "causal_window": attention(q_lens=(9,), k_lens=(12,), causal=True, window=3, **common),
+        "softcap": attention(q_lens=(9,), k_lens=(12,), causal=True, softcap=0.5, **common),
         "mask": attention(q_lens=ALIKE, k_lens=MORE_KEYS, extras=("mask",), **common),
         "cache": attention(q_lens=ALIKE, k_lens=MORE_KEYS, extras=("positions", "mask"), causal=True, **common),
         "placed_window": attention(q_lens=(5, 3), k_lens=MORE_KEYS[:2], extras=("positions",), window=4, **common),

@@ -162,7 +162,7 @@ def test_flops_count_the_pairs_that_see_each_other(name: str) -> None:
     counted = pairs(operator) if "positions" not in a["extras"] else int(np.dot(a["q_lens"], a["k_lens"]))
     for intervals in requests(operator, 6):
         functions = operator.build_spec(intervals).functions
-        assert sum(map(operator.flops, functions)) == 8 * counted * (2 * 5 + 2 * 3 + 5)
+        assert sum(map(operator.flops, functions)) == 8 * counted * (2 * 5 + 2 * 3 + 5 + 3 * ("softcap" in a))
 
 
 def test_pairs_of_any_blocks() -> None:
@@ -230,6 +230,7 @@ REFUSED = {
     "unknown": ([Q, K, K], {"casual": True}, "casual", "no argument 'casual'"),
     "causal": ([Q, K, K], {"causal": 1}, "causal", "true or false, not 1"),
     "window": ([Q, K, K], {"window": -1}, "window", "not -1"),
+    "softcap": ([Q, K, K], {"softcap": 0}, "softcap", "above 0, not 0"),
     "scale": ([Q, K, K], {"scale": math.inf}, "scale", "not inf"),
     "sum": ([Q, K, K], {"seq_lens": (2, 3)}, "seq_lens", "adds up to 5, expected 6"),
     "zero": ([Q, K, K], {"seq_lens": (0, 6)}, "seq_lens", "positive integers, not 0"),

@@ -22,6 +22,8 @@ CASES = {
     "window": (attention((7, 4), window=3), 4, 2),
     "causal_window": (attention((9,), (80,), causal=True, window=70), 4, 2),
     "mask": (attention((7, 4), extras=["mask"]), 4, 2),
+    "softcap": (attention((70, 4), causal=True, softcap=0.75), 4, 2),
+    "softcap of a mask": (attention((7, 4), extras=["mask"], softcap=0.75, scale=-0.5), 4, 2),
     "positions": (attention((5, 4), (8, 7), causal=True, extras=["positions"]), 4, 2),
     "both": (attention((5, 4), (8, 7), causal=True, window=3, extras=["positions", "mask"]), 4, 2),
 }

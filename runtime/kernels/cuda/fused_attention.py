@@ -1,10 +1,10 @@
 """Attention by libraries (`attention_libraries`) in place of our own kernel, wherever they can express it.
 
 A library is taken for 16-bit types, whole heads of one width, packed sequences whose last query sees the last key, no
-mask and no positions of their own; what else there is, our kernel computes. A library gets the memory for its results
-from PyTorch's allocator, from a pool that nobody else has: one for every stream, whose kernels follow one another, so
-that they can share it. The pool is filled when kernels are warmed up and lasts until the kernels are closed, after the
-graph that uses it. From there results are copied to where the plan has them.
+mask, no soft cap and no positions of their own; what else there is, our kernel computes. A library gets the memory for
+its results from PyTorch's allocator, from a pool that nobody else has: one for every stream, whose kernels follow one
+another, so that they can share it. The pool is filled when kernels are warmed up and lasts until the kernels are
+closed, after the graph that uses it. From there results are copied to where the plan has them.
 
 Nothing that a library does in a capture can be tried before there is one. So everything of this may fail at any time:
 the executor then begins again without what it had taken (`Libraries.give_up`).
@@ -36,7 +36,7 @@ def packed(signature: Attention) -> Packed | None:
     width = s.q.shape[2]
     if dtype_name(s.q) not in ("f16", "bf16") or s.v.shape[2] != width or width % 8 or width > WIDEST:
         return None
-    if s.mask is not None or s.positions is not None or not all(map(_walkable, (s.q, s.k, s.v))):
+    if s.mask is not None or s.positions is not None or s.softcap or not all(map(_walkable, (s.q, s.k, s.v))):
         return None
     queries: list[int] = [0]
     keys: list[int] = []

@@ -83,7 +83,7 @@ class _Layout:
         return _Layout(
             tuple((part.queries.start, part.queries.stop - part.queries.start) for part in parts),
             tile,
-            attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape),
+            attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
             limits=limits if fixed else None,
             room=(plan.take((0 if fixed else queries,), _LIMIT), plan.take((0 if fixed else queries,), _LIMIT)),
             results=(plan.take(s.q.shape[:2], wide), plan.take(s.q.shape[:2], wide)),

@@ -9,6 +9,7 @@ scores and their largest, weights and their sums, weights times values; what cam
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from llvmlite import ir
 from runtime.kernels.native import llvm
 from runtime.kernels.native.emitter import F32, I8, I32, I64, Emitter, Value
 from runtime.kernels.native.llvm import LANES
-from runtime.kernels.native.vectors import decay
+from runtime.kernels.native.vectors import decay, tanh
 
 LEAST = float(np.finfo(np.float32).min)
 """What the largest score is before any was seen: weights of scores of -inf are then 0."""
@@ -85,14 +86,14 @@ class Arguments(NamedTuple):
 
 
 @llvm.code
-def attention(kind: str, masked: bool, rest: int, shape: Shape) -> ir.Module:
+def attention(kind: str, masked: bool, rest: int, shape: Shape, softcap: float) -> ir.Module:
     """For operands of one type, values with `rest` features more than a multiple of `shape.numbers`."""
-    return _Attention(kind, masked, rest, shape).emitted()
+    return _Attention(kind, masked, rest, shape, softcap).emitted()
 
 
 class _Attention:
-    def __init__(self, kind: str, masked: bool, rest: int, shape: Shape) -> None:
-        self.kind, self.masked, self.rest, self.shape = kind, masked, rest, shape
+    def __init__(self, kind: str, masked: bool, rest: int, shape: Shape, softcap: float) -> None:
+        self.kind, self.masked, self.rest, self.shape, self.softcap = kind, masked, rest, shape, softcap
         self.e = Emitter()
         self.b = self.e.b
         self.a = Arguments(*(self.e.argument() for _ in Arguments._fields))
@@ -238,6 +239,10 @@ class _Attention:
             sums = [[e.variable(e.number(0.0)) for _ in self.vectors] for _ in rows]
             with e.loop(a.width_k) as feature:
                 self._accumulate(sums, [b.add(row, self._bytes(feature)) for row in rows], queries, feature)
+            if self.softcap:
+                for place in itertools.chain(*sums):
+                    capped = tanh(e, b.fmul(b.load(place), e.number(1 / self.softcap)))
+                    b.store(b.fmul(capped, e.number(self.softcap)), place)
             with b.if_then(partly):
                 for number, line in zip(numbers, sums, strict=True):
                     place = e.read(a.of_places, number, I32) if self.masked else b.trunc(b.add(first, number), I32)

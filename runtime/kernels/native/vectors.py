@@ -140,7 +140,7 @@ def _sigmoid(e: Emitter, x: Value) -> Value:
     return e.b.fdiv(e.number(1.0), _one_plus_exp(e, e.b.fneg(x)))
 
 
-def _tanh(e: Emitter, x: Value) -> Value:
+def tanh(e: Emitter, x: Value) -> Value:
     """A polynomial near 0, and elsewhere 1 - 2 / (1 + exp(2 |x|)) with the sign of x."""
     b = e.b
     size = e.magnitude(x)
@@ -182,7 +182,7 @@ def _rsqrt(e: Emitter, x: Value) -> Value:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "copy": lambda e, x: x, "neg": lambda e, x: e.b.fneg(x), "abs": lambda e, x: e.magnitude(x),
-    "relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu, "tanh": _tanh, "sigmoid": _sigmoid,
+    "relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu, "tanh": tanh, "sigmoid": _sigmoid,
     "exp": exp, "sqrt": lambda e, x: e.square_root(x), "rsqrt": _rsqrt, "not": lambda e, x: e.b.not_(x),
     "add": lambda e, x, y: e.b.fadd(x, y), "sub": lambda e, x, y: e.b.fsub(x, y),
     "mul": lambda e, x, y: e.b.fmul(x, y), "div": lambda e, x, y: e.b.fdiv(x, y),

@@ -1,4 +1,4 @@
-"""The kernel `attention` {causal, scale, q_lens, k_lens, window, extras} in numpy; it writes results and their lse.
+"""The kernel `attention` {causal, scale, q_lens, k_lens, window, softcap, extras} in numpy; it writes results and lse.
 
 Scores are made for a tile at a time: some query rows of one sequence, all query heads of a group stacked as further
 rows, against some of the keys that those rows can see. So one matrix product serves a group of heads, and keys that no
@@ -158,6 +158,9 @@ class Worker:
             scores = carved(self.scores, count, stacked, pitch(extent))[..., :extent]
             own_keys, values = self._operands(heads, keys)
             np.matmul(q, own_keys.swapaxes(1, 2), out=scores)
+            if s.softcap:
+                np.tanh(np.divide(scores, s.softcap, out=scores), out=scores)
+                np.multiply(scores, s.softcap, out=scores)
             self.weigh(scores.reshape(count, group, queries, -1), places, (lowest, highest), keys, largest, sums, worth)
             if tile == 0:
                 np.matmul(scores, values, out=totals)

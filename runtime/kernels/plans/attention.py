@@ -1,4 +1,4 @@
-"""The kernel `attention` in Triton: {causal, scale, q_lens, k_lens, window, extras}; it writes results and their lse.
+"""The kernel `attention` in Triton: {causal, scale, q_lens, k_lens, window, softcap, extras}; it writes o and lse.
 
 A program has a tile of query rows of one sequence: some queries, each with all query heads of a group, so that the keys
 and values of a group are read once for it, be it one query or thousands. It goes through the keys that its rows can see
@@ -16,6 +16,7 @@ import numpy as np
 from runtime.dtypes import Array, storage
 from runtime.kernels.base import Invocation, dtype_name
 from runtime.kernels.plans.merges import plan_merge_logsumexp
+from runtime.kernels.plans.scalar import HELPERS
 from runtime.kernels.plans.source import (
     LANGUAGE,
     Argument,
@@ -134,9 +135,10 @@ class _Source:
         self.q_span, self.v_span = power_of_two(max(16, width)), power_of_two(max(16, depth))
         self.q_in = f"({{}} < {width})" if width % self.q_span else ""
         self.v_in = f"(f[None, :] < {depth})" if depth % self.v_span else ""
-        self.factor = s.scale * math.log2(math.e)
+        self.factor = s.scale * math.log2(math.e) if not s.softcap else s.scale / s.softcap
+        self.tanh = "tanh64" if self.kind == "f64" else "tanh"
         # Where it is positive, the maximum is that of the products, and scaling and subtracting are one instruction.
-        self.times = f" * {self.factor!r}" if self.factor > 0 else ""
+        self.times = f" * {self.factor!r}" if self.factor > 0 and not s.softcap else ""
 
     def call(self, work: Array) -> Call:
         s, visible, (kv_heads, keys) = self.s, self.s.visible, self.s.k.shape[:2]
@@ -146,11 +148,13 @@ class _Source:
         title = (
             f"attention of {s.q.shape[1]} queries with {self.group} heads for each of {kv_heads}, {keys} keys"
             f"{', causal' if visible.causal else ''}{f', window {visible.window}' if visible.window else ''}"
+            f"{f', soft cap {s.softcap}' if s.softcap else ''}"
             f"{f', keys in {self.shares} shares' if self.shares > 1 else ''}"
         )
         lines = [*self._rows(len(work)), *self._limits(), *self._beginning(), *self._loops(), *self._end()]
         items, shape = list(self.items.values()), self.shape
-        return assembled("attention", title, items, s.q.shape, lines, grid, "", tables, shape.warps, shape.stages)
+        helpers = HELPERS[self.tanh] if s.softcap else ""
+        return assembled("attention", title, items, s.q.shape, lines, grid, helpers, tables, shape.warps, shape.stages)
 
     def _rows(self, tiles: int) -> list[str]:
         """Lines that find a program's rows: m, with the query and the head of each, e and f along them."""
@@ -241,6 +245,7 @@ class _Source:
             f"n = begin + tl.arange(0, {self.shape.keys}){self.cast}",
             f"keys = tl.load({k_at}{masked(k_there, self.q_in.format('e[:, None]'), other='0')})",
             f"scores = tl.dot(queries, keys{precision}){'' if times else f' * {self.factor!r}'}",
+            *([f"scores = {self.tanh}(scores) * {s.softcap * math.log2(math.e)!r}"] if s.softcap else []),
             *(self._hidden() if hiding else []),
             f"new = tl.maximum(most, tl.max(scores, 1){times})",
             *(['base = tl.where(new == float("-inf"), 0.0, new)'] if hiding else []),

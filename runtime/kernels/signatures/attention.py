@@ -64,6 +64,7 @@ class Attention:
     lse: Array
     dtype: DType
     scale: float
+    softcap: float  # 0 is none
     visible: Visible
     q_lens: tuple[int, ...]
     k_lens: tuple[int, ...]
@@ -73,7 +74,7 @@ class Attention:
     @staticmethod
     def parse(invocation: Invocation[Array]) -> Attention:
         """Raises PlanFault for what is no attention."""
-        invocation.allow("causal", "scale", "q_lens", "k_lens", "window", "extras")
+        invocation.allow("causal", "scale", "q_lens", "k_lens", "window", "softcap", "extras")
         inputs, outputs = invocation.inputs, invocation.outputs
         input_blocks, output_blocks = invocation.input_blocks, invocation.output_blocks
         extras = _list(invocation, "extras", str)
@@ -117,8 +118,11 @@ class Attention:
         scale = invocation.attribute("scale", float)
         if not 0 <= window < 1 << 62 or not math.isfinite(scale):
             raise PlanFault("attention has a window of at least 0 and a finite scale")
+        softcap = invocation.attribute("softcap", float) if "softcap" in invocation.attributes else 0.0
+        if not 0 <= softcap < math.inf:
+            raise PlanFault(f"attention has a softcap of {softcap}")
         return Attention(
-            q, k, v, given.get("mask"), given.get("positions"), o, lse, dtype, scale, Visible(causal, window),
+            q, k, v, given.get("mask"), given.get("positions"), o, lse, dtype, scale, softcap, Visible(causal, window),
             tuple(q_lens), tuple(k_lens), first_query, first_key,
         )  # fmt: skip
 

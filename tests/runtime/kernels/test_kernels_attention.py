@@ -48,6 +48,8 @@ def looped(a, q, k, v, mask=None, positions=None, first=(0, 0)):
         for h in range(q.shape[0] if keys else 0):
             kv = h // (q.shape[0] // k.shape[0])
             scores = [a["scale"] * math.fsum(q[h, t].astype(float) * k[kv, at].astype(float)) for at in keys]
+            if "softcap" in a:
+                scores = [a["softcap"] * math.tanh(x / a["softcap"]) for x in scores]
             total = math.fsum(math.exp(x - max(scores)) for x in scores)
             lse[h, t] = max(scores) + math.log(total)
             for x, at in zip(scores, keys, strict=True):
@@ -126,6 +128,7 @@ CASES = {
     "window": (attributes((7, 4), window=3), 4, 2),
     "causal_window": (attributes((9,), (11,), causal=True, window=4), 4, 2),
     "mask": (attributes((7, 4), extras=["mask"]), 4, 2),
+    "softcap": (attributes((7, 4), causal=True, window=3, softcap=0.75), 4, 2),
     "positions": (attributes((5, 4), (8, 7), causal=True, extras=["positions"]), 4, 2),
     "both": (attributes((5, 4), (8, 7), causal=True, window=3, extras=["positions", "mask"]), 4, 2),
 }
@@ -250,6 +253,7 @@ LIES = {
     "scale": lambda p: p["a"].update(scale=math.nan),
     "whole scale": lambda p: p["a"].update(scale=1),
     "window": lambda p: p["a"].update(window=-1),
+    "softcap": lambda p: p["a"].update(softcap=-1.0),
     "huge window": lambda p: p["a"].update(window=1 << 70),
     "unknown": lambda p: p["a"].update(more=1),
     "missing": lambda p: p["a"].pop("window"),

@@ -63,6 +63,7 @@ def test_what_does_not_fit():
     assert packed(Attention.parse(fits)) is not None
     assert packed(Attention.parse(invoked(whole, (0, 8), (0, 8), np.float32))) is None
     assert packed(Attention.parse(invoked(whole, (0, 8), (0, 8), width=12))) is None
+    assert packed(Attention.parse(invoked(whole | {"softcap": 2.0}, (0, 8), (0, 8)))) is None
     assert packed(Attention.parse(invoked(whole, (0, 4), (0, 8)))) is None  # its last query does not see its last key
     assert packed(Attention.parse(invoked(whole, (4, 8), (4, 8)))) is not None
     assert packed(Attention.parse(invoked(attributes([8], [4], causal=True), (0, 8), (0, 4)))) is None
