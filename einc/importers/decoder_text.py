@@ -260,6 +260,8 @@ def _sees(model: Decoder, request: Request) -> list[str]:
         sees += ["window=window * local" if model.local else "window=window"]
     if model.scale is not None:
         sees += [f"scale={model.scale!r}"]
+    if model.score_cap is not None:
+        sees += [f"softcap={model.score_cap!r}"]
     return sees
 
 

@@ -34,6 +34,7 @@ class Decoder:
     activation: str
     rotary: Rotary
     scale: float | None  # of scores, where it is not that of the width of heads
+    score_cap: float | None  # soft caps
     final_cap: float | None
     window: int  # how many keys a query sees in local layers; 0 is no window
     local: str  # an expression that is 1 in layer i if it is local, and else 0; all layers are alike where it is empty
@@ -80,6 +81,7 @@ def read(fields: Fields, kind: str) -> Decoder:
         activation=fields.choice(family.activation_field, family.activations, family.activation),
         rotary=read_rotary(fields, family, d_head, local),
         scale=_scale(fields, family),
+        score_cap=_cap(fields, "attn_logit_softcapping", family.score_cap) if family.caps else None,
         final_cap=_cap(fields, "final_logit_softcapping", family.final_cap) if family.caps else None,
         window=window,
         local=local,

@@ -46,6 +46,7 @@ class Family:
     window: int | None = None  # no window
     period: int = 0  # of as many layers one sees all keys
     query_scalar: int | None = None  # the number by whose root scores are divided; the width of heads
+    score_cap: float | None = None  # no soft cap of scores
     final_cap: float | None = None  # no soft cap of logits
 
     # what the fields mean
@@ -108,6 +109,13 @@ FAMILIES = {
             ),
             head_norms="each", only={"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
             harmless=("intermediate_size", "output_router_logits", "router_aux_loss_coef"),
+        ),
+        Family(
+            "gemma2", "Gemma2ForCausalLM", longest=8192, heads_kv=4, d_head=256, tied=True,
+            activation="gelu_pytorch_tanh", activation_field="hidden_activation", windows="pattern", window=4096,
+            period=2, query_scalar=256, biases=("attention_bias",), caps=True, score_cap=50.0, final_cap=30.0,
+            offset=1.0, scaled=True, norms=_GEMMA_NORMS, only={"use_bidirectional_attention": (False,)},
+            harmless=("cache_implementation", "hidden_act"),
         ),
         Family(
             "gemma3_text", "Gemma3ForCausalLM", theta=1e6, local_theta=1e4, longest=131072, heads_kv=4, d_head=256,

@@ -55,6 +55,11 @@ GEMMA3: dict[str, Any] = {name: value for name, value in GEMMA.items() if name !
     "num_hidden_layers": 4, "sliding_window": 7, "sliding_window_pattern": 3, "query_pre_attn_scalar": 16,
     "rope_theta": 1e6, "rope_local_base_freq": 1e4, "attn_logit_softcapping": None, "final_logit_softcapping": None,
 }  # fmt: skip
+GEMMA2: dict[str, Any] = {
+    name: value
+    for name, value in GEMMA3.items()
+    if name.partition("_")[2] not in ("window_pattern", "local_base_freq", "logit_softcapping")
+} | {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "sliding_window_size": 7, "rope_theta": 1e4}
 OLMO2: dict[str, Any] = {name: value for name, value in LLAMA.items() if name != "mlp_bias"} | {
     "architectures": ["Olmo2ForCausalLM"],
     "model_type": "olmo2",
@@ -116,6 +121,8 @@ REQUESTS = [
     (GEMMA3, Request(batch=2, tokens=5)),
     (GEMMA3 | {"final_logit_softcapping": 30.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
      Request(decode=True, cache=20)),
+    (GEMMA2, Request(batch=2, tokens=5)),
+    (GEMMA2 | {"attn_logit_softcapping": 9, "attention_bias": True}, Request(decode=True, cache=20)),
     (OLMO2, Request(batch=2, tokens=5)),
     (OLMO2 | {"attention_bias": True, "torch_dtype": "float32"}, Request(decode=True, cache=20)),
     (BERT, Request(batch=3, segments=True)),
@@ -307,6 +314,7 @@ QWEN = without(LLAMA, "attention_bias", "mlp_bias") | {"model_type": "qwen2", "a
         (QWEN3 | {"layer_types": ["full_attention"] * 3}, [0, 0, 0]),
         (MIXTRAL, [7, 7, 7]),
         (MIXTRAL | {"sliding_window": None}, [0, 0, 0]),
+        (GEMMA2, [7, 0, 7, 0]),
         (GEMMA3, [7, 7, 0, 7]),
         (GEMMA3 | {"sliding_window_pattern": 1}, [0, 0, 0, 0]),
         (without(GEMMA3, "sliding_window_pattern") | {"num_hidden_layers": 7}, [7, 7, 7, 7, 7, 0, 7]),
@@ -360,6 +368,23 @@ def test_gemma3_turns_heads_at_two_paces() -> None:
     assert [node.operator.attributes["scaling"] for node in plain if node.operator.title == "rope"] == ["none"] * 8
 
 
+@pytest.mark.parametrize(
+    ("change", "scores", "logits"),
+    [
+        ({}, 50.0, 30.0),
+        ({"attn_logit_softcapping": None, "final_logit_softcapping": 4.0}, None, 4.0),
+        ({"attn_logit_softcapping": 7, "final_logit_softcapping": None}, 7.0, None),
+    ],
+)
+def test_gemma2_caps_scores_and_logits(change: dict[str, Any], scores: float | None, logits: float | None) -> None:
+    text = imported(GEMMA2 | change).text
+    nodes = build(text, "m.ein").nodes
+    attention = [node.operator.attributes for node in nodes if node.operator.title == "attention"]
+    assert {a.get("softcap") for a in attention} == {scores}
+    assert ("logits = " in text) == (logits is not None)
+    assert logits is None or f"logits = {logits} * tanh(raw / {logits})" in text
+
+
 def test_norms_stand_where_the_family_has_them() -> None:
     def norms(config: dict[str, Any]) -> tuple[int, int]:
         text = imported(config | {"num_hidden_layers": 1}).text
@@ -369,6 +394,7 @@ def test_norms_stand_where_the_family_has_them() -> None:
 
     assert norms(LLAMA) == (3, 3)
     assert norms(QWEN3) == (5, 5)
+    assert norms(GEMMA2) == (5, 5)
     assert norms(GEMMA3) == (7, 7)
     assert norms(OLMO2) == (5, 3)  # those of all heads together are sums and products
 
@@ -438,6 +464,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "a pattern of its own": (GEMMA3 | {"layer_types": ["sliding_attention", "full_attention"] * 2}, "layer_types: "),
     "no pattern": (GEMMA3 | {"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 2}, "layer_types: a list"),
     "no window": (GEMMA3 | {"sliding_window": None}, "sliding_window: null is not supported"),
+    "two windows": (GEMMA2 | {"sliding_window_size": 8}, "sliding_window_size: 8 is not supported: "),
+    "negative cap": (GEMMA2 | {"attn_logit_softcapping": -1.0}, "attn_logit_softcapping: expected a number above 0"),
     "capped scores": (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0 is not supported"),
     "scaled local layers": (
         GEMMA3 | {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
@@ -506,7 +534,7 @@ def test_infinite_numbers_and_many_fields_are_bounded() -> None:
 def test_random_damage_never_ends_in_anything_but_findings() -> None:
     source = random.Random(5)
     values = [None, True, -1, 0, 1, 3, 2**70, 1.5, "x", "", [], {}, [1, "a"], {"type": "linear"}, "\ud800"]
-    for base in (LLAMA, MISTRAL, QWEN, QWEN3, PHI3, GEMMA, MIXTRAL, QWEN3_MOE, GEMMA3, OLMO2, BERT):
+    for base in (LLAMA, MISTRAL, QWEN, QWEN3, PHI3, GEMMA, MIXTRAL, QWEN3_MOE, GEMMA2, GEMMA3, OLMO2, BERT):
         for _ in range(60):
             config = dict(base)
             for name in source.sample(sorted(base), 3):

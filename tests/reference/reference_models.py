@@ -58,6 +58,12 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 11, "head_dim": 10,
          "attention_bias": True, "experts_implementation": "eager"},
     ),
+    "gemma2": (
+        "Gemma2",
+        {"head_dim": 10, "num_hidden_layers": 3, "sliding_window": 4, "query_pre_attn_scalar": 7,
+         "attn_logit_softcapping": 0.9, "final_logit_softcapping": 3.0, "tie_word_embeddings": False,
+         "attn_implementation": "eager"},
+    ),
     "gemma3": (
         "Gemma3Text",
         {"head_dim": 10, "num_hidden_layers": 4, "sliding_window": 4, "query_pre_attn_scalar": 7,

@@ -65,7 +65,7 @@ def hf_command(
 ) -> None:
     """Make a model of a Hugging Face folder: of its config.json, and of the names in its safetensors files.
 
-    Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma, Gemma 3, OLMo 2) become a prefill, or with
+    Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma 1 to 3, OLMo 2) become a prefill, or with
     --decode a step over key/value caches; encoders (BERT) give hidden states, pooled embeddings or the logits of their
     head. Nothing in the folder is executed. Every default that is taken is told; everything that is not supported is an
     error.
