@@ -91,7 +91,7 @@ def comparison(document: Document, other: Document, names: tuple[str, str], stro
         if a is None or b is None or a["intervals"] != b["intervals"] or _cost(a) != _cost(b):
             differing.append([name, *(_cut(x["intervals"]) if x else "-" for x in (a, b)),
                               *(f"{_cost(x):,}" if x else "-" for x in (a, b))])  # fmt: skip
-    lines += columns(differing) if len(differing) > 1 else ["every operator is cut alike"]
+    lines += columns(differing, right=(3, 4)) if len(differing) > 1 else ["every operator is cut alike"]
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from einc.errors import ModelError
 from einc.frontend import build
+from einc.frontend.foreign import HINTS
 
 BAD = sorted((Path(__file__).parent / "bad").glob("*.ein"))
 
@@ -97,3 +98,10 @@ def test_hints_name_what_the_user_can_write() -> None:
     assert hint("output y = slice(x, b=[0, 2])") == "its dimensions are n, n"
     assert hint("output y = slice(x, n=[0, 2])") == "name the dimensions apart with an index equation"
     assert hint("output y = attention(q, q, q, windows=3)").endswith("window, mask, positions")
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_functions_of_other_libraries_get_their_hint(name: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        build(f"dim n = 2\ninput x : f32[n]\noutput y = {name}(x)", "m.ein")
+    assert caught.value.diagnostics[0].hint == HINTS[name]

@@ -228,25 +228,25 @@ def test_definitions_replace_presets_which_replace_the_text(options: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "message", "hint"),
     [
-        ({"definitions": [("lenz", "1")]}, "no param or dim 'lenz'"),
-        ({"definitions": [("n", "")]}, "expected an expression"),
-        ({"definitions": [("n", "4\ndim q = 3")]}, "expected one `name=value`"),
-        ({"definitions": [("n", "4; m = 2")]}, "expected one `name=value`"),
-        ({"definitions": [("n", "four")]}, "no param or dim 'four'"),
-        ({"definitions": [("n", "0")]}, "must be at least 1"),
-        ({"definitions": [("n", "m")]}, "defined by itself"),
-        ({"definitions": [("n", "10**10**10")]}, "too large"),
-        ({"definitions": [("", "4")]}, "expected"),
-        ({"definitions": [("n, m", "4")]}, "expected one"),
-        ({"preset": "lang"}, "no preset 'lang'"),
+        ({"definitions": [("lenz", "1")]}, "no param or dim 'lenz'", "did you mean"),
+        ({"definitions": [("n", "")]}, "expected an expression", ""),
+        ({"definitions": [("n", "4\ndim q = 3")]}, "expected one `name=value`", ""),
+        ({"definitions": [("n", "4; m = 2")]}, "expected one `name=value`", ""),
+        ({"definitions": [("n", "four")]}, "no param or dim 'four'", "a string stands in double quotes"),
+        ({"definitions": [("n", "0")]}, "must be at least 1", ""),
+        ({"definitions": [("n", "m")]}, "defined by itself", ""),
+        ({"definitions": [("n", "10**10**10")]}, "too large", ""),
+        ({"definitions": [("", "4")]}, "expected", ""),
+        ({"definitions": [("n, m", "4")]}, "expected one", ""),
+        ({"preset": "lang"}, "no preset 'lang'", "did you mean"),
     ],
 )
-def test_wrong_definitions_are_errors_of_the_command_line(options: dict[str, Any], message: str) -> None:
+def test_wrong_definitions_are_errors_of_the_command_line(options: dict[str, Any], message: str, hint: str) -> None:
     with pytest.raises(ModelError, match=message) as caught:
         build(PRESETS, "m.ein", **options)
-    assert caught.value.render()
+    assert hint in caught.value.render()
 
 
 def test_dtype_replaces_floating_types_everywhere() -> None:
