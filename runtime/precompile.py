@@ -27,8 +27,8 @@ from runtime.executors.cuda.work import Workshop
 from runtime.kernels.cuda import kernel_cache, triton_compile
 from runtime.kernels.cuda.triton_compile import ARCHITECTURES, Binary
 from runtime.kernels.gpu import Description, GpuKernel, Target
+from runtime.kernels.plans.plan import Call, Plan, Source
 from runtime.kernels.plans.planned import PlannedKernels
-from runtime.kernels.plans.source import Call, Plan, Source
 
 __all__ = ["ARCHITECTURES", "compile_all", "precompile", "require_compiler", "sources"]
 

@@ -8,7 +8,7 @@ import ctypes
 import numpy as np
 
 from runtime.dtypes import storage
-from runtime.kernels.plans.source import SCRATCH
+from runtime.kernels.plans.plan import SCRATCH
 
 
 def multiply(product, workspace=0):

@@ -8,7 +8,7 @@ from runtime.bundle import ITEMSIZE, Block
 from runtime.kernels.base import Invocation
 from runtime.kernels.gpu import GpuArray
 from runtime.kernels.plans import planners
-from runtime.kernels.plans.source import layout
+from runtime.kernels.plans.plan import layout
 from runtime.strides import strides_of
 
 BASE = 1 << 40

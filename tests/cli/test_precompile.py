@@ -12,7 +12,7 @@ from runtime.bundle import decode
 from runtime.errors import KernelFault
 from runtime.kernels.cuda import kernel_cache, triton_compile
 from runtime.kernels.cuda.triton_compile import Binary
-from runtime.kernels.plans.source import Source
+from runtime.kernels.plans.plan import Source
 
 FFN = "models/ffn.ein"
 

@@ -15,8 +15,8 @@ from runtime.executors.cuda.work import Workshop
 from runtime.kernels.cuda import cublas, cublaslt
 from runtime.kernels.plans.contract import plan_contract
 from runtime.kernels.plans.gemm import Gemm
+from runtime.kernels.plans.plan import layout
 from runtime.kernels.plans.side_by_side import joined
-from runtime.kernels.plans.source import layout
 from tests.gpu.places import Place
 from tests.gpu.steps import milliseconds
 

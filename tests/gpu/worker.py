@@ -25,7 +25,7 @@ from typing import Any
 
 from runtime.errors import KernelFault
 from runtime.kernels.cuda import kernel_cache
-from runtime.kernels.plans.source import Source
+from runtime.kernels.plans.plan import Source
 from tests.gpu.cases import BENCHMARKS, CASES
 from tests.gpu.correctness import Array, Result, arrays_of, check, compiled, reference
 from tests.gpu.places import Place, of

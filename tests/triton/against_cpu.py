@@ -10,7 +10,7 @@ from runtime.bundle import Block
 from runtime.kernels import registry
 from runtime.kernels.base import Invocation
 from runtime.kernels.plans import planners
-from runtime.kernels.plans.source import layout
+from runtime.kernels.plans.plan import layout
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -11,7 +11,7 @@ from emulated_gemm import multiply
 from runtime.dtypes import name_of
 from runtime.kernels.gpu import GpuArray
 from runtime.kernels.plans.gemm import Gemm
-from runtime.kernels.plans.source import SCRATCH, Status, Table
+from runtime.kernels.plans.plan import SCRATCH, Status, Table
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 

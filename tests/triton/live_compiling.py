@@ -13,7 +13,7 @@ from runtime.errors import KernelFault
 from runtime.kernels.cuda import kernel_cache
 from runtime.kernels.cuda.triton_compile import compile_source, version
 from runtime.kernels.plans import planners
-from runtime.kernels.plans.source import Call, Source, layout
+from runtime.kernels.plans.plan import Call, Source, layout
 from runtime.kernels.program import COMPARISONS, FUNCTIONS
 
 assert os.environ.get("TRITON_INTERPRET", "0") != "1", "the interpreter compiles nothing"

@@ -22,7 +22,7 @@ from runtime.kernels.cuda.cublas import WORKSPACE
 from runtime.kernels.cuda.kernels import PlannedKernels
 from runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel
 from runtime.kernels.plans.gemm import Gemm
-from runtime.kernels.plans.source import SCRATCH, Status, Table
+from runtime.kernels.plans.plan import SCRATCH, Status, Table
 from runtime.session import Session
 from tests.gpu.cases import CASES, TOLERANCE
 from tests.gpu.correctness import arrays_of, compiled, largest_error, reference

@@ -21,7 +21,7 @@ from runtime.kernels.base import Invocation, address, dtype_name
 from runtime.kernels.cuda import attention_libraries
 from runtime.kernels.cuda.attention_libraries import Attend, Library, Packed, flaw, passed_over
 from runtime.kernels.gpu import Description, GpuArray, GpuKernel, Launch, Target
-from runtime.kernels.plans.source import ALIGNMENT, layout
+from runtime.kernels.plans.plan import ALIGNMENT, layout
 from runtime.kernels.signatures.attention import Attention
 
 WIDEST = 256

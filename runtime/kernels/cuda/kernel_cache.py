@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.kernels.cuda.triton_compile import Binary
-from runtime.kernels.plans.source import Source
+from runtime.kernels.plans.plan import Source
 
 MAX_BYTES = 64 << 20
 """Of a file that is read; larger ones are no kernels."""

@@ -21,8 +21,8 @@ from runtime.kernels.cuda.modules import Modules, placed
 from runtime.kernels.cuda.triton_compile import Binary
 from runtime.kernels.gpu import Description, GpuArray, GpuKernel, Kernels, Launch, Target
 from runtime.kernels.plans.gemm import Gemm
+from runtime.kernels.plans.plan import Call, Plan
 from runtime.kernels.plans.planned import PlannedKernels
-from runtime.kernels.plans.source import Call, Plan
 
 
 def kernels(places: Sequence[Path] | None = None) -> Kernels:

@@ -11,7 +11,7 @@ from runtime.kernels.cuda import kernel_cache, triton_compile
 from runtime.kernels.cuda.launch import ModuleDriver, launcher
 from runtime.kernels.cuda.triton_compile import Binary
 from runtime.kernels.gpu import Launch, Target
-from runtime.kernels.plans.source import SCRATCH, Argument, Call, Source, Status, Table
+from runtime.kernels.plans.plan import SCRATCH, Argument, Call, Source, Status, Table
 
 
 class Modules:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from runtime.errors import KernelFault, MissingFault
-from runtime.kernels.plans.source import ALIGNMENT, Source
+from runtime.kernels.plans.plan import ALIGNMENT, Source
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
 """What kernels can be compiled for."""

@@ -16,20 +16,9 @@ import numpy as np
 from runtime.dtypes import Array, storage
 from runtime.kernels.base import Invocation, dtype_name
 from runtime.kernels.plans.merges import plan_merge_logsumexp
+from runtime.kernels.plans.plan import Argument, Call, Plan, Table, Workspace
 from runtime.kernels.plans.scalar import HELPERS
-from runtime.kernels.plans.source import (
-    LANGUAGE,
-    Argument,
-    Call,
-    Operand,
-    Plan,
-    Table,
-    Workspace,
-    assembled,
-    masked,
-    power_of_two,
-    widening,
-)
+from runtime.kernels.plans.source import LANGUAGE, Operand, assembled, masked, power_of_two, widening
 from runtime.kernels.signatures.attention import Attention
 from runtime.kernels.signatures.merges import Merge
 

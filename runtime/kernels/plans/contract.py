@@ -19,8 +19,8 @@ from runtime.kernels.matrices import mergeable, split
 from runtime.kernels.plans import gemm
 from runtime.kernels.plans.gemm import Axis, Matrix
 from runtime.kernels.plans.map import plan_map
+from runtime.kernels.plans.plan import Plan, Step, Workspace
 from runtime.kernels.plans.reduce import plan_reduce
-from runtime.kernels.plans.source import Plan, Step, Workspace
 from runtime.kernels.signatures.contract import Contraction, groups, product_program, smallest_pair
 
 MIN_GROUP = 16

@@ -17,7 +17,7 @@ from runtime.kernels.base import Invocation
 from runtime.kernels.gpu import GpuArray
 from runtime.kernels.plans.contract import plan_contract
 from runtime.kernels.plans.gemm import Gemm
-from runtime.kernels.plans.source import SCRATCH, Plan, layout
+from runtime.kernels.plans.plan import SCRATCH, Plan, layout
 from runtime.kernels.program import Input
 from runtime.kernels.program import Step as Earlier
 

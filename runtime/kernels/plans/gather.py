@@ -6,18 +6,8 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.kernels.base import Invocation
-from runtime.kernels.plans.source import (
-    UNITS,
-    Argument,
-    Operand,
-    Plan,
-    Status,
-    Table,
-    Workspace,
-    assembled,
-    masked,
-    widening,
-)
+from runtime.kernels.plans.plan import Argument, Plan, Status, Table, Workspace
+from runtime.kernels.plans.source import UNITS, Operand, assembled, masked, widening
 from runtime.kernels.plans.tiles import elementwise
 from runtime.kernels.signatures.gather import Append, Embedding
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from runtime.dtypes import Array
 from runtime.kernels.base import Invocation
+from runtime.kernels.plans.plan import Plan
 from runtime.kernels.plans.scalar import Program
-from runtime.kernels.plans.source import Plan
 from runtime.kernels.plans.tiles import Elements
 from runtime.kernels.program import Input
 from runtime.kernels.signatures.map import Map, aggregation_as_map

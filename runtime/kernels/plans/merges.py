@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from runtime.dtypes import Array, compute
 from runtime.kernels.plans.moves import plan_moves
+from runtime.kernels.plans.plan import Plan, Workspace
 from runtime.kernels.plans.select import KEYS, ranked_in, select_call
-from runtime.kernels.plans.source import LANGUAGE, Plan, Workspace
+from runtime.kernels.plans.source import LANGUAGE
 from runtime.kernels.plans.tiles import Elements
 from runtime.kernels.signatures.merges import Merge
 

@@ -16,22 +16,8 @@ import numpy as np
 
 from runtime.dtypes import Array
 from runtime.kernels.base import Invocation, address
-from runtime.kernels.plans.source import (
-    ALIGNMENT,
-    HEADER,
-    SCRATCH,
-    UNITS,
-    Call,
-    Operand,
-    Plan,
-    Table,
-    Workspace,
-    assembled,
-    call,
-    masked,
-    power_of_two,
-    widening,
-)
+from runtime.kernels.plans.plan import ALIGNMENT, SCRATCH, Call, Plan, Table, Workspace
+from runtime.kernels.plans.source import HEADER, UNITS, Operand, assembled, call, masked, power_of_two, widening
 from runtime.kernels.plans.tiles import elementwise
 from runtime.kernels.signatures.moves import concat_parts, regrouped, require_alike
 from runtime.kernels.views import merged

@@ -10,9 +10,9 @@ from runtime.kernels.base import Invocation
 from runtime.kernels.gpu import GpuArray, GpuKernel, Target
 from runtime.kernels.plans import planners
 from runtime.kernels.plans.epilogue import planned_with_epilogue
+from runtime.kernels.plans.plan import Plan, layout
 from runtime.kernels.plans.repeated import ADDRESSED, RepeatedPlans, key_of
 from runtime.kernels.plans.side_by_side import planned_side_by_side
-from runtime.kernels.plans.source import Plan, layout
 
 
 class PlannedKernels(ABC):

@@ -15,7 +15,7 @@ from runtime.errors import PlanFault
 from runtime.kernels.base import Invocation
 from runtime.kernels.plans.map import plan_aggregate
 from runtime.kernels.plans.moves import plan_moves
-from runtime.kernels.plans.source import Plan
+from runtime.kernels.plans.plan import Plan
 from runtime.kernels.signatures.merges import Merge
 
 __all__ = ["KERNELS", "MERGES", "plan_aggregate", "plan_kernel", "plan_merge", "plan_moves"]
@@ -52,7 +52,7 @@ SIZED = frozenset({"attention"})
 
 
 def plan_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> Plan:
-    """Operands are layouts (`source.layout`).
+    """Operands are layouts (`plan.layout`).
 
     Raises PlanFault for a kernel that there is not, or that does not take these operands.
     """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from runtime.dtypes import Array, compute
 from runtime.kernels.base import Invocation, dtype_name
-from runtime.kernels.plans.source import LANGUAGE, Operand, Plan, Table, assembled, masked, power_of_two, widening
+from runtime.kernels.plans.plan import Plan, Table
+from runtime.kernels.plans.source import LANGUAGE, Operand, assembled, masked, power_of_two, widening
 from runtime.kernels.plans.tiles import Tiles
 from runtime.kernels.signatures.pool import Pooling
 

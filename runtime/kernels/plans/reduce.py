@@ -17,17 +17,9 @@ import numpy as np
 from runtime.dtypes import Array, compute, storage
 from runtime.kernels import program
 from runtime.kernels.base import Invocation
+from runtime.kernels.plans.plan import Call, Plan, Workspace
 from runtime.kernels.plans.scalar import Program
-from runtime.kernels.plans.source import (
-    LANGUAGE,
-    Call,
-    Operand,
-    Plan,
-    Workspace,
-    assembled,
-    power_of_two,
-    widening,
-)  # fmt: skip
+from runtime.kernels.plans.source import LANGUAGE, Operand, assembled, power_of_two, widening
 from runtime.kernels.plans.tiles import MULTIPROCESSORS, PROGRAMS, Tiles
 from runtime.kernels.signatures.map import Reduction
 from runtime.kernels.views import merged
@@ -104,6 +96,41 @@ class _Work:
         inner = 1 if self.reduced is None else -(-self.extents[self.reduced] // self.width)
         return inner * math.prod(self.extents[axis] for axis in self.loops)
 
+    def positions(self, cast: str) -> list[str]:
+        """Lines that set k, the tile's positions along the reduced axis, and j1, ... along the other reduced axes."""
+        lines = []
+        rest = "tl.cast(step, tl.int64)" if cast else "step"
+        if self.reduced is not None:
+            count = -(-self.extents[self.reduced] // self.width)
+            span = f"tl.arange(0, {self.width})[None, :]{cast}"
+            lines.append(f"k = {f'({rest} % {count}) * {self.width} + ' if count > 1 else ''}{span}")
+            if count > 1:
+                lines.append(f"rest = {rest} // {count}")
+                rest = "rest"
+        for axis in reversed(self.loops):
+            lines.append(f"j{axis} = {rest} % {self.extents[axis]}")
+            lines.append(f"rest = {rest} // {self.extents[axis]}")
+            rest = "rest"
+        if lines and lines[-1].startswith("rest ="):
+            lines.pop()
+        return lines
+
+    def subscripts(self, item: Operand) -> dict[int, str]:
+        """By the axes along which an operand varies."""
+        reduced = {axis: f"j{axis}" for axis in self.loops} | {self.reduced: "k"}
+        return {axis: reduced.get(axis, place) for axis, place in self.tiles.subscripts(item).items()}
+
+    @property
+    def inside(self) -> str:
+        """What is inside along the reduced axis; empty where tiles fill it."""
+        if self.reduced is None or self.extents[self.reduced] % self.width == 0:
+            return ""
+        return f"(k < {self.extents[self.reduced]})"
+
+    def mask(self, axes: Collection[int]) -> str:
+        """What is inside along these axes."""
+        return " & ".join(filter(None, (self.tiles.mask(axes), self.inside if self.reduced in axes else "")))
+
     @staticmethod
     def share(extents: tuple[int, ...], gone: Sequence[bool], reads: Sequence[Operand]) -> _Work:
         largest = max(reads, key=lambda item: sum(1 for s in item.strides if s))
@@ -149,76 +176,25 @@ def _call(call: Reduction, reads: Sequence[Operand], output: Array, work: _Work,
     lines.append(f"acc = tl.full([{work.tiles.height}, {work.width}], {identity}, {LANGUAGE[number]})")
     each = -(-work.steps // work.shares)
     bounds = f"share * {each}, tl.minimum(share * {each} + {each}, {work.steps})" if shared else f"0, {work.steps}"
-    body = []
-    if work.steps > 1 or shared:
-        lines.append(f"for step in range({bounds}):")
-    else:
-        body.append("step = 0")
-    body += _positions(work, cast)
+    loops = work.steps > 1 or shared
+    body = work.positions(cast)
     for k, item in enumerate(reads):
-        subscripts = _subscripts(work, item)
-        body.append(f"v{k} = {item.load(subscripts, _mask(work, subscripts))}")
+        subscripts = work.subscripts(item)
+        body.append(f"v{k} = {item.load(subscripts, work.mask(subscripts))}")
     body += chain.lines
-    inside = _mask(work, () if work.reduced is None else (work.reduced,))
-    masked = f"tl.where({inside}, {value}, {identity})" if inside else value
-    body.append(f"acc = {_COMBINE[aggregation].format('acc', masked)}")
-    indent = "    " if work.steps > 1 or shared else ""
-    lines += [indent + line for line in body]
+    counted = f"tl.where({work.inside}, {value}, {identity})" if work.inside else value
+    body.append(f"acc = {_COMBINE[aggregation].format('acc', counted)}")
+    lines += [f"for step in range({bounds}):", *("    " + line for line in body)] if loops else ["step = 0", *body]
     lines.append(f"result = {_FINISH[aggregation].format(1)}")
     if work.tiles.rows is None:
         lines.append(f"result = {_FINISH[aggregation].format(0).replace('acc', 'result')}")
-        places = {axis: f"i{axis}" for axis in work.tiles.others}
-        mask = ""
     else:
         lines.append("result = result[:, None]")
-        places = {**{axis: f"i{axis}" for axis in work.tiles.others}, work.tiles.rows: "r"}
-        mask = work.tiles.mask(places)
-    if shared:
-        places = {axis + 1: subscript for axis, subscript in places.items()}
-        places[0] = "share"
-    lines.append(target.store(dict(sorted(places.items())), "result", mask))
+    kept = work.tiles.subscripts(Operand.of("y", output[0] if shared else output))
+    places = {0: "share", **{axis + 1: place for axis, place in kept.items()}} if shared else kept
+    lines.append(target.store(places, "result", work.tiles.mask(kept)))
     grid = work.tiles.count() * (work.shares if shared else 1)
     return assembled("reduce", title, [*reads, target], work.extents, lines, grid, chain.source(*_HELPER[aggregation]))
-
-
-def _positions(work: _Work, cast: str) -> list[str]:
-    """Lines that set k, the tile's positions along the reduced axis, and j1, ... along the other reduced axes."""
-    lines = []
-    rest = "tl.cast(step, tl.int64)" if cast else "step"
-    if work.reduced is not None:
-        count = -(-work.extents[work.reduced] // work.width)
-        span = f"tl.arange(0, {work.width})[None, :]{cast}"
-        lines.append(f"k = {f'({rest} % {count}) * {work.width} + ' if count > 1 else ''}{span}")
-        if count > 1:
-            lines.append(f"rest = {rest} // {count}")
-            rest = "rest"
-    for axis in reversed(work.loops):
-        lines.append(f"j{axis} = {rest} % {work.extents[axis]}")
-        lines.append(f"rest = {rest} // {work.extents[axis]}")
-        rest = "rest"
-    if lines and lines[-1].startswith("rest ="):
-        lines.pop()
-    return lines
-
-
-def _subscripts(work: _Work, item: Operand) -> dict[int, str]:
-    found = {}
-    for axis, stride in enumerate(item.strides):
-        if stride and work.gone[axis]:
-            found[axis] = "k" if axis == work.reduced else f"j{axis}"
-        elif stride:
-            found[axis] = "r" if axis == work.tiles.rows else f"i{axis}"
-    return found
-
-
-def _mask(work: _Work, axes: Collection[int]) -> str:
-    parts = []
-    rows = work.tiles.rows
-    if rows is not None and rows in axes and work.extents[rows] % work.tiles.height:
-        parts.append(f"(r < {work.extents[rows]})")
-    if work.reduced is not None and work.reduced in axes and work.extents[work.reduced] % work.width:
-        parts.append(f"(k < {work.extents[work.reduced]})")
-    return " & ".join(parts)
 
 
 def _identity(aggregation: str, number: str) -> str:

@@ -12,7 +12,7 @@ from runtime.dtypes import Array
 from runtime.kernels.base import Invocation
 from runtime.kernels.gpu import WORKSPACE_ALIGNMENT, GpuArray
 from runtime.kernels.plans.gemm import Gemm
-from runtime.kernels.plans.source import SCRATCH, Argument, Plan, Step, layout
+from runtime.kernels.plans.plan import SCRATCH, Argument, Plan, Step, layout
 
 _APART = 1 << 44
 """Between stand-in addresses: no view reaches so far."""

@@ -10,17 +10,8 @@ import numpy as np
 
 from runtime.dtypes import Array, storage
 from runtime.kernels.base import Invocation, dtype_name
-from runtime.kernels.plans.source import (
-    LANGUAGE,
-    Argument,
-    Operand,
-    Plan,
-    Status,
-    Table,
-    assembled,
-    power_of_two,
-    widening,
-)
+from runtime.kernels.plans.plan import Argument, Plan, Status, Table
+from runtime.kernels.plans.source import LANGUAGE, Operand, assembled, power_of_two, widening
 from runtime.kernels.plans.tiles import Tiles
 from runtime.kernels.signatures.rope import Rotation
 

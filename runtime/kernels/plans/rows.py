@@ -11,8 +11,9 @@ import numpy as np
 
 from runtime.dtypes import Array, compute
 from runtime.kernels.base import Invocation
+from runtime.kernels.plans.plan import Plan
 from runtime.kernels.plans.scalar import square_root
-from runtime.kernels.plans.source import LANGUAGE, Operand, Plan, assembled, power_of_two, widening
+from runtime.kernels.plans.source import LANGUAGE, Operand, assembled, power_of_two, widening
 from runtime.kernels.plans.tiles import Tiles
 from runtime.kernels.signatures.rows import Norm, Softmax
 from runtime.kernels.views import merged_rows

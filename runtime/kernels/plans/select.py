@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from runtime.dtypes import FLOATS, Array, compute
 from runtime.kernels.base import Invocation
-from runtime.kernels.plans.source import LANGUAGE, Call, Operand, Plan, assembled, masked, power_of_two, widening
+from runtime.kernels.plans.plan import Call, Plan
+from runtime.kernels.plans.source import LANGUAGE, Operand, assembled, masked, power_of_two, widening
 from runtime.kernels.plans.tiles import Tiles
 from runtime.kernels.ranking import NOWHERE
 from runtime.kernels.signatures import select

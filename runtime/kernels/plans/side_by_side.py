@@ -13,7 +13,7 @@ from runtime.kernels.base import Invocation
 from runtime.kernels.gpu import GpuArray
 from runtime.kernels.plans.contract import plan_contract
 from runtime.kernels.plans.gemm import Gemm
-from runtime.kernels.plans.source import ALIGNMENT, Plan, layout
+from runtime.kernels.plans.plan import ALIGNMENT, Plan, layout
 
 TILE = (128, 256)
 """Rows and columns of a result that a multiprocessor computes at a time: what cuBLAS's large kernels have."""

@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from runtime.dtypes import Array
-from runtime.kernels.plans.source import BYTES, Call, Operand, assembled, power_of_two, widening
+from runtime.kernels.plans.plan import Call
+from runtime.kernels.plans.source import BYTES, Operand, assembled, power_of_two, widening
 from runtime.kernels.views import merged
 
 ACCESSES = 2

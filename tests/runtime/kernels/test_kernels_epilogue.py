@@ -12,8 +12,8 @@ from runtime.kernels.base import Invocation
 from runtime.kernels.gpu import GpuArray
 from runtime.kernels.plans.epilogue import Epilogue, planned_with_epilogue, understood
 from runtime.kernels.plans.gemm import Gemm
+from runtime.kernels.plans.plan import SCRATCH
 from runtime.kernels.plans.repeated import _moved
-from runtime.kernels.plans.source import SCRATCH
 from runtime.kernels.registry import prepare
 
 NAMES = {"float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16"}

@@ -20,7 +20,7 @@ from runtime.kernels.gpu import GpuArray
 from runtime.kernels.plans import gemm
 from runtime.kernels.plans.contract import plan_contract
 from runtime.kernels.plans.gemm import Axis, Gemm, Matrix
-from runtime.kernels.plans.source import layout
+from runtime.kernels.plans.plan import layout
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 EXTENTS = {"i": 5, "j": 4, "k": 7, "l": 3, "b": 2, "h": 6, "u": 1}

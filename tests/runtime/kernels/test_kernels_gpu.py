@@ -24,8 +24,8 @@ from runtime.kernels.cuda.triton_compile import Binary
 from runtime.kernels.gpu import Target
 from runtime.kernels.plans import planners
 from runtime.kernels.plans.gemm import Gemm
+from runtime.kernels.plans.plan import SCRATCH, Call, Status, Table, layout
 from runtime.kernels.plans.repeated import ADDRESSED, RepeatedPlans, key_of
-from runtime.kernels.plans.source import SCRATCH, Call, Status, Table, layout
 
 GOLDEN = Path(__file__).with_name("golden_kernels.txt")
 H100 = Target(0, "an H100", (9, 0), 132)

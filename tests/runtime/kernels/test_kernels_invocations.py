@@ -11,7 +11,7 @@ from gpu_invocations import INVOCATIONS
 from runtime.errors import PlanFault
 from runtime.kernels import registry
 from runtime.kernels.plans import planners
-from runtime.kernels.plans.source import layout
+from runtime.kernels.plans.plan import layout
 
 OPTIONAL = {("rope", "seq_lens"), ("contract", "scale")}
 
