@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SELECTORS = ("eindecomp", "greedy", "random")
+"""What chooses the cuts; `einc.logical.optimize` says how."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:

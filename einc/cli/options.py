@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from einc.options import CompileOptions
+from einc.options import SELECTORS, CompileOptions
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]  # generic in newer versions of click only
@@ -84,7 +84,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     click.option("--dtype", metavar="DTYPE", help="Replace the floating dtypes of the model: f16, bf16, f32 or f64."),
     click.option(
         "--selector",
-        type=click.Choice(["eindecomp", "greedy", "random"]),
+        type=click.Choice(SELECTORS),
         help="How the cuts are chosen.  [default: eindecomp]",
     ),
     click.option("--schedule", type=click.Choice(["naive", "ai"]), help="How data movement is planned.  [default: ai]"),

@@ -11,8 +11,7 @@ from einc.logical.cuts import cut_plan
 from einc.logical.plan import Choice, LogicalPlan
 from einc.logical.problem import Problem, build_problem, own_costs
 from einc.logical.solve import solve
-
-SELECTORS = ("eindecomp", "greedy", "random")
+from einc.options import SELECTORS
 
 
 def optimize(graph: Graph, sites: int, selector: str = "eindecomp", seed: int = 0) -> LogicalPlan:

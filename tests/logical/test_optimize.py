@@ -16,8 +16,9 @@ from einc.core.tensor import TensorDesc
 from einc.errors import UsageError
 from einc.graph.graph import TensorKind
 from einc.logical import minsum
-from einc.logical.optimize import SELECTORS, optimize
+from einc.logical.optimize import optimize
 from einc.ops.registry import call
+from einc.options import SELECTORS
 
 
 def chosen_counts(plan):
