@@ -29,6 +29,11 @@ def whole(shape: Sequence[int]) -> Block:
     return Block((0,) * len(shape), tuple(shape))
 
 
+def shape(block: Block) -> tuple[int, ...]:
+    """Its extents."""
+    return tuple(map(sub, block.upper, block.lower))
+
+
 def size(block: Block) -> int:
     """Number of elements."""
     return math.prod(map(sub, block.upper, block.lower))

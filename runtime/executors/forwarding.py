@@ -14,7 +14,7 @@ import msgspec
 
 from runtime.boxes import inside, overlap
 from runtime.bundle import AnyTask, Block, Bundle, FenceTask, Region, TransferTask
-from runtime.executors.regions import reads_of, span, writes_of
+from runtime.executors.regions import reads_of, results, span, writes_of
 
 MAX_SHARING = 1 << 20
 """Pairs of buffers that share bytes; plans with more run as they are."""
@@ -56,7 +56,7 @@ class _Forwarding:
         self.devices = [sites[buffer.site] for buffer in bundle.buffers]
         self.tasks = list(tasks)
         self.sharing = sharing
-        self.saved = {region.buffer for output in bundle.outputs for region in output.regions}
+        self.saved = results(bundle)
         self.uses: dict[int, list[_Use]] = defaultdict(list)
         self.writes: dict[int, list[tuple[int, Block]]] = defaultdict(list)
         self.sources: dict[int, list[Region]] = {}

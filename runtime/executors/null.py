@@ -6,6 +6,7 @@ from time import perf_counter
 
 import numpy as np
 
+from runtime.boxes import shape
 from runtime.bundle import Bundle, Region
 from runtime.dtypes import Array, storage
 from runtime.errors import PlanFault
@@ -25,8 +26,7 @@ class NullExecutor:
 
     def fetch(self, region: Region) -> Array:
         buffer = self.bundle.buffers[region.buffer]
-        shape = [up - lo for lo, up in zip(region.block.lower, region.block.upper, strict=True)]
-        return np.zeros(shape, storage(self.bundle.tensors[buffer.tensor].dtype))
+        return np.zeros(shape(region.block), storage(self.bundle.tensors[buffer.tensor].dtype))
 
     def execute(self, records: list[Record] | None = None) -> float:
         origin = perf_counter()

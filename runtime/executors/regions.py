@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 from runtime.boxes import size
 from runtime.bundle import ITEMSIZE, AnyTask, Bundle, FenceTask, Region, TransferTask
 
@@ -16,6 +19,22 @@ def writes_of(task: AnyTask) -> tuple[Region, ...]:
     if isinstance(task, TransferTask):
         return (task.write,)
     return () if isinstance(task, FenceTask) else task.writes
+
+
+def users(tasks: Sequence[AnyTask]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """By buffer: the tasks that read regions of it, and those that write some, ascending, each once per region."""
+    readers: dict[int, list[int]] = defaultdict(list)
+    writers: dict[int, list[int]] = defaultdict(list)
+    for number, task in enumerate(tasks):
+        for found, regions in ((readers, reads_of(task)), (writers, writes_of(task))):
+            for region in regions:
+                found[region.buffer].append(number)
+    return readers, writers
+
+
+def results(bundle: Bundle) -> set[int]:
+    """The buffers that outputs are taken from."""
+    return {region.buffer for output in bundle.outputs for region in output.regions}
 
 
 def span(bundle: Bundle, number: int) -> tuple[int, int]:

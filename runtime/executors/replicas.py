@@ -14,7 +14,7 @@ from runtime.boxes import disjoint
 from runtime.bundle import AnyTask, Block, Bundle, CopyTask, FenceTask, Region, TransferTask
 from runtime.executors.forwarding import reading
 from runtime.executors.lifetimes import Lifetimes
-from runtime.executors.regions import reads_of, writes_of
+from runtime.executors.regions import reads_of, results, writes_of
 
 Recipe = tuple[int, Block, tuple[tuple[Block, Region], ...]]
 """What a gathered buffer holds: a tensor's block, and from where its parts come."""
@@ -23,7 +23,7 @@ Recipe = tuple[int, Block, tuple[tuple[Block, Region], ...]]
 def share(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[AnyTask, ...]:
     """The tasks of a validated bundle, or what has become of them, with fewer buffers gathered."""
     lifetimes, changed = Lifetimes(bundle, tasks), list(tasks)
-    saved = {region.buffer for output in bundle.outputs for region in output.regions}
+    saved = results(bundle)
     alike: dict[Recipe, list[int]] = defaultdict(list)
     for buffer, movers in lifetimes.writers.items():
         recipe = _recipe(bundle, tasks, lifetimes, buffer, movers)

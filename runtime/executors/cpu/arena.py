@@ -8,6 +8,7 @@ from types import EllipsisType
 
 import numpy as np
 
+from runtime import boxes
 from runtime.bundle import Block, Bundle, Region
 from runtime.dtypes import Array, storage
 from runtime.errors import MissingFault, PlanFault
@@ -44,7 +45,7 @@ class Arenas:
         self.buffers: list[Array] = []
         loaded: dict[tuple[int, Block], Array] = {}
         for number, buffer in enumerate(bundle.buffers):
-            shape = [up - lo for lo, up in zip(buffer.block.lower, buffer.block.upper, strict=True)]
+            shape = boxes.shape(buffer.block)
             tensor, arena = bundle.tensors[buffer.tensor], self.arenas[buffer.site]
             dtype = storage(tensor.dtype)
             if min(shape, default=0) < 0 or not 0 <= buffer.offset <= arena.size - math.prod(shape) * dtype.itemsize:

@@ -16,8 +16,8 @@ import numpy as np
 
 from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, FenceTask, KernelTask, Region, TransferTask
 from runtime.dtypes import Array
-from runtime.errors import KernelFault, PlanFault, RuntimeFault, ValueFault
-from runtime.executors.base import Record, task_kind
+from runtime.errors import KernelFault, ValueFault
+from runtime.executors.base import Record
 from runtime.executors.cpu import pool
 from runtime.executors.cpu.arena import Arenas, aligned_bytes
 from runtime.executors.cpu.constants import Constants
@@ -28,6 +28,7 @@ from runtime.executors.cpu.sums import add_up
 from runtime.executors.dependencies import dependencies
 from runtime.executors.forwarding import forward
 from runtime.executors.gathers import gather
+from runtime.executors.naming import place, preparing, subject, told
 from runtime.executors.replicas import share
 from runtime.kernels.base import Invocation, Kernel, Run
 from runtime.kernels.native import llvm
@@ -150,14 +151,8 @@ class CpuExecutor:
         return build_added_contract(self._invocation(msgspec.structs.replace(task, writes=(target,)))) is not None
 
     def _prepared(self, number: int, task: AnyTask, alike: int) -> Kernel:
-        try:
-            with llvm.among(alike):
-                return self._adding(task) if number in self._added else self._kernel(task)
-        except PlanFault as fault:
-            fault.where = f"tasks[{number}], {task_kind(task)} for {task.serves}" + (
-                f", {fault.where}" if fault.where else ""
-            )
-            raise
+        with preparing(number, task), llvm.among(alike):
+            return self._adding(task) if number in self._added else self._kernel(task)
 
     def _kernel(self, task: AnyTask) -> Kernel:
         views = self._arenas.views
@@ -196,22 +191,13 @@ class CpuExecutor:
 
     def _fault(self, error: pool.TaskError) -> KernelFault:
         if error.task < 0:
-            return KernelFault(f"a worker could not start: {_told(error.cause)}")
+            return KernelFault(f"a worker could not start: {told(error.cause)}")
         task = self._tasks[error.task]
-        kernel = self.bundle.operations[task.operation].kernel if isinstance(task, KernelTask) else task_kind(task)
         fault = ValueFault if isinstance(error.cause, ValueFault) else KernelFault
-        return fault(
-            f"the {kernel} at site {task.site} failed: {_told(error.cause)}",
-            where=f"task {self._numbers[error.task]} ({task_kind(task)} for {task.serves})",
-        )
+        where = place(self._numbers[error.task], task)
+        return fault(f"{subject(self.bundle, task)} failed: {told(error.cause)}", where=where)
 
 
 def _likeness(task: AnyTask) -> tuple[object, ...]:
     """Equal for tasks that differ in their site and their part of the data only."""
     return (task.operation,) if isinstance(task, KernelTask) else (type(task), task.serves)
-
-
-def _told(error: BaseException) -> str:
-    if isinstance(error, RuntimeFault):
-        return error.message
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

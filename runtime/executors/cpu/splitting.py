@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from runtime.boxes import shape
 from runtime.bundle import Block, KernelTask, Operation, Region
 from runtime.kernels.base import Invocation
 from runtime.kernels.cuts import Along, Cut, cuts
@@ -36,7 +37,7 @@ def parts_wanted(kernels: int, workers: int) -> int:
 
 def split(operation: Operation, task: KernelTask, parts: int) -> Sequence[KernelTask]:
     """A task that has been seen to fit its kernel, in so many parts, or fewer where it cannot be cut like that."""
-    reads, writes = ([_shape(region.block) for region in regions] for regions in (task.reads, task.writes))
+    reads, writes = ([shape(region.block) for region in regions] for regions in (task.reads, task.writes))
     possible = cuts(Invocation(operation.kernel, operation.kernel_attributes, reads, writes)) if parts > 1 else []
     cut = next((cut for cut in possible if _even(cut, parts)), max(possible, key=lambda cut: cut.extent, default=None))
     if cut is None:
@@ -65,7 +66,3 @@ def _narrowed(regions: Sequence[Region], along: Sequence[Along | None], start: i
             lower[way.axis], upper[way.axis] = first + start * way.unit, first + stop * way.unit
         found.append(Region(region.buffer, Block(tuple(lower), tuple(upper))))
     return tuple(found)
-
-
-def _shape(block: Block) -> tuple[int, ...]:
-    return tuple(up - lo for lo, up in zip(block.lower, block.upper, strict=True))

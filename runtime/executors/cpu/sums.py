@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from runtime.bundle import AggregateTask, AnyTask, Block, Bundle, KernelTask, Region, TransferTask
-from runtime.executors.regions import reads_of, writes_of
+from runtime.executors.regions import results, users, writes_of
 
 CHAINS_PER_WORKER = 2
 """So many chains of a worker's, that one of them need not wait for a slower one of another's."""
@@ -52,21 +52,14 @@ def add_up(
 
 def _groups(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, list[list[int]]]:
     """By operation: kernels that write copies of one block, each read by the same sums and by nobody else."""
-    readers: dict[int, set[int]] = defaultdict(set)
-    writers: dict[int, set[int]] = defaultdict(set)
-    for number, task in enumerate(tasks):
-        for region in reads_of(task):
-            readers[region.buffer].add(number)
-        for region in writes_of(task):
-            writers[region.buffer].add(number)
-    saved = {region.buffer for output in bundle.outputs for region in output.regions}
+    (readers, writers), saved = users(tasks), results(bundle)
     found: dict[tuple[int, Block, tuple[int, ...]], list[int]] = defaultdict(list)
     for number, task in enumerate(tasks):
         if not isinstance(task, KernelTask) or len(task.writes) != 1:
             continue
         buffer = task.writes[0].buffer
-        sums = tuple(sorted(readers[buffer]))
-        if buffer not in saved and writers[buffer] == {number} and _only_sums(tasks, sums, buffer):
+        sums = tuple(sorted(set(readers[buffer])))
+        if buffer not in saved and set(writers[buffer]) == {number} and _only_sums(tasks, sums, buffer):
             found[task.operation, task.writes[0].block, sums].append(number)
     groups: dict[int, list[list[int]]] = defaultdict(list)
     for (operation, _, sums), members in found.items():

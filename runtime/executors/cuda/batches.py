@@ -10,7 +10,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 
-from runtime.bundle import AnyTask, Bundle, KernelTask, Region
+from runtime.boxes import shape
+from runtime.bundle import AnyTask, Bundle, KernelTask
 
 
 def batches(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, int]:
@@ -21,7 +22,10 @@ def batches(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, int]:
             continue
         operation = bundle.operations[task.operation]
         if operation.kernel == "contract" and len(task.reads) == 2:
-            form = repr(sorted(operation.kernel_attributes.items())), [*map(_shape, (*task.reads, *task.writes))]
+            form = (
+                repr(sorted(operation.kernel_attributes.items())),
+                [shape(region.block) for region in (*task.reads, *task.writes)],
+            )
             for place, read in enumerate(task.reads):
                 alike[task.site, place, read.buffer, read.block.lower, read.block.upper, repr(form)].append(number)
     found: dict[int, int] = {}
@@ -32,7 +36,3 @@ def batches(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, int]:
                 found[first] = second
                 paired |= {first, second}
     return found
-
-
-def _shape(region: Region) -> tuple[int, ...]:
-    return tuple(up - lo for lo, up in zip(region.block.lower, region.block.upper, strict=True))

@@ -15,19 +15,12 @@ from dataclasses import replace
 from runtime.bundle import AnyTask, Bundle, KernelTask
 from runtime.executors.cuda.order import Step
 from runtime.executors.cuda.steps import Layout
-from runtime.executors.regions import reads_of, writes_of
+from runtime.executors.regions import results, users, writes_of
 
 
 def epilogues(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:
     """For contractions (positions of tasks) the map that may go with each, and which of its operands it computes."""
-    readers: dict[int, list[int]] = {}
-    writers: dict[int, list[int]] = {}
-    for number, task in enumerate(tasks):
-        for region in reads_of(task):
-            readers.setdefault(region.buffer, []).append(number)
-        for region in writes_of(task):
-            writers.setdefault(region.buffer, []).append(number)
-    kept = {region.buffer for output in bundle.outputs for region in output.regions}
+    (readers, writers), kept = users(tasks), results(bundle)
     found: dict[int, tuple[int, int]] = {}
     for number, task in enumerate(tasks):
         if not isinstance(task, KernelTask) or bundle.operations[task.operation].kernel != "map":

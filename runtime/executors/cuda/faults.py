@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runtime.bundle import AnyTask, Bundle, KernelTask
+from runtime.bundle import AnyTask, Bundle
 from runtime.errors import KernelFault, MissingFault, RuntimeFault
-from runtime.executors.base import task_kind
+from runtime.executors import naming
 from runtime.executors.cuda.driver import OUT_OF_MEMORY, DriverError
 
 _CUPY = ("CUDARuntimeError", "CUDADriverError")
@@ -22,15 +22,13 @@ class Blame:
 
     def kernel(self, number: int) -> str:
         """The kernel that a task runs, or its kind."""
-        task = self.tasks[number]
-        return self.bundle.operations[task.operation].kernel if isinstance(task, KernelTask) else task_kind(task)
+        return naming.kernel_of(self.bundle, self.tasks[number])
 
     def place(self, number: int) -> str:
-        task = self.tasks[number]
-        return f"task {number} ({task_kind(task)} for {task.serves})"
+        return naming.place(number, self.tasks[number])
 
     def subject(self, number: int) -> str:
-        return f"the {self.kernel(number)} at site {self.tasks[number].site}"
+        return naming.subject(self.bundle, self.tasks[number])
 
     def fault(self, error: Exception, number: int) -> RuntimeFault:
         """What a task's error is to the caller; numbers below 0 are no task's."""
@@ -66,8 +64,4 @@ def _short_of_memory(error: Exception, what: str, where: str | None) -> MissingF
 
 
 def told(error: BaseException) -> str:
-    if isinstance(error, RuntimeFault):
-        return error.message
-    if isinstance(error, DriverError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return str(error) if isinstance(error, DriverError) else naming.told(error)

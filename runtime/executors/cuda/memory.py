@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from runtime import boxes
 from runtime.bundle import Bundle, Region
 from runtime.errors import MissingFault, PlanFault, gibibytes
 from runtime.executors.cuda.driver import Driver
@@ -22,7 +23,7 @@ class DeviceMemory:
         self.bundle, self.devices = bundle, tuple(devices)
         self.buffers: list[GpuArray] = []
         for number, buffer in enumerate(bundle.buffers):
-            shape = tuple(up - lo for lo, up in zip(buffer.block.lower, buffer.block.upper, strict=True))
+            shape = boxes.shape(buffer.block)
             dtype = bundle.tensors[buffer.tensor].dtype
             array = GpuArray(arenas[buffer.site] + buffer.offset, shape, (), dtype, self.devices[buffer.site])
             inside = 0 <= buffer.offset <= bundle.memory[buffer.site] - array.nbytes

@@ -8,11 +8,11 @@ receiver.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from runtime.boxes import size
 from runtime.bundle import ITEMSIZE, AnyTask, Bundle, FenceTask, Region, TransferTask
 from runtime.executors.cuda.order import Lane, Step
 
@@ -125,7 +125,7 @@ class _Builder:
             self.lanes.append(Lane(device, f"site {source} to {target}{way}"))
         return self._lane_of[key]
 
-    def _slot(self, source: int, target: int, size: int) -> int:
+    def _slot(self, source: int, target: int, needed: int) -> int:
         """The pair's next host buffer, in turn, made large enough."""
         own = self._slots_of.setdefault((source, target), [])
         turn = self._turn.get((source, target), 0)
@@ -135,10 +135,9 @@ class _Builder:
             self.slots.append(0)
             self._last_use.append(None)
         slot = own[turn % SLOTS]
-        self.slots[slot] = max(self.slots[slot], size)
+        self.slots[slot] = max(self.slots[slot], needed)
         return slot
 
     def _bytes(self, region: Region) -> int:
         buffer = self.bundle.buffers[region.buffer]
-        elements = math.prod(up - lo for lo, up in zip(region.block.lower, region.block.upper, strict=True))
-        return elements * ITEMSIZE[self.bundle.tensors[buffer.tensor].dtype]
+        return size(region.block) * ITEMSIZE[self.bundle.tensors[buffer.tensor].dtype]

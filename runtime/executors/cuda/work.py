@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from runtime.bundle import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, TransferTask
 from runtime.errors import PlanFault
-from runtime.executors.base import task_kind
 from runtime.executors.cuda.driver import Driver
 from runtime.executors.cuda.memory import DeviceMemory
 from runtime.executors.cuda.steps import Part, Work
+from runtime.executors.naming import preparing
 from runtime.kernels.base import Invocation
 from runtime.kernels.gpu import Description, GpuArray, GpuKernel, Kernels, Launch, Target
 from runtime.kernels.pitched import count_rows, rows_of
@@ -49,12 +49,8 @@ class Workshop:
     def prepared(self, work: Work) -> GpuKernel:
         """The kernel of a step that does a task or a part of it. Raises PlanFault and MissingFault."""
         task = self.tasks[work.task]
-        try:
+        with preparing(work.task, task):
             return self._prepared(task, work)
-        except PlanFault as fault:
-            where = f"tasks[{work.task}], {task_kind(task)} for {task.serves}"
-            fault.where = where + (f", {fault.where}" if fault.where else "")
-            raise
 
     def with_epilogue(self, first: int, then: int, place: int) -> GpuKernel | None:
         """A kernel for two tasks, of which the second reads what the first computes as its operand at `place`."""
