@@ -6,24 +6,19 @@ sequence and the key/value caches. Positions are data, so one plan serves every 
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
-
+from einc.importers.decoder_weights import GAINS, stored_weights, wide
 from einc.importers.decoders import Decoder
-from einc.importers.families import Experts
 from einc.importers.fields import Fields
 from einc.importers.request import Request
 from einc.importers.stored import Stored
-from einc.importers.writing import Weight, comment, inputs, numbers, rows, weights, wrapped
+from einc.importers.writing import Weight, comment, inputs, numbers, weights, wrapped
 
-_GAINS = ("g_attn", "g_attn_out", "g_mlp", "g_mlp_out")
-"""What the gains of the norms in a layer are called, in the order of `Norms`."""
 _PROMPT, _CACHE = 1024, 2048  # what is planned for where nothing is asked, if the model can take it
 
 
 def text(model: Decoder, request: Request, stored: Stored, name: str, fields: Fields) -> list[str]:
     """The lines of the model's text after its heading."""
-    whole, layer = _weights(model)
+    whole, layer = stored_weights(model)
     stored.check([(whole, 1), (layer, model.n_layers)])
     lines = [*_heading(request), f"model {name}", "", *_numbers(model, request, fields), ""]
     lines += [*_inputs(request), "", *weights(whole, model.dtype), ""]
@@ -94,86 +89,6 @@ def _inputs(request: Request) -> list[str]:
     return inputs(rows)
 
 
-def _weights(model: Decoder) -> tuple[list[Weight], list[Weight]]:
-    """The weights of the whole model, and those of a layer."""
-    whole = [
-        Weight("table", "vocab, d_model", "model.embed_tokens.weight"),
-        Weight("g_last", "d_model", "model.norm.weight"),
-    ]
-    if not model.tied:
-        whole.append(Weight("head", "vocab, d_model", "lm_head.weight"))
-    before, *between, after = (
-        [Weight(name, "d_model", f"{stored}.weight")] if stored is not None else []
-        for name, stored in zip(_GAINS, model.family.norms, strict=True)
-    )
-    layer = [
-        *before,
-        *_attention_weights(model),
-        *itertools.chain(*between),
-        *(_mlp_weights(model) if model.family.experts is None else _expert_weights(model, model.family.experts)),
-        *after,
-        *_small_weights(model),
-    ]
-    return whole, [replace(weight, stored=f"model.layers.{{i}}.{weight.stored}") for weight in layer]
-
-
-def _attention_weights(model: Decoder) -> list[Weight]:
-    q, k, v, o = (f"self_attn.{x}_proj.weight" for x in "qkvo")
-    if model.family.fused:
-        heads = [heads * model.d_head for heads in (model.heads_q, model.heads_kv, model.heads_kv)]
-        q, k, v = rows("self_attn.qkv_proj.weight", heads)
-    return [
-        Weight("w_q", "heads_q, d_head, d_model", q),
-        Weight("w_k", "heads_kv, d_head, d_model", k),
-        Weight("w_v", "heads_kv, d_head, d_model", v),
-        Weight("w_o", "d_model, heads_q, d_head", o),
-    ]
-
-
-def _mlp_weights(model: Decoder) -> list[Weight]:
-    gate, up, down = (f"mlp.{x}_proj.weight" for x in ("gate", "up", "down"))
-    if model.family.fused:
-        gate, up = rows("mlp.gate_up_proj.weight", [model.d_ff] * 2)
-    return [
-        Weight("w_gate", "d_ff, d_model", gate),
-        Weight("w_up", "d_ff, d_model", up),
-        Weight("w_down", "d_model, d_ff", down),
-    ]
-
-
-def _expert_weights(model: Decoder, names: Experts) -> list[Weight]:
-    """The router's, which computes in f32 at least, and those of all experts."""
-    return [
-        Weight("w_router", "experts, d_model", names.router, dtype=_wide(model)),
-        Weight("w_gate", "experts, d_ff, d_model", names.gate, count=model.experts),
-        Weight("w_up", "experts, d_ff, d_model", names.up, count=model.experts),
-        Weight("w_down", "experts, d_model, d_ff", names.down, count=model.experts),
-    ]
-
-
-def _wide(model: Decoder) -> str:
-    return "f64" if model.dtype == "f64" else "f32"
-
-
-def _small_weights(model: Decoder) -> list[Weight]:
-    """Biases, and the gains of heads."""
-    table = []
-    if model.qkv_bias:
-        of = {"q": "heads_q", "k": "heads_kv", "v": "heads_kv"}
-        table += [Weight(f"b_{x}", f"{of[x]}, d_head", f"self_attn.{x}_proj.bias") for x in of]
-    if model.family.head_norms:
-        each = model.family.head_norms == "each"
-        for x, heads in (("q", "heads_q"), ("k", "heads_kv")):
-            dims, dtype = ("d_head", "") if each else (f"{heads}, d_head", _wide(model))
-            table.append(Weight(f"g_{x}", dims, f"self_attn.{x}_norm.weight", dtype=dtype))
-    if "attention_bias" in model.biases:
-        table.append(Weight("b_o", "d_model", "self_attn.o_proj.bias"))
-    if "mlp_bias" in model.biases:
-        widths = {"gate": "d_ff", "up": "d_ff", "down": "d_model"}
-        table += [Weight(f"b_{x}", widths[x], f"mlp.{x}_proj.bias") for x in widths]
-    return table
-
-
 def _layer(model: Decoder, request: Request, table: list[Weight]) -> list[str]:
     lines = [f"block layer({_given(model, request)}) {{", *weights(table, model.dtype, "    "), ""]
     return [*lines, *wrapped(_attention(model, request)), *_mlp(model, request), "}"]
@@ -187,7 +102,7 @@ def _given(model: Decoder, request: Request, local: str = "local") -> str:
 
 def _norm(model: Decoder, tensor: str, gain: str) -> str:
     """A tensor normalized, or as it is where the layer has no such norm."""
-    if gain in _GAINS and model.family.norms[_GAINS.index(gain)] is None:
+    if gain in GAINS and model.family.norms[GAINS.index(gain)] is None:
         return tensor
     offset = f", offset={model.family.offset!r}" if model.family.offset else ""
     return f"rmsnorm({tensor}, {gain}, eps={model.eps!r}{offset})"
@@ -229,9 +144,9 @@ def _head_norm(model: Decoder, x: str, given: str) -> list[str]:
     heads = "heads_q" if x == "q" else "heads_kv"
     name = f"b{x}" if model.qkv_bias else x
     whole, element = name, f"{name}[{heads}, tokens, d_head]"
-    narrow = model.dtype != _wide(model)
+    narrow = model.dtype != wide(model)
     if narrow:
-        whole, element = (f'cast({value}, "{_wide(model)}")' for value in (whole, element))
+        whole, element = (f'cast({value}, "{wide(model)}")' for value in (whole, element))
     normed = f"{whole} * rsqrt(square_{x} / ({heads} * d_head) + {model.eps!r}) * g_{x}"
     return [
         *([f"    {name} = {given}"] if model.qkv_bias else []),
@@ -267,37 +182,27 @@ def _sees(model: Decoder, request: Request) -> list[str]:
 
 def _mlp(model: Decoder, request: Request) -> list[str]:
     """From `r` to what the layer gives."""
-    gives = ", ".join(_cached(model, request))
-    normed = f"    n = {_norm(model, 'r', 'g_mlp')}"
-    if model.experts:
-        return [
-            normed,
-            *_router(model),
-            "    gate[experts, tokens, d_ff] = n[tokens, d_model] * w_gate[experts, d_ff, d_model]",
-            "    up[experts, tokens, d_ff] = n[tokens, d_model] * w_up[experts, d_ff, d_model]",
-            f"    f = {model.activation}(gate) * up * shares",
-            "    down[tokens, d_model] = f[experts, tokens, d_ff] * w_down[experts, d_model, d_ff]",
-            f"    return r + {_norm(model, 'down', 'g_mlp_out')}, {gives}",
-        ]
     gate, up, down = "gate", "up", "down"
     if "mlp_bias" in model.biases:
         gate, up, down = "gate + b_gate", "(up + b_up)", "down + b_down"
+    each, share = ("experts, ", " * shares") if model.experts else ("", "")
     return [
-        normed,
-        "    gate[tokens, d_ff] = n[tokens, d_model] * w_gate[d_ff, d_model]",
-        "    up[tokens, d_ff] = n[tokens, d_model] * w_up[d_ff, d_model]",
-        f"    f = {model.activation}({gate}) * {up}",
-        "    down[tokens, d_model] = f[tokens, d_ff] * w_down[d_model, d_ff]",
-        f"    return r + {_norm(model, down, 'g_mlp_out')}, {gives}",
+        f"    n = {_norm(model, 'r', 'g_mlp')}",
+        *(_router(model) if model.experts else []),
+        f"    gate[{each}tokens, d_ff] = n[tokens, d_model] * w_gate[{each}d_ff, d_model]",
+        f"    up[{each}tokens, d_ff] = n[tokens, d_model] * w_up[{each}d_ff, d_model]",
+        f"    f = {model.activation}({gate}) * {up}{share}",
+        f"    down[tokens, d_model] = f[{each}tokens, d_ff] * w_down[{each}d_model, d_ff]",
+        f"    return r + {_norm(model, down, 'g_mlp_out')}, {', '.join(_cached(model, request))}",
     ]
 
 
 def _router(model: Decoder) -> list[str]:
     """The share that each expert has in each token: 0 for those that the token did not pick."""
-    narrow = model.dtype != _wide(model)
+    narrow = model.dtype != wide(model)
     shares = 'picked / sum(picked, "experts")' if model.shares else "picked"
     return [
-        *([f'    wide = cast(n, "{_wide(model)}")'] if narrow else []),
+        *([f'    wide = cast(n, "{wide(model)}")'] if narrow else []),
         f"    scores[tokens, experts] = {'wide' if narrow else 'n'}[tokens, d_model] * w_router[experts, d_model]",
         '    chances = softmax(scores, "experts")',
         '    least = min(topk(chances, top_k, "experts"), "k")  # of those picked',
