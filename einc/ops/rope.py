@@ -21,7 +21,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, no_others, tensors, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.literals import lengths, real, word
+from einc.ops.literals import lengths, real, shown, word
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
 CALLS = ("rope",)
 EXTRAS = ("positions",)
 THETA = 10000.0
-SCALINGS = ("none", "linear", "llama3")
+SCALINGS = ("none", "linear", "llama3", "longrope")
 _PARAMETERS = {
     "none": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
+    "longrope": ("factors",),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
-    """How fast every pair turns: `parameters` are those of the scaling, in the order of `_PARAMETERS`."""
+    """How fast every pair turns: `parameters` are those of the scaling, in the order of `_PARAMETERS`, or the factor of
+    each pair."""
 
     theta: float
     scaling: str
@@ -47,6 +49,8 @@ class Frequencies:
 
     @property
     def attributes(self) -> Attributes:
+        if self.scaling == "longrope":
+            return {"theta": self.theta, "scaling": self.scaling, "factors": self.parameters}
         scaled = zip(_PARAMETERS[self.scaling], self.parameters, strict=True)
         return {"theta": self.theta, "scaling": self.scaling, **dict(scaled)}
 
@@ -55,7 +59,10 @@ class Frequencies:
         import numpy as np
 
         exponents = np.arange(0, d_head, 2, dtype=np.float32) / np.float32(d_head)
-        plain: Array = 1 / (self.theta ** exponents.astype(np.float64)).astype(np.float32)
+        powers = (self.theta ** exponents.astype(np.float64)).astype(np.float32)
+        if self.scaling == "longrope":
+            return np.asarray(1 / (np.array(self.parameters, np.float32) * powers))
+        plain: Array = 1 / powers
         if self.scaling == "none":
             return plain
         if self.scaling == "linear":
@@ -130,7 +137,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     Given positions prevail over those that would follow from `seq_lens`.
     """
     scaling = word(name, attributes, "scaling", SCALINGS)
-    unused = set(_PARAMETERS["llama3"]) - set(_PARAMETERS[scaling])
+    unused = {key for keys in _PARAMETERS.values() for key in keys} - set(_PARAMETERS[scaling])
     for key in attributes:
         if key in unused:
             users = " or ".join(f'scaling="{s}"' for s in SCALINGS if key in _PARAMETERS[s])
@@ -158,18 +165,30 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
             argument="positions",
         )
     lens = lengths("rope", attributes, "seq_lens", tokens, dim)
-    return Rope(tensor, positions, _frequencies(attributes), lens if positions is None else ())
+    return Rope(tensor, positions, _frequencies(attributes, tensor.shape[-1] // 2), lens if positions is None else ())
 
 
-def _frequencies(attributes: Attributes) -> Frequencies:
+def _frequencies(attributes: Attributes, pairs: int) -> Frequencies:
     scaling = word("rope", attributes, "scaling", SCALINGS)
-    parameters = [real("rope", attributes, key, above=0) for key in _PARAMETERS[scaling]]
+    if scaling == "longrope":
+        parameters = _factors(attributes, pairs)
+    else:
+        parameters = [real("rope", attributes, key, above=0) for key in _PARAMETERS[scaling]]
     if scaling == "llama3" and parameters[1] >= parameters[2]:
         raise OperatorError(
             f"rope: 'low_freq_factor' is {parameters[1]:g}, expected less than 'high_freq_factor', {parameters[2]:g}",
             argument="low_freq_factor",
         )
     return Frequencies(real("rope", attributes, "theta", THETA, above=0), scaling, tuple(parameters))
+
+
+def _factors(attributes: Attributes, pairs: int) -> list[float]:
+    """One for each pair."""
+    given = attributes.get("factors")
+    if not isinstance(given, tuple) or len(given) != pairs:
+        found = f"{len(given)} of them" if isinstance(given, tuple) else shown(given)
+        raise OperatorError(f"rope: 'factors' must be a list of {pairs}, one a pair; found {found}", argument="factors")
+    return [real("rope", {"factors": factor}, "factors", above=0) for factor in given]
 
 
 FAMILIES = {Rope.family: restore}

@@ -33,7 +33,7 @@ def llama3_frequency(plain: float, factor: float, low: float, high: float, origi
     return (1 - smooth) * plain / factor + smooth * plain
 
 
-@pytest.mark.parametrize("scaling", ["none", "linear", "llama3"])
+@pytest.mark.parametrize("scaling", ["none", "linear", "llama3", "longrope"])
 def test_rope_multiplies_complex_numbers(scaling: str) -> None:
     """Pair i of a token is the complex number x[i] + x[i + half] * 1j, turned by its angle."""
     numbers = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_length": 128}
@@ -41,6 +41,7 @@ def test_rope_multiplies_complex_numbers(scaling: str) -> None:
         "none": {},
         "linear": {"factor": 8.0},
         "llama3": numbers,
+        "longrope": {"factors": tuple(1.0 + 0.5 * i for i in range(8))},
     }[scaling]
     rng = np.random.default_rng(3)
     x, positions = rng.normal(size=(2, 5, 16)), np.array([0, 3, 100, 7, 131071])
@@ -57,6 +58,7 @@ def test_rope_multiplies_complex_numbers(scaling: str) -> None:
             "none": plain,
             "linear": plain / 8,
             "llama3": llama3_frequency(plain, 8.0, 1.0, 4.0, 128),
+            "longrope": float(1 / (np.float32(1.0 + 0.5 * i) * np.float32(1000.0 ** (2 * i / 16)))),
         }[scaling]
         kind = "same" if turned == plain else "slow" if turned == plain / 8 else "between"
         seen.add(kind)
@@ -167,7 +169,11 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], int | str | None, str]] = [
     ("rope", [desc("d", 8)], {}, 0, "even d_head"),
     ("rope", [desc("t d", 6, 8, dtype=I64)], {}, 0, "does not take i64"),
     *(("rope", [Q], {"theta": theta}, "theta", "above 0") for theta in (0, -1.0, math.nan, math.inf, "big", 10**400)),
-    ("rope", [Q], {"scaling": "yarn"}, "scaling", "one of 'none', 'linear', 'llama3', not 'yarn'"),
+    ("rope", [Q], {"scaling": "yarn"}, "scaling", "one of 'none', 'linear', 'llama3', 'longrope', not 'yarn'"),
+    ("rope", [Q], {"scaling": "longrope"}, "factors", "a list of 4, one a pair; found None"),
+    ("rope", [Q], {"scaling": "longrope", "factors": (1.0,) * 3}, "factors", "found 3 of them"),
+    ("rope", [Q], {"scaling": "longrope", "factors": (1.0, 2.0, 0.0, 1.0)}, "factors", "above 0, not 0.0"),
+    ("rope", [Q], {"factors": (1.0,) * 4}, "factors", 'goes with scaling="longrope"'),
     ("rope", [Q], {"scaling": 3}, "scaling", "not 3"),
     ("rope", [Q], {"scaling": "linear"}, None, "needs the argument 'factor'"),
     ("rope", [Q], {"scaling": "linear", "factor": 0.0}, "factor", "above 0"),

@@ -60,6 +60,7 @@ def cases(dtype: DType) -> dict[str, Case]:
     case("rope_packed", "rope", [x], {}, seq_lens=(5, 1, 3, 2), theta=500.0)
     case("rope_positions", "rope", [x], positions, positions=i64)
     case("rope_positions_i32", "rope", [x], positions, positions=i32, scaling="linear", factor=4)
+    case("rope_factors", "rope", [desc("tokens d", 7, 4, dtype=dtype)], {}, scaling="longrope", factors=(1.5, 3.0))
     case("rope_rank2", "rope", [desc("tokens d", 7, 4, dtype=dtype)], {}, scaling="linear", factor=2.5)
     case("rope_rank4", "rope", [desc("b h t d", 2, 3, 5, 10, dtype=dtype)], {}, theta=50.0, scaling="llama3",
          factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_length=64)  # fmt: skip

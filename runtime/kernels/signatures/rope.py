@@ -1,8 +1,8 @@
 """Invocations of the kernel `rope`: attributes, arrays and blocks held against each other, angles and positions.
 
-Attributes: `theta`; `scaling` none, linear {factor} or llama3 {factor, low_freq_factor, high_freq_factor,
-original_length}; `seq_lens` where positions are not an input: those of the whole tensor, from which the block's bounds
-tell its own.
+Attributes: `theta`; `scaling` none, linear {factor}, llama3 {factor, low_freq_factor, high_freq_factor,
+original_length} or longrope {factors}; `seq_lens` where positions are not an input: those of the whole tensor, from
+which the block's bounds tell its own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _SCALINGS = {
     "none": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
+    "longrope": (),
 }
 
 
@@ -66,10 +67,13 @@ def _parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[i
     scaling = invocation.attribute("scaling", str)
     if scaling not in _SCALINGS:
         raise PlanFault(f"rope with the unknown scaling '{scaling[:40]}'")
-    invocation.allow("theta", "scaling", "seq_lens", *_SCALINGS[scaling])
+    invocation.allow("theta", "scaling", "seq_lens", *_SCALINGS[scaling], *(["factors"] * (scaling == "longrope")))
     theta, *scales = (_positive(invocation, name) for name in ("theta", *_SCALINGS[scaling]))
     exponents = np.arange(half, dtype=np.float32) / np.float32(half)
-    frequencies = 1 / np.power(theta, exponents, dtype=np.float64).astype(np.float32)
+    powers = np.power(theta, exponents, dtype=np.float64).astype(np.float32)
+    if scaling == "longrope":
+        powers *= _factors(invocation, half)
+    frequencies = 1 / powers
     if scaling == "linear":
         frequencies /= scales[0]
     elif scaling == "llama3":
@@ -82,6 +86,15 @@ def _parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[i
         frequencies = np.where(lengths > original / low, frequencies / factor, np.where(
             lengths < original / high, frequencies, blended))  # fmt: skip
     return frequencies, invocation.integers("seq_lens") if "seq_lens" in invocation.attributes else None
+
+
+def _factors(invocation: Invocation[Array], pairs: int) -> Array:
+    """How much slower each pair turns."""
+    values = invocation.attribute("factors", list)
+    found = [value for value in values if type(value) is float and 0 < value < math.inf]
+    if len(found) != pairs or len(values) != pairs:
+        raise PlanFault(f"rope with factors that are not {pairs} numbers above 0")
+    return np.array(found, np.float32)
 
 
 def _positive(invocation: Invocation[Array], name: str) -> float:

@@ -175,6 +175,8 @@ LIES = [
     ("rope", {}, [F], F),
     ("rope", PLAIN | {"scaling": "yarn"}, [F], F),
     ("rope", PLAIN | {"scaling": "linear"}, [F], F),
+    ("rope", PLAIN | {"scaling": "longrope"}, [F], F),
+    *(("rope", PLAIN | {"scaling": "longrope", "factors": f}, [F], F) for f in ([1.0] * 7, [1.0, 0.0], [2, 1], 3.0)),
     ("rope", PLAIN | {"factor": 2.0}, [F], F),
     ("rope", PLAIN | {"theta": -1.0}, [F], F),
     ("rope", PLAIN | {"theta": 10000}, [F], F),
