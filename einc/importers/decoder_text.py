@@ -49,6 +49,11 @@ def _numbers(model: Decoder, request: Request, fields: Fields) -> list[str]:
         slots = tokens
     if slots > model.longest:
         fields.note(f"{slots:,} tokens are more than its max_position_embeddings, {model.longest:,}")
+    if slots > model.rotary.longest:
+        fields.fail(
+            f"its heads turn at another pace in texts of more than {model.rotary.longest:,} tokens, and a plan has one",
+            "take fewer: --tokens of a prefill, --cache of a decode step",
+        )
     if slots < tokens:
         fields.fail(f"a cache of {slots:,} places cannot take {tokens:,} new tokens")
     params = [
@@ -77,7 +82,8 @@ def _numbers(model: Decoder, request: Request, fields: Fields) -> list[str]:
     if model.window:
         where = " in local layers" if model.local else ""
         params += [("window", str(model.window), f"keys that a query sees{where}")]
-    return [*numbers("param", params), "", *numbers("dim", dims)]
+    factors = f"param factors = [{', '.join(map(repr, model.rotary.factors))}]" if model.rotary.factors else ""
+    return [*numbers("param", params), *wrapped([factors] * bool(factors)), "", *numbers("dim", dims)]
 
 
 def _inputs(request: Request) -> list[str]:

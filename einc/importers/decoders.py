@@ -58,6 +58,7 @@ def read(fields: Fields, kind: str) -> Decoder:
         fields.fail(f"num_attention_heads: expected a multiple of the {heads_kv} num_key_value_heads, found {heads_q}")
     d_head = _head_width(fields, family, d_model, heads_q)
     n_layers = fields.integer("num_hidden_layers", LAYERS)
+    longest = fields.integer("max_position_embeddings", LONGEST, family.longest)
     experts, picks, shares = _experts(fields, family)
     window, local = _window(fields, family, n_layers)
     refuse_other_forms(fields)
@@ -79,7 +80,7 @@ def read(fields: Fields, kind: str) -> Decoder:
         vocab=fields.integer("vocab_size", LONGEST),
         eps=fields.real("rms_norm_eps", family.eps, most=1.0),
         activation=fields.choice(family.activation_field, family.activations, family.activation),
-        rotary=read_rotary(fields, family, d_head, local),
+        rotary=read_rotary(fields, family, d_head, longest),
         scale=_scale(fields, family),
         score_cap=_cap(fields, "attn_logit_softcapping", family.score_cap) if family.caps else None,
         final_cap=_cap(fields, "final_logit_softcapping", family.final_cap) if family.caps else None,
@@ -87,7 +88,7 @@ def read(fields: Fields, kind: str) -> Decoder:
         local=local,
         biases=frozenset(name for name in family.biases if fields.flag(name, False)),
         tied=fields.flag("tie_word_embeddings", family.tied),
-        longest=fields.integer("max_position_embeddings", LONGEST, family.longest),
+        longest=longest,
     )
 
 

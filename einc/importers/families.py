@@ -86,7 +86,8 @@ FAMILIES = {
         Family(
             "phi3", "Phi3ForCausalLM", eps=1e-5, longest=4096, windows="all", partial=True, fused=True,
             only={"attention_bias": (False,), "mlp_bias": (False,), "lm_head_bias": (False,)},
-            harmless=("embd_pdrop", "resid_pdrop", "original_max_position_embeddings"),
+            harmless=("embd_pdrop", "full_attn_mod", "interpolate_factor", "original_max_position_embeddings",
+                      "resid_pdrop"),
         ),
         Family(
             "gemma", "GemmaForCausalLM", longest=8192, heads_kv=16, d_head=256, tied=True, biases=("attention_bias",),

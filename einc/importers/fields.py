@@ -105,6 +105,16 @@ class Fields:
         """A number above 0, or the default, of which nobody needs to be told."""
         return default if self.value(name) is None else self.real(name, most=most)
 
+    def reals(self, name: str, count: int) -> tuple[float, ...]:
+        """A list of so many numbers above 0."""
+        found = self.value(name)
+        if isinstance(found, list) and len(found) == count:
+            numbers = [n for n in found if isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < 1e12]
+            if len(numbers) == count:
+                return tuple(map(float, numbers))
+        self.fail(f"{name}: expected a list of {count} numbers above 0, found {shown(found)}")
+        return (1.0,) * count
+
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""
         found = self.value(name)

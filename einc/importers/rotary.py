@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from einc.importers.common import LONGEST
 from einc.importers.families import Family
 from einc.importers.fields import Fields, shown
 
+_LONG = ("longrope", "su", "yarn")
+"""What configurations of Phi-3 have called longrope."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """The arguments of `rope` in the model language, positions apart, and how many elements of a head are turned."""
+    """The arguments of `rope` in the model language, positions apart, and how many elements of a head are turned. What
+    is turned is multiplied by `amplitude`; `factors` of each pair hold for texts of at most `longest` tokens."""
 
     arguments: str
     width: int
+    amplitude: float = 1.0
+    factors: tuple[float, ...] = ()
+    longest: int = LONGEST
 
     def turned(self, tensor: str, places: str, d_head: int) -> str:
         """An expression for `tensor` with its heads turned."""
+        amplitude = "" if self.amplitude == 1.0 else f" * {self.amplitude!r}"
         if self.width == d_head:
-            return f"rope({tensor}, {places}, {self.arguments})"
+            return f"rope({tensor}, {places}, {self.arguments}){amplitude}"
         first, rest = (f"slice({tensor}, d_head=[{lo}, {up}])" for lo, up in ((0, self.width), (self.width, d_head)))
-        return f'concat(rope({first}, {places}, {self.arguments}), {rest}, over="d_head")'
+        return f'concat(rope({first}, {places}, {self.arguments}){amplitude}, {rest}, over="d_head")'
 
 
-def read_rotary(fields: Fields, family: Family, d_head: int, local: str) -> Rotary:
-    """How heads of `d_head` elements are turned; problems are noted in the fields."""
+def read_rotary(fields: Fields, family: Family, d_head: int, longest: int) -> Rotary:
+    """How heads of `d_head` elements are turned in texts of up to `longest` tokens; problems are noted."""
     if family.local_theta is not None:
         return Rotary(_two_paces(fields, family.theta, family.local_theta), d_head)
     inner = fields.inside("rope_parameters", "rope_scaling")
@@ -42,6 +51,8 @@ def read_rotary(fields: Fields, family: Family, d_head: int, local: str) -> Rota
             f"{width} elements of each head are turned, and rotary embedding turns pairs", "expected an even width"
         )
     arguments = f"theta={theta!r}"
+    if family.partial and inner is not None and inner.value("rope_type", "type") in _LONG:
+        return _longrope(fields, inner, arguments, width, longest)
     return Rotary(arguments if inner is None else arguments + _scaling(inner), width)
 
 
@@ -67,6 +78,21 @@ def _two_paces(fields: Fields, theta: float, local_theta: float) -> str:
         inner.check_unknown((), ())
     arguments = f"theta={fast!r} * local + {slow!r} * (1 - local)"
     return arguments if factor == 1.0 else arguments + f', scaling="linear", factor=local + {factor!r} * (1 - local)'
+
+
+def _longrope(fields: Fields, inner: Fields, arguments: str, width: int, longest: int) -> Rotary:
+    """Each pair is slower by a factor of its own, and by another in long texts. As long as a text may still grow beyond
+    that length no plan could say by which, so that those of short texts alone are taken."""
+    original = _either([inner, fields], "original_max_position_embeddings").integer(
+        "original_max_position_embeddings", LONGEST, 4096, least=2
+    )
+    inner.value("long_factor")
+    factors = inner.reals("short_factor", width // 2)
+    growth = longest / original if inner.value("factor") is None else inner.real("factor", most=1e6)
+    plain = 1.0 if growth <= 1 else math.sqrt(1 + math.log(growth) / math.log(original))
+    amplitude = inner.optional("attention_factor", plain, most=1e6)
+    inner.check_unknown((), ())
+    return Rotary(f'{arguments}, scaling="longrope", factors=factors', width, amplitude, factors, original)
 
 
 def _either(holders: list[Fields], name: str) -> Fields:

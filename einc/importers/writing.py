@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,10 +75,11 @@ def weights(table: Sequence[Weight], dtype: str, indent: str = "") -> list[str]:
 
 
 def wrapped(lines: Sequence[str]) -> list[str]:
-    """Calls that are too long for a line go on in the next one, after their bracket."""
+    """Calls and lists that are too long for a line go on in the next one, after their bracket."""
     result = []
     for line in lines:
-        indent = " " * (line.find("(") + 1)
+        bracket = re.search(r"[(\[]", line)
+        indent = " " * (bracket.end() if bracket else 0)
         while len(line) > WIDEST and (cut := line.rfind(", ", len(indent) + 1, WIDEST)) > 0:
             result.append(line[: cut + 1])
             line = indent + line[cut + 2 :]

@@ -37,6 +37,7 @@ PHI3: dict[str, Any] = {name: value for name, value in LLAMA.items() if name != 
     "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "dtype": "bfloat16", "sliding_window": 7,
     "original_max_position_embeddings": 64, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
 }  # fmt: skip
+LONGROPE = {"type": "longrope", "short_factor": [1, 1.5, 2, 4], "long_factor": [1, 2, 3, 9]}
 GEMMA: dict[str, Any] = {name: value for name, value in LLAMA.items() if name not in ("mlp_bias", "hidden_act")} | {
     "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "head_dim": 10, "hidden_act": "gelu",
     "hidden_activation": None, "tie_word_embeddings": True,
@@ -112,6 +113,7 @@ REQUESTS = [
     (QWEN3 | {"attention_bias": True, "tie_word_embeddings": True}, Request(decode=True, cache=20)),
     (PHI3, Request(batch=2, tokens=5)),
     (PHI3 | {"partial_rotary_factor": 0.75, "tie_word_embeddings": True}, Request(decode=True, cache=20)),
+    (PHI3 | {"rope_scaling": LONGROPE, "max_position_embeddings": 512}, Request(decode=True, cache=20)),
     (GEMMA, Request(batch=2, tokens=5)),
     (GEMMA | {"attention_bias": True, "tie_word_embeddings": False}, Request(decode=True, cache=20)),
     (MIXTRAL, Request(batch=2, tokens=5)),
@@ -216,6 +218,21 @@ def test_phi3_may_turn_a_part_of_each_head(change: dict[str, Any], turned: int) 
     graph = build(imported(PHI3 | change).text, "m.ein")
     assert {node.operator.inputs[0].shape[-1] for node in graph.nodes if node.operator.title == "rope"} == {turned}
     assert [node.operator.inputs[0].shape[-1] for node in graph.nodes if node.operator.title == "attention"] == [8] * 3
+
+
+def test_phi3_longrope_is_that_of_short_texts() -> None:
+    config = PHI3 | {"rope_scaling": LONGROPE, "max_position_embeddings": 512}
+    for text in (imported(config, Request(tokens=64)).text, imported(config, Request(decode=True, cache=64)).text):
+        nodes = build(text, "m.ein").nodes
+        found = [node.operator.attributes for node in nodes if node.operator.title == "rope"]
+        assert {(a["scaling"], a["factors"]) for a in found} == {("longrope", (1.0, 1.5, 2.0, 4.0))}
+        # sqrt(1 + log(512 / 64) / log(64)), rounded to bf16
+        assert sum("mul x0 1.2265625" in str(node.operator.attributes) for node in nodes) == 6
+    given = LONGROPE | {"attention_factor": 1.0}
+    assert "factors=factors)\n" in imported(config | {"rope_scaling": given}, Request(tokens=64)).text
+    for request in (Request(tokens=65), Request(decode=True, cache=65)):
+        with pytest.raises(ModelError, match="turn at another pace in texts of more than 64 tokens"):
+            imported(config, request)
 
 
 def test_gemma_scales_embeddings_and_keeps_gains_less_one() -> None:
@@ -426,8 +443,13 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         "low_freq_factor below",
     ),
     "partial rope": (LLAMA | {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5 is not supported"),
-    "long rope": (PHI3 | {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
-                  'rope_type "longrope" is not supported'),
+    "long rope": (PHI3 | {"rope_scaling": LONGROPE | {"short_factor": [1.0, 2.0]}},
+                  "short_factor: expected a list of 4 numbers above 0"),
+    "no factor": (PHI3 | {"rope_scaling": LONGROPE | {"short_factor": [1, 2, 0, 4]}}, "expected a list of 4 numbers"),
+    "another scaling": (PHI3 | {"rope_scaling": LONGROPE | {"short_mscale": 1.2}}, "short_mscale: unknown field"),
+    "two origins": (PHI3 | {"rope_scaling": LONGROPE | {"original_max_position_embeddings": 32}},
+                    "original_max_position_embeddings stands twice: 64 and 32"),
+    "long rope of others": (LLAMA | {"rope_scaling": LONGROPE}, 'rope_type "longrope" is not supported'),
     "two parts": (PHI3 | {"partial_rotary_factor": 0.5, "rope_scaling": {"partial_rotary_factor": 0.25}},
                   "partial_rotary_factor stands twice: 0.5 and 0.25"),
     "none of a head": (PHI3 | {"partial_rotary_factor": 0.1}, "0 elements of each head are turned"),

@@ -45,6 +45,12 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
          "sliding_window": 5, "pad_token_id": None},
     ),
+    "phi3-long": (
+        "Phi3",
+        {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.5, 2.25],
+                             "long_factor": [3.0, 9.0], "partial_rotary_factor": 1.0},
+         "original_max_position_embeddings": 40, "pad_token_id": None},
+    ),
     "gemma": (
         "Gemma", {"head_dim": 10, "num_key_value_heads": 1, "attention_bias": True, "tie_word_embeddings": False},
     ),
