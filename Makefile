@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references check lint types imports bench bench-exchanges bench-predicted testbed gpu-check gpu-wheels golden clean
+.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references check lint types imports bench bench-exchanges bench-predicted bench-selectors testbed gpu-check gpu-wheels golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -80,6 +80,9 @@ bench-exchanges: .venv/dev  ## synthesized exchanges of all workloads against th
 
 bench-predicted: .venv/dev  ## predicted time of whole plans: synthesized exchanges against naive ones
 	$(BIN)/python -m tests.bench.predicted
+
+bench-selectors: .venv/dev  ## predicted time by selector, and its correlation with the proxy (paper, Experiments 3 and 5)
+	$(BIN)/python -m tests.bench.selectors
 
 testbed: .venv/dev  ## exchange programs in reality: network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed

@@ -201,7 +201,7 @@ def _index(index: Index, where: str) -> None:
 
 
 def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.Budget) -> None:
-    """Blocks are projections, output blocks tile (paper, Definition 6), and functions have sites of their own."""
+    """Blocks are projections, output blocks tile (paper, Definition 5), and functions have sites of their own."""
     outer_inputs = [boxes.whole(bundle.tensors[position].shape) for position in operation.inputs]
     outer_outputs = [boxes.whole(bundle.tensors[position].shape) for position in operation.outputs]
     for f, function in enumerate(operation.functions):

@@ -2,7 +2,7 @@
 
 The tasks are executed symbolically: `runtime.contents` follows which partial outputs every element of every buffer
 combines, and that no two tasks race. A kernel must read values that combine the outputs of all functions of their
-producer that share the block (the aggregate step of the paper, Definition 5), each exactly once; so must every output.
+producer that share the block (the aggregate step of the paper, Definition 6), each exactly once; so must every output.
 What the kernels compute is not looked at.
 """
 

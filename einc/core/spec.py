@@ -1,4 +1,4 @@
-"""Function specifications and join-agg specs (paper, Definitions 4 and 6)."""
+"""Function specifications and join-agg specs (paper, Definitions 4 and 5)."""
 
 from __future__ import annotations
 

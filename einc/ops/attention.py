@@ -1,4 +1,4 @@
-"""Attention with grouped queries over packed sequences (paper, Example 7), and beyond it, over parts of the keys.
+"""Attention with grouped queries over packed sequences (paper, Example 4), and beyond it, over parts of the keys.
 
 A query head attends to the keys of the head that its group shares, within its own sequence. Cutting `heads_kv` cuts the
 query heads with it; `sequence` is cut between sequences, queries and keys together; `keys` cuts the keys of

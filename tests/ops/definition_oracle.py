@@ -1,4 +1,4 @@
-"""The definition of a join-agg spec as an executable oracle (paper, Definitions 2, 4, 6 and 7).
+"""The definition of a join-agg spec as an executable oracle (paper, Definitions 2, 4, 5 and 6).
 
 `fault` joins, aggregates and recomposes with nothing but numpy and says where that differs from the reference.
 Concrete operators come from a callable, so that the same oracle judges the operators' own meaning on blocks
