@@ -2,69 +2,25 @@
 
 A library is asked for by the name that EINC_ATTENTION has for it, and imported only then. What it says it does is not
 taken for granted: before an invocation of a kind (type, width, causal, window, group) is left to a library, it has
-to compute a small one of that kind as it is defined, with its lse. So a library whose causal mask is aligned otherwise,
-or whose lse has another base or layout, is seen here and not in a result.
+to compute a small one of that kind as it is defined, with its lse (`attention_trial`).
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-import numpy as np
-
-from runtime.dtypes import Array
+from runtime.kernels.cuda.attention_trial import Attend
+from runtime.kernels.cuda.packed_attention import Packed
 
 ENVIRONMENT = "EINC_ATTENTION"
 OWN = "einc"
 """The name of our own kernel, which ends the list."""
 
 _CUDNN = 3  # torch.nn.attention.SDPBackend.CUDNN_ATTENTION
-_FAR = 0.03
-"""More than 16-bit types lose, and far less than what another mask or another base of the logarithm makes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Sequences of queries and keys one behind the other: where each begins, and where the last one ends.
-
-    Keys count from `first_key` of the block. Of a sequence the last query and the last key are at one place.
-    """
-
-    queries: tuple[int, ...]
-    keys: tuple[int, ...]
-    first_key: int
-    causal: bool
-    window: int
-    scale: float
-
-    @property
-    def longest(self) -> tuple[int, int]:
-        return max(_gaps(self.queries)), max(_gaps(self.keys))
-
-    @property
-    def one_square(self) -> bool:
-        """One sequence of which all causal masks mean the same, whichever corner they are aligned to."""
-        return len(self.queries) == 2 and not self.window and (not self.causal or self.queries == self.keys)
-
-    @property
-    def whole_tiles(self) -> bool:
-        return not any(mark % 64 for mark in (*self.queries, *self.keys))
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Equal for invocations whose `small` ones are."""
-        return small(self).queries, small(self).keys, self.causal, self.window > 0, self.scale
-
-
-Attend = Callable[[Any, Any, Any, Any, Any, Packed], tuple[Any, Any]]
-"""Of q, k and v with the dimensions tokens, heads, elements; where sequences of queries and of keys begin and the last
-one ends, as tensors of i32; and what is to be computed. Gives o in the form of q, and the lse by heads and tokens."""
 
 
 class Library(Protocol):
@@ -205,68 +161,6 @@ def passed_over(name: str, reason: object) -> str:
     return f"attention of {name} is not used: {' '.join(said.split())[:200]}"
 
 
-def defined(q: Array, k: Array, v: Array, how: Packed) -> tuple[Array, Array]:
-    """What is to be computed, in float64: arrays as in `Attend`."""
-    q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    o, lse = np.zeros(q.shape), np.zeros((q.shape[1], q.shape[0]))
-    group = q.shape[1] // k.shape[1]
-    for (q0, q1), (k0, k1) in zip(itertools.pairwise(how.queries), itertools.pairwise(how.keys), strict=True):
-        place = np.arange(q1 - q0)[:, None] + (k1 - k0) - (q1 - q0)
-        key = np.arange(k1 - k0)
-        seen = (key <= place) if how.causal else np.ones((q1 - q0, k1 - k0), bool)
-        if how.window:
-            seen &= key > place - how.window
-        for h in range(q.shape[1]):
-            scores = np.where(seen, how.scale * q[q0:q1, h] @ k[k0:k1, h // group].T, -np.inf)
-            most = scores.max(1, keepdims=True)
-            weights = np.exp(scores - most)
-            total = weights.sum(1, keepdims=True)
-            o[q0:q1, h], lse[h, q0:q1] = weights @ v[k0:k1, h // group] / total, (most + np.log(total))[:, 0]
-    return o, lse
-
-
-def small(how: Packed) -> Packed:
-    """A small invocation of the same kind: one sequence where that is all, of whole tiles where it has such, and with
-    more keys than queries where their numbers differ; otherwise two sequences of different lengths."""
-    window = min(how.window, 7)
-    if how.one_square:
-        own, more = (128, 192) if how.whole_tiles else (130, 199)
-        return Packed((0, own), (0, own if how.queries == how.keys else more), 0, how.causal, window, how.scale)
-    queries = (0, 1, 2) if how.longest[0] == 1 else (0, 23, 40)
-    return Packed(queries, (0, 31, 72), 0, how.causal, window, how.scale)
-
-
-def flaw(attend: Attend, how: Packed, kind: str, group: int, width: int, device: Any) -> str | None:
-    """What is wrong with how a library computes a small invocation of the kind; None if it is right."""
-    import torch
-
-    try:
-        rng, few = np.random.default_rng(5), small(how)
-        counts = ((few.queries[-1], 2 * group), (few.keys[-1], 2), (few.keys[-1], 2))
-        arrays = [rng.standard_normal((heads, tokens, width)) for tokens, heads in counts]
-        arrays[0] *= min(8.0, 1 / max(1e-6, abs(few.scale) * width**0.5))  # scores of moderate size, whatever the scale
-        dtype = torch.float16 if kind == "f16" else torch.bfloat16
-        tensors = [torch.from_numpy(x).to(dtype).to(device).permute(1, 0, 2) for x in arrays]
-        rounded = [x.double().cpu().numpy() for x in tensors]
-        bounds = [torch.tensor(marks, dtype=torch.int32, device=device) for marks in (few.queries, few.keys)]
-        with torch.no_grad():
-            found = attend(tensors[0], tensors[1], tensors[2], bounds[0], bounds[1], few)
-        wanted = defined(rounded[0], rounded[1], rounded[2], few)
-        for name, own, true in zip(("result", "lse"), found, wanted, strict=True):
-            if tuple(own.shape) != true.shape:
-                return f"its {name} has the shape {tuple(own.shape)}, and not {true.shape}"
-            error = float(np.abs(own.double().cpu().numpy() - true).max())
-            if not error <= _FAR * max(1.0, float(np.abs(true).max())):
-                return f"its {name} of a small test is off by {error:.2g}"
-    except Exception as error:  # whatever a library says of a device that it has nothing for
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
 def _batched(tensor: Any) -> Any:
     """Tokens, heads, elements as a batch of one of heads, tokens, elements."""
     return tensor.permute(1, 0, 2)[None]
-
-
-def _gaps(marks: Sequence[int]) -> list[int]:
-    return [up - lo for lo, up in itertools.pairwise(marks)]

@@ -1,10 +1,9 @@
 """Attention by libraries (`attention_libraries`) in place of our own kernel, wherever they can express it.
 
-A library is taken for 16-bit types, whole heads of one width, packed sequences whose last query sees the last key, no
-mask, no soft cap and no positions of their own; what else there is, our kernel computes. A library gets the memory for
-its results from PyTorch's allocator, from a pool that nobody else has: one for every stream, whose kernels follow one
-another, so that they can share it. The pool is filled when kernels are warmed up and lasts until the kernels are
-closed, after the graph that uses it. From there results are copied to where the plan has them.
+A library gets the memory for its results from PyTorch's allocator, from a pool that nobody else has: one for every
+stream, whose kernels follow one another, so that they can share it. The pool is filled when kernels are warmed up and
+lasts until the kernels are closed, after the graph that uses it. From there results are copied to where the plan has
+them.
 
 Nothing that a library does in a capture can be tried before there is one. So everything of this may fail at any time:
 the executor then begins again without what it had taken (`Libraries.give_up`).
@@ -16,54 +15,14 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runtime.dtypes import Array
-from runtime.kernels.base import Invocation, address, dtype_name
+from runtime.kernels.base import Invocation
 from runtime.kernels.cuda import attention_libraries
-from runtime.kernels.cuda.attention_libraries import Attend, Library, Packed, flaw, passed_over
+from runtime.kernels.cuda.attention_libraries import Library, passed_over
+from runtime.kernels.cuda.attention_trial import Attend, flaw
+from runtime.kernels.cuda.packed_attention import Packed, packed
 from runtime.kernels.gpu import Description, GpuArray, GpuKernel, Launch, Target
-from runtime.kernels.plans.plan import ALIGNMENT, layout
+from runtime.kernels.plans.plan import layout
 from runtime.kernels.signatures.attention import Attention
-
-WIDEST = 256
-"""Elements of a head."""
-MOST_ELEMENTS = 1 << 31
-"""Between the first and the last of a view: offsets beyond are 64 bits wide, which not all libraries have."""
-
-
-def packed(signature: Attention) -> Packed | None:
-    """The invocation in terms of libraries, or None if it has none."""
-    s = signature
-    width = s.q.shape[2]
-    if dtype_name(s.q) not in ("f16", "bf16") or s.v.shape[2] != width or width % 8 or width > WIDEST:
-        return None
-    if s.mask is not None or s.positions is not None or s.softcap or not all(map(_walkable, (s.q, s.k, s.v))):
-        return None
-    queries: list[int] = [0]
-    keys: list[int] = []
-    for rows in s.sequences():
-        own, (lo, up) = rows.queries.stop - rows.queries.start, rows.keys
-        if lo == up or (keys and keys[-1] != lo):
-            return None
-        if s.visible.limited and rows.queries.start + rows.ahead - lo != (up - lo) - own:
-            return None
-        if s.visible.limited and own > up - lo:
-            return None  # some queries would see nothing
-        queries.append(rows.queries.stop)
-        keys += [up] if keys else [lo, up]
-    if not keys:
-        return None
-    first = keys[0]
-    return Packed(
-        tuple(queries), tuple(key - first for key in keys), first, s.visible.causal, s.visible.window, s.scale
-    )
-
-
-def _walkable(view: Array) -> bool:
-    """Rows of elements side by side that begin where 16 bytes can be read at once, and not too far apart."""
-    rows = [(extent, stride) for extent, stride in zip(view.shape, view.strides, strict=True)][:-1]
-    far = sum((extent - 1) * stride for extent, stride in rows) // view.itemsize
-    aligned = all(stride % ALIGNMENT == 0 and stride > 0 for extent, stride in rows if extent > 1)
-    return view.strides[-1] == view.itemsize and aligned and not address(view) % ALIGNMENT and far < MOST_ELEMENTS
 
 
 class Libraries:

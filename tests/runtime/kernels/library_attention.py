@@ -6,7 +6,7 @@ import numpy as np
 
 from runtime.bundle import Block
 from runtime.kernels.base import Invocation
-from runtime.kernels.cuda.attention_libraries import Packed
+from runtime.kernels.cuda.packed_attention import Packed
 
 
 def attributes(q_lens, k_lens, **changes):

@@ -9,7 +9,9 @@ import pytest
 from library_attention import KINDS, by_pytorch
 
 from runtime.kernels.cuda import attention_libraries
-from runtime.kernels.cuda.attention_libraries import ENVIRONMENT, Packed, TorchAttention, Useless, flaw, small
+from runtime.kernels.cuda.attention_libraries import ENVIRONMENT, TorchAttention, Useless
+from runtime.kernels.cuda.attention_trial import flaw
+from runtime.kernels.cuda.packed_attention import Packed
 
 
 @pytest.mark.parametrize("how", KINDS)
@@ -59,7 +61,7 @@ def test_other_shapes_and_failures_are_flaws():
 
 @pytest.mark.parametrize("how", KINDS)
 def test_small_tests_are_of_the_same_kind(how):
-    few = small(how)
+    few = how.small
     assert (few.causal, few.window > 0, few.scale) == (how.causal, how.window > 0, how.scale)
     assert few.one_square == how.one_square
     if how.one_square:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from library_attention import attributes, by_pytorch, invoked, library
 
 from runtime.kernels.cuda import attention_libraries, fused_attention
-from runtime.kernels.cuda.attention_libraries import defined
-from runtime.kernels.cuda.fused_attention import Libraries, packed
+from runtime.kernels.cuda.attention_trial import defined
+from runtime.kernels.cuda.fused_attention import Libraries
+from runtime.kernels.cuda.packed_attention import packed
 from runtime.kernels.gpu import GpuArray, Target
 from runtime.kernels.registry import prepare
 from runtime.kernels.signatures.attention import Attention
