@@ -14,7 +14,7 @@ from typing import Any
 import click
 import pytest
 
-from einc.cli import failures, root
+from einc.cli import failures, output, root
 from einc.errors import CapacityError, Diagnostic, EincError, ModelError, ReadError, SourceSpan
 from runtime.errors import ArrayFault, PlanFault
 
@@ -158,6 +158,13 @@ def test_every_exception_has_its_exit_code(
     assert failures.report(error, debug=False, as_json=False) == code
     assert "Traceback" not in capsys.readouterr().err
     assert failures.describe(error).code == word
+
+
+def test_documents_are_json_that_every_reader_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    output.say_json({"a": [1], "b": "\u00e9"})
+    assert capsys.readouterr().out == '{\n  "a": [\n    1\n  ],\n  "b": "\\u00e9"\n}\n'
+    with pytest.raises(ValueError, match="nan"):
+        output.say_json({"a": float("nan")})
 
 
 def test_a_bug_asks_for_a_report_in_few_lines_and_debug_shows_where(capsys: pytest.CaptureFixture[str]) -> None:

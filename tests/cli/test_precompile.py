@@ -69,8 +69,10 @@ def test_kernels_are_written_once_beside_the_plan(einc, compiler, tmp_path):
         "sm_80,sm_90",
         "--json",
     )
-    document = einc(*arguments).json()["kernels"]
+    result = einc(*arguments)
+    document = result.json()["kernels"]
     place = Path(document["directory"])
+    assert f"{place}: {document['count']} kernels for sm_80, sm_90" in result.err
     assert place == kernel_cache.beside(plan)
     assert document["architectures"] == ["sm_80", "sm_90"]
     assert document["compiler"] == "triton 9.9"

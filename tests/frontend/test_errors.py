@@ -33,6 +33,16 @@ def messages(text: str, **options: object) -> list[str]:
     return [f"{d.span.line if d.span else 0}: {d.message}" for d in caught.value.diagnostics]
 
 
+def test_a_block_is_defined_once() -> None:
+    text = "block twice(a) { return a }\n"
+    assert messages(f"dim n = 2\ninput x : f32[n]\n{text * 2}output y = twice(x)")[0].startswith("4: ")
+
+
+def test_lists_are_no_elements() -> None:
+    text = "dim n = 2\nparam some = [1, 2]\ninput x : f32[n]\ny[i] = x[i] * some\noutput y"
+    assert messages(text) == ["4: expected a number, found a list of 2 items"]
+
+
 def test_an_unknown_character_is_shown_as_text() -> None:
     assert messages("dim n = 4\x1a\n") == ["1: unexpected character '\\x1a'"]
 

@@ -147,6 +147,12 @@ def test_repeats_carry_names_and_blocks_have_weights_of_their_own() -> None:
     ]  # fmt: skip
 
 
+def test_applications_of_a_block_in_one_statement_are_numbered() -> None:
+    text = "dim n = 2\ninput x : f64[n]\nblock f(a) { weight w : f64[n]; return a * w }\noutput y = f(f(f(x)))"
+    weights = [t.name for t in build(text, "m.ein").tensors if t.kind is TensorKind.WEIGHT]
+    assert weights == ["f.w", "f_2.w", "f_3.w"]
+
+
 def test_equal_repeated_blocks_have_equal_operators() -> None:
     text = "dim n = 4\ninput x : f64[n]\nblock f(x) { return relu(x) * 2 }\nrepeat 3 { x = f(x) }\noutput y = x"
     operators = [node.operator for node in build(text, "m.ein").nodes]

@@ -1,0 +1,83 @@
+"""Arithmetic before any tensor is: what Python says of the same values, within limits, or an error."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from typing import Any
+
+import pytest
+
+from einc.errors import OperatorError
+from einc.frontend import constants
+
+NUMBERS = (0, 1, 2, 3, -3, 7, -8, 2.5, -0.25)
+MEANING: dict[str, Any] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("symbol", MEANING)
+def test_operators_on_numbers_are_pythons(symbol: str) -> None:
+    for left, right in itertools.product(NUMBERS, NUMBERS):
+        try:
+            expected = MEANING[symbol](left, right)
+        except ZeroDivisionError:
+            expected = math.nan
+        if isinstance(expected, complex) or expected != expected:
+            with pytest.raises(OperatorError):
+                constants.binary(symbol, left, right)
+            continue
+        found = constants.binary(symbol, left, right)
+        assert (type(found), found) == (type(expected), expected), (left, right)
+
+
+@pytest.mark.parametrize("symbol", ["<", "-"])
+def test_what_is_no_number_is_named_with_its_place(symbol: str) -> None:
+    for pair, place in (((True, 1), 0), ((1, "a"), 1), ((True, "a"), 0)):
+        with pytest.raises(OperatorError) as caught:
+            constants.binary(symbol, *pair)
+        assert caught.value.argument == place
+
+
+def test_lists_and_strings_are_joined_and_repeated_up_to_their_limits() -> None:
+    assert constants.binary("+", (1, 2), (3,)) == (1, 2, 3)
+    assert constants.binary("*", 2, (1, 2)) == constants.binary("*", (1, 2), 2) == (1, 2, 1, 2)
+    assert constants.binary("+", "ab", "c") == "abc"
+    assert constants.binary("*", "ab", 2) == "abab"
+    most = constants.limits.LIST_ITEMS
+    assert len(constants.binary("*", (0,), most)) == most
+    for left, right in (((0,), most + 1), ((0, 0), most // 2 + 1)):
+        with pytest.raises(OperatorError, match=f"at most {most:,} is allowed"):
+            constants.binary("*", left, right)
+    with pytest.raises(OperatorError, match=f"length {most + 1:,}"):
+        constants.binary("+", (0,) * most, (0,))
+
+
+def test_integers_stay_below_2_to_the_63() -> None:
+    assert constants.binary("+", 2**62, 2**62 - 1) == 2**63 - 1
+    assert constants.negative(2**63 - 1) == -(2**63 - 1)
+    for symbol, left, right in (("+", 2**62, 2**62), ("**", 2, 63), ("**", -2, 65), ("*", 1e200, 1e200)):
+        with pytest.raises(OperatorError, match="too large"):
+            constants.binary(symbol, left, right)
+    assert constants.binary("**", 2, 62) == 2**62
+    assert constants.binary("**", 1, 10**6) == 1
+
+
+def test_functions_of_lists() -> None:
+    for numbers in ((3, -1, 2), (0.5,), (2, 2.5)):
+        for arguments in ((numbers,), numbers):
+            assert constants.function("sum", arguments) == sum(numbers)
+            assert constants.function("prod", arguments) == math.prod(numbers)
+            assert constants.function("max", arguments) == max(numbers)
+            assert constants.function("min", arguments) == min(numbers)
+    assert constants.function("len", [(4, 5, 6)]) == 3
+    assert (constants.function("sum", [()]), constants.function("prod", [()])) == (0, 1)
+    for name in ("max", "min"):
+        with pytest.raises(OperatorError, match=f"an empty list has no {name}"):
+            constants.function(name, [()])
+    with pytest.raises(OperatorError, match="len takes one list"):
+        constants.function("len", [1])
