@@ -107,7 +107,7 @@ def test_hints_name_what_the_user_can_write() -> None:
 
     assert hint("output y = slice(x, b=[0, 2])") == "its dimensions are n, n"
     assert hint("output y = slice(x, n=[0, 2])") == "name the dimensions apart with an index equation"
-    assert hint("output y = attention(q, q, q, windows=3)").endswith("window, mask, positions")
+    assert hint("output y = attention(q, q, q, windows=3)").endswith("window, softcap, mask, positions")
 
 
 @pytest.mark.parametrize("name", HINTS)
