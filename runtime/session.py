@@ -43,7 +43,10 @@ class Session:
     ) -> None:
         self.bundle = bundle
         if devices is not None and len(devices) != len(bundle.memory):
-            raise PlanFault(f"{len(devices)} devices are given for a plan of {len(bundle.memory)} sites")
+            raise PlanFault(
+                f"{len(devices)} devices are given for a plan of {len(bundle.memory)} sites",
+                hint="one for each site; sites may share a device, as in 0,0,1,1",
+            )
         self._chosen = executor is None and backend == "auto"
         self._executor = executor if executor is not None else _executor(bundle, backend, devices, no_peer)
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}

@@ -59,6 +59,9 @@ def _read(path: str) -> str:
         close = difflib.get_close_matches(path[:100], preset_names(), n=1, cutoff=0.4)
         known = f"machines: {', '.join(preset_names())}, or a path to a JSON file"
         hint = f"did you mean {close[0]}? {known}" if close else known
+        name, _, sites = path.rpartition(":")
+        if name in preset_names() and sites and set(sites) <= set("0123456789,"):  # as `--compare` has it
+            hint = f"-m {name} --devices {sites}"
         raise UsageError(f"there is no machine {path[:100]!r}", hint=hint)
     try:
         with open(path, "rb") as file:

@@ -109,8 +109,9 @@ def test_backends_and_devices(bundle):
     assert caught.value.exit_code == 69
     with pytest.raises(MissingFault, match="no backend 'tpu'"):
         Session(bundle, backend="tpu")
-    with pytest.raises(PlanFault, match="3 devices"):
+    with pytest.raises(PlanFault, match="3 devices") as refused:
         Session(bundle, devices=(0, 1, 2))
+    assert "one for each site" in (refused.value.hint or "")
     assert Session(bundle, backend="auto", devices=(0, 0)).backend == "cpu"
 
 
