@@ -32,7 +32,7 @@ def test_the_host_has_the_sites_that_a_program_names(tmp_path: Path, einc: Calla
     path.write_text("IN: A @ 130\nOUT: A @ 129\nA @ 130 -> 129\n")
     for command in ("check", "simulate", "optimize"):
         assert einc("exprog", command, path, "-m", "host").code == 0
-    path.write_text("IN: A @ 2000\nOUT: A @ 299\nA @ 2000 -> 299\n")
+    path.write_text("IN: A @ 2000\nOUT: A @ 129\nA @ 2000 -> 129\n")
     assert "there is no site 2000 on host" in einc("exprog", "check", path, "-m", "host").err
 
 
