@@ -43,6 +43,23 @@ def test_lists_are_no_elements() -> None:
     assert messages(text) == ["4: expected a number, found a list of 2 items"]
 
 
+@pytest.mark.parametrize(
+    ("statement", "column", "shown"),
+    [
+        ("y[i] = sum[j](c[i, j, k])", 15, "index 'k' stands only on the right of '='"),
+        ("y = relu(unbind(c))", 10, "expected one value, found a call that returns 3"),
+        ('y = softmax(x, over="n", over="n")', 26, "argument 'over' is given twice"),
+        ("y[i] = x[i] + relu([1, 2])", 20, "relu: operand 1 is [1, 2], not a tensor or number"),
+    ],
+)
+def test_the_part_at_fault_is_pointed_at(statement: str, column: int, shown: str) -> None:
+    head = "dim n = 2\ndim m = 3\ninput x : f32[n]\ninput c : f32[n, m, n]\nblock unbind(a) { return a, a, a }\n"
+    with pytest.raises(ModelError) as caught:
+        build(f"{head}{statement}\noutput y", "m.ein")
+    first = caught.value.diagnostics[0]
+    assert (first.message, first.span and (first.span.line, first.span.column)) == (shown, (6, column))
+
+
 def test_an_unknown_character_is_shown_as_text() -> None:
     assert messages("dim n = 4\x1a\n") == ["1: unexpected character '\\x1a'"]
 

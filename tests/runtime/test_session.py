@@ -13,8 +13,10 @@ import pytest
 from handmade_plans import random_plan, reference, two_site_plan
 from plan_arrays import arrays_of
 
+from runtime import session as session_module
 from runtime.errors import ArrayFault, MissingFault, PlanFault
 from runtime.executors.cpu.executor import CpuExecutor
+from runtime.executors.cuda import visible
 from runtime.session import Session
 from runtime.trace import task_events, task_kind, trace_json
 
@@ -96,8 +98,9 @@ def test_all_problems_are_reported_together(bundle):
 
 def test_offloading_needs_an_execution_and_an_output(bundle):
     session = Session(bundle)
-    with pytest.raises(ArrayFault, match="not computed yet"):
+    with pytest.raises(ArrayFault, match="not computed yet") as caught:
         session.offload("y")
+    assert caught.value.hint == "execute first"
     with pytest.raises(ArrayFault, match="saves no 'a'") as caught:
         session.offload("a")
     assert "'y'" in caught.value.hint
@@ -113,6 +116,16 @@ def test_backends_and_devices(bundle):
         Session(bundle, devices=(0, 1, 2))
     assert "one for each site" in (refused.value.hint or "")
     assert Session(bundle, backend="auto", devices=(0, 0)).backend == "cpu"
+
+
+@pytest.mark.parametrize("machine", ["host", "dgx-a100"])
+@pytest.mark.parametrize("gpus", [0, 2])
+@pytest.mark.parametrize("cupy", [False, True])
+def test_gpus_that_are_there_and_not_used_are_told(bundle, monkeypatch, machine, gpus, cupy):
+    monkeypatch.setattr(visible, "gpus_visible", lambda: gpus)
+    monkeypatch.setattr(visible, "cupy_installed", lambda: cupy)
+    told = session_module._unused_gpus(msgspec.structs.replace(bundle, machine=machine))
+    assert (told is not None) == (machine != "host" and gpus > 0 and not cupy)
 
 
 def test_bf16_takes_float32_and_comes_as_bf16():

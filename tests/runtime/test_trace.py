@@ -2,13 +2,14 @@
 
 import json
 
+import msgspec
 import pytest
 from handmade_plans import random_plan
 from hypothesis import given
 from hypothesis import strategies as st
 from trace_format import check_trace, names
 
-from runtime.bundle import TransferTask
+from runtime.bundle import FenceTask, TransferTask
 from runtime.trace import HOST, Event, TaskRun, task_events, task_kind, trace_json
 
 EVENTS = st.lists(
@@ -68,6 +69,7 @@ def test_predicted_and_measured_stand_side_by_side():
 
 def test_tasks_become_bars_named_by_tensor_and_block():
     bundle = random_plan(7, sites=4, operations=5)
+    bundle = msgspec.structs.replace(bundle, tasks=(*bundle.tasks, FenceTask(0, "nothing", ())))
     runs = [TaskRun(number, number * 0.5, number * 0.5 + 0.75, number % 3) for number in range(len(bundle.tasks))]
     text = trace_json(task_events(bundle, runs), "measured", bundle.model)
     bars = check_trace(text)
