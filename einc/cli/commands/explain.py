@@ -66,10 +66,10 @@ def explain_command(
         second = None if against is None else files.read_plan(against)
         phase("timing what moves")
         ideal = bool(chosen["ideal"])
-        timing = _timing(bundle, ideal)
+        timing = None if trace is None else _timing(bundle, ideal)
         document = explain(bundle, ideal=ideal, all_specs=all_specs, only=operator, timing=timing)
         other = None if second is None else explain(second, ideal=ideal)
-        if trace is not None:
+        if trace is not None and timing is not None:
             output.write_text(trace, _trace(bundle, timing))
     if trace == output.STDOUT:
         return
