@@ -166,7 +166,7 @@ TASKS = {
     ),
     "less of one member": (
         lambda t: {"reads": (t.reads[0], narrow(t.reads[1])) * 2, "writes": (t.writes[0], narrow(t.writes[1]))},
-        "belongs to",
+        "[0:2, 0:2], where [0:2, 0:3] belongs to [0:2, 0:3]",
     ),
 }
 

@@ -9,6 +9,7 @@ from handmade_plans import box, two_site_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime import verify
 from runtime.boxes import Budget
 from runtime.bundle import Buffer, FenceTask, Region, Tensor
 from runtime.contents import Contents
@@ -217,3 +218,28 @@ def test_ancestors_are_those_of_the_whole_relation(seed):
         before.append(set(task.after).union(*(before[t] for t in task.after)))
         ordering.enter(position)
         assert {t for t in range(len(tasks)) if ordering.ended(t)} == before[position]
+
+
+def test_blocks_meet_where_elements_agree_in_all_that_is_not_set_apart():
+    rng = random.Random(4)
+    seen = set()
+    for _ in range(500):
+        rank = rng.randint(1, 3)
+        a, b = (box(*((low, low + rng.randint(1, 2)) for low in (rng.randrange(3) for _ in range(rank)))) for _ in "ab")
+        apart = [rng.random() < 0.3 for _ in range(rank)]
+        spans = [[range(low, up) for low, up in zip(x.lower, x.upper, strict=True)] for x in (a, b)]
+        expected = any(
+            all(free or m == n for m, n, free in zip(one, other, apart, strict=True))
+            for one in itertools.product(*spans[0])
+            for other in itertools.product(*spans[1])
+        )
+        assert verify._meet(a, b, apart) == expected
+        seen.add(expected)
+    assert seen == {True, False}
+
+
+def test_what_is_counted_twice_is_what_both_have():
+    block = box((0, 2))
+    assert verify._combine([(block, 0b001)], [(block, 0b110)], "here") == [(block, 0b111)]
+    with pytest.raises(PlanFault, match=r"\[0:2\] counts functions \{1\} of its producer twice"):
+        verify._combine([(block, 0b011)], [(block, 0b110)], "here")
