@@ -240,6 +240,7 @@ def test_definitions_replace_presets_which_replace_the_text(options: dict[str, A
         ({"definitions": [("n", "")]}, "expected an expression", ""),
         ({"definitions": [("n", "4\ndim q = 3")]}, "expected one `name=value`", ""),
         ({"definitions": [("n", "4; m = 2")]}, "expected one `name=value`", ""),
+        ({"definitions": [("n", "lenss")]}, "no param or dim 'lenss'", "did you mean 'lens'"),
         ({"definitions": [("n", "four")]}, "no param or dim 'four'", "a string stands in double quotes"),
         ({"definitions": [("n", "0")]}, "must be at least 1", ""),
         ({"definitions": [("n", "m")]}, "defined by itself", ""),

@@ -199,7 +199,7 @@ LIES = [
     ("tasks[0].reads[0].buffer", 16, "tasks[0].reads[0]", "no buffer 16"),
     ("tasks[0].reads[0].buffer", -1, "tasks[0].reads[0]", "no buffer -1"),
     ("tasks[0].reads[0].block", b((0, 4), (0, 2)), "tasks[0].reads[0]", "no block of"),
-    ("tasks[0].reads[0].block", b((0, 3), (0, 1)), "tasks[0].reads[0]", "[0:3, 0:1], where the function takes [0:4, 0:1]"),
+    ("tasks[0].reads[0].block", b((0, 3), (0, 1)), "tasks[0].reads[0]", "where the function takes [0:4, 0:1]"),
     ("tasks[0].reads[0].block", b((0, 0), (0, 1)), "tasks[0].reads[0]", "no block of"),
     ("tasks[0].writes", (), "tasks[0].writes", "0 regions"),
     ("tasks[0].writes[0].block", b((0, 3), (0, 2)), "tasks[0].writes[0]", "where the function takes"),
