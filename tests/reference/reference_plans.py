@@ -15,14 +15,14 @@ from runtime.session import Session
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-HALVES = [pytest.param(0, id="half"), pytest.param(1, id="rest", marks=pytest.mark.slow)]
+HALVES = [pytest.param(0, id="first"), pytest.param(1, id="rest", marks=pytest.mark.slow)]
 
 
-QUARTERS = [HALVES[0], *(pytest.param(n, id=f"rest{n}", marks=pytest.mark.slow) for n in (1, 2, 3))]
+EIGHTHS = [HALVES[0], *(pytest.param(n, id=f"rest{n}", marks=pytest.mark.slow) for n in range(1, 8))]
 
 
 def numbers_of_sites(position: int, step: int = 2) -> range:
-    """Every other number from 1 to 8, so that models one after the other have all of them between them."""
+    """Every other number from 1 to 8, or every eighth: models one after the other have all of them between them."""
     return range(1 + position % step, 9, step)
 
 
