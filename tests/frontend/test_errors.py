@@ -70,6 +70,9 @@ def test_what_no_plan_can_hold_is_no_name() -> None:
     for stored in ("\x1b[31m", "", "w" * 1001, "{i}" * 600):
         text = head + f'repeat 11 as i {{ weight w : f32[n] from "{stored}"; x = x + w }}\noutput y = x'
         assert all("name" in message and message.startswith("3: ") for message in messages(text))
+    assert messages(head + f'weight w : f32[n] from "{"w" * 1001}"\noutput y = x + w') == [
+        "3: this name has more than 1,000 characters"
+    ]
     names = [f"{'b' * 98}{k:02}" for k in range(12)]
     calls = [f"block {a}(x) {{ return {b}(x) }}\n" for a, b in itertools.pairwise(names)]
     for body in ("weight w : f32[n]; return x + w", "return relu(softmax(x))"):

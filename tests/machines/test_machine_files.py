@@ -10,6 +10,7 @@ import pytest
 from paced import within
 
 from einc.errors import MachineError
+from einc.machines import load
 from einc.machines.load import parse_machine
 from einc.machines.model import Machine, Resource, Site
 
@@ -213,3 +214,12 @@ def test_the_machines_of_the_documentation_are_machines():
     machines = [parse_machine(text) for text in texts]
     assert [machine.name for machine in machines] == ["two GPUs", "mesh", "two nodes"]
     assert len(machines[2].routes) == 8 * 7
+
+
+def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path, monkeypatch):
+    """Its bytes are counted: letters of two bytes would be cut off where the text is still short enough."""
+    monkeypatch.setattr(load, "MAX_TEXT", 1000)
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps({"name": "\u00e9" * 600}, ensure_ascii=False))
+    with pytest.raises(MachineError, match="larger than 1000 bytes"):
+        load.load_machine(str(path))

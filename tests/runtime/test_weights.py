@@ -72,8 +72,9 @@ def test_regrouping_keeps_the_order():
 
 
 def test_directories_and_their_faults(tmp_path):
-    with pytest.raises(ArrayFault, match=r"no \.safetensors file"):
+    with pytest.raises(ArrayFault, match=r"no \.safetensors file") as caught:
         read_weights([weight()], tmp_path)
+    assert caught.value.where == str(tmp_path)
     safetensors.numpy.save_file({"a": X}, tmp_path / "m-1.safetensors")
     safetensors.numpy.save_file({"b": X + 1}, tmp_path / "m-2.safetensors")
     found = read_weights([weight("a"), weight("b")], tmp_path)
