@@ -130,6 +130,5 @@ def _write(path: Path, data: bytes) -> None:
             stream.write(data)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        Path(temporary).unlink(missing_ok=True)
