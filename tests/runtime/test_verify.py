@@ -240,7 +240,7 @@ def test_a_region_written_in_part_is_found():
     half = box((0, 1), (0, 2))
     lie = with_task(PLAN, 2, read=Region(2, half), write=Region(7, half))
     told = "only 2 of the 4 elements of [0:2, 0:2] are written in buffer 7"
-    assert fault_of(lie) == f"tasks[3] (for 'y', site 0).reads[1]: {told}"
+    assert fault_of(lie) == f"tasks[3] (for 'y', site 0).reads[0]: {told}"
 
 
 def test_a_region_of_which_the_wrong_part_is_written_is_found():
