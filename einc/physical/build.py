@@ -88,12 +88,18 @@ class _Builder:
             name: [tuple(dict.fromkeys(function.inputs[k] for k in ks)) for function in functions]
             for name, ks in positions.items()
         }
+        first = len(self._draft.tasks)
         placed = self._place(blocks, len(functions))
+        # What a site does for others comes before its kernel, which would keep them waiting for all of its time.
+        owed: dict[int, list[int]] = {}
+        for t, task in enumerate(self._draft.tasks[first:], first):
+            if task.kind is not TaskKind.TRANSFER:
+                owed.setdefault(task.site, []).append(t)
         brought = {name: r for r, name in enumerate(blocks)}
         copies: list[list[Copy]] = [[] for _ in node.outputs]
         for f, (function, site) in enumerate(zip(functions, placed.sites, strict=True)):
             reads: list[Region] = []
-            after: list[int] = []
+            after = [*owed.get(site, ())]
             for name, block in zip(node.inputs, function.inputs, strict=True):
                 if name in brought:
                     region, ready = placed.lowering.operand(brought[name], site, block)
@@ -105,9 +111,9 @@ class _Builder:
                 self._draft.buffer(site, name, self._tensors[name].desc, block)
                 for name, block in zip(node.outputs, function.outputs, strict=True)
             ]
-            task = self._draft.task(TaskKind.KERNEL, site, tuple(reads), tuple(writes), after, function=f)
+            kernel = self._draft.task(TaskKind.KERNEL, site, tuple(reads), tuple(writes), after, function=f)
             for own, region in zip(copies, writes, strict=True):
-                own.append(Copy(f, site, region, task))
+                own.append(Copy(f, site, region, kernel))
         self._sites.append(placed.sites)
         self._exchanges.append(placed.exchange)
         for name, own, group in zip(node.outputs, copies, groups_of(node), strict=True):

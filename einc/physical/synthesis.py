@@ -8,6 +8,7 @@ is found is kept by canonical form, so that the same exchange in many layers is 
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -57,7 +58,10 @@ MOST_OPEN_SITES = 10
 """On larger machines, the placement is that of the fewest bytes."""
 
 _BOUNDING = 0.25
-"""The part of an exchange's time that the bound over all placements may take."""
+"""The part of an exchange's time that the bound over all placements may take, ..."""
+
+_BOUNDED = 3
+"""... and how many placements it may look at on their own."""
 
 ITERATIONS = 40
 MOST_ACTIONS = 500
@@ -179,8 +183,13 @@ class Synthesizer:
                 found = replace(found, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
                 if self._sites <= MOST_OPEN_SITES and not self._uniform:
                     ends = time.monotonic() + _BOUNDING * self._budget.share(self._left + 1)
-                    free = bound(form.program, self._machine, stop=lambda: time.monotonic() >= ends)
-                    found = replace(found, bound_free_ms=free.bound_ms)
+                    tried = itertools.count()
+
+                    def stop() -> bool:
+                        return next(tried) >= _BOUNDED or time.monotonic() >= ends
+
+                    free = bound(form.program, self._machine, stop=stop)
+                    found = replace(found, bound_free_ms=min(free.bound_ms, certificate.bound_ms))
         return found
 
     def _with_body(self, node: str, form: Canonical, members: Members, best: Found) -> Found:

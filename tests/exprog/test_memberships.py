@@ -8,11 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
+from einc.exprog.bounds.combining import Combining
+from einc.exprog.bounds.counting import Counting, transfers
+from einc.exprog.bounds.cut import Cut
+from einc.exprog.bounds.fabric import fabric_of as bounds_fabric
+from einc.exprog.bounds.outline import Outline
+from einc.exprog.bounds.outline import demands_of as wanted_of
+from einc.exprog.bounds.quick import quick_bounds
+from einc.exprog.masks import all_masks, membership
 from einc.exprog.program import Holding, Partition, Program, Requirement
 from einc.exprog.synthesis.demands import demands_of, shapes_of
 from einc.exprog.synthesis.fabric import fabric_of
 from einc.exprog.synthesis.greedy import pack_greedily
-from einc.exprog.synthesis.memberships import all_masks, anywhere, fewest_bytes, membership, moved_bytes, with_members
+from einc.exprog.synthesis.memberships import anywhere, fewest_bytes, moved_bytes, with_members
 from einc.exprog.synthesis.packing import pack, total_volume
 from einc.exprog.synthesis.placement import place
 from einc.machines.load import load_machine
@@ -84,6 +92,22 @@ def test_memberships_against_brute_force(program):
         assert received(with_members(program, fewest_bytes(program, sites))) == best
         missing = moved_bytes(program, anywhere(program, sites), sites)
         assert missing.min() >= 0
+
+
+@settings(max_examples=40)
+@given(preambles())
+def test_quick_bounds_are_those_of_all_cuts_combining_and_counting(program):
+    machine = load_machine("dgx-v100").restrict((0, 1, 4, 6, 7))
+    fabric = bounds_fabric(machine, None)
+    masks = all_masks(program, fabric.sites)
+    bounds, sent = quick_bounds(program, Outline(program), masks, fabric)
+    for row, quick, bytes_ in zip(masks, bounds, sent, strict=True):
+        demands = wanted_of(with_members(program, membership(program, row, fabric.sites)))
+        sets = range(1, fabric.everything)
+        proved = [Cut(one).worth(demands, fabric) for one in sets] + [Counting().worth(demands, fabric)]
+        proved += [Combining(one).worth(demands, fabric) for one in (*sets, fabric.everything)]
+        assert quick == pytest.approx(max(proved), rel=1e-9, abs=1e-12)
+        assert bytes_ == sum(one.size * transfers(one) for one in demands.family)
 
 
 def check_the_placement(program, sites):

@@ -24,7 +24,7 @@ from einc.options import CompileOptions
 from einc.physical.build import build
 from einc.physical.choose import build_fast
 from einc.physical.forecast import predicted_ms
-from einc.physical.program import DeviceProgram, Exchange
+from einc.physical.program import DeviceProgram, Exchange, TaskKind
 from einc.physical.synthesis import Synthesizer
 from einc.physical.verify import verify
 from runtime.bundle import decode, encode
@@ -47,8 +47,21 @@ def mesh(sites: int) -> Machine:
     return load_machine("dgx-v100").restrict(range(sites)).ideal()
 
 
+def sites_help_others_first(program: DeviceProgram) -> bool:
+    """Whether kernels wait for all that their sites combine in the exchange before the first of them."""
+    kernels = [(number, task) for number, task in enumerate(program.tasks) if task.kind is TaskKind.KERNEL]
+    first = {task.node: number for number, task in reversed(kernels)}
+    return all(
+        number in task.after
+        for _, task in kernels
+        for number, other in enumerate(program.tasks[: first[task.node]])
+        if (other.node, other.site) == (task.node, task.site) and other.kind is TaskKind.AGGREGATE
+    )
+
+
 def checked(program: DeviceProgram, machine: Machine) -> DeviceProgram:
     verify(program)
+    assert sites_help_others_first(program)
     assert next(races(program), None) is None
     for exchange in exchanges(program):
         assert check(exchange.program, machine).valid

@@ -47,13 +47,7 @@ def bound(
 
         return least(program, fabric, bounded, stop)
     bare = Program(program.gpus, program.partitions, program.holdings, program.requirements, ())
-    return _known(bare, machine, whole_atoms, thorough)
-
-
-@lru_cache(maxsize=32)
-def _known(program: Program, machine: Machine, whole_atoms: bool, thorough: bool) -> Certificate:
-    """The bound of a closed preamble; compilers and searches ask for it in turns."""
-    return _best(demands_of(program), fabric_of(machine, program.gpus), whole_atoms, thorough)
+    return _best(demands_of(bare), fabric_of(machine, program.gpus), whole_atoms, thorough)
 
 
 def verify(certificate: Certificate, program: Program, machine: Machine) -> bool:
@@ -65,7 +59,9 @@ def verify(certificate: Certificate, program: Program, machine: Machine) -> bool
     return proved >= certificate.bound_ms * (1 - 1e-9)
 
 
+@lru_cache(maxsize=32)
 def _best(demands: Demands, fabric: Fabric, whole_atoms: bool, thorough: bool) -> Certificate:
+    """The bound where all is known; compilers and searches ask for it in turns."""
     witnesses: list[Witness | None] = [best_cut(demands, fabric), Counting(), best_combining(demands, fabric)]
     if thorough:
         witnesses.append(flow(demands, fabric))

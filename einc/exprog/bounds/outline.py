@@ -36,7 +36,7 @@ def demands_of(program: Program) -> Demands:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
     """Disjoint aggregates that no membership tells apart: `sites` and `partitions` need them; the rest as in Demand and
     Forming."""
 
@@ -78,24 +78,24 @@ class Outline:
         for name in _disjoint(groups):
             own = name in tangled, *needed[name], *_holders(name, by_atom), _fewest(name, by_atom)
             alike.setdefault(own, []).append(name)
-        self._family = []
+        self.family = []
         for own, names in alike.items():
             each = [sizes[name[0]] for name in names]
-            self._family.append(_Wanted(tuple(names), sum(each), max(each), *own))
-        self._asking = list(dict.fromkeys(one.partitions for one in self._family))
+            self.family.append(Wanted(tuple(names), sum(each), max(each), *own))
+        self._asking = list(dict.fromkeys(one.partitions for one in self.family))
 
     def demands(self, partitions: Sequence[Partition]) -> Demands:
         """The demands under these partitions, of which some may have no members yet."""
         known = {one.name: mask_of(one.members or ()) for one in partitions}
         counts = {one.name: one.size for one in partitions if one.members is None}
         placed = mask_of(site for one in partitions for site in one.members or ())
-        family: dict[_Alike, list[_Wanted]] = {}
-        forming: dict[_Same, list[_Wanted]] = {}
+        family: dict[_Alike, list[Wanted]] = {}
+        forming: dict[_Same, list[Wanted]] = {}
         asking = {}  # for every set of partitions its members, those that are not known yet, and how many they have
         for names in self._asking:
             unknown = tuple([name for name in names if name in counts])
             asking[names] = _targets(0, names, known), unknown, sum([counts[name] for name in unknown])
-        for one in self._family:
+        for one in self.family:
             members, unknown, count = asking[one.partitions]
             targets = one.sites | members
             # Partitions are disjoint, but open ones may take sites that are targets already.
@@ -126,11 +126,11 @@ def _targets(sites: int, partitions: Sequence[str], known: Mapping[str, int]) ->
     return sites
 
 
-def _size(alike: Sequence[_Wanted]) -> int:
+def _size(alike: Sequence[Wanted]) -> int:
     return sum([one.size for one in alike])
 
 
-def _largest(alike: Sequence[_Wanted]) -> int:
+def _largest(alike: Sequence[Wanted]) -> int:
     return max([one.largest for one in alike])
 
 

@@ -1,73 +1,86 @@
-"""Open partitions: the least bound over all memberships, by best-first search.
+"""Open partitions: the least bound over all memberships.
 
-A partition without members asks for so many targets somewhere, which is never more than what any choice of them asks
-for. So the bound of a partial choice holds for all its completions, and the least one that is still open at any moment
-is a sound bound of the whole; the search may end early. Choices that differ in names alone, as equal blocks that trade
-places, are bounded once; and once whatever takes pains, where a symmetry of the machine maps choices onto each other.
+What is quickly told of all memberships at once says which to bound with all pains first: those of the least bound, and
+of these the ones that send the fewest bytes. Once what is told of the next promises no less than the least one found,
+that is the least of all; before, the search may end with what is told of those that are left. Memberships that differ
+in names alone, as equal blocks that trade places, or by a symmetry of the machine are bounded once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import itertools
 from collections.abc import Callable
 
+import numpy as np
+
 from einc.exprog.bounds.certificate import Certificate
-from einc.exprog.bounds.cut import MOST_SITES
 from einc.exprog.bounds.demand import Demands
 from einc.exprog.bounds.fabric import Fabric
 from einc.exprog.bounds.outline import Outline
+from einc.exprog.bounds.quick import quick_bounds
 from einc.exprog.bounds.symmetry import class_of
+from einc.exprog.masks import MOST_SITES, Ints, all_masks, membership
 from einc.exprog.program import Program
 
-MOST_CHOICES = 1000
-"""Partial choices that are bounded before the search ends with what it has."""
+MOST_TRIED = 100
+"""Memberships that are looked at on their own before the search ends."""
+
+_DIGITS = 9
+"""Bounds that differ in later digits count as equal."""
 
 Bounded = Callable[[Demands, bool], Certificate]
 """The bound for demands, and whether to take pains."""
 
 
 def least(program: Program, fabric: Fabric, bounded: Bounded, stop: Callable[[], bool]) -> Certificate:
-    """The certificate of the membership with the least bound; its `memberships` may be incomplete where time ended.
+    """The certificate of the membership with the least bound; it has ended early when `stop` says so.
 
-    It has ended when `stop` says so.
+    On more than MOST_SITES sites, one that holds for any membership, without any.
     """
-    outline, order = Outline(program), itertools.count()
-    first = bounded(outline.demands(program.partitions), False)
+    outline = Outline(program)
     if len(fabric.sites) > MOST_SITES:
-        return first
-    queue = [(first.bound_ms, 0, next(order), program.partitions, first, False)]
-    seen: set[tuple[frozenset[int], object]] = set()
+        return bounded(outline.demands(program.partitions), False)
+    masks = _distinct(program, outline, all_masks(program, fabric.sites))
+    bounds, sent = quick_bounds(program, outline, masks, fabric)
+    order = np.lexsort((sent, (bounds / max(float(bounds.max()), 1e-300)).round(_DIGITS)))
+    best: Certificate | None = None
     classes: set[object] = set()
-    choices = 0
-    while True:
-        value, depth, _, chosen, certificate, final = heapq.heappop(queue)
-        position = next((k for k, one in enumerate(chosen) if one.members is None), None)
-        if final or choices >= MOST_CHOICES or stop():
-            names = {partition.name for partition in program.partitions if partition.members is None}
-            memberships = tuple((p.name, p.members) for p in chosen if p.name in names and p.members)
-            return dataclasses.replace(certificate, memberships=memberships)
-        if position is None:
-            demands = outline.demands(chosen)
+    for tried, pick in enumerate(order):
+        if best is not None and bounds[pick] >= best.bound_ms * (1 - 1e-9):
+            return best
+        chosen = membership(program, masks[pick], fabric.sites)
+        members = {one.name: chosen.get(one.name, one.members) for one in program.partitions}
+        demands = outline.demands([dataclasses.replace(one, members=members[one.name]) for one in program.partitions])
+        ended = tried >= MOST_TRIED or stop()
+        if not ended:
             alike = demands if demands.tangles else class_of(demands, fabric)
             if alike in classes:
                 continue
             classes.add(alike)
-            choices += 10
-            certificate = bounded(demands, True)
-            heapq.heappush(queue, (max(value, certificate.bound_ms), depth, next(order), chosen, certificate, True))
-            continue
-        partition = chosen[position]
-        taken = frozenset(site for other in chosen for site in other.members or ())
-        for members in itertools.combinations([site for site in fabric.sites if site not in taken], partition.size):
-            filled = dataclasses.replace(partition, members=members)
-            child = (*chosen[:position], filled, *chosen[position + 1 :])
-            demands = outline.demands(child)
-            key = (taken.union(members), demands.signature())
-            if key in seen:
-                continue
-            seen.add(key)
-            certificate = bounded(demands, False)
-            choices += 1
-            heapq.heappush(queue, (max(value, certificate.bound_ms), depth - 1, next(order), child, certificate, False))
+        found = dataclasses.replace(bounded(demands, not ended), memberships=tuple(chosen.items()))
+        if ended:
+            return dataclasses.replace(found, bound_ms=min(found.bound_ms, float(bounds[order[tried:]].min())))
+        if best is None or found.bound_ms < best.bound_ms:
+            best = found
+    assert best is not None, "there is at least one membership"
+    return best
+
+
+def _distinct(program: Program, outline: Outline, masks: Ints) -> Ints:
+    """Memberships without those in which partitions have traded places that nothing tells apart."""
+    if outline.demands(program.partitions).tangles:
+        return masks
+    named: dict[tuple[frozenset[str], object], tuple[int, int]] = {}
+    for one in outline.family:
+        key = frozenset(one.partitions), (one.holders, one.complete, one.whole, one.parts, one.sites)
+        size, largest = named.get(key, (0, 0))
+        named[key] = size + one.size, max(largest, one.largest)
+    open_ = [one for one in program.partitions if one.members is None]
+    for (i, its), (j, other) in itertools.combinations(enumerate(open_), 2):
+        trade = {its.name: other.name, other.name: its.name}
+        if its.size == other.size and named == {
+            (frozenset([trade.get(name, name) for name in names]), rest): own for (names, rest), own in named.items()
+        }:
+            masks = masks[masks[:, i] < masks[:, j]]
+    return masks

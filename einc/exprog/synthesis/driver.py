@@ -58,9 +58,6 @@ _WORTH_LENGTH = 0.002
 _TASKS = 200
 """Tasks of a body that an iteration is meant for: a larger one is changed less often."""
 
-MOST_SIMULATED = 1000
-"""Actions of a program that is timed by the definition in the end; longer ones by the same rules, rounded otherwise."""
-
 _TOGETHER = (1, 2, 3)
 """Transfers that share a resource at a time where they have latencies."""
 
@@ -332,8 +329,6 @@ class _Search:
             return math.inf
         if taken < limit:
             program = dataclasses.replace(evaluator.preamble, actions=actions)
-            if not check(program, self.machine).valid:
-                return math.inf
             self.best, self.splits, self.best_ms = program, splits, taken
             self.say(what)
         return taken
@@ -344,17 +339,14 @@ class _Search:
 
     def result(self) -> Synthesis:
         assert self.best is not None, "the naive body is a candidate"
-        completion = self.best_ms
-        if len(self.best.actions) <= MOST_SIMULATED:
-            completion = simulate(self.best, self.machine).completion_ms
+        assert check(self.best, self.machine).valid, "only valid programs end in a finite time"
         if self.certificate is None:
             members = {partition.name: partition.members or () for partition in self.best.partitions}
             whole = dataclasses.replace(with_members(self.preamble, members), actions=())
             self.certificate = bound(whole, self.machine)
         told = tuple(self.proposals)
-        naive = max(self.naive_ms, completion)
         return Synthesis(
-            self.best, self.splits, completion, naive, self.certificate, proposals=told, packed_ms=self.packed_ms
+            self.best, self.splits, self.best_ms, self.naive_ms, self.certificate, False, told, self.packed_ms
         )
 
 

@@ -11,21 +11,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from einc.exprog.masks import MOST_SITES, Ints, all_masks, membership, unions
 from einc.exprog.program import Program
 from einc.exprog.synthesis.demands import Demand, demands_of, shapes_of
 from einc.exprog.synthesis.fabric import Fabric
 from einc.exprog.synthesis.greedy import pack_greedily
-from einc.exprog.synthesis.memberships import (
-    MOST_SITES,
-    Ints,
-    all_masks,
-    anywhere,
-    fewest_bytes,
-    is_open,
-    membership,
-    moved_bytes,
-    with_members,
-)
+from einc.exprog.synthesis.memberships import anywhere, fewest_bytes, is_open, moved_bytes, with_members
 from einc.exprog.synthesis.packing import Draft, Packing, pack, total_volume
 from einc.exprog.synthesis.trees import MOST_TERMINALS, Floats, Prices, cheapest_sets
 
@@ -116,24 +107,10 @@ class _Choices:
                 key = (demand.shape.holders, requirement.targets)
                 volumes[key] = volumes.get(key, 0.0) + demand.size
         for (holders, targets), volume in volumes.items():
-            self.groups.setdefault(holders, []).append((volume, self._targets(targets)))
+            self.groups.setdefault(holders, []).append((volume, unions(program, self.masks, fabric.sites, targets)))
         network = np.array(fabric.rates)
         network[fabric.first_hbm :] = 0.0
         self.learn(Prices(fabric, network / network.sum() / np.array(fabric.rates)))
-
-    def _targets(self, targets: Sequence[int | str]) -> Ints:
-        """The targets as masks, under every membership."""
-        number = {site: position for position, site in enumerate(self.fabric.sites)}
-        fixed = {one.name: one.members for one in self.program.partitions if one.members is not None}
-        names = [one.name for one in self.program.partitions if one.members is None]
-        union: Ints = np.zeros(len(self.masks), np.int64)
-        for target in targets:
-            if isinstance(target, str) and target not in fixed:
-                union |= self.masks[:, names.index(target)]
-            else:
-                sites = fixed[target] if isinstance(target, str) else (target,)
-                union |= sum(1 << number[site] for site in sites)
-        return union
 
     def pick(self) -> int:
         """The least bound; of those that hardly differ, the fewest bytes."""
