@@ -73,6 +73,8 @@ INVOCATIONS = {
     "softmax of long rows": made("softmax", {"axis": 1}, [array("f32", 20, 50257)], array("f32", 20, 50257)),
     "regroup": made("regroup", {}, [array("f16", 512, 32, 128)], array("f16", 512, 4096)),
     "rmsnorm": made("rmsnorm", {"eps": 1e-5}, [array("f16", 512, 4096), array("f16", 4096)], array("f16", 512, 4096)),
+    "rmsnorm of a gain stored less 1": made("rmsnorm", {"eps": 1e-6, "offset": 1.0},
+                                            [array("bf16", 64, 2304), array("bf16", 2304)], array("bf16", 64, 2304)),
     "layernorm": made("layernorm", {"eps": 1e-5}, [array("f32", 100, 384), array("f32", 384), array("f32", 384)],
                       array("f32", 100, 384)),
     "rope": made("rope", {"theta": 1e4, "scaling": "none"}, [array("f16", 32, 512, 128), array("i64", 512)],
@@ -98,6 +100,14 @@ INVOCATIONS = {
         [array("f32", 6, 64, 80), array("f32", 2, 64, 80), array("f32", 2, 64, 48), array("bool", 64),
          array("i64", 64)],
         array("f32", 6, 64, 48), array("f32", 6, 64)),
+    "attention with a soft cap": made(
+        "attention", attention([1000, 24], [1000, 24], window=512, softcap=50.0),
+        [array("bf16", 8, 1024, 256), array("bf16", 4, 1024, 256), array("bf16", 4, 1024, 256)],
+        array("bf16", 8, 1024, 256), array("f32", 8, 1024)),
+    "attention with a soft cap in f64": made(
+        "attention", attention([40, 24], [40, 24], softcap=2.0),
+        [array("f64", 4, 64, 80), array("f64", 2, 64, 80), array("f64", 2, 64, 48)],
+        array("f64", 4, 64, 48), array("f64", 4, 64)),
 }  # fmt: skip
 """Cases by their names."""
 

@@ -13,7 +13,7 @@ from runtime.kernels import registry
 from runtime.kernels.plans import planners
 from runtime.kernels.plans.plan import layout
 
-OPTIONAL = {("rope", "seq_lens"), ("contract", "scale")}
+OPTIONAL = {("rope", "seq_lens"), ("contract", "scale"), ("rmsnorm", "offset"), ("attention", "softcap")}
 
 
 def refusals(invocation):
