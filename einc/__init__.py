@@ -6,7 +6,7 @@ so that the command line does not pay for them.
 
 from __future__ import annotations
 
-from einc.version import VERSION as __version__
+from einc_runtime.version import VERSION as __version__
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the rest
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from einc.options import CompileOptions
 if TYPE_CHECKING:
     import numpy as np
 
-    from runtime.bundle import Bundle
-    from runtime.session import Session
+    from einc_runtime.execution.session import Session
+    from einc_runtime.plan.schema import Bundle
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,7 +79,7 @@ class Plan:
         return self.bundle.total_cost
 
     def toBytes(self) -> bytes:
-        from runtime.bundle import encode
+        from einc_runtime.plan.codec import encode
 
         return encode(self.bundle)
 
@@ -240,7 +240,7 @@ class Graph:
         if self._plan is None:
             raise UsageError(f"{what} before compileGraph: the graph has no plan yet")
         if self._session is None:
-            from runtime.session import Session as RuntimeSession
+            from einc_runtime.execution.session import Session as RuntimeSession
 
             self._session = RuntimeSession(self._plan.bundle)
         return self._session

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from einc.logical.plan import LogicalPlan
     from einc.machines.model import Machine
     from einc.physical.program import DeviceProgram
-    from runtime.bundle import Bundle
+    from einc_runtime.plan.schema import Bundle
 
 MOST_SITES = 1024
 """More sites than this are refused: a plan has a kernel per operator and site."""

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from einc.core.tensor import TensorType
 from einc.errors import SourceSpan
-from einc.exprog.printer import print_program
+from einc.exchange.printer import print_program
 from einc.graph.graph import Graph, GraphTensor, Node
 from einc.logical.plan import Choice
 from einc.machines.load import machine_json
@@ -16,8 +16,8 @@ from einc.ops.base import Attribute
 from einc.physical.forecast import predicted_ms
 from einc.physical.layout import memory_orders
 from einc.physical.program import Buffer, DeviceProgram, Exchange, Output, Region, Task, TaskKind
-from einc.version import VERSION
-from runtime import bundle as b
+from einc_runtime.plan import schema as b
+from einc_runtime.version import VERSION
 
 
 def emit(program: DeviceProgram, machine: Machine, devices: tuple[int, ...], schedule: str) -> b.Bundle:

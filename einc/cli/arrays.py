@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from einc.cli import files, output
 from einc.errors import UsageError
-from runtime.errors import ArrayFault, listed, nearest
+from einc_runtime.errors import ArrayFault, listed, nearest
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from runtime.bundle import Bundle, Tensor
+    from einc_runtime.plan.schema import Bundle, Tensor
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -80,8 +80,8 @@ def require_known(name: str, names: Sequence[str], what: str) -> None:
 
 def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     """The array of every input. Raises ArrayFault where one is missing, given twice, unknown, or unfit."""
-    from runtime.draws import random_input
-    from runtime.weights import parse_seed
+    from einc_runtime.execution.data.draws import random_input
+    from einc_runtime.execution.data.weights import parse_seed
 
     wanted = {tensor.name: tensor for tensor in bundle.tensors if tensor.kind == "input"}
     asked = requests(arguments)
@@ -107,9 +107,9 @@ def read_expected(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
 
 def read_arrays(asked: Sequence[Request], wanted: Mapping[str, Tensor], what: str) -> dict[str, Array]:
     """The arrays asked for, each read as its tensor. Raises ArrayFault where one is unknown, given twice or unfit."""
-    from runtime.arrays import read_npy, read_npz
-    from runtime.draws import random_input
-    from runtime.weights import parse_seed
+    from einc_runtime.execution.data.arrays import read_npy, read_npz
+    from einc_runtime.execution.data.draws import random_input
+    from einc_runtime.execution.data.weights import parse_seed
 
     arrays: dict[str, Array] = {}
     for name, request in assign([r for r in asked if not r.several], list(wanted), what).items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from runtime.bundle import Bundle
+    from einc_runtime.plan.schema import Bundle
 
     Array = np.ndarray[Any, np.dtype[Any]]
 

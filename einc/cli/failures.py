@@ -14,7 +14,7 @@ from click.exceptions import Exit  # an interrupted import may leave click witho
 from einc.cli import output
 from einc.cli.signals import Terminated, code_of
 from einc.errors import CheckFailed, EincError, ModelError, WriteError
-from runtime.errors import RuntimeFault
+from einc_runtime.errors import RuntimeFault
 
 SUCCESS, USAGE, BUG, MISSING, CANNOT_WRITE, INTERRUPTED = 0, 2, 70, 69, 73, 130
 

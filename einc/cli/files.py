@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from einc.errors import Diagnostic, ModelError, ReadError, SourceSpan, UsageError
-from runtime.errors import RuntimeFault
+from einc_runtime.errors import RuntimeFault
 
 if TYPE_CHECKING:
-    from runtime.bundle import Bundle
+    from einc_runtime.plan.schema import Bundle
 
 STDIN = "-"
 PLAN_MARK = b"\x89EINC\r\n\x1a"
@@ -47,7 +47,7 @@ def read_text(path: str) -> str:
 
 def read_plan(path: str) -> Bundle:
     """A plan file, validated."""
-    from runtime.bundle import read_bundle
+    from einc_runtime.plan.codec import read_bundle
 
     require_present(path)
     with reading(path):

@@ -11,7 +11,7 @@ from einc.cli.options import ParamType
 from einc.errors import WriteError
 
 if TYPE_CHECKING:
-    from runtime.bundle import Bundle
+    from einc_runtime.plan.schema import Bundle
 
 
 class Architectures(ParamType):
@@ -22,7 +22,7 @@ class Architectures(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
-        from runtime.kernels.cuda.triton_compile import ARCHITECTURES
+        from einc_runtime.kernels.cuda.triton_compile import ARCHITECTURES
 
         names = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
         for name in names:
@@ -33,16 +33,16 @@ class Architectures(ParamType):
 
 def require_compiler() -> None:
     """Raises MissingFault before any work is done."""
-    from runtime.precompile import require_compiler as require
+    from einc_runtime.execution.cuda.precompile import require_compiler as require
 
     require()
 
 
 def precompile(bundle: Bundle, plan: str, architectures: tuple[str, ...]) -> dict[str, Any]:
     """Compiles the kernels of the plan that was written to `plan`, and says where and how many."""
-    from runtime.kernels.cuda.kernel_cache import beside
-    from runtime.precompile import precompile as compile_kernels
-    from runtime.precompile import require_compiler as require
+    from einc_runtime.execution.cuda.precompile import precompile as compile_kernels
+    from einc_runtime.execution.cuda.precompile import require_compiler as require
+    from einc_runtime.kernels.cuda.kernel_cache import beside
 
     place = beside(plan)
     try:

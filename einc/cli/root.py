@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from einc.cli.lazy import LazyGroup, examples
-from einc.version import VERSION
+from einc_runtime.version import VERSION
 
 _COMMANDS = "einc.cli.commands"
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from lark import Lark, Token, UnexpectedToken
 
+from einc.data import find_folder
 from einc.frontend import ast, limits
 from einc.frontend.expected import expected_words, found_words, syntax_hint
 from einc.frontend.findings import Findings
@@ -57,7 +57,7 @@ class _KeepAll:
 def _lark() -> Lark:
     """The parser's tables; building them takes some 60 ms, once per process."""
     return Lark(
-        resources.files("grammars").joinpath("ein.lark").read_text(encoding="utf-8"),
+        (find_folder("grammars") / "ein.lark").read_text(encoding="utf-8"),
         parser="lalr",
         lexer="basic",
         postlex=_KeepAll(),

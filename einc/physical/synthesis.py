@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from einc.exprog.bounds import bound
-from einc.exprog.checker import Firing, firing_order
-from einc.exprog.naive import naive_body
-from einc.exprog.program import Action, Program
-from einc.exprog.simulator import simulate
-from einc.exprog.synthesis import Synthesis, synthesize
+from einc.exchange.bounds import bound
+from einc.exchange.checker import Firing, firing_order
+from einc.exchange.naive import naive_body
+from einc.exchange.program import Action, Program
+from einc.exchange.simulator import simulate
+from einc.exchange.synthesis import Synthesis, synthesize
 from einc.machines.model import MS_PER_US, Machine
 from einc.physical.atoms import Inflow
 from einc.physical.budget import Budget

@@ -8,7 +8,7 @@ from typing import Any
 from einc.errors import sized
 from einc.report.layout import columns
 from einc.report.timing import plan_machine, time_plan, unlisted_peaks
-from runtime.bundle import Bundle
+from einc_runtime.plan.schema import Bundle
 
 Document = dict[str, Any]
 

@@ -17,7 +17,7 @@ from einc.machines.model import Machine
 from einc.report.restore import restore_plan
 from einc.report.timing import Label, Timing, labels, plan_machine, region_bytes, time_plan, unlisted_peaks
 from einc.report.weights import typed, weights
-from runtime.bundle import Block, Bundle, Exchange, Operation, TransferTask
+from einc_runtime.plan.schema import Block, Bundle, Exchange, Operation, TransferTask
 
 Document = dict[str, Any]
 
@@ -211,11 +211,11 @@ class _Clock:
 
     def _worked_out(self, exchange: Exchange, times: Times) -> Times:
         """The times with what is missing, unless the program is too long to be read again."""
-        from einc.exprog.bounds import bound
-        from einc.exprog.naive import naive_body
-        from einc.exprog.parser import MAX_TEXT, parse
-        from einc.exprog.resolve import resolve
-        from einc.exprog.simulator import simulate
+        from einc.exchange.bounds import bound
+        from einc.exchange.naive import naive_body
+        from einc.exchange.parser import MAX_TEXT, parse
+        from einc.exchange.resolve import resolve
+        from einc.exchange.simulator import simulate
 
         if len(exchange.program) > MAX_TEXT:
             return times

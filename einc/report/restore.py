@@ -8,7 +8,7 @@ from einc.errors import OperatorError
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Choice, LogicalPlan
 from einc.ops.base import Operator
-from runtime.bundle import Bundle, Operation, Tensor
+from einc_runtime.plan.schema import Bundle, Operation, Tensor
 
 
 def restore_graph(bundle: Bundle) -> Graph:

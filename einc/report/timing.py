@@ -12,7 +12,7 @@ from einc.machines.model import Machine
 from einc.predict.spending import Spending, Spent, spending
 from einc.predict.timeline import PlanTimeline, TooLarge, timeline
 from einc.predict.work import Kind, Work
-from runtime.bundle import ITEMSIZE, AnyTask, Bundle, FenceTask, KernelTask, Region, TransferTask
+from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, KernelTask, Region, TransferTask
 
 Document = dict[str, Any]
 Label = tuple[str, bool]

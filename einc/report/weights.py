@@ -8,7 +8,7 @@ from typing import Any
 
 from einc.core.tensor import TensorType
 from einc.core.tiling import Overlay
-from runtime.bundle import ITEMSIZE, Bundle, Tensor
+from einc_runtime.plan.schema import ITEMSIZE, Bundle, Tensor
 
 Document = dict[str, Any]
 Held = tuple[frozenset[TensorType], ...]

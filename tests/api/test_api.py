@@ -13,7 +13,7 @@ import pytest
 
 import einc as es
 from einc.errors import EincError, MachineError, OperatorError, UsageError
-from runtime.errors import ArrayFault
+from einc_runtime.errors import ArrayFault
 
 
 def ffn(tokens: int, d_model: int, d_ff: int, dtype: Any = "f32") -> tuple[es.Graph, list[es.Tensor], es.Tensor]:
@@ -112,8 +112,8 @@ def test_dtypes_go_by_all_their_names(dtype: Any) -> None:
 
 
 def test_a_plan_is_written_and_verified(tmp_path: Path) -> None:
-    from runtime.bundle import decode
-    from runtime.verify import prove
+    from einc_runtime.plan.codec import decode
+    from einc_runtime.plan.proof import prove
 
     graph, _, _ = ffn(13, 7, 22)
     plan = es.compileGraph(graph, machine="dgx-a100")

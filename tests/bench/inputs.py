@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.bundle import Bundle
-from runtime.draws import random_input
-from runtime.dtypes import Array
+from einc_runtime.dtypes import Array
+from einc_runtime.execution.data.draws import random_input
+from einc_runtime.plan.schema import Bundle
 
 SEED = 0
 SENTENCES, TOKENS, WORDS = 32, 128, 30522

@@ -15,10 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from runtime.bundle import read_bundle
-from runtime.executors.cpu import pool
-from runtime.executors.cpu.executor import CpuExecutor
-from runtime.executors.cpu.schedule import TaskGraph
+from einc_runtime.execution.cpu import pool
+from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.cpu.schedule import TaskGraph
+from einc_runtime.plan.codec import read_bundle
 from tests.bench import report
 from tests.bench.cases import CASES, MODELS
 from tests.bench.measure import COMMAND_LINE, compile_arguments, run_einc

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 import time
 
-from einc.exprog.evaluator import Evaluator
+from einc.exchange.evaluator import Evaluator
 from einc.machines.load import load_machine
-from tests.exprog.exprog_bodies import long_random_body, pipelined_rings
+from tests.support.exprog_bodies import long_random_body, pipelined_rings
 
 MOST_MS = 20.0
 RUNS = 15

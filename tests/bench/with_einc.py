@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.bundle import Bundle
-from runtime.session import Session
+from einc_runtime.execution.session import Session
+from einc_runtime.plan.schema import Bundle
 from tests.bench.inputs import drawn, sentences
 
 

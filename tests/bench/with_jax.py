@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from runtime.bundle import Bundle
+from einc_runtime.plan.schema import Bundle
 from tests.bench.inputs import constants, drawn, products
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runtime.bundle import Bundle
+from einc_runtime.plan.schema import Bundle
 from tests.bench.inputs import drawn, products
 
 

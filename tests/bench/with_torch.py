@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from runtime.bundle import Bundle
-from runtime.dtypes import Array
+from einc_runtime.dtypes import Array
+from einc_runtime.plan.schema import Bundle
 from tests.bench.inputs import constants, drawn, products, sentences
 
 

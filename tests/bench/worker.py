@@ -45,7 +45,7 @@ def main(competitor: str, plan: str, result: str, threads: str, folder: str = ""
 
 def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int) -> tuple[Run, Run]:
     """What runs it once, and what then gives its result."""
-    from runtime.bundle import read_bundle
+    from einc_runtime.plan.codec import read_bundle
 
     bundle = read_bundle(plan)
     if kind == "einc":

@@ -6,7 +6,7 @@ import pytest
 
 from einc.cli.arrays import Request, assign, requests
 from einc.errors import UsageError
-from runtime.errors import ArrayFault
+from einc_runtime.errors import ArrayFault
 
 
 def test_names_are_taken_from_files_and_paths_may_contain_equals() -> None:

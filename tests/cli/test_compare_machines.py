@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runtime.bundle import decode
+from einc_runtime.plan.codec import decode
 
 FFN = (
     "model ffn\ndim tokens=64\ndim d=24\ndim f=48\ninput x: f16[tokens,d]\nweight w1: f16[d,f]\nweight w2: f16[f,d]\n"

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paced import within
 
-from einc.exprog.synthesis import synthesize
+from einc.exchange.synthesis import synthesize
 from einc.physical import build
-from runtime.bundle import decode
-from runtime.verify import prove
+from einc_runtime.plan.codec import decode
+from einc_runtime.plan.proof import prove
+from tests.support.paced import within
 
 MODELS = Path(__file__).parents[2] / "models"
 

@@ -16,7 +16,7 @@ import pytest
 
 from einc.cli import failures, output, root
 from einc.errors import CapacityError, Diagnostic, EincError, ModelError, ReadError, SourceSpan
-from runtime.errors import ArrayFault, PlanFault
+from einc_runtime.errors import ArrayFault, PlanFault
 
 
 def commands(group: click.Group | None = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -91,7 +91,7 @@ def test_a_plan_in_place_of_a_text_is_called_one(
     command: tuple[str, ...], einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from einc.cli.files import PLAN_MARK
-    from runtime.bundle import MAGIC
+    from einc_runtime.plan.codec import MAGIC
 
     assert PLAN_MARK == MAGIC
     monkeypatch.chdir(tmp_path)
@@ -109,23 +109,6 @@ def test_h_is_help(path: tuple[str, ...], einc: Callable[..., Any]) -> None:
 def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "einc", "--version"]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("einc ")
-
-
-def test_a_project_may_have_packages_of_the_names_of_ours(tmp_path: Path) -> None:
-    """Beside a script, or where `python -m einc` is called; `models` is what most of them have."""
-    for name in ("runtime", "grammars", "models"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "mine.py").write_text("WORD = 'mine'")
-        (tmp_path / name / "__init__.py").touch()
-
-    def python(*arguments: str) -> str:
-        command = [sys.executable, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
-
-    python("-m", "einc", "models", "copy", "ffn")
-    assert "well-typed" in python("-m", "einc", "check", "ffn.ein")
-    (tmp_path / "models" / "__init__.py").unlink()  # regular packages anywhere come before those without this file
-    assert python("-c", "import einc.cli.commands.models, models.mine; print(models.mine.WORD)") == "mine\n"
 
 
 def test_unreadable_files_end_with_74(einc: Callable[..., Any], tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from einc.cli.main import main
-from runtime.bundle import Bundle, TransferTask, decode
+from einc_runtime.plan.codec import decode
+from einc_runtime.plan.schema import Bundle, TransferTask
 
 MODELS = Path(__file__).parents[2] / "models"
 FFN = ("-D", "tokens=50", "-D", "d_model=24", "-D", "d_ff=100")

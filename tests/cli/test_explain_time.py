@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from trace_format import check_trace, names
 
 from einc.machines.load import parse_machine
 from einc.machines.model import MS_PER_US
 from einc.report.timing import plan_machine, time_plan
-from runtime.bundle import Bundle, KernelTask, TransferTask, decode, encode
-from runtime.trace import task_kind
+from einc_runtime.execution.trace import task_kind
+from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.schema import Bundle, KernelTask, TransferTask
+from tests.support.trace_format import check_trace, names
 
 FFN = (
     "model ffn\ndim tokens=64\ndim d=24\ndim f=48\ninput x: f16[tokens,d]\nweight w1: f16[d,f]\nweight w2: f16[f,d]\n"

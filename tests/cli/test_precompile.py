@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime import precompile
-from runtime.bundle import decode
-from runtime.errors import KernelFault
-from runtime.kernels.cuda import kernel_cache, triton_compile
-from runtime.kernels.cuda.triton_compile import Binary
-from runtime.kernels.plans.plan import Source
+from einc_runtime.errors import KernelFault
+from einc_runtime.execution.cuda import precompile
+from einc_runtime.kernels.cuda import kernel_cache, triton_compile
+from einc_runtime.kernels.cuda.triton_compile import Binary
+from einc_runtime.kernels.triton.plan import Source
+from einc_runtime.plan.codec import decode
 
 FFN = "models/ffn.ein"
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paced import within
 
 from einc.cli.main import main
-from runtime.bundle import decode
+from einc_runtime.plan.codec import decode
+from tests.support.paced import within
 
 MODEL = """\
 model pair
@@ -168,7 +168,7 @@ def test_check_sees_a_plan_that_computes_something_else(run: Callable[..., Any],
     """The kernel of a plan is changed; what its operator means is not."""
     import msgspec
 
-    from runtime.bundle import encode
+    from einc_runtime.plan.codec import encode
 
     bundle = decode((folder / "p.bin").read_bytes())
     operations = list(bundle.operations)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_fake import FakeDriver
-from cuda_fake_kernels import NumpyKernels
 
 from einc.cli.main import main
-from runtime.bundle import decode
-from runtime.executors.cuda import executor as cuda
-from runtime.executors.cuda import visible
-from runtime.session import Session
+from einc_runtime.execution.cuda import executor as cuda
+from einc_runtime.execution.cuda import visible
+from einc_runtime.execution.session import Session
+from einc_runtime.plan.codec import decode
+from tests.support.cuda_fake import FakeDriver
+from tests.support.cuda_fake_kernels import NumpyKernels
 
 SITES = 4
 GIVEN = ("--inputs", "rand:0", "--weights", "rand:1")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from importlib import resources
 
 import lark
 import pytest
 
+from einc.data import find_folder
 from einc.frontend import ast
 from einc.frontend.parser import parse
 
 
 def test_the_grammar_has_no_conflicts(caplog: pytest.LogCaptureFixture) -> None:
-    grammar = resources.files("grammars").joinpath("ein.lark").read_text(encoding="utf-8")
+    grammar = (find_folder("grammars") / "ein.lark").read_text(encoding="utf-8")
     lark.logger.addHandler(caplog.handler)
     level = lark.logger.level
     lark.logger.setLevel(logging.DEBUG)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paced import within
 
 from einc.errors import ModelError
 from einc.frontend import build, limits
 from einc.frontend.parser import parse
 from einc.graph.verify import verify
+from tests.support.paced import within
 
 HEAD = "dim n = 4\ninput x : f32[n]\n"
 MANY = 30_000

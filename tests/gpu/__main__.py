@@ -7,19 +7,15 @@ python tests/gpu worker ...                                      what the check 
 from __future__ import annotations
 
 import sys
-import types
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def _find_own_modules() -> None:
-    """The checkout comes first, and its folder `tests` is the package of that name, which has no `__init__.py`."""
-    sys.path[:] = [str(ROOT), *(entry for entry in sys.path if Path(entry).resolve() != ROOT / "tests" / "gpu")]
-    if "tests" not in sys.modules:
-        own = types.ModuleType("tests")
-        own.__path__ = [str(ROOT / "tests")]
-        sys.modules["tests"] = own
+    """The checkout comes first on the path, with the packages `einc` and `tests`; the runtime's package is below it."""
+    own = [str(ROOT), str(ROOT / "runtime")]
+    sys.path[:] = [*own, *(entry for entry in sys.path if Path(entry).resolve() != ROOT / "tests" / "gpu")]
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.bundle import Bundle
-from runtime.kernels.cuda import attention_libraries
-from runtime.session import Session
+from einc_runtime.execution.session import Session
+from einc_runtime.kernels.cuda import attention_libraries
+from einc_runtime.plan.schema import Bundle
 from tests.gpu.cases import Benchmark, Definitions
 from tests.gpu.correctness import attention_by, largest_error
 from tests.gpu.places import Place

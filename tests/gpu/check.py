@@ -124,7 +124,7 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
 
     After one was lost in which a library may have computed attention, our own kernel computes it everywhere.
     """
-    from runtime.kernels.cuda.attention_libraries import ENVIRONMENT, OWN
+    from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT, OWN
     from tests.gpu.cases import CASES
 
     runs = place.runs()
@@ -259,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("a rehearsal needs --output or --no-write")
     place = CPU if chosen.rehearse else GPU
     sys.path.insert(0, str(ROOT))
-    from runtime.executors.cuda.visible import gpus_visible
+    from einc_runtime.execution.cuda.visible import gpus_visible
 
     if not place.rehearsal and not gpus_visible():
         print("no GPU is visible here: nothing is checked (the suite, `make test`, covers what needs none)")

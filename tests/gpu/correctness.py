@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from runtime.bundle import Bundle
-from runtime.draws import random_input
-from runtime.kernels.cuda.attention_libraries import ENVIRONMENT, OWN
-from runtime.session import Session
+from einc_runtime.execution.data.draws import random_input
+from einc_runtime.execution.session import Session
+from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT, OWN
+from einc_runtime.plan.schema import Bundle
 from tests.gpu.cases import TOLERANCE, Case
 
 Array = np.ndarray[Any, np.dtype[Any]]

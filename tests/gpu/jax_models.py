@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from runtime.bundle import Bundle
-from runtime.dtypes import storage
+from einc_runtime.dtypes import storage
+from einc_runtime.plan.schema import Bundle
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

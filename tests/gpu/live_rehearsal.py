@@ -21,7 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_check_from_beginning_to_end(tmp_path):
     target = tmp_path / "some" / "page.md"
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-W", "error::DeprecationWarning:runtime", str(ROOT / "tests" / "gpu"), "--rehearse"]
+    command = [
+        sys.executable,
+        "-W",
+        "error::DeprecationWarning:einc_runtime",
+        str(ROOT / "tests" / "gpu"),
+        "--rehearse",
+    ]
     found = subprocess.run(
         [*command, "--output", str(target)], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

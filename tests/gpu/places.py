@@ -6,17 +6,15 @@ numpy's then, and times mean nothing.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.gpu.cases import CASES, Benchmark, Definitions
 
 if TYPE_CHECKING:  # packages that travel as wheels are not there yet when this is imported
-    from runtime.bundle import Bundle
-    from runtime.executors.cuda.executor import CudaExecutor
-    from runtime.session import Session
+    from einc_runtime.execution.cuda.executor import CudaExecutor
+    from einc_runtime.execution.session import Session
+    from einc_runtime.plan.schema import Bundle
 
 REHEARSE = "--rehearse"
 
@@ -35,7 +33,7 @@ class Place:
     def architecture(self) -> str:
         if self.rehearsal:
             return "sm_90"
-        from runtime.executors.cuda.cupy_driver import CupyDriver
+        from einc_runtime.execution.cuda.cupy_driver import CupyDriver
 
         return CupyDriver().target(0).architecture
 
@@ -55,20 +53,19 @@ class Place:
 
     def executor(self, bundle: Bundle) -> CudaExecutor:
         """All sites on one GPU."""
-        from runtime.executors.cuda.executor import CudaExecutor
+        from einc_runtime.execution.cuda.executor import CudaExecutor
 
         devices = [0] * len(bundle.memory)
         if not self.rehearsal:
             return CudaExecutor(bundle, devices)
-        sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
-        from cuda_fake import FakeDriver
-        from cuda_fake_kernels import NumpyKernels
+        from tests.support.cuda_fake import FakeDriver
+        from tests.support.cuda_fake_kernels import NumpyKernels
 
         driver = FakeDriver(1, seed=len(bundle.tasks))
         return CudaExecutor(bundle, devices, driver=driver, kernels=NumpyKernels(driver))
 
     def session(self, bundle: Bundle) -> Session:
-        from runtime.session import Session
+        from einc_runtime.execution.session import Session
 
         return Session(bundle, executor=self.executor(bundle))
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from runtime.bundle import KernelTask
-from runtime.executors.cuda.batches import batches
-from runtime.executors.cuda.executor import CudaExecutor
-from runtime.executors.cuda.work import Workshop
-from runtime.kernels.cuda import cublas, cublaslt
-from runtime.kernels.plans.contract import plan_contract
-from runtime.kernels.plans.gemm import Gemm
-from runtime.kernels.plans.plan import layout
-from runtime.kernels.plans.side_by_side import joined
+from einc_runtime.execution.cuda.batches import batches
+from einc_runtime.execution.cuda.executor import CudaExecutor
+from einc_runtime.execution.cuda.work import Workshop
+from einc_runtime.kernels.cuda import cublas, cublaslt
+from einc_runtime.kernels.triton.contract import plan_contract
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.plan import layout
+from einc_runtime.kernels.triton.side_by_side import joined
+from einc_runtime.plan.schema import KernelTask
 from tests.gpu.places import Place
 from tests.gpu.steps import milliseconds
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
-from runtime.bundle import ITEMSIZE, AnyTask, Bundle, KernelTask, Operation, Region
-from runtime.executors.base import Record, task_kind
-from runtime.executors.cuda.executor import CudaExecutor
-from runtime.executors.forwarding import reads_of, writes_of
-from runtime.kernels.indices import parse
+from einc_runtime.execution.base import Record, task_kind
+from einc_runtime.execution.cuda.executor import CudaExecutor
+from einc_runtime.execution.rewrites.copy_elision import reads_of, writes_of
+from einc_runtime.kernels.indices import parse
+from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, KernelTask, Operation, Region
 from tests.gpu.places import Place
 
 BYTES, OPERATIONS = 3.0e12, 790e12

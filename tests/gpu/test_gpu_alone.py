@@ -86,7 +86,7 @@ def test_the_check_begins_without_what_it_needs():
     """Packages that travel as wheels are found only after it has begun."""
     code = f"""
 import sys
-sys.path[:0] = ['.', 'tests/runtime']
+sys.path[:0] = ["."]
 sys.modules.update(dict.fromkeys({gpu_check.NEEDED}))
 from tests.gpu import check
 assert check.missing() == list(check.NEEDED)
@@ -98,7 +98,7 @@ def test_all_that_the_check_imports_is_named_as_needed():
     """Third-party modules that compiling, running and reporting load, apart from those of competitors."""
     code = """
 import sys
-sys.path[:0] = ['.', 'tests/runtime']
+sys.path[:0] = ["."]
 from tests.gpu import worker, check
 from tests.gpu.correctness import *
 from tests.gpu.cases import CASES

@@ -8,16 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cuda_fake import FakeDriver
-from cuda_fake_kernels import NumpyKernels
 
-from runtime.bundle import AggregateTask, KernelTask
-from runtime.executors.cuda import executor as cuda
-from runtime.executors.cuda.executor import CudaExecutor
-from runtime.kernels.cuda.attention_libraries import ENVIRONMENT
-from runtime.kernels.cuda.cublas import CublasError
-from runtime.kernels.plans import planners
-from runtime.session import Session
+from einc_runtime.execution.cuda import executor as cuda
+from einc_runtime.execution.cuda.executor import CudaExecutor
+from einc_runtime.execution.session import Session
+from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT
+from einc_runtime.kernels.cuda.cublas import CublasError
+from einc_runtime.kernels.triton import planners
+from einc_runtime.plan.schema import AggregateTask, KernelTask
 from tests.gpu import benchmark, products, steps
 from tests.gpu.benchmark import compiled as compiled_benchmark
 from tests.gpu.benchmark import measured
@@ -25,6 +23,8 @@ from tests.gpu.cases import BENCHMARKS, CASES, SITES
 from tests.gpu.correctness import arrays_of, check, compiled, largest_error, reference
 from tests.gpu.model_texts import TEXTS
 from tests.gpu.places import CPU, GPU
+from tests.support.cuda_fake import FakeDriver
+from tests.support.cuda_fake_kernels import NumpyKernels
 
 SMALL = [(case, case.sites[number % len(case.sites)]) for number, case in enumerate(CASES) if not case.slow]
 

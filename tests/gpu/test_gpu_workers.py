@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from runtime.kernels.cuda.attention_libraries import ENVIRONMENT
+from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT
 from tests.gpu import benchmark
 from tests.gpu import check as gpu_check
 from tests.gpu.benchmark import Contender, measured

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from runtime.bundle import Bundle
+from einc_runtime.plan.schema import Bundle
 
 Arrays = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 Weights = dict[str, torch.Tensor]

@@ -23,9 +23,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from runtime.errors import KernelFault
-from runtime.kernels.cuda import kernel_cache
-from runtime.kernels.plans.plan import Source
+from einc_runtime.errors import KernelFault
+from einc_runtime.kernels.cuda import kernel_cache
+from einc_runtime.kernels.triton.plan import Source
 from tests.gpu.cases import BENCHMARKS, CASES
 from tests.gpu.correctness import Array, Result, arrays_of, check, compiled, reference
 from tests.gpu.places import Place, of
@@ -44,7 +44,7 @@ Record = dict[str, Any]
 
 def kernels(place: Place, seconds: float) -> Iterator[Record]:
     """All kernels of all plans are compiled, on all processors at once, so that no case waits for a compiler."""
-    from runtime import precompile
+    from einc_runtime.execution.cuda import precompile
 
     begin = perf_counter()
     architecture = place.architecture
@@ -67,7 +67,7 @@ def kernels(place: Place, seconds: float) -> Iterator[Record]:
 
 def _sources(plan: tuple[Place, str, bool, int, int]) -> tuple[Source, ...]:
     """The kernels of a benchmark's plan, or of a case's."""
-    from runtime import precompile
+    from einc_runtime.execution.cuda import precompile
     from tests.gpu.benchmark import compiled as compiled_benchmark
 
     place, architecture, benchmark, number, sites = plan

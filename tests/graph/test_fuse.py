@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graph_interpreter import interpret
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paced import within
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
@@ -19,6 +17,8 @@ from einc.graph.verify import verify
 from einc.ops import registry
 from einc.ops.equation import MOST_STEPS, Equation, index_equation
 from einc.ops.scalar import Input, single
+from tests.support.graph_interpreter import interpret
+from tests.support.paced import within
 
 SHAPE = {"t": 5, "d": 7}
 

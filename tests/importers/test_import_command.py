@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from import_configs import LLAMA
-from paced import within
 
 from einc.cli.main import main
 from einc.frontend import build
+from tests.support.import_configs import LLAMA
+from tests.support.paced import within
 
 
 @pytest.fixture

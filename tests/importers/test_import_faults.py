@@ -7,7 +7,11 @@ import random
 from typing import Any
 
 import pytest
-from import_configs import (
+
+from einc.errors import ModelError, UsageError
+from einc.frontend import build
+from einc.importers.request import Request
+from tests.support.import_configs import (
     BERT,
     GEMMA,
     GEMMA2,
@@ -25,11 +29,7 @@ from import_configs import (
     imported,
     without,
 )
-from paced import within
-
-from einc.errors import ModelError, UsageError
-from einc.frontend import build
-from einc.importers.request import Request
+from tests.support.paced import within
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "missing": (without(LLAMA, "hidden_size"), "hidden_size is missing"),

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from import_configs import (
+
+from einc.errors import ModelError
+from einc.frontend import build
+from einc.frontend.parser import parse
+from einc.frontend.printer import print_model
+from einc.importers.request import Request
+from tests.support.import_configs import (
     BERT,
     GEMMA,
     GEMMA2,
@@ -25,12 +31,6 @@ from import_configs import (
     stored_names,
     without,
 )
-
-from einc.errors import ModelError
-from einc.frontend import build
-from einc.frontend.parser import parse
-from einc.frontend.printer import print_model
-from einc.importers.request import Request
 
 REQUESTS = [
     (LLAMA, Request()),

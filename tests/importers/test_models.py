@@ -15,8 +15,8 @@ from einc.frontend.parser import parse
 from einc.importers.hf import import_hf
 from einc.importers.request import Request
 from einc.options import CompileOptions
-from runtime.session import Session
-from runtime.verify import prove
+from einc_runtime.execution.session import Session
+from einc_runtime.plan.proof import prove
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,

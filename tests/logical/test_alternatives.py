@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from logical_toys import Builder, random_graph, rank_of_plan, repartitions, specs, toy
 
 from einc.logical.alternatives import alternatives, next_best
 from einc.logical.optimize import optimize
+from tests.support.logical_toys import Builder, random_graph, rank_of_plan, repartitions, specs, toy
 
 
 @pytest.mark.parametrize("selector", ["eindecomp", "random"])

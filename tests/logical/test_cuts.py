@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from logical_toys import Builder, own_cost, random_graph, rank_of_plan, repartitions, specs, toy
 
 from einc.logical.cuts import cut_plan, trees
 from einc.logical.optimize import optimize
 from einc.logical.problem import build_problem
+from tests.support.logical_toys import Builder, own_cost, random_graph, rank_of_plan, repartitions, specs, toy
 
 
 def names_of_trees(graph):

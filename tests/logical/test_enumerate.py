@@ -8,7 +8,6 @@ from math import prod
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logical_toys import Broken, Toy, own_cost, specs, toy
 
 from einc.core.dtypes import DType
 from einc.core.spec import FunctionSpec, JoinAggSpec
@@ -18,6 +17,7 @@ from einc.errors import InternalError
 from einc.logical import enumerate as enumerate_module
 from einc.logical.enumerate import candidates
 from einc.ops.registry import call
+from tests.support.logical_toys import Broken, Toy, own_cost, specs, toy
 
 EQUATIONS = (
     "ij jk -> ik",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from logical_toys import Builder, toy
-
 from einc.logical.dump import dump
 from einc.logical.optimize import optimize
+from tests.support.logical_toys import Builder, toy
 
 EXPECTED = """\
 logical plan toy: 2 operators over 7 sites (eindecomp, exact)

@@ -9,7 +9,6 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from logical_toys import Builder, brute_force, counts, own_cost, random_graph, rank_of_plan, specs, toy
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
@@ -19,6 +18,7 @@ from einc.logical import minsum
 from einc.logical.optimize import optimize
 from einc.ops.registry import call
 from einc.options import SELECTORS
+from tests.support.logical_toys import Builder, brute_force, counts, own_cost, random_graph, rank_of_plan, specs, toy
 
 
 def chosen_counts(plan):
@@ -329,10 +329,9 @@ def test_an_unknown_selector():
 # ---- determinism ----
 
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = """
-import sys
-sys.path.insert(0, {tests!r})
-from logical_toys import random_graph
+from tests.support.logical_toys import random_graph
 from einc.logical.dump import dump
 from einc.logical.optimize import optimize
 for seed in range(12):
@@ -344,10 +343,9 @@ for seed in range(12):
 def test_the_hash_seed_changes_nothing():
     texts = set()
     for seed in ("0", "1", "4242"):
-        script = SCRIPT.format(tests=str(Path(__file__).parent))
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
         )
         texts.add(done.stdout)
     assert len(texts) == 1

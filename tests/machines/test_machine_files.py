@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from paced import within
 
 from einc.errors import MachineError
 from einc.machines import load
 from einc.machines.load import parse_machine
 from einc.machines.model import Machine, Resource, Site
+from tests.support.paced import within
 
 GOOD = {
     "name": "two",

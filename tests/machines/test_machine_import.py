@@ -4,8 +4,6 @@ import dataclasses
 import random
 
 import pytest
-from paced import within
-from topologies import DGX1V, bus, cells, nccl, new_style, old_style, switched
 
 from einc.errors import EincError, MachineError, UsageError
 from einc.machines.importers.fabric import build_machine
@@ -13,6 +11,8 @@ from einc.machines.importers.gpus import GPUS, by_name, pcie_gbs
 from einc.machines.importers.read import Wishes, import_machine
 from einc.machines.importers.topology import Topology
 from einc.machines.load import load_machine, machine_json, parse_machine
+from tests.support.paced import within
+from tests.support.topologies import DGX1V, bus, cells, nccl, new_style, old_style, switched
 
 CUBE = cells(DGX1V)
 

@@ -7,9 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from attention_oracle import ALIKE, HEADS, MORE_KEYS, attention, data, pairs, seen, variants, whole
-from definition_oracle import corruptions, difference, fault, requests
-from test_kernels_by_definition import on_runtime
 
 from einc.core.dtypes import DType
 from einc.core.intervals import ShardableIndex, reachable_sites
@@ -20,6 +17,9 @@ from einc.logical.enumerate import candidates
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.packing import Packing
+from tests.ops.test_kernels_by_definition import on_runtime
+from tests.support.attention_oracle import ALIKE, HEADS, MORE_KEYS, attention, data, pairs, seen, variants, whole
+from tests.support.definition_oracle import corruptions, difference, fault, requests
 
 CASES = {f"{q}/{kv}-{name}": case for q, kv in HEADS for name, case in variants((q, kv)).items()}
 DTYPES = {

@@ -7,16 +7,16 @@ import math
 import numpy as np
 import pytest
 import scipy.special
-from definition_oracle import random_array
-from operator_cases import all_cases
-from paced import within
-from transformer_cases import desc
 
 from einc.core.dtypes import DType
 from einc.core.intervals import factorizations
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
+from tests.support.definition_oracle import random_array
+from tests.support.operator_cases import all_cases
+from tests.support.paced import within
+from tests.support.transformer_cases import desc
 
 F32, I32, BOOL = DType.F32, DType.I32, DType.BOOL
 

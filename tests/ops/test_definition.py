@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from block_slices import slices
-from definition_oracle import corruptions, fault, random_array, requests
-from operator_cases import POSITIVE, all_cases
 
 from einc.core.intervals import reachable_sites
 from einc.ops.base import Operator
+from tests.support.block_slices import slices
+from tests.support.definition_oracle import corruptions, fault, random_array, requests
+from tests.support.operator_cases import POSITIVE, all_cases
 
 CASES = all_cases()
 

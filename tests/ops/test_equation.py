@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from definition_oracle import fault, random_array, requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.equation import Equation, index_equation
 from einc.ops.scalar import Input, ScalarProgram, single
+from tests.support.definition_oracle import fault, random_array, requests
 
 PYTHON = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "max": max, "min": min}
 COMBINE = {"sum": sum, "max": max, "min": min, "prod": math.prod}

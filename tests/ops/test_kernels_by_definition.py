@@ -7,9 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from block_slices import slices
-from definition_oracle import Array, corruptions, fault, random_array, requests
-from operator_cases import POSITIVE, all_cases
 
 from einc.core.dtypes import DType
 from einc.core.spec import FunctionSpec
@@ -18,9 +15,12 @@ from einc.ops.base import Operator
 from einc.ops.equation import index_equation
 from einc.ops.functions import FUNCTIONS
 from einc.ops.scalar import Input, single
-from runtime.bundle import Block
-from runtime.kernels.base import Invocation
-from runtime.kernels.registry import prepare
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.registry import prepare
+from einc_runtime.plan.schema import Block
+from tests.support.block_slices import slices
+from tests.support.definition_oracle import Array, corruptions, fault, random_array, requests
+from tests.support.operator_cases import POSITIVE, all_cases
 
 CASES = all_cases()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from operator_cases import structural
-from transformer_cases import cases
 
 from einc.core.dtypes import DType
 from einc.core.intervals import ShardableIndex
 from einc.core.tensor import TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
+from tests.support.operator_cases import structural
+from tests.support.transformer_cases import cases
 
 TENSORS = (DType.F16, DType.BF16, DType.F32, DType.F64)
 

@@ -7,10 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from block_slices import slices
-from definition_oracle import CONCRETE, Array, corruptions, fault, random_array, requests
-from operator_cases import desc
-from test_kernels_by_definition import on_runtime
 
 from einc.core.dtypes import DType
 from einc.core.spec import FunctionSpec
@@ -19,6 +15,10 @@ from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.selection import Argmax, TopK
+from tests.ops.test_kernels_by_definition import on_runtime
+from tests.support.block_slices import slices
+from tests.support.definition_oracle import CONCRETE, Array, corruptions, fault, random_array, requests
+from tests.support.operator_cases import desc
 
 LAST = np.iinfo(np.int64).max
 NUMBERS = (DType.F32, DType.F16, DType.BF16, DType.F64, DType.I32, DType.I64)

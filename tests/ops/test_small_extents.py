@@ -11,14 +11,10 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import attention_oracle
 import numpy as np
 import pytest
-from definition_oracle import Array, fault, requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_kernels_by_definition import on_runtime
-from transformer_cases import Case, desc
 
 from einc.core.dtypes import DType
 from einc.core.intervals import reachable_sites
@@ -27,6 +23,10 @@ from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import index_equation
 from einc.ops.scalar import ScalarProgram
+from tests.ops.test_kernels_by_definition import on_runtime
+from tests.support import attention_oracle
+from tests.support.definition_oracle import Array, fault, requests
+from tests.support.transformer_cases import Case, desc
 
 I64, BOOL = DType.I64, DType.BOOL
 extents = st.integers(1, 5)

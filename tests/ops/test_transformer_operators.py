@@ -5,15 +5,15 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from definition_oracle import corruptions, fault, requests
-from test_kernels_by_definition import on_runtime
-from transformer_cases import Case, all_transformer_cases, concrete
 
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.concat import Concat
+from tests.ops.test_kernels_by_definition import on_runtime
+from tests.support.definition_oracle import corruptions, fault, requests
+from tests.support.transformer_cases import Case, all_transformer_cases, concrete
 
 CASES = all_transformer_cases()
 

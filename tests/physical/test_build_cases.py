@@ -9,14 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from physical_interpreter import interpret
-from physical_toys import Formula, Window, graph_of, plan_of, switch, whole_arrays
-from racing import races
 
 from einc.core.tensor import TensorType
 from einc.errors import MachineError
-from einc.exprog.checker import firing_order
-from einc.exprog.program import Action
+from einc.exchange.checker import firing_order
+from einc.exchange.program import Action
 from einc.graph.graph import Graph
 from einc.machines.model import Machine, Resource
 from einc.physical.atoms import Inflow
@@ -25,6 +22,9 @@ from einc.physical.preamble import preamble
 from einc.physical.program import BufferRole, DeviceProgram, Exchange, TaskKind
 from einc.physical.schedule import Naive, Scheduled
 from einc.physical.verify import verify
+from tests.support.physical_interpreter import interpret
+from tests.support.physical_toys import Formula, Window, graph_of, plan_of, switch, whole_arrays
+from tests.support.racing import races
 
 
 def formula(text: str, join: str = "prod", **extents: int) -> Formula:

@@ -6,13 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
-from physical_interpreter import interpret
-from physical_toys import Wild, switch
-from racing import races
 
 from einc.emit import emit
-from einc.exprog.checker import check
+from einc.exchange.checker import check
 from einc.graph.verify import verify as verify_graph
 from einc.logical.optimize import optimize
 from einc.machines.model import Machine
@@ -20,10 +16,14 @@ from einc.physical.build import build
 from einc.physical.program import DeviceProgram, TaskKind
 from einc.physical.schedule import Scheduler
 from einc.physical.verify import verify
-from runtime.bundle import decode, encode
-from runtime.executors.cpu.executor import CpuExecutor
-from runtime.session import Session
-from runtime.verify import prove
+from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.session import Session
+from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.proof import prove
+from tests.support.merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
+from tests.support.physical_interpreter import interpret
+from tests.support.physical_toys import Wild, switch
+from tests.support.racing import races
 
 __all__ = ["toy_kernels"]
 

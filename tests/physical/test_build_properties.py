@@ -6,15 +6,15 @@ import random
 
 import numpy as np
 import pytest
-from physical_interpreter import interpret
-from physical_toys import Wild, random_graph, switch, whole_arrays
-from racing import races
 
-from einc.exprog.checker import check
+from einc.exchange.checker import check
 from einc.logical.optimize import optimize
 from einc.physical.build import build
 from einc.physical.program import DeviceProgram, TaskKind
 from einc.physical.verify import verify
+from tests.support.physical_interpreter import interpret
+from tests.support.physical_toys import Wild, random_graph, switch, whole_arrays
+from tests.support.racing import races
 
 
 def assert_computes(program: DeviceProgram, orders: int = 3) -> None:

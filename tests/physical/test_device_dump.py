@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from physical_toys import Formula, graph_of, plan_of, switch
-
 from einc.physical.build import build
 from einc.physical.dump import dump
+from tests.support.physical_toys import Formula, graph_of, plan_of, switch
 
 EXPECTED = """\
 device program toy: 3 sites

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from physical_toys import Formula, graph_of, plan_of, switch
-from racing import races
 
 from einc.core.tensor import TensorType
 from einc.errors import InternalError
 from einc.physical.build import build
 from einc.physical.program import BufferRole, DeviceProgram, Region, Task, TaskKind
 from einc.physical.verify import verify
+from tests.support.physical_toys import Formula, graph_of, plan_of, switch
+from tests.support.racing import races
 
 PRODUCT = Formula(("ij", "jk"), (("ik", "sum"),), (("i", 6), ("j", 6), ("k", 6)))
 

@@ -10,22 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from physical_toys import switch
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
 from einc.emit import emit
 from einc.errors import SourceSpan
-from einc.exprog.parser import parse
-from einc.exprog.resolve import resolve
+from einc.exchange.parser import parse
+from einc.exchange.resolve import resolve
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph
 from einc.logical.optimize import optimize
 from einc.machines.load import load_machine, parse_machine
 from einc.ops.registry import call, restore
 from einc.physical.build import build
-from runtime.bundle import Bundle, KernelTask, decode, encode
-from runtime.verify import prove
+from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.proof import prove
+from einc_runtime.plan.schema import Bundle, KernelTask
+from tests.support.physical_toys import switch
 
 
 def network(dtype: DType = DType.F32, rows: int = 13) -> Graph:
@@ -105,20 +106,19 @@ def test_the_directory_of_the_model_does_not_show() -> None:
     assert first == second
 
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = """
-import hashlib, sys
-sys.path[:0] = sys.argv[1:]
-from test_emit import bundle
-from runtime.bundle import encode
+import hashlib
+from tests.physical.test_emit import bundle
+from einc_runtime.plan.codec import encode
 print(hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("eindecomp", "random"))).hexdigest())
 """
 
 
 def test_the_same_bytes_whatever_the_hash_seed() -> None:
     here = hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("eindecomp", "random"))).hexdigest()
-    folders = [str(folder) for folder in Path(__file__).parents[:2]]
     other = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
     environment = {**os.environ, "PYTHONHASHSEED": other}
-    command = [sys.executable, "-c", SCRIPT, *folders]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip() == here

@@ -6,10 +6,9 @@ import math
 from pathlib import Path
 
 import pytest
-from work_bounds import capacity_bound_ms, critical_path_ms
 
 from einc.compiler import Compiled, compile_model
-from einc.exprog.simulator import simulate
+from einc.exchange.simulator import simulate
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Site
 from einc.options import CompileOptions
@@ -18,6 +17,7 @@ from einc.physical.program import TaskKind
 from einc.predict.timeline import timeline
 from einc.predict.work import Kind, occupied_ms
 from einc.report.timing import plan_machine, time_plan
+from tests.support.work_bounds import capacity_bound_ms, critical_path_ms
 
 MODELS = Path(__file__).parents[2] / "models"
 

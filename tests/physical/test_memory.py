@@ -7,7 +7,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from physical_toys import Formula, graph_of, plan_of, switch
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorType
@@ -17,6 +16,7 @@ from einc.physical.arena import ALIGNMENT, Arena
 from einc.physical.build import build
 from einc.physical.memory import plan_memory
 from einc.physical.program import Buffer, BufferRole, Region, Task, TaskKind
+from tests.support.physical_toys import Formula, graph_of, plan_of, switch
 
 COPY = Formula(("i",), (("i", "sum"),), (("i", 1000),))
 

@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from merge_toys import EXTENTS, SIGNATURES, Tuples
-from physical_toys import graph_of, plan_of, switch
 
 from einc.core.intervals import Intervals
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorType
 from einc.errors import InternalError
-from einc.exprog.printer import print_program
+from einc.exchange.printer import print_program
 from einc.graph.verify import verify as verify_graph
 from einc.logical.enumerate import candidates
 from einc.ops import registry
@@ -22,6 +20,8 @@ from einc.ops.base import Merge, Operator
 from einc.physical.build import build
 from einc.physical.program import DeviceProgram, Region, Task, TaskKind
 from einc.physical.verify import verify
+from tests.support.merge_toys import EXTENTS, SIGNATURES, Tuples
+from tests.support.physical_toys import graph_of, plan_of, switch
 
 
 def transpose(kind: str, j: int) -> Operator:

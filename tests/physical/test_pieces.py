@@ -9,17 +9,17 @@ from math import prod
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from physical_toys import wild_body
 
 from einc.core.tensor import TensorType
 from einc.core.tiling import tiling_fault
-from einc.exprog.checker import check
-from einc.exprog.program import Holding, Partition, Program, Requirement
-from einc.exprog.simulator import simulate
+from einc.exchange.checker import check
+from einc.exchange.program import Holding, Partition, Program, Requirement
+from einc.exchange.simulator import simulate
 from einc.machines.load import load_machine
 from einc.physical.budget import Budget
 from einc.physical.canonical import canonical, renamed_actions
 from einc.physical.pieces import cut
+from tests.support.physical_toys import wild_body
 
 
 @given(st.data())

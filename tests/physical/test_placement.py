@@ -7,7 +7,6 @@ import random
 
 import numpy as np
 import pytest
-from physical_toys import inflow_of
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc, TensorType
@@ -17,6 +16,7 @@ from einc.physical.placement import assign, moved_bytes, place
 from einc.physical.program import Region
 from einc.physical.residency import Copy, Group, Residency, Whole
 from einc.physical.synthesis import _placement
+from tests.support.physical_toys import inflow_of
 
 
 def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 
 import pytest
-from physical_toys import Formula, Window, graph_of, inflow_of, plan_of, switch
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc, TensorType
 from einc.core.tiling import Overlay
-from einc.exprog.printer import print_program
+from einc.exchange.printer import print_program
 from einc.ops.registry import call
 from einc.physical.atoms import Grid
 from einc.physical.build import build
 from einc.physical.preamble import preamble
 from einc.physical.program import DeviceProgram, Region
 from einc.physical.residency import Copy, Group, Residency, Whole
+from tests.support.physical_toys import Formula, Window, graph_of, inflow_of, plan_of, switch
 
 PAPER = """\
 GPUS: 0, 1, 2, 3

@@ -7,16 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
-from physical_interpreter import interpret
-from physical_toys import graph_of, plan_of, random_graph, whole_arrays
-from racing import races
-from test_build_cases import formula
 
 from einc.compiler import compile_model
 from einc.emit import emit
-from einc.exprog.checker import check
-from einc.exprog.synthesis import synthesize
+from einc.exchange.checker import check
+from einc.exchange.synthesis import synthesize
 from einc.logical.optimize import optimize
 from einc.machines.load import load_machine
 from einc.machines.model import Machine
@@ -27,11 +22,16 @@ from einc.physical.forecast import predicted_ms
 from einc.physical.program import DeviceProgram, Exchange, TaskKind
 from einc.physical.synthesis import Synthesizer
 from einc.physical.verify import verify
-from runtime.bundle import decode, encode
-from runtime.draws import random_input
-from runtime.executors.cpu.executor import CpuExecutor
-from runtime.session import Session
-from runtime.verify import prove
+from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.data.draws import random_input
+from einc_runtime.execution.session import Session
+from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.proof import prove
+from tests.physical.test_build_cases import formula
+from tests.support.merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
+from tests.support.physical_interpreter import interpret
+from tests.support.physical_toys import graph_of, plan_of, random_graph, whole_arrays
+from tests.support.racing import races
 
 __all__ = ["toy_kernels"]
 

@@ -4,20 +4,20 @@ within the bounds that hold for any schedule."""
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from predict_cases import graphs, machines, pair, switch
-from predict_oracle import oracle
-from work_bounds import capacity_bound_ms, critical_path_ms
 
 from einc.errors import MachineError
-from einc.exprog.checker import firing_order
-from einc.exprog.naive import naive_body
-from einc.exprog.parser import parse
-from einc.exprog.resolve import resolve
-from einc.exprog.simulator import simulate
-from einc.exprog.sizes import aggregate_size, atom_sizes
+from einc.exchange.checker import firing_order
+from einc.exchange.naive import naive_body
+from einc.exchange.parser import parse
+from einc.exchange.resolve import resolve
+from einc.exchange.simulator import simulate
+from einc.exchange.sizes import aggregate_size, atom_sizes
 from einc.machines.load import load_machine
 from einc.predict.timeline import TooLarge, timeline
 from einc.predict.work import Kind, Work
+from tests.support.predict_cases import graphs, machines, pair, switch
+from tests.support.predict_oracle import oracle
+from tests.support.work_bounds import capacity_bound_ms, critical_path_ms
 
 GB = 10**9
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from paced import within
 
 from einc.compiler import compile_model
 from einc.options import CompileOptions
 from einc.physical.forecast import works_of
 from einc.predict.timeline import timeline
+from tests.support.paced import within
 
 MODELS = Path(__file__).parents[2] / "models"
 

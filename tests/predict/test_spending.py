@@ -5,11 +5,11 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from predict_cases import graphs, machines, pair
 
 from einc.predict.spending import critical_chain, spending
 from einc.predict.timeline import timeline
 from einc.predict.work import Kind, Work
+from tests.support.predict_cases import graphs, machines, pair
 
 GB = 10**9
 

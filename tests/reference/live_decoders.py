@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference_models
-import reference_plans
 import torch
+
+from tests.support import reference_models, reference_plans
 
 PROMPTS = [[5, 3, 88, 12, 40, 7, 7, 61, 2], [9, 31, 4, 17, 23]]
 COUNT = 32

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference_models
-import reference_plans
 import torch
 import transformers
+
+from tests.support import reference_models, reference_plans
 
 SENTENCES = [
     "A blackbird sings on the roof before the sun is up.",

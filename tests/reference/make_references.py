@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from reference_models import SMALL, greedy, logits, make
+
+from tests.support.reference_models import SMALL, greedy, logits, make
 
 DATA = Path(__file__).parent / "data"
 DECODERS = ("llama-scaled", "mistral", "qwen2-window", "qwen3-window", "phi3-partial", "gemma", "mixtral", "gemma3")

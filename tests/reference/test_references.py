@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference_plans
-from reference_plans import Array
+
+from tests.support import reference_plans
+from tests.support.reference_plans import Array
 
 DATA = Path(__file__).parent / "data"
 PROMPTS = [[5, 3, 38, 12, 40, 7, 7], [9, 31, 4]]

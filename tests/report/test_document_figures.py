@@ -6,20 +6,20 @@ import functools
 from fractions import Fraction
 from typing import Any
 
-import plan_figures as figures
 import pytest
-from exprog_oracle import brute_simulate
-from predict_oracle import oracle
 
 from einc.compiler import compile_model
-from einc.exprog.parser import parse
-from einc.exprog.resolve import resolve
+from einc.exchange.parser import parse
+from einc.exchange.resolve import resolve
 from einc.machines.load import parse_machine
 from einc.machines.model import Machine
 from einc.options import CompileOptions
 from einc.predict.work import Kind, Work
 from einc.report.document import explain
-from runtime.bundle import decode, encode
+from einc_runtime.plan.codec import decode, encode
+from tests.support import plan_figures as figures
+from tests.support.exprog_oracle import brute_simulate
+from tests.support.predict_oracle import oracle
 
 NETWORK = """
 model m

@@ -10,7 +10,7 @@ from einc.errors import OperatorError
 from einc.options import CompileOptions
 from einc.report.document import explain
 from einc.report.restore import restore_graph, restore_plan
-from runtime.bundle import Bundle
+from einc_runtime.plan.schema import Bundle
 
 MODEL = """
 model m

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.kernels.native import llvm
+from einc_runtime.kernels.llvm import llvm
 
 
 @pytest.fixture(scope="module", params=["numpy", "native"])

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from einc.exprog.bounds import bound
-from einc.exprog.naive import naive_body
-from einc.exprog.program import Holding, Program, Requirement
-from einc.exprog.resolve import read_program
-from einc.exprog.simulator import simulate
-from einc.exprog.synthesis import synthesize
+from einc.exchange.bounds import bound
+from einc.exchange.naive import naive_body
+from einc.exchange.program import Holding, Program, Requirement
+from einc.exchange.resolve import read_program
+from einc.exchange.simulator import simulate
+from einc.exchange.synthesis import synthesize
 from einc.machines.model import Machine
-from tests.exprog.exprog_oracle import CUBE_MESH
+from tests.support.exprog_oracle import CUBE_MESH
 
 SITES = range(8)
 BASE = 1_000_000

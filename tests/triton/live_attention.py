@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from against_cpu import F16, F32, F64, FLOATS, TOLERANCE, check, normal
+
+from tests.support.triton_against_cpu import F16, F32, F64, FLOATS, TOLERANCE, check, normal
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -6,15 +6,15 @@ import os
 from dataclasses import replace
 
 import pytest
-from gpu_invocations import INVOCATIONS, MERGES, array, attention, made
 
-from runtime.dtypes import ITEMSIZE, compute
-from runtime.errors import KernelFault
-from runtime.kernels.cuda import kernel_cache
-from runtime.kernels.cuda.triton_compile import compile_source, version
-from runtime.kernels.plans import planners
-from runtime.kernels.plans.plan import Call, Source, layout
-from runtime.kernels.program import COMPARISONS, FUNCTIONS
+from einc_runtime.dtypes import ITEMSIZE, compute
+from einc_runtime.errors import KernelFault
+from einc_runtime.kernels.cuda import kernel_cache
+from einc_runtime.kernels.cuda.triton_compile import compile_source, version
+from einc_runtime.kernels.program import COMPARISONS, FUNCTIONS
+from einc_runtime.kernels.triton import planners
+from einc_runtime.kernels.triton.plan import Call, Source, layout
+from tests.support.gpu_invocations import INVOCATIONS, MERGES, array, attention, made
 
 assert os.environ.get("TRITON_INTERPRET", "0") != "1", "the interpreter compiles nothing"
 

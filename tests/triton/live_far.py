@@ -11,12 +11,12 @@ import mmap
 
 import numpy as np
 import pytest
-from against_cpu import F16, F32, I64, agree, blocks, normal, views
-from interpreter import run
 
-from runtime.kernels import registry
-from runtime.kernels.base import Invocation
-from runtime.kernels.plans import planners
+from einc_runtime.kernels import registry
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.triton import planners
+from tests.support.triton_against_cpu import F16, F32, I64, agree, blocks, normal, views
+from tests.support.triton_interpreter import run
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from against_cpu import BF16, F16, F32, F64, FLOATS, I32, I64, TOLERANCE, agree, blocks, check, embedded, normal, views
-from interpreter import run
 
-from runtime.kernels import registry
-from runtime.kernels.base import Invocation
-from runtime.kernels.plans import planners
+from einc_runtime.kernels import registry
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.triton import planners
+from tests.support.triton_against_cpu import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    FLOATS,
+    I32,
+    I64,
+    TOLERANCE,
+    agree,
+    blocks,
+    check,
+    embedded,
+    normal,
+    views,
+)
+from tests.support.triton_interpreter import run
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

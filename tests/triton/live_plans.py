@@ -12,20 +12,20 @@ os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 import numpy as np
 import pytest
 import triton.language as tl
-from cuda_fake import FakeDriver, Misuse
-from emulated_gemm import multiply
-from interpreter import Pointer, load, repair
 
-from runtime.errors import ValueFault
-from runtime.executors.cuda.executor import CudaExecutor
-from runtime.kernels.cuda.cublas import WORKSPACE
-from runtime.kernels.cuda.kernels import PlannedKernels
-from runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel
-from runtime.kernels.plans.gemm import Gemm
-from runtime.kernels.plans.plan import SCRATCH, Status, Table
-from runtime.session import Session
+from einc_runtime.errors import ValueFault
+from einc_runtime.execution.cuda.executor import CudaExecutor
+from einc_runtime.execution.session import Session
+from einc_runtime.kernels.cuda.cublas import WORKSPACE
+from einc_runtime.kernels.cuda.kernels import PlannedKernels
+from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.plan import SCRATCH, Status, Table
 from tests.gpu.cases import CASES, TOLERANCE
 from tests.gpu.correctness import arrays_of, compiled, largest_error, reference
+from tests.support.cuda_fake import FakeDriver, Misuse
+from tests.support.emulated_gemm import multiply
+from tests.support.triton_interpreter import Pointer, load, repair
 
 KINDS = {"f16": tl.float16, "bf16": tl.bfloat16, "f32": tl.float32, "f64": tl.float64, "i32": tl.int32,
          "i64": tl.int64, "bool": tl.int8, "i8": tl.int8, "i16": tl.int16}  # fmt: skip

@@ -17,7 +17,7 @@ from einc.errors import counted
 
 if TYPE_CHECKING:
     from einc.compiler import Compiled
-    from runtime.bundle import Bundle, Exchange
+    from einc_runtime.plan.schema import Bundle, Exchange
 
 STAGES = ("ast", "graph", "logical", "exprog", "device", "bundle")
 
@@ -95,7 +95,7 @@ def compile_command(
             shown = None if emit is None else _syntax(text, model) if emit == "ast" else dump(compiled, emit)
             summary = None
             if target is not None:
-                from runtime.bundle import encode
+                from einc_runtime.plan.codec import encode
 
                 data = encode(compiled.bundle)
                 output.write_bytes(target, data)

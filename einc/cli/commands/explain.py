@@ -12,11 +12,11 @@ from einc.cli.lazy import Command, examples
 from einc.cli.options import compile_options, gather, json_option
 from einc.cli.progress import phases
 from einc.errors import UsageError
-from runtime.errors import nearest
+from einc_runtime.errors import nearest
 
 if TYPE_CHECKING:
     from einc.report.timing import Timing
-    from runtime.bundle import Bundle
+    from einc_runtime.plan.schema import Bundle
 
 
 @click.command(
@@ -105,8 +105,8 @@ def _timing(bundle: Bundle, ideal: bool) -> Timing:
 
 def _trace(bundle: Bundle, timing: Timing) -> str:
     """The predicted timeline as a trace file."""
-    from runtime.errors import PlanFault
-    from runtime.trace import TaskRun, task_events, trace_json
+    from einc_runtime.errors import PlanFault
+    from einc_runtime.execution.trace import TaskRun, task_events, trace_json
 
     times = timing.times
     if times is None:

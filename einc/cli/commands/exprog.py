@@ -14,9 +14,9 @@ from einc.cli.progress import phases
 from einc.errors import ProgramError, counted
 
 if TYPE_CHECKING:
-    from einc.exprog.program import Program
-    from einc.exprog.syntax import ProgramText
-    from einc.exprog.synthesis import Proposer
+    from einc.exchange.program import Program
+    from einc.exchange.syntax import ProgramText
+    from einc.exchange.synthesis import Proposer
     from einc.machines.model import Machine
 
 group = LazyGroup(
@@ -82,7 +82,7 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
 @json_option
 def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: str | None, as_json: bool) -> None:
     """Run a program on a model of a machine and print its completion time in milliseconds."""
-    from einc.exprog.simulator import simulate
+    from einc.exchange.simulator import simulate
 
     if target is not None:
         output.require_outputs([target], [file, machine])
@@ -155,7 +155,7 @@ def optimize_command(
     Candidates from elsewhere are checked and timed like those of the search; what became of each is told in a line. The
     key for an endpoint is taken from EINC_LLM_KEY.
     """
-    from einc.exprog.synthesis import naive_synthesis, open_program, synthesize
+    from einc.exchange.synthesis import naive_synthesis, open_program, synthesize
 
     if naive and sources:
         raise click.UsageError("--naive takes no candidates: leave out --propose")
@@ -210,12 +210,12 @@ def _proposer(source: str) -> Proposer:
     """Where candidates come from: `command:LINE`, `llm:URL?model=NAME`, or else a file."""
     import shlex
 
-    from einc.exprog.synthesis import Command as Asked
-    from einc.exprog.synthesis import Text
+    from einc.exchange.synthesis import Command as Asked
+    from einc.exchange.synthesis import Text
 
     kind, _, rest = source.partition(":")
     if kind == "llm":
-        from einc.exprog.synthesis.endpoint import read_endpoint
+        from einc.exchange.synthesis.endpoint import read_endpoint
 
         return read_endpoint(rest)
     if kind != "command":
@@ -230,7 +230,7 @@ def _proposer(source: str) -> Proposer:
 
 
 def _read(file: str) -> ProgramText:
-    from einc.exprog.parser import parse
+    from einc.exchange.parser import parse
 
     return parse(files.read_text(file), file)
 
@@ -248,15 +248,15 @@ def _machine(name: str | None, ideal: bool, tree: ProgramText) -> Machine | None
 
 def _examined(tree: ProgramText, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
     """The ground program of a text, and all that keeps it from being valid, each with its place in the file."""
-    from einc.exprog.checker import check
-    from einc.exprog.resolve import located, resolve_located
+    from einc.exchange.checker import check
+    from einc.exchange.resolve import located, resolve_located
 
     if naive and machine is None:
         raise click.UsageError("--naive needs a machine: give -m")
     resolved = resolve_located(tree, machine)
     program = resolved.program
     if naive and machine is not None:
-        from einc.exprog.naive import naive_body
+        from einc.exchange.naive import naive_body
 
         program = naive_body(program, machine)
     faults = check(program, machine).faults
@@ -265,14 +265,14 @@ def _examined(tree: ProgramText, machine: Machine | None, naive: bool) -> tuple[
 
 def _bounds(tree: ProgramText, machine: Machine) -> dict[str, Any]:
     """What no body can beat, under any membership that the text leaves open."""
-    from einc.exprog.bounds import bound
-    from einc.exprog.synthesis import open_program
+    from einc.exchange.bounds import bound
+    from einc.exchange.synthesis import open_program
 
     certificate = bound(open_program(tree, machine), machine)
     return {"bound_ms": certificate.bound_ms, "bound_by": certificate.bound_by}
 
 
 def _print(program: Program) -> str:
-    from einc.exprog.printer import print_program
+    from einc.exchange.printer import print_program
 
     return print_program(program)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-import einc
 from einc.cli import output
 from einc.cli.lazy import Command, LazyGroup, examples
 from einc.cli.options import json_option
+from einc.data import find_folder
 from einc.errors import UsageError
-from runtime.errors import nearest
+from einc_runtime.errors import nearest
 
 group = LazyGroup(
     "models",
@@ -25,15 +25,14 @@ group = LazyGroup(
 
 
 SUFFIXES = (".ein", ".exprog")
-FOLDER = Path(einc.__file__).parents[1] / "models"
-"""No package: a user's own `models` is imported as if this were not installed beside it."""
 
 
 def _models() -> dict[str, Path]:
     """By name; models first, then exchange programs."""
+    folder = find_folder("models")
     return {
         entry.name.removesuffix(suffix): entry
-        for suffix, place in zip(SUFFIXES, (FOLDER, FOLDER / "exchanges"), strict=True)
+        for suffix, place in zip(SUFFIXES, (folder, folder / "exchanges"), strict=True)
         for entry in sorted(place.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(suffix)
     }

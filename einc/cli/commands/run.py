@@ -13,7 +13,7 @@ from einc.cli.lazy import Command, examples
 from einc.cli.options import Devices, json_option
 from einc.cli.progress import phases
 from einc.errors import counted, sized
-from runtime.errors import ArrayFault
+from einc_runtime.errors import ArrayFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from einc.cli.comparison import Comparison
-    from runtime.bundle import Bundle
-    from runtime.session import Session
+    from einc_runtime.execution.session import Session
+    from einc_runtime.plan.schema import Bundle
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -91,14 +91,14 @@ def run_command(
     if len(on_stdout) > 1:
         raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
     from einc.cli import arrays
-    from runtime.session import HOST, Session
-    from runtime.trace import task_events, trace_json
+    from einc_runtime.execution.session import HOST, Session
+    from einc_runtime.execution.trace import task_events, trace_json
 
     with phases() as phase:
         phase("reading the plan")
         bundle = files.read_plan(plan)
         if backend == "cuda" or bundle.machine != HOST:
-            from runtime.kernels.cuda import kernel_cache
+            from einc_runtime.kernels.cuda import kernel_cache
 
             kernel_cache.look_into(kernel_cache.beside(plan))
         arrays.check_outputs(bundle, targets, trace, [plan, weights, *inputs, *expect])
@@ -144,7 +144,7 @@ def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float
 def _load(session: Session, inputs: tuple[str, ...], weights: str | None, *, keep: bool) -> dict[str, Array]:
     """Loads everything. Returns the arrays if they are to be kept, for a comparison."""
     from einc.cli.arrays import read_inputs
-    from runtime.weights import read_weights, weights_of
+    from einc_runtime.execution.data.weights import read_weights, weights_of
 
     given = read_inputs(session.bundle, inputs)
     session.load_all(given)

@@ -25,7 +25,7 @@ def verify_command(plan: str, as_json: bool) -> None:
     Every task is followed symbolically: each kernel must receive exactly its fully aggregated blocks, no two tasks may
     race, and the outputs must be whole.
     """
-    from runtime.verify import prove
+    from einc_runtime.plan.proof import prove
 
     with phases() as phase:
         phase("reading the plan")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.kernels.numpy import pieces
+from einc_runtime.kernels.numpy import pieces
 
 
 @pytest.fixture(params=[1 << 15, 7], ids=["large pieces", "tiny pieces"])

@@ -8,13 +8,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runtime.bundle import Block
-from runtime.errors import PlanFault
-from runtime.kernels.base import Invocation
-from runtime.kernels.native import attention as native_attention
-from runtime.kernels.native import llvm
-from runtime.kernels.numpy import attention as numpy_attention
-from runtime.kernels.registry import prepare
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm import attention as native_attention
+from einc_runtime.kernels.llvm import llvm
+from einc_runtime.kernels.numpy import attention as numpy_attention
+from einc_runtime.kernels.registry import prepare
+from einc_runtime.plan.schema import Block
 
 pytestmark = pytest.mark.usefixtures("provider")
 

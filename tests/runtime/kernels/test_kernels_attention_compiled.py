@@ -6,12 +6,12 @@ import random
 
 import numpy as np
 import pytest
-from compiled_plans import close, compiled
-from plan_arrays import outputs_of
 
-from runtime.executors.cpu.executor import CpuExecutor
-from runtime.session import Session
-from runtime.verify import prove
+from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.session import Session
+from einc_runtime.plan.proof import prove
+from tests.support.compiled_plans import close, compiled
+from tests.support.plan_arrays import outputs_of
 
 
 def executed(bundle, arrays, seed=0):
@@ -103,7 +103,7 @@ def test_decoding_over_a_cache_that_is_cut(sites, dtype):
     q, k, v = rng.normal(size=(4, 2, 8)), rng.normal(size=(1, 43, 8)), rng.normal(size=(1, 43, 8))
     places, valid = [13, 4], rng.random(43) < 0.8
     valid[[0, 23]] = True
-    from runtime.dtypes import storage
+    from einc_runtime.dtypes import storage
 
     q, k, v = (x.astype(storage(dtype)) for x in (q, k, v))
     expected = np.zeros((4, 2, 8))

@@ -6,12 +6,12 @@ import types
 from dataclasses import replace
 
 import pytest
-from library_attention import KINDS, by_pytorch
 
-from runtime.kernels.cuda import attention_libraries
-from runtime.kernels.cuda.attention_libraries import ENVIRONMENT, TorchAttention, Useless
-from runtime.kernels.cuda.attention_trial import flaw
-from runtime.kernels.cuda.packed_attention import Packed
+from einc_runtime.kernels.cuda import attention_libraries
+from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT, TorchAttention, Useless
+from einc_runtime.kernels.cuda.attention_trial import flaw
+from einc_runtime.kernels.cuda.packed_attention import Packed
+from tests.support.library_attention import KINDS, by_pytorch
 
 
 @pytest.mark.parametrize("how", KINDS)

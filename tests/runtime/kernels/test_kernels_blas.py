@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from runtime.kernels.base import Invocation
-from runtime.kernels.native.contract import build_added_contract
-from runtime.kernels.numpy import blas
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm.contract import build_added_contract
+from einc_runtime.kernels.numpy import blas
 
 SIZES = (70, 67, 61)  # enough multiplications to be worth a call
 

@@ -12,13 +12,13 @@ from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int, c_longlong, c_s
 
 import numpy as np
 import pytest
-from emulated_gemm import multiply
 
-from runtime.errors import KernelFault, MissingFault
-from runtime.executors.cuda.faults import plan_fault
-from runtime.kernels.cuda import cublas
-from runtime.kernels.cuda.cublas import PROTOTYPES, WORKSPACE, Cublas, CublasError, CublasOutOfMemory
-from runtime.kernels.plans.gemm import Gemm
+from einc_runtime.errors import KernelFault, MissingFault
+from einc_runtime.execution.cuda.faults import plan_fault
+from einc_runtime.kernels.cuda import cublas
+from einc_runtime.kernels.cuda.cublas import PROTOTYPES, WORKSPACE, Cublas, CublasError, CublasOutOfMemory
+from einc_runtime.kernels.triton.gemm import Gemm
+from tests.support.emulated_gemm import multiply
 
 STREAM, HANDLE = 0x7FFF_1234_5678_9ABC, 0x7FFF_0000_1111_2220
 KINDS = {0: "f32", 1: "f64", 2: "f16", 14: "bf16"}

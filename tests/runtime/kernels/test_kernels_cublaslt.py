@@ -11,13 +11,13 @@ from ctypes import CFUNCTYPE, POINTER, Structure, c_float, c_int, c_int64, c_siz
 
 import numpy as np
 import pytest
-from emulated_gemm import multiply
 
-from runtime.errors import MissingFault
-from runtime.kernels.cuda import cublaslt
-from runtime.kernels.cuda.cublas import WORKSPACE, CublasError, CublasOutOfMemory, opened
-from runtime.kernels.cuda.cublaslt import PROTOTYPES, Algorithm, CublasLt
-from runtime.kernels.plans.gemm import Gemm
+from einc_runtime.errors import MissingFault
+from einc_runtime.kernels.cuda import cublaslt
+from einc_runtime.kernels.cuda.cublas import WORKSPACE, CublasError, CublasOutOfMemory, opened
+from einc_runtime.kernels.cuda.cublaslt import PROTOTYPES, Algorithm, CublasLt
+from einc_runtime.kernels.triton.gemm import Gemm
+from tests.support.emulated_gemm import multiply
 
 STREAM, MEMORY = 0x7FFF_1234_5678_9ABC, 0x7F00_0000_0100
 KINDS = {0: "f32", 2: "f16", 14: "bf16"}

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from runtime.bundle import Block
-from runtime.kernels.base import Invocation
-from runtime.kernels.cuts import _CUTS, cuts
-from runtime.kernels.registry import prepare
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.cuts import _CUTS, cuts
+from einc_runtime.kernels.registry import prepare
+from einc_runtime.plan.schema import Block
 
 pytestmark = pytest.mark.usefixtures("provider")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from emulated_gemm import multiply
 
-from runtime.bundle import Block
-from runtime.kernels.base import Invocation
-from runtime.kernels.gpu import GpuArray
-from runtime.kernels.plans.epilogue import Epilogue, planned_with_epilogue, understood
-from runtime.kernels.plans.gemm import Gemm
-from runtime.kernels.plans.plan import SCRATCH
-from runtime.kernels.plans.repeated import _moved
-from runtime.kernels.registry import prepare
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.gpu import GpuArray
+from einc_runtime.kernels.registry import prepare
+from einc_runtime.kernels.triton.epilogue import Epilogue, planned_with_epilogue, understood
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.plan import SCRATCH
+from einc_runtime.kernels.triton.repeated import _moved
+from einc_runtime.plan.schema import Block
+from tests.support.emulated_gemm import multiply
 
 NAMES = {"float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16"}
 

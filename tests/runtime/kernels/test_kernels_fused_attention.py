@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from library_attention import attributes, by_pytorch, invoked, library
 
-from runtime.kernels.cuda import attention_libraries, fused_attention
-from runtime.kernels.cuda.attention_trial import defined
-from runtime.kernels.cuda.fused_attention import Libraries
-from runtime.kernels.cuda.packed_attention import packed
-from runtime.kernels.gpu import GpuArray, Target
-from runtime.kernels.registry import prepare
-from runtime.kernels.signatures.attention import Attention
-from runtime.strides import strides_of
+from einc_runtime.kernels.calls.attention import Attention
+from einc_runtime.kernels.cuda import attention_libraries, fused_attention
+from einc_runtime.kernels.cuda.attention_trial import defined
+from einc_runtime.kernels.cuda.fused_attention import Libraries
+from einc_runtime.kernels.cuda.packed_attention import packed
+from einc_runtime.kernels.gpu import GpuArray, Target
+from einc_runtime.kernels.registry import prepare
+from einc_runtime.strides import strides_of
+from tests.support.library_attention import attributes, by_pytorch, invoked, library
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

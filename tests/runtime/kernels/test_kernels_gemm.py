@@ -9,18 +9,18 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from emulated_gemm import multiply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.dtypes import name_of
-from runtime.errors import PlanFault
-from runtime.kernels.base import Invocation
-from runtime.kernels.gpu import GpuArray
-from runtime.kernels.plans import gemm
-from runtime.kernels.plans.contract import plan_contract
-from runtime.kernels.plans.gemm import Axis, Gemm, Matrix
-from runtime.kernels.plans.plan import layout
+from einc_runtime.dtypes import name_of
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.gpu import GpuArray
+from einc_runtime.kernels.triton import gemm
+from einc_runtime.kernels.triton.contract import plan_contract
+from einc_runtime.kernels.triton.gemm import Axis, Gemm, Matrix
+from einc_runtime.kernels.triton.plan import layout
+from tests.support.emulated_gemm import multiply
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 EXTENTS = {"i": 5, "j": 4, "k": 7, "l": 3, "b": 2, "h": 6, "u": 1}

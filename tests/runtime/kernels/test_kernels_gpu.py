@@ -12,20 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_invocations import INVOCATIONS, MERGES, array
 
-from runtime.bundle import Block
-from runtime.errors import MissingFault, PlanFault
-from runtime.kernels import registry
-from runtime.kernels.base import Invocation
-from runtime.kernels.cuda import kernel_cache, kernels, triton_compile
-from runtime.kernels.cuda.cublas import WORKSPACE
-from runtime.kernels.cuda.triton_compile import Binary
-from runtime.kernels.gpu import Target
-from runtime.kernels.plans import planners
-from runtime.kernels.plans.gemm import Gemm
-from runtime.kernels.plans.plan import SCRATCH, Call, Status, Table, layout
-from runtime.kernels.plans.repeated import ADDRESSED, RepeatedPlans, key_of
+from einc_runtime.errors import MissingFault, PlanFault
+from einc_runtime.kernels import registry
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.cuda import kernel_cache, kernels, triton_compile
+from einc_runtime.kernels.cuda.cublas import WORKSPACE
+from einc_runtime.kernels.cuda.triton_compile import Binary
+from einc_runtime.kernels.gpu import Target
+from einc_runtime.kernels.triton import planners
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.plan import SCRATCH, Call, Status, Table, layout
+from einc_runtime.kernels.triton.repeated import ADDRESSED, RepeatedPlans, key_of
+from einc_runtime.plan.schema import Block
+from tests.support.gpu_invocations import INVOCATIONS, MERGES, array
 
 GOLDEN = Path(__file__).with_name("golden_kernels.txt")
 H100 = Target(0, "an H100", (9, 0), 132)

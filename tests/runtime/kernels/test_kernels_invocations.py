@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gpu_invocations import INVOCATIONS
 
-from runtime.errors import PlanFault
-from runtime.kernels import registry
-from runtime.kernels.plans import planners
-from runtime.kernels.plans.plan import layout
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels import registry
+from einc_runtime.kernels.triton import planners
+from einc_runtime.kernels.triton.plan import layout
+from tests.support.gpu_invocations import INVOCATIONS
 
 OPTIONAL = {("rope", "seq_lens"), ("contract", "scale"), ("rmsnorm", "offset"), ("attention", "softcap")}
 

@@ -8,11 +8,11 @@ import warnings
 
 import numpy as np
 import pytest
-from kernel_runs import BF16, F, apply, run
 
-from runtime.errors import PlanFault
-from runtime.kernels.base import Invocation
-from runtime.kernels.registry import prepare
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.registry import prepare
+from tests.support.kernel_runs import BF16, F, apply, run
 
 pytestmark = pytest.mark.usefixtures("provider", "piece")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from merge_meaning import combine
 
-from runtime.errors import PlanFault
-from runtime.kernels.base import Invocation
-from runtime.kernels.ranking import keys
-from runtime.kernels.registry import prepare, prepare_merge
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.ranking import keys
+from einc_runtime.kernels.registry import prepare, prepare_merge
+from tests.support.merge_meaning import combine
 
 pytestmark = pytest.mark.usefixtures("provider")
 
@@ -180,7 +180,7 @@ def test_copies_that_differ_are_the_plans_fault():
 
 @pytest.mark.parametrize("outputs", [[np.zeros((2, 2), "f4")], [np.zeros((2, 2), "f4"), np.zeros((2, 3), "i8")]])
 def test_topk_with_other_outputs_is_the_plans_fault(outputs):
-    from runtime.bundle import Block
+    from einc_runtime.plan.schema import Block
 
     with pytest.raises(PlanFault):
         prepare(Invocation("topk", {"axis": 1}, [np.zeros((2, 5), "f4")], outputs, [Block((0, 0), (2, 5))]))

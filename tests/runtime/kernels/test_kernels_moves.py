@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.kernels.base import Invocation
-from runtime.kernels.native import llvm
-from runtime.kernels.native.moves import FEWEST, moves
-from runtime.kernels.registry import prepare
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm import llvm
+from einc_runtime.kernels.llvm.moves import FEWEST, moves
+from einc_runtime.kernels.registry import prepare
 
 pytestmark = pytest.mark.skipif(not llvm.available(), reason="llvmlite is not installed, or not for this processor")
 BF16 = np.dtype(ml_dtypes.bfloat16)

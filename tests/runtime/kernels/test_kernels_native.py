@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.kernels.base import Invocation, Kernel
-from runtime.kernels.native import llvm
-from runtime.kernels.native.map import move
-from runtime.kernels.registry import PROVIDERS, prepare
+from einc_runtime.kernels.base import Invocation, Kernel
+from einc_runtime.kernels.llvm import llvm
+from einc_runtime.kernels.llvm.map import move
+from einc_runtime.kernels.registry import PROVIDERS, prepare
 
 needs_llvm = pytest.mark.skipif(not llvm.available(), reason="llvmlite is not installed, or not for this processor")
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -209,9 +209,9 @@ def test_numpy_has_whatever_machine_code_has():
 def test_small_invocations_do_not_load_llvm():
     code = (
         "import sys, numpy as np\n"
-        "from runtime.kernels.registry import prepare\n"
+        "from einc_runtime.kernels.registry import prepare\n"
         "x = np.ones((16, 16), 'f4')\n"
-        "from runtime.kernels.base import Invocation\n"
+        "from einc_runtime.kernels.base import Invocation\n"
         "prepare(Invocation('map', {'program': 't0 = exp x0', 'indices': 'i j -> i j'}, [x], [x.copy()]))\n"
         "assert not any(name.startswith('llvmlite') for name in sys.modules)\n"
     )
@@ -222,10 +222,10 @@ def test_without_llvm_numpy_computes_everything():
     code = (
         "import sys, numpy as np\n"
         "sys.modules['llvmlite'] = None\n"
-        "from runtime.kernels.native import llvm\n"
-        "from runtime.kernels.registry import prepare\n"
+        "from einc_runtime.kernels.llvm import llvm\n"
+        "from einc_runtime.kernels.registry import prepare\n"
         "x, y = np.full((300, 300), 2, 'f4'), np.empty((300, 300), 'f4')\n"
-        "from runtime.kernels.base import Invocation\n"
+        "from einc_runtime.kernels.base import Invocation\n"
         "kernel = prepare(Invocation('map', {'program': 't0 = mul x0 x0', 'indices': 'i j -> i j'}, [x], [y]))\n"
         "kernel.bind(np.empty(kernel.scratch + 64, np.uint8))()\n"
         "assert (y == 4).all() and 'llvmlite' in llvm.note()\n"
@@ -239,7 +239,7 @@ def test_a_session_says_that_kernels_run_in_numpy():
         "sys.modules['llvmlite'] = None\n"
         "from einc.compiler import compile_model\n"
         "from einc.options import CompileOptions\n"
-        "from runtime.session import Session\n"
+        "from einc_runtime.execution.session import Session\n"
         "for size, told in ((8, 0), (256, 1)):\n"
         "    text = f'model m\\ndim n = {size}\\ninput x : f32[n, n]\\ny = exp(x)\\noutput y\\n'\n"
         "    bundle = compile_model(text, 'm', CompileOptions(machine='host', devices=1)).bundle\n"

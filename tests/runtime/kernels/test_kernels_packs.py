@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runtime.kernels.base import Invocation
-from runtime.kernels.native.contract import build_added_contract
-from runtime.kernels.numpy import blas, packing
-from runtime.kernels.registry import prepare
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm.contract import build_added_contract
+from einc_runtime.kernels.numpy import blas, packing
+from einc_runtime.kernels.registry import prepare
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "float16": 2e-3, "bfloat16": 1e-2}

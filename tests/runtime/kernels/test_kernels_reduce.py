@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from kernel_runs import BF16, F, run
 
-from runtime.errors import PlanFault
-from runtime.kernels.base import Invocation
-from runtime.kernels.registry import prepare
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.registry import prepare
+from tests.support.kernel_runs import BF16, F, run
 
 pytestmark = pytest.mark.usefixtures("provider", "piece")
 

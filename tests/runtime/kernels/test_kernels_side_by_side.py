@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulated_gemm import multiply
 
-from runtime.bundle import Block
-from runtime.dtypes import name_of
-from runtime.errors import PlanFault
-from runtime.kernels.base import Invocation
-from runtime.kernels.gpu import GpuArray
-from runtime.kernels.plans.side_by_side import idle, joined, planned_side_by_side
+from einc_runtime.dtypes import name_of
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.gpu import GpuArray
+from einc_runtime.kernels.triton.side_by_side import idle, joined, planned_side_by_side
+from einc_runtime.plan.schema import Block
+from tests.support.emulated_gemm import multiply
 
 ROWS = "t k, f k -> t f"
 HEADS = "t k, h d k -> h t d"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-import kernel_runs
 import ml_dtypes
 import numpy as np
 import pytest
 
-from runtime.bundle import Block
-from runtime.errors import KernelFault, PlanFault
-from runtime.kernels.base import Invocation
-from runtime.kernels.registry import prepare
+from einc_runtime.errors import KernelFault, PlanFault
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.registry import prepare
+from einc_runtime.plan.schema import Block
+from tests.support import kernel_runs
 
 pytestmark = pytest.mark.usefixtures("provider")
 

@@ -1,0 +1,67 @@
+"""Certificates: a lower bound on the completion time of every body of a preamble, with a witness to check it by.
+
+A witness holds only what was chosen (sites, prices, weights); `worth` works out from the preamble and the machine what
+it proves, so that neither an error in a search nor the tolerance of an LP solver can make a bound unsound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from einc.exchange.bounds.demand import Demands
+from einc.exchange.bounds.fabric import Fabric
+
+
+class Witness(Protocol):
+    """What proves a bound."""
+
+    def worth(self, demands: Demands, fabric: Fabric) -> float:
+        """The milliseconds that it proves."""
+
+    def words(self, demands: Demands, fabric: Fabric) -> str:
+        """The argument, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The bound zero: nothing has to be done."""
+
+    def worth(self, demands: Demands, fabric: Fabric) -> float:
+        return 0.0
+
+    def words(self, demands: Demands, fabric: Fabric) -> str:
+        return "everything is where it is needed"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """No body, with atoms split or not, completes before `bound_ms`. Of latencies only the first transfer's counts.
+
+    `whole_atoms` says that it holds only where no atom is split. `memberships` are those of open partitions under which
+    the bound was found, the least over all of them; empty where none were open.
+    """
+
+    bound_ms: float
+    bound_by: str
+    witness: Witness
+    whole_atoms: bool = False
+    memberships: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+def bytes_text(size: float) -> str:
+    """An amount of bytes in three digits and the fitting unit."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.3g} B"
+
+
+def rate_text(bytes_per_ms: float) -> str:
+    """A capacity in GB/s."""
+    return f"{bytes_per_ms / 1e6:.6g} GB/s"
+
+
+def after_latency(milliseconds: float) -> str:
+    """What transfers wait for before anything is under way."""
+    return f", after {milliseconds * 1e3:g} us of latency" if milliseconds else ""

@@ -1,0 +1,107 @@
+"""The cheapest partition of an aggregate into given aggregates: exact cover, within a bounded amount of work."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+
+from einc.errors import ProgramError
+from einc.exchange.program import Aggregate
+
+WORK = 20_000_000
+"""Steps that a budget allows: comparisons of two aggregates. A step of a cover search counts as 20."""
+
+
+class Budget:
+    """Steps left for all comparisons and cover searches on one program, so that hostile ones end."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, steps: int = WORK) -> None:
+        self.left = steps
+
+    def spend(self, steps: int) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise ProgramError(
+                "too many aggregates of this program overlap at its sites to choose among their partitions",
+                hint="name fewer overlapping aggregates",
+            )
+
+
+def cheapest_partition(
+    target: Aggregate, parts: Collection[tuple[Aggregate, int]], budget: Budget
+) -> tuple[Aggregate, ...] | None:
+    """Pairwise disjoint parts that make up `target`, at the least sum of their (positive) costs, in ascending order.
+
+    `parts` are (subset of target, cost) pairs. None where there is no partition. Ties fall to the part that stands
+    first in ascending order, so the result depends on no order of `parts`. Raises ProgramError where the budget ends.
+    """
+    chosen: list[Aggregate] = []
+    for atoms, group in _groups(target, sorted(parts)):
+        cover = _cover(atoms, group, budget)
+        if cover is None:
+            return None
+        chosen += cover
+    return tuple(sorted(chosen))
+
+
+def _groups(
+    target: Aggregate, parts: Sequence[tuple[Aggregate, int]]
+) -> list[tuple[list[str], list[tuple[Aggregate, int]]]]:
+    """Atoms that parts connect, with those parts: they can be covered independently of each other."""
+    parent = {atom: atom for atom in target}
+
+    def root(atom: str) -> str:
+        while parent[atom] != atom:
+            parent[atom] = atom = parent[parent[atom]]
+        return atom
+
+    for part, _ in parts:
+        for atom in part[1:]:
+            parent[root(atom)] = root(part[0])
+    groups: dict[str, tuple[list[str], list[tuple[Aggregate, int]]]] = {}
+    for atom in target:
+        groups.setdefault(root(atom), ([], []))[0].append(atom)
+    for entry in parts:
+        groups[root(entry[0][0])][1].append(entry)
+    return list(groups.values())
+
+
+def _cover(atoms: list[str], parts: list[tuple[Aggregate, int]], budget: Budget) -> list[Aggregate] | None:
+    """Uniform-cost search over covered sets; each step covers the first atom that is not covered yet."""
+    bit = {atom: 1 << position for position, atom in enumerate(atoms)}
+    starting: dict[int, list[tuple[int, int, int]]] = {}  # bit -> (mask, cost, number) of the parts that hold it
+    for number, (part, cost) in enumerate(parts):
+        mask = sum(bit[atom] for atom in part)
+        for atom in part:
+            starting.setdefault(bit[atom], []).append((mask, cost, number))
+    full = (1 << len(atoms)) - 1
+    came: dict[int, tuple[int, int]] = {}  # covered set -> (set before, part)
+    best = {0: 0}
+    queue = [(0, 0, 0)]  # (cost, order of discovery, covered set)
+    found = 0
+    while queue:
+        cost, _, covered = heapq.heappop(queue)
+        if covered == full:
+            break
+        if cost > best[covered]:
+            continue
+        lowest = ~covered & (covered + 1)
+        for mask, price, number in starting.get(lowest, ()):
+            budget.spend(20)
+            if mask & covered:
+                continue
+            after = covered | mask
+            if cost + price < best.get(after, 1 << 62):
+                best[after] = cost + price
+                came[after] = (covered, number)
+                found += 1
+                heapq.heappush(queue, (cost + price, found, after))
+    else:
+        return None
+    chosen = []
+    while covered:
+        covered, number = came[covered]
+        chosen.append(parts[number][0])
+    return chosen

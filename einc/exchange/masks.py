@@ -1,0 +1,67 @@
+"""All memberships of partitions that a program declares by size, as bit masks over a few sites."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from einc.errors import ProgramError
+from einc.exchange.program import Partition, Program
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+MOST_SITES = 8
+"""Up to so many sites, all memberships are compared: 8! at most."""
+
+
+def room(program: Program, sites: Sequence[int]) -> tuple[list[Partition], list[int]]:
+    """The open partitions, and the sites that they may have. Raises ProgramError where sites do not suffice."""
+    taken = {site for partition in program.partitions for site in partition.members or ()}
+    free = [site for site in sites if site not in taken]
+    open_ = [partition for partition in program.partitions if partition.members is None]
+    wanted = sum(partition.size for partition in open_)
+    if wanted > len(free):
+        raise ProgramError(f"the partitions declared by size need {wanted} sites, and {len(free)} are left")
+    return open_, free
+
+
+def all_masks(program: Program, sites: Sequence[int]) -> Ints:
+    """The members of every open partition, as masks over the positions in `sites`: a row for every membership, in
+    lexicographic order. Raises ProgramError where sites do not suffice."""
+    open_, free = room(program, sites)
+    at = {site: position for position, site in enumerate(sites)}
+    rows: Ints = np.zeros((1, 0), np.int64)
+    for partition in open_:
+        own = np.array(
+            [sum(1 << at[site] for site in chosen) for chosen in itertools.combinations(free, partition.size)], np.int64
+        )
+        taken = np.bitwise_or.reduce(rows, axis=1) if rows.shape[1] else np.zeros(len(rows), np.int64)
+        row, column = np.nonzero((taken[:, None] & own[None, :]) == 0)
+        rows = np.column_stack((rows[row], own[column]))
+    return rows
+
+
+def membership(program: Program, row: Sequence[int], sites: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """A row of `all_masks` as members."""
+    names = [partition.name for partition in program.partitions if partition.members is None]
+    return {
+        name: tuple(site for position, site in enumerate(sites) if int(mask) >> position & 1)
+        for name, mask in zip(names, row, strict=True)
+    }
+
+
+def unions(program: Program, masks: Ints, sites: Sequence[int], targets: Sequence[int | str]) -> Ints:
+    """The sites that some targets stand for, under every membership."""
+    number = {site: position for position, site in enumerate(sites)}
+    fixed = {one.name: one.members for one in program.partitions if one.members is not None}
+    names = [one.name for one in program.partitions if one.members is None]
+    union: Ints = np.zeros(len(masks), np.int64)
+    for target in targets:
+        if isinstance(target, str) and target not in fixed:
+            union |= masks[:, names.index(target)]
+        else:
+            union |= sum(1 << number[site] for site in (fixed[target] if isinstance(target, str) else (target,)))
+    return union

@@ -1,0 +1,97 @@
+"""The naive body: every required aggregate is gathered part by part at each of its targets and combined there.
+
+It exists whenever a preamble can be satisfied at all (paper, Section 5.4), and is what optimized bodies are compared
+with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from einc.errors import ProgramError
+from einc.exchange.cover import Budget, cheapest_partition
+from einc.exchange.explain import why_not_formed
+from einc.exchange.program import Action, Aggregate, Program, targets_of
+from einc.exchange.state import State
+from einc.exchange.words import aggregate_text
+from einc.machines.model import Machine, Pair
+
+
+def naive_body(program: Program, machine: Machine) -> Program:
+    """The program with its actions replaced by the naive ones.
+
+    Each missing part of a requirement comes straight from one holder: the one with the widest path (the least
+    bandwidth of the resources on it), then the lowest number. Parts are the atoms; where IN holds aggregates, those
+    that leave the fewest parts to send, then the fewest to combine. Raises ProgramError where a requirement cannot be
+    met from IN directly.
+    """
+    holders: dict[Aggregate, list[int]] = {}
+    for holding in program.holdings:
+        holders.setdefault(holding.aggregate, []).extend(holding.sites)
+    by_atom: dict[str, list[Aggregate]] = {}
+    for aggregate in holders:
+        for atom in aggregate:
+            by_atom.setdefault(atom, []).append(aggregate)
+    present = {(aggregate, site) for aggregate, sites in holders.items() for site in sites}
+    width = _widths(machine)
+    budget = Budget()
+    sends: dict[tuple[Aggregate, int], list[int]] = {}  # aggregate and its holder -> destinations
+    forms: dict[tuple[Aggregate, int], None] = {}
+    wanted = {
+        (requirement.aggregate, site): None
+        for requirement in program.requirements
+        for site in targets_of(program, requirement)
+    }
+    for aggregate, site in wanted:
+        if (aggregate, site) in present:
+            continue
+        for part in _parts(program, aggregate, site, holders, by_atom, width, budget):
+            if (part, site) not in present:
+                source = min(
+                    (holder for holder in holders[part] if (holder, site) in width),
+                    key=lambda holder: (-width[holder, site], holder),
+                )
+                destinations = sends.setdefault((part, source), [])
+                if site not in destinations:
+                    destinations.append(site)
+            if part != aggregate:
+                forms[aggregate, site] = None
+    actions = [Action(part, source, tuple(sorted(sites))) for (part, source), sites in sends.items()]
+    actions += [Action(aggregate, site) for aggregate, site in forms]
+    return dataclasses.replace(program, actions=tuple(actions))
+
+
+def _parts(
+    program: Program,
+    aggregate: Aggregate,
+    site: int,
+    holders: dict[Aggregate, list[int]],
+    by_atom: dict[str, list[Aggregate]],
+    width: dict[Pair, float],
+    budget: Budget,
+) -> tuple[Aggregate, ...]:
+    """What to combine into `aggregate` at `site`: parts that IN holds there, or somewhere with a path to there."""
+    atoms = frozenset(aggregate)
+    candidates: dict[Aggregate, int] = {}
+    for atom in aggregate:
+        for part in by_atom.get(atom, ()):
+            if part not in candidates and atoms.issuperset(part):
+                if site in holders[part]:
+                    candidates[part] = 1
+                elif any((holder, site) in width for holder in holders[part]):
+                    candidates[part] = 1 + len(aggregate)  # one part more to send outweighs any number to combine
+    found = cheapest_partition(aggregate, list(candidates.items()), budget)
+    if found is None:
+        state = State(())
+        for part in candidates:
+            state.add(part, site)
+        name, reason = aggregate_text(aggregate), why_not_formed(program, state, aggregate, site)
+        raise ProgramError(f"{name} cannot be gathered at site {site}: were everything sent there, {reason}")
+    return found
+
+
+def _widths(machine: Machine) -> dict[Pair, float]:
+    """The bandwidth in GB/s of every pair that can talk, were it alone."""
+    return {
+        pair: min(machine.resources[position].gbs for position in crossed) for pair, crossed in machine.routes.items()
+    }

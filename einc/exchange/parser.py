@@ -1,0 +1,111 @@
+"""Text to syntax tree (paper, Section 5.2), by the grammar `grammars/exprog.lark`; printed programs by `printed.py`.
+
+The parser is LALR with the tree built as it goes, so that nothing here recurses however deep a text pretends to nest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import cast
+
+from lark import Lark
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from einc.data import find_folder
+from einc.errors import ProgramError
+from einc.exchange.printed import read_printed
+from einc.exchange.syntax import ActionText, ProgramText, Source
+from einc.exchange.transformer import Declaration, Misuse, ToProgramText
+
+MAX_TEXT = 4 * 2**20
+"""Characters of a text: some seconds of work."""
+
+_WORDS = {
+    "GPUS": "'GPUS:'", "PARTITIONS": "'PARTITIONS:'", "IN": "'IN:'", "OUT": "'OUT:'", "NAME": "a name",
+    "INT": "a site number", "NUMBER": "a number", "SIZE": "'size'", "AFTER": "'after'", "AT": "'@'", "PLUS": "'+'",
+    "LBRACE": "'{'", "RBRACE": "'}'", "LPAR": "'('", "RPAR": "')'", "COLON": "':'", "__ANON_0": "'->'",
+    "_COMMA": "','", "_SEMICOLON": "';'", "_NEWLINE": "a new line", "$END": "the end",
+}  # fmt: skip
+
+
+def parse(text: str, file: str = "<program>") -> ProgramText:
+    """The syntax tree of a text. Raises ProgramError, with its place, for anything that is no exchange program."""
+    source = Source(file, text)
+    if len(text) > MAX_TEXT:
+        raise ProgramError(f"the program is longer than {MAX_TEXT} characters", where=file)
+    return read_printed(source) or read_by_grammar(source)
+
+
+def read_by_grammar(source: Source) -> ProgramText:
+    """As `parse`, however the text is written."""
+    try:
+        declared, actions = cast("tuple[list[Declaration], list[ActionText]]", _lark().parse(source.text))
+    except Misuse as error:
+        raise source.error(error.message, error.place, error.hint) from None
+    except UnexpectedInput as error:
+        raise _syntax_error(source, error) from None
+    found: dict[str, Declaration] = {}
+    for declaration in declared:
+        if declaration.header in found:
+            raise source.error(f"{declaration.header} is declared twice", declaration.place)
+        found[declaration.header] = declaration
+    for header in ("IN", "OUT"):
+        if header not in found:
+            raise ProgramError(f"the program has no {header}: declaration", where=source.file)
+    gpus = found.get("GPUS")
+    return ProgramText(
+        gpus=None if gpus is None else tuple(gpus.entries),
+        partitions=tuple(found["PARTITIONS"].entries) if "PARTITIONS" in found else (),
+        holdings=tuple(found["IN"].entries),
+        requirements=tuple(found["OUT"].entries),
+        actions=tuple(actions),
+        source=source,
+        gpus_place=(0, 0) if gpus is None else gpus.place,
+    )
+
+
+@functools.cache
+def _lark() -> Lark:
+    """The parser's tables, built once per process."""
+    grammar = (find_folder("grammars") / "exprog.lark").read_text(encoding="utf-8")
+    return Lark(grammar, parser="lalr", transformer=ToProgramText(), maybe_placeholders=False)
+
+
+def _syntax_error(source: Source, error: UnexpectedInput) -> ProgramError:
+    end = len(source.text.rstrip())
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        token = error.token
+        place = (token.start_pos or 0, token.end_pos or 0)
+        shown = str(token) if len(token) <= 40 else f"{token[:40]}..."
+        found = "the end of the line" if token.type == "_NEWLINE" else repr(shown.split("\n")[0])
+    elif isinstance(error, UnexpectedCharacters):
+        at = error.pos_in_stream or 0
+        place, found = (at, at + 1), ascii(source.text[at])
+    else:
+        place, found = (end, end + 1), "the end"
+    expected = sorted(_WORDS[word] for word in _accepted(source.text) if word in _WORDS)
+    message = f"unexpected {found}"
+    if expected:
+        message += f"; expected {', '.join(expected[:-1])}{' or ' if expected[1:] else ''}{expected[-1]}"
+    return source.error(message, place, _hint(source, place, found))
+
+
+def _accepted(text: str) -> set[str]:
+    """The terminals that could stand where the text goes wrong."""
+    again = _lark().parse_interactive(text)
+    with contextlib.suppress(UnexpectedInput):
+        again.exhaust_lexer()
+    return set(again.accepts())  # type: ignore[no-untyped-call]
+
+
+def _hint(source: Source, place: tuple[int, int], found: str) -> str | None:
+    """Advice for the mistakes that the rules about newlines invite."""
+    before = source.text[: place[0]].rstrip()
+    if found == "'->'" and "\n" in source.text:
+        head = max(((before.rfind(word + ":"), word) for word in ("IN", "OUT", "PARTITIONS")), default=(-1, ""))
+        if head[0] >= 0 and "\n\n" not in before[head[0] :]:
+            return f"a line that ends in ';' or ',' continues {head[1]}: end it without, or with a blank line"
+    if found == "the end of the line" and before.endswith(("->", "@", "+", "(", ":")):
+        return "a statement goes on in the next line only after ';' or ','"
+    return None

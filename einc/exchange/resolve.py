@@ -1,0 +1,220 @@
+"""Syntax tree to ground program: lists, chains and partitions written out, names and sites checked.
+
+Open memberships are chosen by `membership.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from einc.errors import ProgramError
+from einc.exchange.membership import Question, choose
+from einc.exchange.parser import parse
+from einc.exchange.program import Action, Aggregate, Partition, Program, Requirement
+from einc.exchange.state import Copy
+from einc.exchange.syntax import ActionText, Place, ProgramText, Source, Target
+from einc.exchange.words import partition_text
+from einc.machines.model import Machine
+
+MAX_FLOWS = 2_000_000
+"""Single transfers and waits that a text may stand for."""
+
+MAX_OPEN_SITES = 8
+"""Above so many sites a membership must be written out."""
+
+Members = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A ground program and where its parts stand. `chosen` says that a membership was open."""
+
+    program: Program
+    source: Source
+    places: Mapping[Action | Requirement | Aggregate, Place]
+    chosen: bool
+
+
+def read_program(text: str, file: str = "<program>", machine: Machine | None = None) -> Program:
+    """The ground program of a text; the machine says which sites exist where `GPUS:` does not."""
+    return resolve(parse(text, file), machine)
+
+
+def resolve(tree: ProgramText, machine: Machine | None = None) -> Program:
+    """The ground program of a tree. Raises ProgramError with its place for what cannot be one.
+
+    Size-declared partitions take the lexicographically first membership that makes the program valid; where none
+    does, the first of all, so that `check` can say what is wrong.
+    """
+    return resolve_located(tree, machine).program
+
+
+def resolve_located(tree: ProgramText, machine: Machine | None = None) -> Resolved:
+    """As `resolve`, with the places of actions and requirements in the text."""
+    _check_sites(tree, machine)
+    members = {partition.name: partition.members for partition in tree.partitions if partition.members is not None}
+    is_open = len(members) < len(tree.partitions)
+    if is_open:
+        question = _question(tree, members, machine)
+        members.update(choose(question, lambda trial: ground(tree, {**members, **trial}), machine))
+    return Resolved(ground(tree, members), tree.source, _places(tree, members), is_open)
+
+
+def ground(tree: ProgramText, members: Members) -> Program:
+    """The program under a given membership of every partition (which `choose` also tries with overlapping ones)."""
+    actions: dict[Action, None] = {}
+    flows = 0
+    for statement in tree.actions:
+        expanded = list(_expand(statement, members, tree.source))
+        awaited = {action for wait in statement.after for action in _expand(wait, members, tree.source)}
+        flows += sum(1 + len(action.destinations) for action in expanded) + len(expanded) * len(awaited)
+        if flows > MAX_FLOWS:
+            raise tree.source.error(f"the program stands for more than {MAX_FLOWS} transfers", statement.place)
+        after = tuple(sorted(awaited))
+        for action in expanded:
+            ready = Action(action.aggregate, action.source, action.destinations, after) if after else action
+            actions.setdefault(ready)
+    return Program(
+        tree.gpus,
+        tuple(Partition(entry.name, len(members[entry.name]), members[entry.name]) for entry in tree.partitions),
+        tuple(entry.holding for entry in tree.holdings),
+        tuple(entry.requirement for entry in tree.requirements),
+        tuple(actions),
+    )
+
+
+def _expand(statement: ActionText, members: Members, source: Source) -> Iterator[Action]:
+    """One action per source and hop of a chain."""
+    stops: list[tuple[int, ...]] = []
+    size = 0
+    for stop in statement.stops:
+        sites = tuple(sorted(set(_sites_of(stop, members))))
+        size += len(sites) * len(stops[-1]) if stops else len(sites)
+        if size > MAX_FLOWS:
+            raise source.error(f"the statement stands for more than {MAX_FLOWS} transfers", statement.place)
+        stops.append(sites)
+    if len(stops) == 1:
+        yield from (Action(statement.aggregate, site) for site in stops[0])
+    for group, following in itertools.pairwise(stops):
+        for site in group:
+            yield Action(statement.aggregate, site, tuple(other for other in following if other != site))
+
+
+def _sites_of(targets: Iterable[Target], members: Members) -> Iterator[int]:
+    for target in targets:
+        if isinstance(target, str):
+            yield from members[target]
+        else:
+            yield target
+
+
+def _places(tree: ProgramText, members: Members) -> dict[Action | Requirement | Aggregate, Place]:
+    places: dict[Action | Requirement | Aggregate, Place] = {}
+    for holding in tree.holdings:
+        places.setdefault(holding.holding.aggregate, holding.place)
+    for requirement in tree.requirements:
+        places.setdefault(requirement.requirement, requirement.place)
+        places.setdefault(requirement.requirement.aggregate, requirement.place)
+    for statement in tree.actions:
+        for action in _expand(statement, members, tree.source):
+            places.setdefault(action, statement.place)
+            places.setdefault(action.aggregate, statement.place)
+    return places
+
+
+def _question(tree: ProgramText, members: Members, machine: Machine | None) -> Question:
+    """What the open partitions of a tree may be, and what they have to reach."""
+    sizes = {partition.name: partition.size for partition in tree.partitions if partition.members is None}
+    sites = tree.gpus if tree.gpus is not None else range(len(machine.sites)) if machine is not None else ()
+    taken = set(itertools.chain.from_iterable(members.values()))
+    free = tuple(sorted(set(sites) - taken))
+    _check_open(tree, machine, len(sites), len(free), sum(sizes.values()))
+    fixed: list[Copy] = []
+    needs: dict[str, list[Aggregate]] = {name: [] for name in sizes}
+    wanted = [(entry.requirement.aggregate, entry.requirement.targets) for entry in tree.requirements]
+    wanted += [(action.aggregate, stop) for action in tree.actions for stop in action.stops[:-1] or action.stops]
+    for aggregate, targets in wanted:
+        for target in targets:
+            if target in needs:
+                needs[str(target)].append(aggregate)
+            else:
+                fixed += ((aggregate, site) for site in _sites_of((target,), members))
+    moving = any(target in needs for action in tree.actions for stop in action.stops for target in stop)
+    return Question(sizes, free, fixed, needs, moving)
+
+
+def _check_sites(tree: ProgramText, machine: Machine | None) -> None:
+    """Every site exists, every partition is declared once and stands alone."""
+    count = None if machine is None else len(machine.sites)
+    known = None if tree.gpus is None else frozenset(tree.gpus)
+
+    def check(sites: Iterable[Target], place: Place) -> None:
+        for site in sites:
+            if isinstance(site, str):
+                if site not in names:
+                    close = difflib.get_close_matches(site[:100], names, n=1)
+                    hint = f"did you mean {close[0]}?" if close else "PARTITIONS: declares names for groups of sites"
+                    raise tree.source.error(f"there is no partition {site[:100]}", place, hint)
+            elif count is not None and machine is not None and site >= count:
+                raise tree.source.error(f"there is no site {site} on {machine.name}: it has {count} sites", place)
+            elif known is not None and site not in known:
+                raise tree.source.error(f"site {site} is not among GPUS", place)
+
+    names: dict[str, None] = {}
+    owner: dict[int, str] = {}
+    check(tree.gpus or (), tree.gpus_place)
+    for partition in tree.partitions:
+        if partition.name in names:
+            raise tree.source.error(f"partition {partition.name} is declared twice", partition.place)
+        if not partition.size:
+            raise tree.source.error(f"partition {partition.name} has no sites", partition.place)
+        names[partition.name] = None
+        check(partition.members or (), partition.place)
+        for site in partition.members or ():
+            if site in owner:
+                message = f"partitions are disjoint, but {owner[site]} and {partition.name} both have site {site}"
+                raise tree.source.error(message, partition.place)
+            owner[site] = partition.name
+    for holding in tree.holdings:
+        check(holding.holding.sites, holding.place)
+    for requirement in tree.requirements:
+        check(requirement.requirement.targets, requirement.place)
+    for statement in tree.actions:
+        for action in (statement, *statement.after):
+            for stop in action.stops:
+                check(stop, action.place)
+
+
+def _check_open(tree: ProgramText, machine: Machine | None, sites: int, free: int, wanted: int) -> None:
+    place = next(partition.place for partition in tree.partitions if partition.members is None)
+    if tree.gpus is None and machine is None:
+        raise tree.source.error(
+            "a partition declared by size needs to know the sites", place, "declare GPUS:, or name a machine"
+        )
+    if wanted > free:
+        message = f"the partitions declared by size need {wanted} sites, and {free} are left"
+        raise tree.source.error(message, place)
+    if sites > MAX_OPEN_SITES:
+        raise tree.source.error(
+            f"on more than {MAX_OPEN_SITES} sites ({sites} here) a membership must be written out",
+            place,
+            "for example G1 {0, 1, 2, 3}",
+        )
+
+
+def located(resolved: Resolved, message: str, subject: Action | Requirement | Aggregate | None) -> ProgramError:
+    """A fault of a resolved program as an error that points at the statement it comes from.
+
+    Where memberships were open, the fault is that of the first of them, as none is valid; the error says so.
+    """
+    hint = None
+    if resolved.chosen:
+        shown = " ".join(map(partition_text, resolved.program.partitions))
+        hint = f"no choice of memberships makes the program valid; this is said of the first: {shown}"
+    place = resolved.places.get(subject) if subject is not None else None
+    if place is None:
+        return ProgramError(message, where=resolved.source.file, hint=hint)
+    return resolved.source.error(message, place, hint)

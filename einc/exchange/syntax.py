@@ -1,0 +1,99 @@
+"""The syntax tree of an exchange program: the text's own lists, chains and open memberships, and where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from einc.errors import ProgramError, SourceSpan
+from einc.exchange.program import Aggregate, Holding, Requirement
+
+Target = int | str
+"""A site, or the name of a partition."""
+
+Place = tuple[int, int]
+"""The first and the last offset (exclusive) in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionText:
+    """`G1 {size 4}` (members None) or `G1 {0, 1}`."""
+
+    name: str
+    size: int
+    members: tuple[int, ...] | None
+    place: Place = field(default=(0, 0), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingText:
+    """An entry of IN."""
+
+    holding: Holding
+    place: Place = field(default=(0, 0), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementText:
+    """An entry of OUT."""
+
+    requirement: Requirement
+    place: Place = field(default=(0, 0), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionText:
+    """`X @ S -> D -> D after (...)`: `stops` are the groups of targets, the sources first."""
+
+    aggregate: Aggregate
+    stops: tuple[tuple[Target, ...], ...]
+    after: tuple[ActionText, ...] = ()
+    place: Place = field(default=(0, 0), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text itself, for errors that point into it."""
+
+    file: str
+    text: str
+
+    def span(self, place: Place) -> SourceSpan:
+        start = min(place[0], len(self.text))
+        first = self.text.rfind("\n", 0, start) + 1
+        last = self.text.find("\n", start)
+        line = self.text[first : last if last >= 0 else len(self.text)].rstrip("\r")
+        line = "".join(letter if letter.isprintable() or letter == "\t" else "?" for letter in line)
+        column = start - first + 1
+        width = min(place[1] - start, len(line) - column + 1)
+        return SourceSpan(self.file, self.text.count("\n", 0, start) + 1, column, column + max(1, width), line)
+
+    def error(self, message: str, place: Place, hint: str | None = None) -> ProgramError:
+        return ProgramError(message, where=self.span(place), hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramText:
+    """A parsed text; declarations and statements in the order in which they stand."""
+
+    gpus: tuple[int, ...] | None
+    partitions: tuple[PartitionText, ...]
+    holdings: tuple[HoldingText, ...]
+    requirements: tuple[RequirementText, ...]
+    actions: tuple[ActionText, ...]
+    source: Source = field(compare=False)
+    gpus_place: Place = field(default=(0, 0), compare=False)
+
+    @property
+    def span(self) -> int:
+        """One more than the highest site that the text names."""
+        actions = (action for statement in self.actions for action in (statement, *statement.after))
+        groups: Iterator[Iterable[Target]] = chain(
+            (self.gpus or (),),
+            (partition.members or () for partition in self.partitions),
+            (entry.holding.sites for entry in self.holdings),
+            (entry.requirement.targets for entry in self.requirements),
+            (stop for action in actions for stop in action.stops),
+        )
+        return 1 + max((site for group in groups for site in group if isinstance(site, int)), default=-1)

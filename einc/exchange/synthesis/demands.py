@@ -1,0 +1,80 @@
+"""What a preamble asks for, as demands: parts that IN holds, combined and brought to targets.
+
+Demands that look alike to a machine (same holders, same targets) form a class; routes are found once per class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einc.errors import ProgramError
+from einc.exchange.cover import Budget, cheapest_partition
+from einc.exchange.program import Aggregate, Program, targets_of
+from einc.exchange.sizes import atom_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Where the parts of an aggregate are (sites, one tuple per part) and where it must be; all ascending."""
+
+    holders: tuple[tuple[int, ...], ...]
+    targets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """An aggregate to be brought to the targets of its shape; `parts` correspond to the shape's holders."""
+
+    aggregate: Aggregate
+    parts: tuple[Aggregate, ...]
+    size: int
+    shape: Shape
+
+
+def demands_of(program: Program) -> tuple[Demand, ...]:
+    """The demands of a program with explicit memberships; those that IN meets already are left out.
+
+    Of several partitions of an aggregate into copies of IN, the one with the fewest parts is taken. Raises
+    ProgramError where there is none.
+    """
+    holders: dict[Aggregate, set[int]] = {}
+    for holding in program.holdings:
+        holders.setdefault(holding.aggregate, set()).update(holding.sites)
+    by_atom: dict[str, list[Aggregate]] = {}
+    for aggregate in holders:
+        for atom in aggregate:
+            by_atom.setdefault(atom, []).append(aggregate)
+    wanted: dict[Aggregate, set[int]] = {}
+    for requirement in program.requirements:
+        wanted.setdefault(requirement.aggregate, set()).update(targets_of(program, requirement))
+    sizes = atom_sizes(program)
+    budget = Budget()
+    demands = []
+    for aggregate, sites in wanted.items():
+        targets = tuple(sorted(sites - holders.get(aggregate, set())))
+        if not targets:
+            continue
+        parts = _parts(aggregate, by_atom, budget)
+        if aggregate in holders:
+            parts = (aggregate,)
+        shape = Shape(tuple(tuple(sorted(holders[part])) for part in parts), targets)
+        demands.append(Demand(aggregate, parts, sizes[aggregate[0]], shape))
+    return tuple(demands)
+
+
+def shapes_of(demands: Sequence[Demand]) -> dict[Shape, list[int]]:
+    """The positions of the demands of every shape."""
+    shapes: dict[Shape, list[int]] = {}
+    for position, demand in enumerate(demands):
+        shapes.setdefault(demand.shape, []).append(position)
+    return shapes
+
+
+def _parts(aggregate: Aggregate, by_atom: dict[str, list[Aggregate]], budget: Budget) -> tuple[Aggregate, ...]:
+    atoms = frozenset(aggregate)
+    candidates = {part for atom in aggregate for part in by_atom.get(atom, ()) if atoms.issuperset(part)}
+    found = cheapest_partition(aggregate, [(part, 1) for part in candidates], budget)
+    if found is None:
+        raise ProgramError(f"{'+'.join(aggregate)} cannot be made of what IN holds")
+    return found

@@ -1,0 +1,228 @@
+"""A proposer that asks a language model at an OpenAI-compatible endpoint.
+
+A reply is text that somebody else wrote: it is bounded in time and size before it is read, and then only ever parsed as
+exchange programs. A request goes to the host that was named and to no other; the key is taken from the environment
+and is in no message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from einc.errors import ProgramError, UsageError
+from einc.exchange.printer import print_program
+from einc.exchange.synthesis.prompt import messages, programs_in
+from einc.exchange.synthesis.proposers import Question
+
+KEY = "EINC_LLM_KEY"
+"""The environment variable with the key, if the endpoint wants one."""
+
+MOST_REPLY = 1 << 20
+"""Bytes of a reply."""
+
+_AGAIN = (408, 429, 500, 502, 503, 504)
+_REDIRECTS = range(300, 400)
+_MOST_PAUSE = 10.0
+_LEAST = 0.5
+"""A request that has less time left, in seconds, is not sent."""
+
+
+class _TooLate(Exception):
+    """There was no reply in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Asks `model` for programs in so many `rounds`, each told what became of the ones before.
+
+    A round takes at most `seconds`, its `retries` included; `pause` is the wait before the first retry, in seconds,
+    and doubles.
+    """
+
+    url: str
+    model: str
+    rounds: int = 4
+    seconds: float = 60.0
+    retries: int = 2
+    pause: float = 1.0
+    temperature: float | None = None
+    key: str | None = field(default=None, repr=False)
+
+    def propose(self, question: Question) -> str | None:
+        """Raises ProgramError, in one line, for whatever goes wrong."""
+        seconds = min(self.seconds, question.seconds)
+        if question.round >= self.rounds or seconds < _LEAST:
+            return None
+        body: dict[str, Any] = {"model": self.model, "messages": messages(question), "stream": False}
+        if self.temperature is not None:
+            body["temperature"] = self.temperature
+        reply = self._ask(json.dumps(body).encode(), seconds)
+        return programs_in(_content(reply), print_program(question.preamble))
+
+    def _ask(self, body: bytes, seconds: float) -> bytes:
+        """Post until there is a reply; failures that may pass are tried again."""
+        deadline = time.monotonic() + seconds
+        for attempt in range(self.retries + 1):
+            try:
+                status, headers, data = self._bounded(body, deadline)
+            except (OSError, http.client.HTTPException) as error:
+                reason, pause = f"{type(error).__name__}: {error}", self.pause * 2**attempt
+            except _TooLate:
+                raise ProgramError(f"{self._host()}: no whole reply within {seconds:.3g} s") from None
+            else:
+                if status == 200:
+                    return data
+                reason, pause = self._refusal(status, headers, data), self.pause * 2**attempt
+                if status not in _AGAIN:
+                    break
+                wanted = headers.get("retry-after", "")
+                if wanted.isdecimal() and len(wanted) < 9:
+                    pause = float(wanted)
+            if attempt == self.retries or pause > _MOST_PAUSE or time.monotonic() + pause > deadline - _LEAST:
+                break
+            time.sleep(pause)
+        raise ProgramError(self._secret(f"{self._host()}: {reason}"))
+
+    def _bounded(self, body: bytes, deadline: float) -> tuple[int, Mapping[str, str], bytes]:
+        """One exchange, given up at the deadline however it is stuck: in a name's look-up, or byte after byte."""
+        outcome: list[tuple[int, Mapping[str, str], bytes] | BaseException] = []
+        seconds = max(0.0, deadline - time.monotonic())
+        connection = self._connection(seconds)
+
+        def exchange() -> None:
+            try:
+                outcome.append(self._exchange(connection, body))
+            except BaseException as error:  # told by the thread that waits
+                outcome.append(error)
+            finally:
+                connection.close()
+
+        worker = threading.Thread(target=exchange, daemon=True)
+        worker.start()
+        worker.join(seconds)
+        if not outcome:
+            sock = connection.sock
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+            raise _TooLate
+        found = outcome[0]
+        if isinstance(found, TimeoutError):
+            raise _TooLate
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        parts = urlsplit(self.url)
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+        if self.key is not None:
+            headers["Authorization"] = f"Bearer {self.key}"
+        connection.request("POST", parts.path + (f"?{parts.query}" if parts.query else ""), body, headers)
+        response = connection.getresponse()
+        data = response.read(MOST_REPLY + 1)
+        if len(data) > MOST_REPLY:
+            raise ProgramError(f"{self._host()}: the reply has more than {MOST_REPLY} bytes")
+        if response.length:
+            raise http.client.IncompleteRead(data, response.length)
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, data
+
+    def _connection(self, seconds: float) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return kind(parts.hostname or "", parts.port, timeout=max(seconds, 0.001))
+
+    def _refusal(self, status: int, headers: Mapping[str, str], data: bytes) -> str:
+        if status in _REDIRECTS:
+            where = urlsplit(headers.get("location", "")).netloc or "elsewhere"
+            return f"HTTP {status}: it redirects to {where[:100]}, which is not followed"
+        hint = f" (is {KEY} set?)" if status in (401, 403) and self.key is None else ""
+        said = " ".join(data[:400].decode("utf-8", "replace").split())
+        return f"HTTP {status}{hint}" + (f": {said}" if said else "")
+
+    def _secret(self, text: str) -> str:
+        """The text without the key, should a reply repeat it."""
+        return text if not self.key else text.replace(self.key, "***")
+
+    def _host(self) -> str:
+        return urlsplit(self.url).netloc
+
+
+def read_endpoint(text: str) -> Endpoint:
+    """An endpoint from `URL?model=NAME`, with `rounds`, `seconds` and `temperature` where wanted.
+
+    The URL is the API's base, such as https://api.openai.com/v1, or ends in /chat/completions; whatever else its query
+    has is sent along. The key comes from the environment. Raises UsageError.
+    """
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(f"{text[:200]!r} is no URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise UsageError(f"{text[:200]!r} is no http or https URL", hint="llm:https://HOST/v1?model=NAME")
+    if parts.username is not None or parts.fragment:
+        raise UsageError(f"the URL of {host} must have no user and no fragment", hint=f"the key belongs into {KEY}")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    model = query.pop("model", "")
+    if not model:
+        raise UsageError(f"which model of {host}?", hint=f"llm:{parts.scheme}://{parts.netloc}{parts.path}?model=NAME")
+    rounds = _number(query.pop("rounds", "4"), "rounds", 1, 50)
+    seconds = _number(query.pop("seconds", "60"), "seconds", 1, 3600)
+    heat = query.pop("temperature", None)
+    key = os.environ.get(KEY, "").strip() or None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise UsageError(f"{KEY} has characters that no key has")
+    if key is not None and parts.scheme == "http" and not _is_here(host):
+        raise UsageError(f"{KEY} would travel to {host} unencrypted", hint="use https, or unset it")
+    path = parts.path.rstrip("/")
+    path = path if path.endswith("/chat/completions") else path + "/chat/completions"
+    return Endpoint(
+        parts._replace(path=path, query=urlencode(query)).geturl(),
+        model,
+        int(rounds),
+        seconds,
+        temperature=None if heat is None else _number(heat, "temperature", 0, 5),
+        key=key,
+    )
+
+
+def _content(reply: bytes) -> str:
+    """The text of a chat completion."""
+    try:
+        content = json.loads(reply)["choices"][0]["message"]["content"]
+    except (ValueError, RecursionError):
+        raise ProgramError("the reply is not JSON") from None
+    except (KeyError, IndexError, TypeError):
+        raise ProgramError("the reply is no chat completion: it has no choices[0].message.content") from None
+    if not isinstance(content, str):
+        raise ProgramError("the reply is no chat completion: its content is not text")
+    return content
+
+
+def _number(text: str, name: str, least: float, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not least <= value <= most:
+        raise UsageError(f"{name} is a number from {least:g} to {most:g}, not {text[:40]!r}")
+    return value
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,145 @@
+"""What a language model is asked: the language, the machine, the task, the best so far, and how its answers did."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from einc.data import find_folder
+from einc.errors import ProgramError
+from einc.exchange.bounds import bound
+from einc.exchange.printer import print_program
+from einc.exchange.synthesis.proposers import MOST_CANDIDATES, SEPARATOR, Answer, Question
+from einc.machines.model import Machine
+
+Message = dict[str, str]
+"""`role` and `content`, as chat endpoints have them."""
+
+MOST_SHOWN = 8000
+"""Characters of a program that are shown."""
+
+_IN = re.compile(r"\s*IN[ \t]*:")
+
+MOST_RESOURCES = 150
+MOST_ANSWERS = 6
+"""Of the answers before, the latest are shown."""
+
+_RULES = """You write exchange programs: they bring data to the sites of a machine, and combine it on the way.
+
+The grammar:
+{grammar}
+What a program means:
+- IN says which site holds which atom at first, OUT which aggregate has to be where at the end. A+B is the sum of the
+  atoms A and B.
+- The body is a set of actions; their order in the text means nothing. `A+B @ 0 -> 1, 2` forms A+B at site 0, as soon
+  as disjoint parts of it are there, and sends it to sites 1 and 2 as two flows. Without `->` it is only formed.
+- No atom may be counted twice: parts that share an atom cannot be combined.
+- `X @ s -> r -> d` is `X @ s -> r` and `X @ r -> d`: r relays.
+- All flows through a resource share its bandwidth fairly. Combining m parts of b bytes moves (m + 1) * b bytes of a
+  site's HBM. Different resources work at the same time.
+- `after (action; action)` lets an action wait until others, written exactly as in the body, have ended.
+- Atoms may be split: replace A by A.1, A.2, ... (sizes that add up to A's) in IN and OUT, all atoms of an aggregate
+  alike: OUT then has A.1+B.1 and A.2+B.2. Pieces take several ways at once, and with waits they pipeline. This often
+  pays most.
+
+Answer with at most three complete programs (IN, OUT and body), in one block between lines ```, with a line
+{separator} between programs. An example:
+```
+IN:  A.1 @ 0 (size: 500 MB); A.2 @ 0 (size: 500 MB); B.1 @ 1 (size: 500 MB); B.2 @ 1 (size: 500 MB)
+OUT: A.1+B.1 @ 0, 1; A.2+B.2 @ 0, 1
+
+A.1 @ 0 -> 1
+A.1+B.1 @ 1 -> 0
+B.2 @ 1 -> 0
+A.2+B.2 @ 0 -> 1
+```"""
+
+
+def messages(question: Question) -> list[Message]:
+    """The conversation so far, for a model that remembers nothing."""
+    rules = _RULES.format(grammar=_grammar(), separator=SEPARATOR)
+    said = [{"role": "system", "content": rules}, {"role": "user", "content": _task(question)}]
+    for answer in question.answers[-MOST_ANSWERS:]:
+        said.append({"role": "assistant", "content": f"```\n{_short(answer.text)}\n```"})
+        said.append({"role": "user", "content": f"Outcome: {_outcome(answer)}"})
+    if question.answers:
+        said[-1]["content"] += f"\nThe best so far takes {question.best_ms:.3f} ms. Answer with better programs."
+    return said
+
+
+def programs_in(reply: str, preamble: str) -> str:
+    """The candidates of a reply: its fenced blocks, or all of it where there are none.
+
+    Where IN is left out, a candidate is a body for the preamble.
+    """
+    blocks: list[list[str]] = []
+    inside = False
+    for line in reply.splitlines():
+        if line.lstrip().startswith("```"):
+            inside = not inside
+            if inside:
+                blocks.append([])
+        elif inside:
+            blocks[-1].append(line)
+    text = f"\n{SEPARATOR}\n".join("\n".join(block) for block in blocks) if blocks else reply
+    found: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.strip() == SEPARATOR:
+            found.append([])
+        else:
+            found[-1].append(line)
+    whole = []
+    for lines in found[:MOST_CANDIDATES]:
+        if any(line.strip() for line in lines):
+            bare = not any(_IN.match(line) for line in lines)
+            whole.append((preamble + "\n" if bare else "") + "\n".join(lines))
+    return f"\n{SEPARATOR}\n".join(whole)
+
+
+def _task(question: Question) -> str:
+    preamble = dataclasses.replace(question.preamble, actions=())
+    parts = [_machine(question.machine), f"The task:\n```\n{_short(print_program(preamble))}\n```"]
+    if any(partition.members is None for partition in preamble.partitions):
+        parts.append("Choose members for the partitions that have only a size, and write them out: G1 {0, 3}.")
+    splits = "" if question.best.holdings == preamble.holdings else ", which splits atoms"
+    best = _short(print_program(question.best))
+    parts.append(f"The best program so far{splits}, takes {question.best_ms:.3f} ms:\n```\n{best}\n```")
+    try:
+        certificate = bound(preamble, question.machine)
+    except ProgramError:
+        return "\n\n".join(parts)
+    parts.append(f"No program takes less than {certificate.bound_ms:.3f} ms: {certificate.bound_by}.")
+    return "\n\n".join(parts)
+
+
+def _machine(machine: Machine) -> str:
+    hbm = sorted({site.hbm_gbs for site in machine.sites})
+    speeds = " to ".join(f"{speed:g}" for speed in (hbm if len(hbm) < 2 else (hbm[0], hbm[-1])))
+    lines = [f"The machine {machine.name} has sites 0 to {len(machine.sites) - 1}, with {speeds} GB/s of HBM each."]
+    if machine.transfer_latency_us or machine.kernel_latency_us:
+        lines.append(
+            f"A transfer takes {machine.transfer_latency_us:g} us before its first byte, an aggregation "
+            f"{machine.kernel_latency_us:g} us."
+        )
+    lines.append("Its resources (a transfer crosses all that list its pair; other pairs cannot talk):")
+    for resource in machine.resources[:MOST_RESOURCES]:
+        pairs = " ".join(f"{a}>{b}" for a, b in resource.pairs[:MOST_RESOURCES])
+        more = " ..." if len(resource.pairs) > MOST_RESOURCES else ""
+        lines.append(f"- {resource.gbs:g} GB/s for {pairs}{more}")
+    if len(machine.resources) > MOST_RESOURCES:
+        lines.append(f"- and {len(machine.resources) - MOST_RESOURCES} more of this kind")
+    return "\n".join(lines)
+
+
+def _outcome(answer: Answer) -> str:
+    return answer.outcome[:500]
+
+
+def _grammar() -> str:
+    """The rules of the grammar, without its comments."""
+    text = (find_folder("grammars") / "exprog.lark").read_text(encoding="utf-8")
+    return "\n".join(line for line in text.splitlines() if not line.startswith("//"))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "\n# ... and so on"

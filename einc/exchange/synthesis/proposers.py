@@ -1,0 +1,216 @@
+"""Candidate programs from elsewhere: files, a command that reads the preamble and writes programs, or whoever else
+answers questions (`endpoint.py` asks a language model).
+
+Whatever comes is only text until it has been parsed, found to be a program for the same preamble (its atoms split or
+not), checked and timed; what fails on the way is left out with a reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from einc.errors import ProgramError
+from einc.exchange.printer import print_program
+from einc.exchange.program import Program
+from einc.exchange.resolve import read_program
+from einc.exchange.synthesis.splitting import split
+from einc.machines.model import Machine
+
+SEPARATOR = "---"
+"""A line of its own between the candidates of one text."""
+
+MOST_TEXT = 1 << 22
+MOST_ACTIONS = 20_000
+MOST_CANDIDATES = 64
+MOST_ROUNDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A candidate, and what became of it in words: its time, or why it does not count."""
+
+    text: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a proposer may know: a preamble without a body, the machine, the best program so far and its time in ms.
+
+    `answers` are this proposer's candidates of all rounds so far, and `seconds` how long the search can wait.
+    """
+
+    preamble: Program
+    machine: Machine
+    best: Program
+    best_ms: float
+    seconds: float
+    round: int = 0
+    answers: tuple[Answer, ...] = ()
+
+
+class Proposer(Protocol):
+    """A source of candidates."""
+
+    def propose(self, question: Question) -> str | None:
+        """Candidate programs, with lines `---` between them, or None where there are no more. Raises ProgramError."""
+
+
+def consult(
+    proposer: Proposer, ask: Callable[[int, tuple[Answer, ...]], Question], consider: Callable[[str], str]
+) -> Iterator[Answer]:
+    """Ask a proposer, round after round until it has no more to say, and yield all its candidates with their outcomes.
+
+    `ask` makes the question from the round and the answers before; `consider` tells the outcome of a candidate.
+    Raises ProgramError where the proposer fails.
+    """
+    answers: tuple[Answer, ...] = ()
+    for number in range(MOST_ROUNDS):
+        reply = proposer.propose(ask(number, answers))
+        if reply is None:
+            return
+        empty = True
+        for text in candidates(reply):
+            empty = False
+            answers += (Answer(text, consider(text)),)
+            yield answers[-1]
+        if empty:
+            answers += (Answer(reply, "there is no program in this reply"),)
+            yield answers[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Candidates that are at hand, such as the contents of a file."""
+
+    text: str
+
+    def propose(self, question: Question) -> str | None:
+        return None if question.round else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that gets the preamble on its standard input and writes candidates on its standard output.
+
+    It is run without a shell, and ended after `seconds`, with all that it has started.
+    """
+
+    arguments: Sequence[str]
+    seconds: float = 60.0
+
+    def propose(self, question: Question) -> str | None:
+        if question.round:
+            return None
+        preamble = print_program(question.preamble)
+        name = self.arguments[0]
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        try:
+            process = subprocess.Popen(self.arguments, stdin=pipe, stdout=pipe, stderr=null, process_group=0)
+        except (OSError, ValueError) as error:
+            raise ProgramError(f"the proposer {name} cannot be run: {error}") from None
+        try:
+            threading.Thread(target=_feed, args=(process, preamble), daemon=True).start()
+            reply, status = _reply(process, time.monotonic() + self.seconds)
+        except subprocess.TimeoutExpired:
+            raise ProgramError(f"the proposer {name} took longer than {self.seconds:g} s") from None
+        finally:
+            _end(process)
+        if status:
+            raise ProgramError(f"the proposer {name} failed with status {status}")
+        return reply.decode("utf-8", "replace")
+
+
+def _feed(process: subprocess.Popen[bytes], text: str) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError), process.stdin as sink:
+        sink.write(text.encode())
+
+
+def _reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, int]:
+    """What a process writes, up to one byte more than may be used, and its exit status, 0 where not all is read.
+
+    Raises TimeoutExpired, also where only others that it has started keep its standard output open.
+    """
+    assert process.stdout is not None
+    reply = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(reply) <= MOST_TEXT:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise subprocess.TimeoutExpired(process.args, 0)
+            chunk = os.read(process.stdout.fileno(), 1 << 20)
+            if not chunk:
+                return reply, process.wait(max(0.0, deadline - time.monotonic()))
+            reply += chunk
+    return reply, 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process with all that it has started, unless it has ended by itself."""
+    assert process.stdout is not None
+    if process.returncode is None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    process.stdout.close()
+
+
+def candidates(text: str) -> Iterator[str]:
+    """The programs of a proposer's text. Raises ProgramError where it is too long."""
+    if len(text) > MOST_TEXT:
+        raise ProgramError(f"a proposal has more than {MOST_TEXT} characters")
+    parts: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.strip() == SEPARATOR:
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    for lines in parts[:MOST_CANDIDATES]:
+        if any(line.strip() for line in lines):
+            yield "\n".join(lines) + "\n"
+
+
+def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Program, dict[str, int]]:
+    """A candidate as a program for the preamble, and its splits. Raises ProgramError where it is none."""
+    program = read_program(text, "<proposal>", machine)
+    if len(program.actions) > MOST_ACTIONS:
+        raise ProgramError(f"a proposal has more than {MOST_ACTIONS} actions")
+    for partition in preamble.partitions:
+        same = [one for one in program.partitions if one.name == partition.name and one.size == partition.size]
+        if not same or partition.members not in (None, same[0].members):
+            raise ProgramError(f"the proposal changes the partition {partition.name}")
+    atoms = {atom for holding in program.holdings for atom in holding.aggregate}
+    pieces: dict[str, int] = {}
+    for atom in atoms:
+        whole, dot, number = atom.rpartition(".")
+        if dot and number.isdigit():
+            pieces[whole] = pieces.get(whole, 0) + 1
+    wanted = {atom for holding in preamble.holdings for atom in holding.aggregate}
+    splits = {atom: pieces[atom] for atom in sorted(wanted - atoms) if atom in pieces}
+    if any(
+        splits[atom] > holding.size for holding in preamble.holdings for atom in holding.aggregate if atom in splits
+    ):
+        raise ProgramError("the proposal splits an atom into more pieces than it has bytes")
+    named = [one.aggregate for one in preamble.holdings] + [one.aggregate for one in preamble.requirements]
+    if any(len({splits.get(atom, 1) for atom in aggregate}) > 1 for aggregate in named):
+        raise ProgramError("the proposal splits atoms of one aggregate differently")
+    if _asked(split(preamble, splits)) != _asked(program) or len(program.partitions) != len(preamble.partitions):
+        raise ProgramError("the proposal is for another preamble")
+    return program, splits
+
+
+def _asked(program: Program) -> tuple[object, ...]:
+    """What a preamble says, apart from how it is written down."""
+    held = {(one.aggregate, site, one.size) for one in program.holdings for site in one.sites}
+    wanted = {(one.aggregate, target) for one in program.requirements for target in one.targets}
+    return None if program.gpus is None else tuple(sorted(program.gpus)), held, wanted

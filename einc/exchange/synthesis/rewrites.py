@@ -1,0 +1,136 @@
+"""The paper's rewrites of program bodies (paper, Section 5.4): each proposes bodies, and validity decides.
+
+They are the moves of the local search. A rewrite that removes an action also removes the waits for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from einc.exchange.checker import closure, plain
+from einc.exchange.program import Action, Aggregate, Program
+from einc.machines.model import Machine
+
+Body = tuple[Action, ...]
+
+
+def fission(program: Program, machine: Machine) -> Iterator[Program]:
+    """`X @ s -> D1, D2` becomes `X @ s -> D1` and `X @ s -> D2`, one destination split off. Always valid."""
+    for action in program.actions:
+        for site in action.destinations if len(action.destinations) > 1 else ():
+            rest = tuple(other for other in action.destinations if other != site)
+            yield _with(program, (action,), (_to(action, (site,)), _to(action, rest)))
+
+
+def fusion(program: Program, machine: Machine) -> Iterator[Program]:
+    """Two actions that send one copy become one. Always valid."""
+    for one, other in itertools.combinations(program.actions, 2):
+        if (one.aggregate, one.source, one.after) == (other.aggregate, other.source, other.after):
+            union = tuple(sorted({*one.destinations, *other.destinations}))
+            yield _with(program, (one, other), (_to(one, union),))
+
+
+def introduce_relay(program: Program, machine: Machine) -> Iterator[Program]:
+    """`X @ s -> d` becomes `X @ s -> r -> d`. Always valid."""
+    paths = machine.routes
+    sites = program.gpus or range(len(machine.sites))
+    for action in program.actions:
+        for site in action.destinations:
+            for relay in sites:
+                if relay not in (site, action.source) and (action.source, relay) in paths and (relay, site) in paths:
+                    ends = tuple(sorted({*action.destinations, relay} - {site}))
+                    yield _with(program, (action,), (_to(action, ends), Action(action.aggregate, relay, (site,))))
+
+
+def eliminate_relay(program: Program, machine: Machine) -> Iterator[Program]:
+    """`X @ s -> r -> d` becomes `X @ s -> d`: valid where nobody else needs X at r."""
+    paths = machine.routes
+    for one, other in itertools.permutations(program.actions, 2):
+        if one.aggregate == other.aggregate and other.source in one.destinations:
+            ends = tuple(sorted({*one.destinations, *other.destinations} - {other.source, one.source}))
+            if all((one.source, site) in paths for site in ends):
+                yield _with(program, (one, other), (_to(one, ends),))
+
+
+def push_down(program: Program, machine: Machine) -> Iterator[Program]:
+    """`X @ r -> s` and `Y @ r -> s` become `X+Y @ r -> s`: valid where nobody needs X or Y alone at s."""
+    for one, other in itertools.combinations(program.actions, 2):
+        if one.source == other.source and not set(one.aggregate) & set(other.aggregate):
+            whole = tuple(sorted((*one.aggregate, *other.aggregate)))
+            for site in sorted(set(one.destinations) & set(other.destinations)):
+                yield _with(
+                    program,
+                    (one, other),
+                    (*_less(one, site), *_less(other, site), Action(whole, one.source, (site,))),
+                )
+
+
+def pull_up(program: Program, machine: Machine) -> Iterator[Program]:
+    """`X+Y @ r -> s` becomes `X @ r -> s` and `Y @ r -> s`, with `X+Y @ s` to form there what was sent."""
+    held = sorted(closure(program))
+    for action in program.actions:
+        inside = [part for part, site in held if site == action.source and _strictly_in(part, action.aggregate)]
+        for one, other in itertools.combinations(inside, 2):
+            if tuple(sorted((*one, *other))) == action.aggregate:
+                for site in action.destinations:
+                    parts = (Action(one, action.source, (site,)), Action(other, action.source, (site,)))
+                    yield _with(program, (action,), (*_less(action, site), *parts, Action(action.aggregate, site)))
+
+
+def substitute_source(program: Program, machine: Machine) -> Iterator[Program]:
+    """A transfer of X to d draws from another site that has X: valid where X gets to that site without it."""
+    paths = machine.routes
+    at: dict[Aggregate, list[int]] = {}
+    for aggregate, site in sorted(closure(program)):
+        at.setdefault(aggregate, []).append(site)
+    for action in program.actions:
+        for site in action.destinations:
+            for source in at.get(action.aggregate, ()):
+                if source not in (site, action.source) and (source, site) in paths:
+                    yield _with(program, (action,), (*_less(action, site), Action(action.aggregate, source, (site,))))
+
+
+def drop(program: Program, machine: Machine) -> Iterator[Program]:
+    """The program without one of its actions: valid where nothing needs what it brings."""
+    for action in program.actions:
+        yield _with(program, (action,), ())
+
+
+REWRITES: dict[str, Callable[[Program, Machine], Iterator[Program]]] = {
+    "multicast fission": fission,
+    "multicast fusion": fusion,
+    "relay introduction": introduce_relay,
+    "relay elimination": eliminate_relay,
+    "aggregation pushdown": push_down,
+    "aggregation pullup": pull_up,
+    "source substitution": substitute_source,
+    "delete": drop,
+}
+
+
+def _with(program: Program, without: Collection[Action], more: Iterable[Action]) -> Program:
+    """The program without some actions and with others; waits for actions that are gone go too."""
+    body = dict.fromkeys([*(action for action in program.actions if action not in without), *more])
+    names = {plain(action) for action in body}
+    if any(action.after for action in body):
+        body = dict.fromkeys(
+            dataclasses.replace(action, after=tuple(wait for wait in action.after if plain(wait) in names))
+            for action in body
+        )
+    return dataclasses.replace(program, actions=tuple(body))
+
+
+def _to(action: Action, destinations: tuple[int, ...]) -> Action:
+    return dataclasses.replace(action, destinations=destinations)
+
+
+def _less(action: Action, site: int) -> Body:
+    """The action without a destination; nothing where it has no other."""
+    rest = tuple(other for other in action.destinations if other != site)
+    return (_to(action, rest),) if rest else ()
+
+
+def _strictly_in(part: Aggregate, whole: Aggregate) -> bool:
+    return len(part) < len(whole) and set(part) <= set(whole)

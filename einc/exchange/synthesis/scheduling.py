@@ -1,0 +1,180 @@
+"""List scheduling: tasks in an order in which every resource serves one at a time, and the search for a good order.
+
+A transfer alone on its path is never slower than with a share of it, and what comes first can go on at once: with k
+pieces on a link, an order lets the next link begin after one piece instead of after all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from einc.exchange.synthesis.tasks import Tasks
+
+MANY = 4000
+"""Tasks from which few orders are tried."""
+
+_SETTLED = 2
+"""Of how many of the first orders the gaps are closed."""
+
+_FRUITLESS = 10
+"""Changes without success after which an order is as good as it gets, at least."""
+
+
+class Schedule(NamedTuple):
+    """When every task starts, and when the last one ends, in ms."""
+
+    starts: list[float]
+    makespan: float
+
+
+class Scheduler:
+    """Schedules the tasks by any priorities, forwards, and backwards from the end."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self.durations = tasks.durations
+        self.occupied = tasks.occupied
+        self.before = tasks.before
+        after: list[list[int]] = [[] for _ in tasks.actions]
+        for task, needed in enumerate(tasks.before):
+            for earlier in needed:
+                after[earlier].append(task)
+        self.after = [tuple(entry) for entry in after]
+        self.resources = 1 + max((resource for path in tasks.occupied for resource in path), default=0)
+
+    def forwards(self, keys: Sequence[float]) -> Schedule:
+        """Whenever a resource falls free, the ready task of the least key takes it."""
+        return self._run(keys, self.before, self.after)
+
+    def settle(self, schedule: Schedule, rounds: int = 2) -> Schedule:
+        """Push all tasks to the end, then to the beginning, in their order: the gaps close."""
+        best = schedule
+        for _ in range(rounds):
+            durations = self.durations
+            ends = [-(start + duration) for start, duration in zip(schedule.starts, durations, strict=True)]
+            late = self._run(ends, self.after, self.before)
+            keys = [-(start + duration) for start, duration in zip(late.starts, durations, strict=True)]
+            schedule = self.forwards(keys)
+            if schedule.makespan >= best.makespan * (1 - 1e-9):
+                break
+            best = schedule
+        return best
+
+    def tails(self) -> list[float]:
+        """For every task the longest chain of durations from its start to the end of all that needs it."""
+        tails = [0.0] * len(self.durations)
+        count = [len(entry) for entry in self.after]
+        ready = [task for task, open_ in enumerate(count) if not open_]
+        while ready:
+            task = ready.pop()
+            tails[task] += self.durations[task]
+            for earlier in self.before[task]:
+                tails[earlier] = max(tails[earlier], tails[task])
+                count[earlier] -= 1
+                if not count[earlier]:
+                    ready.append(earlier)
+        return tails
+
+    def _run(
+        self, keys: Sequence[float], before: Sequence[tuple[int, ...]], after: Sequence[tuple[int, ...]]
+    ) -> Schedule:
+        durations, occupied = self.durations, self.occupied
+        starts = [0.0] * len(durations)
+        open_ = [len(entry) for entry in before]
+        free = [True] * self.resources
+        queued: list[list[tuple[float, int]]] = [[] for _ in range(self.resources)]
+        running: list[tuple[float, int]] = []
+        # (key, task, the resource in whose queue it waits as the first): those that may start at this instant
+        candidates = [(keys[task], task, -1) for task, count in enumerate(open_) if not count]
+        heapq.heapify(candidates)
+        now = 0.0
+        while True:
+            while candidates:
+                key, task, waited = heapq.heappop(candidates)
+                if waited >= 0:
+                    if not free[waited]:
+                        continue  # taken by now: it goes on waiting
+                    heapq.heappop(queued[waited])
+                for resource in occupied[task]:
+                    if not free[resource]:
+                        heapq.heappush(queued[resource], (key, task))
+                        break
+                else:
+                    for resource in occupied[task]:
+                        free[resource] = False
+                    starts[task] = now
+                    heapq.heappush(running, (now + durations[task], task))
+                if waited >= 0 and free[waited] and queued[waited]:
+                    heapq.heappush(candidates, (*queued[waited][0], waited))
+            if not running:
+                return Schedule(starts, now)
+            now = running[0][0]
+            freed: dict[int, None] = {}
+            limit = now * (1 + 1e-12)
+            while running and running[0][0] <= limit:
+                task = heapq.heappop(running)[1]
+                for resource in occupied[task]:
+                    free[resource] = True
+                    freed[resource] = None
+                for later in after[task]:
+                    open_[later] -= 1
+                    if not open_[later]:
+                        heapq.heappush(candidates, (keys[later], later, -1))
+            for resource in freed:
+                if queued[resource]:
+                    heapq.heappush(candidates, (*queued[resource][0], resource))
+
+
+def first_schedule(tasks: Tasks, seed: int) -> Schedule:
+    """The best schedule of several rules: the longest chain first, the pieces of every way in turn, and mixtures."""
+    scheduler = Scheduler(tasks)
+    tails = scheduler.tails()
+    load: dict[int, float] = {}
+    for path, duration in zip(tasks.occupied, tasks.durations, strict=True):
+        for resource in path:
+            load[resource] = load.get(resource, 0.0) + duration
+    length = max(load.values(), default=0.0)
+    busy = [max(load[resource] for resource in path) for path in tasks.occupied]
+    mean = sum(tasks.durations) / max(1, len(tasks.durations))
+    noise = random.Random(seed)
+    rules = (
+        [-tail for tail in tails],
+        [-tail - much for tail, much in zip(tails, busy, strict=True)],
+        [turn * length - tail for turn, tail in zip(tasks.turns, tails, strict=True)],
+        [turn * length for turn in tasks.turns],
+        [-tail - noise.random() * 2 * mean for tail in tails],
+    )
+    if len(tails) > MANY:
+        return min((scheduler.forwards(keys) for keys in rules[:3]), key=_makespan)
+    trials = sorted((scheduler.forwards(keys) for keys in rules), key=_makespan)
+    return min((scheduler.settle(trial) for trial in trials[:_SETTLED]), key=_makespan)
+
+
+def _makespan(schedule: Schedule) -> float:
+    return schedule.makespan
+
+
+def improved_schedules(
+    tasks: Tasks, best: Schedule, seed: int, rounds: int, stop: Callable[[], bool], goal: float = 0.0
+) -> Iterator[Schedule]:
+    """Ever better schedules from `rounds` random changes of the order of the best one.
+
+    Ends early at `goal`, and where a quarter of the rounds, or ten, found nothing.
+    """
+    scheduler = Scheduler(tasks)
+    mean = sum(tasks.durations) / max(1, len(tasks.durations))
+    noise = random.Random(seed)
+    patience = max(_FRUITLESS, rounds // 4)
+    left = patience
+    for _ in range(rounds):
+        if stop() or best.makespan <= goal or not left:
+            return
+        left -= 1
+        spread = mean * noise.choice((0.5, 1.0, 3.0))
+        keys = [start + noise.gauss(0.0, spread) for start in best.starts]
+        trial = scheduler.settle(scheduler.forwards(keys), 1)
+        if trial.makespan < best.makespan * (1 - 1e-9):
+            best, left = trial, patience
+            yield best

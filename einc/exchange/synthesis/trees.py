@@ -1,0 +1,213 @@
+"""Cheapest routes under prices: combine the parts on a tree, then bring the result to the targets on another.
+
+A dynamic program over subsets (after Dreyfus and Wagner): exact for the tree of the reduction and for that of the
+multicast, with a price per byte on every path and for aggregating at every site.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from einc.exchange.synthesis.demands import Shape
+from einc.exchange.synthesis.fabric import Fabric
+from einc.exchange.synthesis.routes import Route, Step, tidy
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+MOST_TERMINALS = 8
+"""Parts, and targets, up to which the dynamic program is affordable."""
+
+
+class Prices:
+    """Prices of all resources made into those of shortest paths between sites and of aggregating."""
+
+    def __init__(self, fabric: Fabric, price: Floats, spread: float = 1e-3) -> None:
+        """`price` is per byte on each resource; `spread` of the mean path is added to each, so that none is free."""
+        self.fabric = fabric
+        self.number = {site: number for number, site in enumerate(fabric.sites)}
+        n = len(fabric.sites)
+        edge = np.full((n, n), np.inf)
+        for (a, b), path in fabric.paths.items():
+            edge[self.number[a], self.number[b]] = price[list(path)].sum()
+        finite = edge[np.isfinite(edge)]
+        extra = spread * (float(finite.mean()) if finite.size else 1.0) + 1e-15
+        edge += extra
+        np.fill_diagonal(edge, 0.0)
+        self.hop: Ints = np.tile(np.arange(n), (n, 1))  # the next site on the way
+        for middle in range(n):
+            through = edge[:, middle, None] + edge[None, middle, :]
+            better = through < edge - 1e-18
+            edge = np.where(better, through, edge)
+            self.hop = np.where(better, self.hop[:, middle, None], self.hop)
+        self.distance: Floats = edge
+        self.form: Floats = price[[fabric.first_hbm + site for site in fabric.sites]] + extra * 0.1
+        self._reductions: dict[tuple[tuple[int, ...], ...], Reduction] = {}
+        self._multicasts: dict[tuple[int, ...], Multicast] = {}
+
+    def reduction(self, holders: tuple[tuple[int, ...], ...]) -> Reduction:
+        """The reduction of parts with these holders; many shapes share one."""
+        if holders not in self._reductions:
+            self._reductions[holders] = Reduction(self, holders)
+        return self._reductions[holders]
+
+    def multicast(self, targets: tuple[int, ...]) -> Multicast:
+        """The multicast to these targets; many shapes share one."""
+        if targets not in self._multicasts:
+            self._multicasts[targets] = Multicast(self, targets)
+        return self._multicasts[targets]
+
+    def path(self, parts: int, source: int, destination: int) -> list[Step]:
+        """The sends along the cheapest path, between numbers of sites."""
+        sites = self.fabric.sites
+        steps = []
+        while source != destination:
+            following = int(self.hop[source, destination])
+            steps.append(Step(parts, sites[source], sites[following]))
+            source = following
+        return steps
+
+
+class Reduction:
+    """For every set of parts and site the price of having the set combined there."""
+
+    def __init__(self, prices: Prices, holders: Sequence[Sequence[int]]) -> None:
+        self.prices = prices
+        n, m = len(prices.fabric.sites), len(holders)
+        columns = np.arange(n)
+        self.full = (1 << m) - 1
+        self.cost: Floats = np.full((1 << m, n), np.inf)
+        self.via: Ints = np.zeros((1 << m, n), np.int64)  # where the set was formed, or held
+        lying: Floats = np.full((1 << m, n), np.inf)  # of sets that lie at a site in several parts, or whole
+        self.first: Ints = np.zeros((1 << m, n), np.int64)
+        self.whole = np.zeros((1 << m, n), bool)
+        for parts in range(1, 1 << m):
+            base = np.full(n, np.inf)
+            apart = np.full(n, np.inf)
+            if parts & (parts - 1) == 0:
+                base[[prices.number[site] for site in holders[parts.bit_length() - 1]]] = 0.0
+            else:
+                ones = _halves(parts)
+                total = self.cost[ones] + prices.form + lying[parts ^ ones]
+                chosen = total.argmin(0)
+                self.first[parts] = ones[chosen]
+                apart = total[chosen, columns]
+                base = apart + prices.form
+            total = base[:, None] + prices.distance
+            self.via[parts] = total.argmin(0)
+            self.cost[parts] = total[self.via[parts], columns]
+            together = self.cost[parts] + prices.form
+            self.whole[parts] = together <= apart
+            lying[parts] = np.minimum(together, apart)
+
+    def steps(self, parts: int, site: int) -> list[Step]:
+        """The steps that combine a set of parts at a site (by number)."""
+        at = int(self.via[parts, site])
+        way = self.prices.path(parts, at, site)
+        if parts & (parts - 1) == 0:
+            return way
+        of, rest = [], parts
+        while True:
+            one = int(self.first[rest, at])
+            of.append(one)
+            rest ^= one
+            if self.whole[rest, at]:
+                of.append(rest)
+                break
+        name = self.prices.fabric.sites[at]
+        return [*(step for one in of for step in self.steps(one, at)), Step(parts, name, name, tuple(sorted(of))), *way]
+
+
+class Multicast:
+    """For every set of targets and site the price of bringing what is there to all of them."""
+
+    def __init__(self, prices: Prices, targets: Sequence[int]) -> None:
+        self.prices = prices
+        n, t = len(prices.fabric.sites), len(targets)
+        columns = np.arange(n)
+        self.cost: Floats = np.full((1 << t, n), np.inf)
+        self.via: Ints = np.zeros((1 << t, n), np.int64)
+        self.first: Ints = np.zeros((1 << t, n), np.int64)
+        self.cost[0] = 0.0
+        for ends in range(1, 1 << t):
+            base = np.full(n, np.inf)
+            if ends & (ends - 1) == 0:
+                base[prices.number[targets[ends.bit_length() - 1]]] = 0.0
+            else:
+                ones = _halves(ends)
+                total = self.cost[ones] + self.cost[ends ^ ones]
+                chosen = total.argmin(0)
+                self.first[ends] = ones[chosen]
+                base = total[chosen, columns]
+            total = prices.distance + base[None, :]
+            self.via[ends] = total.argmin(1)
+            self.cost[ends] = total[columns, self.via[ends]]
+
+    def steps(self, parts: int, site: int, ends: int) -> list[Step]:
+        """The sends that bring a copy of `parts` from a site (by number) to a set of targets."""
+        at = int(self.via[ends, site])
+        way = self.prices.path(parts, site, at)
+        if ends & (ends - 1) == 0:
+            return way
+        one = int(self.first[ends, at])
+        return [*way, *self.steps(parts, at, one), *self.steps(parts, at, ends ^ one)]
+
+
+def cheapest_sets(reduction: Reduction, multicast: Multicast) -> tuple[Floats, Ints]:
+    """For every set of targets the least price of meeting it, from one root or several, each for some of the targets;
+    and the targets of one of the roots."""
+    rooted = (reduction.cost[reduction.full][None, :] + multicast.cost).min(1)
+    best = rooted.copy()
+    best[0] = 0.0
+    first = np.arange(len(best))
+    for ends in range(1, len(best)):
+        if ends & (ends - 1):
+            ones = _halves(ends)
+            total = rooted[ones] + best[ends ^ ones]
+            chosen = int(total.argmin())
+            if total[chosen] < best[ends] - 1e-15:
+                best[ends], first[ends] = total[chosen], ones[chosen]
+    return best, first
+
+
+def cheapest_routes(shape: Shape, prices: Prices) -> tuple[float, list[Route]]:
+    """The least price per byte of meeting a shape, and routes: the cheapest one, then those of other roots."""
+    reduction = prices.reduction(shape.holders)
+    multicast = prices.multicast(shape.targets)
+    best, first = cheapest_sets(reduction, multicast)
+    full, every = reduction.full, len(best) - 1
+    by_root = reduction.cost[full][None, :] + multicast.cost  # (targets, root)
+    steps: list[Step] = []
+    ends = every
+    while ends:
+        one = int(first[ends])
+        root = int(by_root[one].argmin())
+        steps += reduction.steps(full, root) + multicast.steps(full, root, one)
+        ends ^= one
+    found = [tidy(shape, tuple(steps))]
+    for root in np.argsort(by_root[every], kind="stable")[: _roots(len(prices.fabric.sites))]:
+        if np.isfinite(by_root[every, root]):
+            steps = reduction.steps(full, int(root)) + multicast.steps(full, int(root), every)
+            found.append(tidy(shape, tuple(steps)))
+    return float(best[every]), list(dict.fromkeys(route for route in found if route is not None))
+
+
+def _roots(sites: int) -> int:
+    """Of how many roots the routes are kept: on large machines the best one's will do."""
+    return sites if sites <= 2 * MOST_TERMINALS else 1
+
+
+@functools.cache
+def _halves(whole: int) -> Ints:
+    """The proper subsets of a set that contain its lowest element, in ascending order."""
+    lowest = whole & -whole
+    rest = whole ^ lowest
+    subsets, part = [], 0
+    while part != rest:
+        subsets.append(part | lowest)
+        part = (part - rest) & rest
+    return np.array(subsets, np.int64)

@@ -1,0 +1,44 @@
+"""Element types of a bundle as numpy types. ml_dtypes is imported only where a plan has bf16."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.plan import schema
+
+Array = np.ndarray[Any, np.dtype[Any]]
+DType = np.dtype[Any]
+
+ITEMSIZE: dict[str, int] = dict(schema.ITEMSIZE.items())
+_NUMPY = {"f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "bool": "bool"}
+_NAMES = {np.dtype(numpy_name): name for name, numpy_name in _NUMPY.items()}
+
+FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+INTEGERS = frozenset({"i32", "i64"})
+
+
+@cache
+def storage(name: str) -> DType:
+    """The numpy type that holds elements of `name` in memory."""
+    if name == "bf16":
+        import ml_dtypes
+
+        bfloat16: DType = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(_NUMPY[name])
+
+
+def compute(name: str) -> str:
+    """The type in which elementwise chains over `name` compute: f32 for the half-width floats."""
+    return "f32" if name in ("f16", "bf16") else name
+
+
+def name_of(dtype: DType) -> str | None:
+    """The bundle's name for a numpy type of native byte order, or None where a bundle cannot have it."""
+    known = _NAMES.get(dtype)
+    if known is None and dtype.name == "bfloat16":
+        return "bf16"
+    return known

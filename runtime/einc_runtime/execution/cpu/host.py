@@ -1,0 +1,109 @@
+"""What this machine has to offer: cores and memory as far as this process may use them, and BLAS's threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from einc_runtime.errors import MissingFault, gibibytes
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """How many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def available_memory() -> int | None:
+    """Bytes that can be had without swapping, or None where the system does not say."""
+    known = [amount for amount in (_system_memory(), _group_memory()) if amount is not None]
+    return min(known) if known else None
+
+
+def require_memory(needed: int, what: str) -> None:
+    """Raises MissingFault where `needed` bytes are not to be had."""
+    available = available_memory()
+    if available is not None and needed > available:
+        raise MissingFault(
+            f"{what} needs {gibibytes(needed)} of memory, and {gibibytes(available)} are available",
+            hint="compile the model with smaller dimensions (-D), or run it on a larger machine",
+        )
+
+
+def most_memory() -> int | None:
+    """The most bytes that this process has held at a time, or None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _system_memory() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _group_memory() -> int | None:
+    """What a container's limit leaves; the page cache it counts as used can be reclaimed."""
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+        cached = sum(
+            int(line.split()[1])
+            for line in (_CGROUP / "memory.stat").read_text().splitlines()
+            if line.startswith(("inactive_file ", "active_file "))
+        )
+    except (OSError, ValueError):
+        return None
+    return max(0, limit - used + cached)
+
+
+_lock = threading.Lock()
+_users = 0
+_limiter: Any = None
+
+
+@contextmanager
+def single_threaded_blas() -> Iterator[None]:
+    """BLAS computes in the calling thread only while this is held; its setting comes back when the last one leaves."""
+    global _users, _limiter
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _limiter = _blas().limit(limits=1, user_api="blas")
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _limiter.restore_original_limits()
+                _limiter = None
+
+
+@cache
+def _blas() -> Any:
+    """Looks for the loaded BLAS libraries once: it takes milliseconds."""
+    import numpy  # noqa: F401 - loads the library to be found
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

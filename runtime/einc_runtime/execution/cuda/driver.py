@@ -1,0 +1,118 @@
+"""The surface of CUDA that the executor uses, and nothing else: small enough for a fake that checks every call.
+
+Handles (streams, events, graphs, their instances) and addresses are integers, as C has them. Sizes are bytes. Every
+method raises DriverError for what CUDA reports, also for what an earlier asynchronous call did.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from einc_runtime.kernels.gpu import Target
+
+OUT_OF_MEMORY = 2
+"""The status of an allocation that did not fit (cudaErrorMemoryAllocation)."""
+
+
+class DriverError(Exception):
+    """A call that CUDA refused: its name, CUDA's status, and CUDA's text for it."""
+
+    def __init__(self, call: str, status: int, text: str) -> None:
+        super().__init__(f"{call}: {text}")
+        self.call, self.status, self.text = call, status, text
+
+
+class Driver(Protocol):
+    """CUDA as the executor sees it. `cupy_driver.CupyDriver` is the real one."""
+
+    # Devices
+
+    def device_count(self) -> int:
+        """How many devices this process may use; they are 0, 1, ..."""
+
+    def target(self, device: int) -> Target:
+        """What kernels are compiled and chosen for."""
+
+    def use(self, device: int) -> None:
+        """Makes a device current: kernels are prepared, bound and launched on the current one."""
+
+    def memory(self, device: int) -> tuple[int, int]:
+        """Free and total bytes."""
+
+    def can_reach(self, device: int, peer: int) -> bool:
+        """Whether `device` could access the memory of `peer`."""
+
+    def enable_peer(self, device: int, peer: int) -> bool:
+        """Lets `device` access the memory of `peer`; False where it could already, and there is nothing to undo."""
+
+    def disable_peer(self, device: int, peer: int) -> None: ...
+
+    def synchronize(self, device: int) -> None:
+        """Waits for all that was enqueued on a device."""
+
+    # Memory
+
+    def allocate(self, device: int, size: int) -> int:
+        """Device memory, aligned to 256 bytes or more."""
+
+    def free(self, device: int, pointer: int) -> None: ...
+
+    def allocate_host(self, size: int) -> int:
+        """Pinned host memory that every device reaches."""
+
+    def free_host(self, pointer: int) -> None: ...
+
+    def fill_bytes(self, device: int, pointer: int, value: int, size: int) -> None:
+        """Sets bytes of device memory, and waits."""
+
+    def copy(
+        self, device: int, target: int, target_pitch: int, source: int, source_pitch: int, width: int, height: int
+    ) -> None:
+        """`height` rows of `width` bytes between a device's memory and the host's, and waits."""
+
+    def copy_async(
+        self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, height: int, stream: int
+    ) -> None:
+        """The same between any two memories, enqueued; host memory must be pinned."""
+
+    # Streams and events
+
+    def create_stream(self, device: int) -> int:
+        """A stream that does not wait for the default one."""
+
+    def destroy_stream(self, stream: int) -> None: ...
+
+    def create_event(self, device: int, *, timing: bool) -> int: ...
+
+    def destroy_event(self, event: int) -> None: ...
+
+    def record(self, event: int, stream: int) -> None:
+        """The event stands for all that is in the stream now; both are of one device."""
+
+    def wait(self, stream: int, event: int) -> None:
+        """What follows in the stream waits for the event as it was last recorded, on whichever device."""
+
+    def wait_on_host(self, event: int) -> None: ...
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        """Between two timing events of one device that have both come."""
+
+    # Graphs
+
+    def begin_capture(self, stream: int) -> None:
+        """What is enqueued from here on becomes a graph; other streams join it by waiting for its events."""
+
+    def end_capture(self, stream: int) -> int:
+        """The graph. All streams that joined must have been waited for."""
+
+    def instantiate(self, graph: int) -> int: ...
+
+    def destroy_graph(self, graph: int) -> None: ...
+
+    def destroy_instance(self, instance: int) -> None: ...
+
+    def upload(self, instance: int, stream: int) -> None:
+        """Takes to the devices whatever an instance needs there, so that launches are alike."""
+
+    def launch(self, instance: int, stream: int) -> None:
+        """Enqueues a whole graph."""

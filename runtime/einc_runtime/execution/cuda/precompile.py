@@ -1,0 +1,170 @@
+"""Compiles the kernels of a plan ahead of time, without a GPU, for servers that need no compiler then.
+
+The plan's tasks are prepared as the CUDA executor prepares them, on memory that does not exist: once with every site on
+a device of its own, and once with all sites on one device, where transfers that need no copy change what tasks read.
+Other mappings share most of their kernels with these; what they lack is compiled when they run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from einc_runtime.errors import KernelFault, MissingFault
+from einc_runtime.execution.cuda.driver import Driver
+from einc_runtime.execution.cuda.memory import DeviceMemory
+from einc_runtime.execution.cuda.steps import Part, lay_out
+from einc_runtime.execution.cuda.tasks import spared
+from einc_runtime.execution.cuda.work import Workshop
+from einc_runtime.kernels.cuda import kernel_cache, triton_compile
+from einc_runtime.kernels.cuda.triton_compile import ARCHITECTURES, Binary
+from einc_runtime.kernels.gpu import Description, GpuKernel, Target
+from einc_runtime.kernels.triton.plan import Call, Plan, Source
+from einc_runtime.kernels.triton.planned import PlannedKernels
+from einc_runtime.plan.schema import Bundle
+
+__all__ = ["ARCHITECTURES", "compile_all", "precompile", "require_compiler", "sources"]
+
+Job = tuple[Source, str]
+"""A kernel and the architecture that it is compiled for."""
+
+_APART = 1 << 40  # bytes between the arenas of sites, which nobody reads
+_FEW = 4  # kernels that are compiled in this process
+
+
+def require_compiler() -> str:
+    """The compiler's name and version. Raises MissingFault where there is none."""
+    found = triton_compile.version()
+    if found is None:
+        raise MissingFault(
+            "kernels cannot be compiled ahead: Triton is not installed", hint="pip install 'einc[triton]'"
+        )
+    return found
+
+
+def precompile(
+    bundle: Bundle,
+    architectures: Sequence[str],
+    place: Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Writes all kernels of a plan for all architectures into a directory, and returns how many there are for each.
+
+    What is there already is kept. Raises MissingFault, KernelFault, PlanFault and OSError.
+    """
+    require_compiler()
+    jobs: list[Job] = []
+    count = 0
+    for architecture in architectures:
+        needed = sources(bundle, architecture)
+        count = max(count, len(needed))
+        jobs += [(source, architecture) for source in needed]
+    compile_all(jobs, place, progress)
+    return count
+
+
+def compile_all(
+    jobs: Sequence[Job],
+    place: Path,
+    progress: Callable[[int, int], None] | None = None,
+    seconds: float = math.inf,
+    failed: list[KernelFault] | None = None,
+) -> int:
+    """Writes those kernels into a directory that are not there, until the time is up; how many it has written.
+
+    Kernels that cannot be compiled are added to `failed`; without it, the first of them is raised.
+    """
+    compiler, begin = require_compiler(), perf_counter()
+    missing = [job for job in jobs if kernel_cache.find(*job, [place], compiler) is None]
+    done = 0
+    with closing(_compiled(missing)) as binaries:
+        for (source, architecture), binary in zip(missing, binaries, strict=True):
+            if isinstance(binary, KernelFault):
+                if failed is None:
+                    raise binary
+                failed.append(binary)
+                continue
+            kernel_cache.store(source, architecture, binary, place)
+            done += 1
+            if progress is not None:
+                progress(done, len(missing))
+            if perf_counter() - begin > seconds:
+                break
+    return done
+
+
+def sources(bundle: Bundle, architecture: str, mappings: Iterable[tuple[int, ...]] | None = None) -> tuple[Source, ...]:
+    """All kernels of a plan that have to be compiled, in a fixed order; `mappings` give every site its device."""
+    kernels = _Collector()
+    sites = len(bundle.memory)
+    for devices in mappings or dict.fromkeys((tuple(range(sites)), (0,) * sites)):
+        _prepare(bundle, devices, kernels, architecture)
+    return tuple(kernels.found[key] for key in sorted(kernels.found))
+
+
+def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, architecture: str) -> None:
+    number = int(architecture.removeprefix("sm_"))
+    targets = {n: Target(n, architecture, divmod(number, 10), 0) for n in sorted(set(devices))}
+    tasks = spared(bundle, devices)
+    steps = lay_out(bundle, tasks, devices, frozenset())
+    memory = DeviceMemory(bundle, devices, [(site + 1) * _APART for site in range(len(devices))])
+    slots = [(len(devices) + 1 + n) * _APART for n in range(len(steps.slots))]
+    workshop = Workshop.of(bundle, tasks, memory, kernels, _no_driver(), targets, slots)
+    for step, work in zip(steps.steps, steps.works, strict=True):
+        if step.lane is not None and work.part is not Part.STATUS:
+            workshop.prepared(work)
+
+
+class _Collector(PlannedKernels):
+    """Keeps the sources of plans; nothing is launched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, Source] = {}
+
+    def prepared(self, plan: Plan, target: Target) -> GpuKernel:
+        for step in plan.steps:
+            if isinstance(step, Call):
+                self.found.setdefault(step.source.key, step.source)
+        return GpuKernel(_never, Description("triton", "", ""), plan.scratch, plan.complaint)
+
+    def versions(self) -> dict[str, str]:
+        return {}
+
+    def close(self) -> None:
+        self.found.clear()
+
+
+def _never(workspace: int, status: int) -> Any:
+    raise AssertionError("nothing is launched ahead of time")
+
+
+def _no_driver() -> Driver:
+    class NoDriver:
+        copy_async = staticmethod(_never)
+
+    driver: Any = NoDriver()
+    return driver  # type: ignore[no-any-return]
+
+
+def _compiled(jobs: Sequence[Job]) -> Generator[Binary | KernelFault]:
+    workers = min(len(jobs), os.cpu_count() or 1, 16)
+    if len(jobs) <= _FEW or workers < 2:
+        yield from map(_compile, jobs)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_compile, jobs, chunksize=2)
+
+
+def _compile(job: Job) -> Binary | KernelFault:
+    try:
+        return triton_compile.compile_source(*job)
+    except KernelFault as fault:
+        return fault

@@ -1,0 +1,87 @@
+"""Sums of partial products that products add up themselves, where all sites share one memory.
+
+Kernels that make partial copies of one block, all of which go into the same sums, become a few chains: the first
+kernel of a chain writes its copy, and each of the others adds to that. The sums then read a copy per chain; one that
+has a single copy left to read becomes a transfer, which in turn may be spared. There are as many chains as keep all
+workers busy. The order of additions depends on nothing but the plan and the number of workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from einc_runtime.plan.regions import results, users, writes_of
+from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, Bundle, KernelTask, Region, TransferTask
+
+CHAINS_PER_WORKER = 2
+"""So many chains of a worker's, that one of them need not wait for a slower one of another's."""
+
+CanAdd = Callable[[KernelTask, Region], bool]
+"""Whether a kernel can add its result to a region instead of writing it where it does."""
+
+
+def add_up(
+    bundle: Bundle, tasks: Sequence[AnyTask], workers: int, can_add: CanAdd
+) -> tuple[tuple[AnyTask, ...], frozenset[int]]:
+    """The tasks, some with other regions, and which kernels among them add to what they write."""
+    changed, added = list(tasks), set[int]()
+    for groups in _groups(bundle, tasks).values():
+        for members in groups:
+            count = -(-CHAINS_PER_WORKER * workers // len(groups))
+            for chain in _chains(members, count):
+                first, *others = [tasks[number] for number in chain]
+                target = writes_of(first)[0]
+                if others and all(isinstance(task, KernelTask) and can_add(task, target) for task in others):
+                    for number in chain[1:]:
+                        changed[number] = msgspec.structs.replace(changed[number], writes=(target,))
+                    added.update(chain[1:])
+    gone = {writes_of(tasks[number])[0].buffer for number in added}
+    for number, task in enumerate(changed):
+        if isinstance(task, AggregateTask):
+            reads = tuple(region for region in task.reads if region.buffer not in gone)
+            if len(reads) == 1:
+                changed[number] = TransferTask(task.site, task.serves, task.after, read=reads[0], write=task.writes[0])
+            elif len(reads) < len(task.reads):
+                changed[number] = msgspec.structs.replace(task, reads=reads)
+    return tuple(changed), frozenset(added)
+
+
+def _groups(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, list[list[int]]]:
+    """By operation: kernels that write copies of one block, each read by the same sums and by nobody else."""
+    (readers, writers), saved = users(tasks), results(bundle)
+    found: dict[tuple[int, Block, tuple[int, ...]], list[int]] = defaultdict(list)
+    for number, task in enumerate(tasks):
+        if not isinstance(task, KernelTask) or len(task.writes) != 1:
+            continue
+        buffer = task.writes[0].buffer
+        sums = tuple(sorted(set(readers[buffer])))
+        if buffer not in saved and set(writers[buffer]) == {number} and _only_sums(tasks, sums, buffer):
+            found[task.operation, task.writes[0].block, sums].append(number)
+    groups: dict[int, list[list[int]]] = defaultdict(list)
+    for (operation, _, sums), members in found.items():
+        if sums and len(members) > 1:
+            groups[operation].append(members)
+    return groups
+
+
+def _only_sums(tasks: Sequence[AnyTask], numbers: Sequence[int], buffer: int) -> bool:
+    """Whether all of these are sums of single tensors that read the buffer once and do not write it."""
+    for number in numbers:
+        task = tasks[number]
+        if not isinstance(task, AggregateTask) or task.aggregation != "sum" or len(task.writes) != 1:
+            return False
+        if sum(region.buffer == buffer for region in task.reads) != 1 or task.writes[0].buffer == buffer:
+            return False
+    return True
+
+
+def _chains(members: Sequence[int], count: int) -> Iterator[Sequence[int]]:
+    """Consecutive members in at most `count` chains of nearly equal length."""
+    count = min(count, len(members))
+    bounds = [k * len(members) // count for k in range(count + 1)]
+    for start, end in itertools.pairwise(bounds):
+        yield members[start:end]

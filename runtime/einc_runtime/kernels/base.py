@@ -1,0 +1,154 @@
+"""What a kernel is to the runtime: prepared once for its views, then run many times.
+
+A builder looks at attributes, shapes and strides, refuses what does not fit (PlanFault), and returns a `Kernel`. A
+kernel is bound to a worker's scratch memory before it first runs there; running it parses and allocates nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from einc_runtime.dtypes import Array, DType, name_of
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.schema import Attribute, Block
+
+if TYPE_CHECKING:
+    from einc_runtime.kernels.packs import Pack
+
+ALIGNMENT = 64
+Run = Callable[[], None]
+
+View = TypeVar("View")
+Other = TypeVar("Other")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """`bind` takes a byte array of at least `scratch` bytes and gives the callable.
+
+    `nanoseconds` is a rough estimate of its time on one core, for the order in which tasks are started. `packs` are
+    constant operands that it can use in another layout, if whoever runs it makes them.
+    """
+
+    bind: Callable[[Array], Run]
+    scratch: int = 0
+    nanoseconds: float = 0.0
+    packs: tuple[Pack, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation(Generic[View]):
+    """A kernel as an operation names it, on regions of memory; blocks are their bounds in tensor coordinates.
+
+    What it is asked for raises PlanFault where it has something else.
+    """
+
+    name: str
+    attributes: Mapping[str, Attribute]
+    inputs: Sequence[View]
+    outputs: Sequence[View]
+    input_blocks: Sequence[Block] = ()
+    output_blocks: Sequence[Block] = ()
+
+    def on(self, inputs: Sequence[Other], outputs: Sequence[Other]) -> Invocation[Other]:
+        """The same kernel on other memory."""
+        return Invocation(self.name, self.attributes, inputs, outputs, self.input_blocks, self.output_blocks)
+
+    def operands(self, count: int) -> Sequence[View]:
+        """The inputs, so many."""
+        if len(self.inputs) != count:
+            raise PlanFault(f"{self.name} has {count} input{'s' * (count > 1)}, found {len(self.inputs)}")
+        return self.inputs
+
+    @property
+    def input(self) -> View:
+        """The only one."""
+        return self.operands(1)[0]
+
+    @property
+    def output(self) -> View:
+        """The only one."""
+        if len(self.outputs) != 1:
+            raise PlanFault(f"{self.name} has 1 output, found {len(self.outputs)}")
+        return self.outputs[0]
+
+    def allow(self, *names: str) -> None:
+        """Refuses attributes of other names."""
+        unknown = sorted(set(self.attributes) - set(names))
+        if unknown:
+            raise PlanFault(f"unknown kernel attribute '{unknown[0]}'; expected {', '.join(names) or 'none'}")
+
+    def attribute(self, name: str, kind: type[Value]) -> Value:
+        """One that has to be there, of this type."""
+        if name not in self.attributes:
+            raise PlanFault(f"the kernel attribute '{name}' is missing")
+        value = self.attributes[name]
+        if type(value) is not kind:
+            raise PlanFault(f"the kernel attribute '{name}' should be {kind.__name__}, found {type(value).__name__}")
+        return value
+
+    def integers(self, name: str) -> list[int]:
+        """One that is a list of positive integers, not empty."""
+        values = self.attribute(name, list)
+        found = [value for value in values if type(value) is int and value > 0]
+        if not found or len(found) < len(values) or sum(found) >= 1 << 62:
+            raise PlanFault(f"the kernel attribute '{name}' should be a list of positive integers")
+        return found
+
+
+Builder = Callable[[Invocation[Array]], Kernel]
+"""Prepares one invocation."""
+
+
+class ScratchPlan:
+    """Hands out offsets in a kernel's scratch memory while it is prepared; `size` is what it needs in all."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def take(self, shape: Sequence[int], dtype: DType) -> ScratchArray:
+        array = ScratchArray(self.size, tuple(shape), dtype)
+        self.size += -(-max(1, math.prod(shape)) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        return array
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchArray:
+    """An array to be, at a byte offset of a worker's scratch memory."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+    def of(self, memory: Array) -> Array:
+        return np.ndarray(self.shape, self.dtype, memory.data, self.offset)
+
+
+def address(array: Array) -> int:
+    """Where its first element is in memory."""
+    return int(array.__array_interface__["data"][0])
+
+
+def store(source: Any, target: Any) -> None:
+    """Copies one array to another of its shape, rounding or widening."""
+    np.copyto(target, source, casting="unsafe")
+
+
+def plain(array: Array) -> Array:
+    """The same bytes as integers, which numpy moves faster than elements of a type that it does not know."""
+    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
+
+
+def dtype_name(array: Array) -> str:
+    name = name_of(array.dtype)
+    if name is None:
+        raise PlanFault(f"no kernel works on elements of type {array.dtype}")
+    return name

@@ -1,0 +1,179 @@
+"""An invocation of the kernel `attention`: its attributes, arrays and blocks held against each other, its sequences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from einc_runtime.dtypes import Array, DType, compute, storage
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation, dtype_name
+from einc_runtime.plan.schema import Block
+
+_T = TypeVar("_T")
+_EXTRAS = ("mask", "positions")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Queries of one sequence and the keys of that sequence, both in coordinates of their blocks.
+
+    Added to a query (or to its position, where positions are an input), `ahead` gives its place among the keys.
+    """
+
+    queries: slice
+    keys: tuple[int, int]
+    ahead: int
+
+    def split(self, most: int) -> Iterator[Rows]:
+        """The same with at most so many queries each."""
+        for start in range(self.queries.start, self.queries.stop, most):
+            yield Rows(slice(start, min(start + most, self.queries.stop)), self.keys, self.ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """What a query sees: keys up to its own place if causal, and of those before it only the last in a window."""
+
+    causal: bool
+    window: int
+
+    @property
+    def limited(self) -> bool:
+        return self.causal or self.window > 0
+
+    def span(self, lowest: int, highest: int, keys: tuple[int, int]) -> tuple[int, int]:
+        """The part of the keys that places from `lowest` to `highest` may see."""
+        lo = max(keys[0], lowest - self.window + 1) if self.window else keys[0]
+        up = min(keys[1], highest + 1) if self.causal else keys[1]
+        return lo, max(lo, up)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The arrays and attributes of one invocation, found to fit each other. `dtype` is what it computes in."""
+
+    q: Array
+    k: Array
+    v: Array
+    mask: Array | None
+    positions: Array | None
+    o: Array
+    lse: Array
+    dtype: DType
+    scale: float
+    softcap: float  # 0 is none
+    visible: Visible
+    q_lens: tuple[int, ...]
+    k_lens: tuple[int, ...]
+    first_query: int
+    first_key: int
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> Attention:
+        """Raises PlanFault for what is no attention."""
+        invocation.allow("causal", "scale", "q_lens", "k_lens", "window", "softcap", "extras")
+        inputs, outputs = invocation.inputs, invocation.outputs
+        input_blocks, output_blocks = invocation.input_blocks, invocation.output_blocks
+        extras = _list(invocation, "extras", str)
+        if len(set(extras)) < len(extras) or not set(extras) <= set(_EXTRAS) or len(inputs) != 3 + len(extras):
+            raise PlanFault("attention has the inputs q, k, v and its extras, which are of mask and positions")
+        if len(outputs) != 2 or len(input_blocks) != len(inputs) or len(output_blocks) != 2:
+            raise PlanFault("attention has two outputs, and a block for every input and output")
+        q, k, v = inputs[:3]
+        o, lse = outputs
+        given = dict(zip(extras, inputs[3:], strict=True))
+        kind = dtype_name(q)
+        dtype = storage(compute(kind))
+        if any(array.ndim != 3 for array in (q, k, v, o)) or lse.ndim != 2 or dtype.kind != "f":
+            raise PlanFault("attention is of floating tensors with three dimensions")
+        if any(array.dtype != q.dtype for array in (k, v, o)) or lse.dtype != dtype:
+            raise PlanFault(f"attention over {kind} has operands and results of that type, and an lse of {dtype.name}")
+        expected = {"k": (k, (*k.shape[:2], q.shape[2])), "v": (v, (*k.shape[:2], v.shape[2])),
+                    "o": (o, (*q.shape[:2], v.shape[2])), "lse": (lse, q.shape[:2])}  # fmt: skip
+        for name, (array, tokens, kinds) in {
+            "mask": (given.get("mask"), k.shape[1], "b"),
+            "positions": (given.get("positions"), q.shape[1], "i"),
+        }.items():
+            if array is not None:
+                expected[name] = (array, (tokens,))
+                if array.dtype.kind not in kinds:
+                    raise PlanFault(f"attention has {name} of type {array.dtype}")
+        for name, (array, shape) in expected.items():
+            if array.shape != shape:
+                raise PlanFault(f"attention of q {q.shape} and k {k.shape} has {name} {array.shape}, expected {shape}")
+        if k.shape[0] == 0 or q.shape[0] % k.shape[0] != 0:
+            raise PlanFault(
+                f"attention has {q.shape[0]} query heads for {k.shape[0]} heads of keys, expected a multiple"
+            )
+        first_query, first_key = _corners(q, k, extras, input_blocks, output_blocks)
+        q_lens, k_lens = _list(invocation, "q_lens", int), _list(invocation, "k_lens", int)
+        if len(q_lens) != len(k_lens) or min((*q_lens, *k_lens), default=0) < 1:
+            raise PlanFault("attention has as many q_lens as k_lens, all positive")
+        if sum(q_lens) < first_query + q.shape[1] or sum(k_lens) < first_key + k.shape[1]:
+            raise PlanFault("attention has blocks beyond the end of its sequences")
+        causal, window = invocation.attribute("causal", bool), invocation.attribute("window", int)
+        scale = invocation.attribute("scale", float)
+        if not 0 <= window < 1 << 62 or not math.isfinite(scale):
+            raise PlanFault("attention has a window of at least 0 and a finite scale")
+        softcap = invocation.attribute("softcap", float) if "softcap" in invocation.attributes else 0.0
+        if not 0 <= softcap < math.inf:
+            raise PlanFault(f"attention has a softcap of {softcap}")
+        return Attention(
+            q, k, v, given.get("mask"), given.get("positions"), o, lse, dtype, scale, softcap, Visible(causal, window),
+            tuple(q_lens), tuple(k_lens), first_query, first_key,
+        )  # fmt: skip
+
+    def sequences(self) -> Iterator[Rows]:
+        """The sequences that have queries in the block; they may have no keys in it."""
+        queries, keys = self.q.shape[1], self.k.shape[1]
+        q_end, k_end = -self.first_query, -self.first_key
+        for q_len, k_len in zip(self.q_lens, self.k_lens, strict=True):
+            q_start, k_start, q_end, k_end = q_end, k_end, q_end + q_len, k_end + k_len
+            if q_end <= 0 or q_start >= queries:
+                continue
+            lo, up = max(k_start, 0), min(k_end, keys)
+            ahead = k_start if self.positions is not None else k_end - q_end
+            yield Rows(slice(max(q_start, 0), min(q_end, queries)), (lo, max(lo, up)), ahead)
+
+    def most_pairs(self) -> int:
+        """How many pairs of queries and keys see each other, roughly, and at most where positions are an input."""
+        total = 0
+        for rows in self.sequences():
+            for part in rows.split(max(1, (rows.queries.stop - rows.queries.start) // 8)):
+                lo, up = part.keys
+                if self.positions is None:
+                    lo, up = self.visible.span(
+                        part.queries.start + part.ahead, part.queries.stop + part.ahead, part.keys
+                    )
+                total += (part.queries.stop - part.queries.start) * (up - lo)
+        return total
+
+
+def _corners(
+    q: Array, k: Array, extras: Sequence[str], inputs: Sequence[Block], outputs: Sequence[Block]
+) -> tuple[int, int]:
+    """The first query and key of the blocks, once the blocks of all arrays are seen to belong together."""
+    corner_q, corner_k = inputs[0].lower, inputs[1].lower
+    if len(corner_q) != 3 or len(corner_k) != 3 or corner_q[0] * k.shape[0] != corner_k[0] * q.shape[0]:
+        raise PlanFault("attention has query heads that are not those of its heads of keys")
+    tokens = {"mask": corner_k[1:2], "positions": corner_q[1:2]}
+    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        (inputs[2].lower[:2], corner_k[:2]),
+        (outputs[0].lower[:2], corner_q[:2]),
+        (outputs[1].lower, corner_q[:2]),
+    ]
+    pairs += [(block.lower, tokens[name]) for name, block in zip(extras, inputs[3:], strict=True)]
+    if any(found != wanted for found, wanted in pairs):
+        raise PlanFault("attention has blocks of different heads or tokens")
+    return corner_q[1], corner_k[1]
+
+
+def _list(invocation: Invocation[Array], name: str, kind: type[_T]) -> list[_T]:
+    values = invocation.attribute(name, list)
+    found: list[_T] = [value for value in values if type(value) is kind]
+    if len(found) < len(values):
+        raise PlanFault(f"the kernel attribute '{name}' should hold {kind.__name__} only")
+    return found

@@ -1,0 +1,89 @@
+"""Invocations of the kernels `map` and `reduce`: a scalar program over joined indices, held against its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels import indices, program
+from einc_runtime.kernels.base import Invocation, dtype_name
+from einc_runtime.kernels.program import Typed
+
+STEPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+"""Aggregation -> the function that combines two values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Steps over views, and the output, that all have the dimensions `indices`; of extent 1 where one is broadcast.
+
+    `kinds` are the element types of the views and then of the output; `source` is the program's text.
+    """
+
+    steps: tuple[Typed, ...]
+    views: tuple[Array, ...]
+    output: Array
+    kinds: tuple[str, ...]
+    indices: tuple[str, ...]
+    source: str
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> Map:
+        invocation.allow("program", "indices")
+        joined, names = _joined(invocation)
+        missing = sorted(set(joined.extents) - set(names))
+        if missing:
+            raise PlanFault(f"a map's result lacks the index '{missing[0]}'; a reduce would aggregate over it")
+        steps, kinds, source = _program(invocation)
+        return Map(steps, joined.aligned(names), invocation.output, kinds, names, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction(Map):
+    """A map over the indices of the largest input, and then those of others, whose results are aggregated over those
+    that are `reduced`, along which the output has extent 1."""
+
+    reduced: tuple[bool, ...]
+    aggregation: str
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> Reduction:
+        invocation.allow("program", "indices", "aggregation")
+        joined, kept = _joined(invocation)
+        aggregation, output = invocation.attribute("aggregation", str), invocation.output
+        if aggregation not in STEPS:
+            raise PlanFault(f"unknown aggregation '{aggregation[:40]}'; expected sum, max, min or prod")
+        if output.dtype == np.bool_:
+            raise PlanFault("truth values cannot be aggregated")
+        steps, kinds, source = _program(invocation)
+        largest = max(joined.operands, key=lambda operand: operand.array.size)
+        order = tuple(dict.fromkeys([*largest.names, *joined.extents]))
+        reduced = tuple(name not in kept for name in order)
+        result = indices.Named(kept, output).aligned(order)
+        return Reduction(steps, joined.aligned(order), result, kinds, order, source, reduced, aggregation)
+
+
+def aggregation_as_map(name: str, reads: Sequence[Array], write: Array) -> Invocation[Array]:
+    """The map that aggregates views in their order: a chain of additions (or the like), rounded once at the end."""
+    if name not in STEPS:
+        raise PlanFault(f"views cannot be aggregated by '{name[:40]}'", hint=f"there are {', '.join(STEPS)}")
+    chain = [f"t{k} = {STEPS[name]} {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(reads) - 1)]
+    dims = " ".join(f"i{axis}" for axis in range(write.ndim))
+    equation = f"{', '.join([dims] * len(reads))} -> {dims}"
+    return Invocation("map", {"program": "; ".join(chain) or "t0 = copy x0", "indices": equation}, reads, [write])
+
+
+def _joined(invocation: Invocation[Array]) -> tuple[indices.Joined, tuple[str, ...]]:
+    """The operands joined, and the indices of the output."""
+    equation = indices.parse(invocation.attribute("indices", str))
+    return indices.join(equation, invocation.inputs, invocation.output), equation.output
+
+
+def _program(invocation: Invocation[Array]) -> tuple[tuple[Typed, ...], tuple[str, ...], str]:
+    source = invocation.attribute("program", str)
+    kinds = tuple(dtype_name(array) for array in (*invocation.inputs, invocation.output))
+    return program.infer(program.parse(source, len(invocation.inputs)), kinds[:-1], kinds[-1]), kinds, source

@@ -1,0 +1,63 @@
+"""Invocations of the kernels that work on rows (`softmax`, `rmsnorm`, `layernorm`), held against their operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einc_runtime.dtypes import Array, compute
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation, dtype_name
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """Of rows along `axis`, computed as `kind`."""
+
+    source: Array
+    target: Array
+    axis: int
+    kind: str
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> Softmax:
+        invocation.allow("axis")
+        source, target, axis = invocation.input, invocation.output, invocation.attribute("axis", int)
+        kind = compute(dtype_name(target))
+        if source.shape != target.shape or source.dtype != target.dtype or kind not in ("f32", "f64"):
+            raise PlanFault("a softmax has one floating input and an output of its shape and type")
+        if not -source.ndim <= axis < source.ndim:
+            raise PlanFault(f"softmax over axis {axis} of a tensor of {source.ndim} dimensions")
+        return Softmax(source, target, axis % source.ndim, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Of rows along the last axis, computed as `kind`; `vectors` are the gain and, for layernorm, the bias. `offset` is
+    added to the gain."""
+
+    source: Array
+    vectors: Sequence[Array]
+    target: Array
+    eps: float
+    offset: float
+    kind: str
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> Norm:
+        invocation.allow("eps", "offset")
+        name, target, eps = invocation.name, invocation.output, invocation.attribute("eps", float)
+        count = 2 if name == "rmsnorm" else 3
+        source, *vectors = invocation.operands(count)
+        kind = compute(dtype_name(target))
+        if kind not in ("f32", "f64") or any(x.dtype != target.dtype for x in invocation.inputs):
+            raise PlanFault(f"{name} has {count} floating inputs of one type, and an output of that type")
+        if source.shape != target.shape or source.ndim == 0 or any(v.shape != source.shape[-1:] for v in vectors):
+            raise PlanFault(f"{name} of {source.shape} into {target.shape}, with {[v.shape for v in vectors]}")
+        if not 0 < eps < math.inf:
+            raise PlanFault(f"{name} with eps {eps}")
+        offset = invocation.attribute("offset", float) if "offset" in invocation.attributes else 0.0
+        if not math.isfinite(offset):
+            raise PlanFault(f"{name} with offset {offset}")
+        return Norm(source, vectors, target, eps, offset, kind)

@@ -1,0 +1,166 @@
+"""Libraries that compute attention: the package flash-attn, and PyTorch with whatever its own attention would take.
+
+A library is asked for by the name that EINC_ATTENTION has for it, and imported only then. What it says it does is not
+taken for granted: before an invocation of a kind (type, width, causal, window, group) is left to a library, it has
+to compute a small one of that kind as it is defined, with its lse (`attention_trial`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from einc_runtime.kernels.cuda.attention_trial import Attend
+from einc_runtime.kernels.cuda.packed_attention import Packed
+
+ENVIRONMENT = "EINC_ATTENTION"
+OWN = "einc"
+"""The name of our own kernel, which ends the list."""
+
+_CUDNN = 3  # torch.nn.attention.SDPBackend.CUDNN_ATTENTION
+
+
+class Library(Protocol):
+    name: str
+    version: str
+
+    def choices(self, q: Any, k: Any, v: Any, how: Packed) -> list[tuple[str, Attend]]:
+        """What of the library may be taken for operands like these, with its name; the best first."""
+
+
+class TorchAttention:
+    """cuDNN's kernel where it can be asked for (one sequence, no window) and is the faster one, from Hopper on, or
+    where PyTorch's scaled_dot_product_attention would take it; or else PyTorch's build of flash-attn."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch: Any = torch
+        self.version = str(torch.__version__)
+        self._flash: Any = torch.ops.aten._flash_attention_forward
+        self._cudnn: Any = getattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", None)
+        require_cuda(torch)
+
+    def choices(self, q: Any, k: Any, v: Any, how: Packed) -> list[tuple[str, Attend]]:
+        found: list[tuple[str, Attend]] = [("flash", self._by_flash)]
+        if self._cudnn is not None and how.one_square:
+            operands = [_batched(x) for x in (q, k, v)]
+            asked = {"scale": how.scale, "enable_gqa": True}
+            chosen = self._torch._fused_sdp_choice(*operands, None, 0.0, how.causal, **asked)
+            if chosen == _CUDNN or from_hopper_on(self._torch, q):
+                found.insert(0, ("cudnn", self._by_cudnn))
+        return found
+
+    def _by_cudnn(self, q: Any, k: Any, v: Any, _: Any, __: Any, how: Packed) -> tuple[Any, Any]:
+        operands = [_batched(x) for x in (q, k, v)]
+        found = self._cudnn(*operands, None, True, 0.0, how.causal, False, scale=how.scale)
+        return found[0][0].permute(1, 0, 2), found[1].reshape(q.shape[1], q.shape[0])
+
+    def _by_flash(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: Packed) -> tuple[Any, Any]:
+        limits: dict[str, int] = {}
+        if how.window:
+            limits = {"window_size_left": how.window - 1, "window_size_right": 0 if how.causal else -1}
+        found = self._flash(
+            q, k, v, q_bounds, k_bounds, *how.longest, 0.0, how.causal, False, scale=how.scale, **limits
+        )
+        return found[0], found[1]
+
+
+class FlashAttention:
+    """The package flash-attn."""
+
+    name = "flash-attn"
+
+    def __init__(self) -> None:
+        import flash_attn
+        import torch
+
+        self.version = str(flash_attn.__version__)
+        self._forward: Any = flash_attn.flash_attn_varlen_func
+        require_cuda(torch)
+
+    def choices(self, q: Any, k: Any, v: Any, how: Packed) -> list[tuple[str, Attend]]:
+        return [("varlen", self._attend)]
+
+    def _attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: Packed) -> tuple[Any, Any]:
+        window = (how.window - 1 if how.window else -1, 0 if how.causal else -1)
+        found = self._forward(
+            q, k, v, q_bounds, k_bounds, *how.longest, 0.0, softmax_scale=how.scale, causal=how.causal,
+            window_size=window, return_attn_probs=True,
+        )  # fmt: skip
+        return found[0], found[1]
+
+
+LIBRARIES: dict[str, tuple[str, Callable[[], Library]]] = {
+    "flash": ("flash_attn", FlashAttention),
+    "torch": ("torch", TorchAttention),
+}
+"""Name in EINC_ATTENTION -> module, and what to make of it; in the order in which they are preferred."""
+
+
+class Useless(Exception):
+    """A library that is there and cannot be used."""
+
+
+def require_cuda(torch: Any) -> None:
+    """Raises ImportError for a PyTorch without CUDA, and Useless for one that cannot use this GPU's memory and ours."""
+    if torch.version.cuda is None:
+        raise ImportError("a build of PyTorch for the CPU")
+    if not torch.cuda.is_available():
+        raise Useless(f"PyTorch {torch.__version__} finds no GPU")
+    if not hasattr(torch.cuda, "use_mem_pool") or not hasattr(torch.cuda.MemPool, "use_count"):
+        raise Useless(f"PyTorch {torch.__version__} has no pools of memory that last")
+
+
+def from_hopper_on(torch: Any, tensor: Any) -> bool:
+    """Whether the tensor's device has the tensor cores that PyTorch's build of flash-attn (version 2) leaves alone."""
+    return bool(tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0))
+
+
+def libraries() -> tuple[list[Library], list[str]]:
+    """Those that are wanted and installed, in their order, and what is wrong with others."""
+    found: list[Library] = []
+    notes: list[str] = []
+    for name in os.environ.get(ENVIRONMENT, ",".join(LIBRARIES)).split(","):
+        name = name.strip()
+        if name == OWN:
+            break
+        if name not in LIBRARIES:
+            if name:
+                notes.append(f"{ENVIRONMENT} names '{name[:40]}', and there are {', '.join((*LIBRARIES, OWN))}")
+            continue
+        module, make = LIBRARIES[name]
+        try:
+            if find_spec(module) is not None and not _for_cpus(module):
+                found.append(make())
+        except ImportError as error:
+            if module == "flash_attn":  # built for another PyTorch; a PyTorch without CUDA is as good as absent
+                notes.append(passed_over(name, error))
+        except Exception as error:  # whatever a library's own start does
+            notes.append(passed_over(name, error))
+    return found, notes
+
+
+def _for_cpus(module: str) -> bool:
+    """Whether it says so in its version, and so need not be imported, which takes seconds."""
+    try:
+        return metadata.version(module).endswith("+cpu")
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def passed_over(name: str, reason: object) -> str:
+    """One line that says that a library is not used, and why."""
+    named = isinstance(reason, Exception) and not isinstance(reason, Useless)
+    said = f"{type(reason).__name__}: {reason}" if named else str(reason)
+    return f"attention of {name} is not used: {' '.join(said.split())[:200]}"
+
+
+def _batched(tensor: Any) -> Any:
+    """Tokens, heads, elements as a batch of one of heads, tokens, elements."""
+    return tensor.permute(1, 0, 2)[None]

@@ -1,0 +1,188 @@
+"""Products of matrices by cuBLAS: f16, bf16, f32 and f64, summed in f32 or f64.
+
+The library is called directly. cupy's binding of it is of no use here: it refuses every call in a capture, and moves
+each product to cupy's own stream.
+
+A product takes its workspace from the executor: cuBLAS is then free of allocations in a capture, streams share nothing,
+and the same product has the same bits whenever it runs. Sums of 16-bit results are not split into 16-bit parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from einc_runtime.errors import MissingFault
+from einc_runtime.kernels.gpu import Launch
+from einc_runtime.kernels.triton.gemm import Gemm
+
+WORKSPACE = 32 << 20
+"""Bytes: what NVIDIA recommends for Hopper. Smaller ones are no faster anywhere."""
+
+TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
+"""cudaDataType."""
+
+COMPUTE = {"f16": 68, "bf16": 68, "f32": 68, "f64": 70}
+"""cublasComputeType: 32F and 64F."""
+
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+
+PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cublasCreate_v2": (_POINTER,),
+    "cublasDestroy_v2": (_POINTER,),
+    "cublasGetVersion_v2": (_POINTER, _POINTER),
+    "cublasSetMathMode": (_POINTER, _INT),
+    "cublasSetStream_v2": (_POINTER, _POINTER),
+    "cublasSetWorkspace_v2": (_POINTER, _POINTER, ctypes.c_size_t),
+    "cublasGemmEx": (
+        _POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, _INT, _INT,
+        _POINTER, _POINTER, _INT, _INT, _INT, _INT,
+    ),
+    "cublasGemmStridedBatchedEx": (
+        _POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER, _POINTER, _INT, _INT, _LONG, _POINTER, _INT, _INT, _LONG,
+        _POINTER, _POINTER, _INT, _INT, _LONG, _INT, _INT, _INT,
+    ),
+}  # fmt: skip
+"""What is called, and with what; all of it returns a status."""
+
+_NAMES = ("libcublas.so.13", "libcublas.so.12")
+_PLACES = ("nvidia/cu13/lib", "nvidia/cublas/lib")
+"""Where NVIDIA's packages have them."""
+_NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
+_DEFAULT_ALGORITHM = -1
+_ALLOCATION_FAILED = 3
+_STATUS = {
+    1: "not initialized", 3: "allocation failed", 7: "invalid value", 8: "architecture mismatch", 11: "mapping error",
+    13: "execution failed", 14: "internal error", 15: "not supported",
+}  # fmt: skip
+
+
+class CublasError(Exception):
+    """What cuBLAS refused, and why."""
+
+
+class CublasOutOfMemory(CublasError):
+    """cuBLAS could not have the memory that it needs."""
+
+
+class Products(Protocol):
+    """What the registry needs of a library for products of matrices."""
+
+    def version(self, device: int) -> str: ...
+
+    def launch(self, product: Gemm, pointers: tuple[int, int, int], workspace: int, device: int) -> Launch:
+        """Pointers to A, B and C, and to WORKSPACE bytes; the device is current, and has a handle of its own."""
+
+    def close(self) -> None: ...
+
+
+class CublasLibrary:
+    """Functions of a library, which all return a status, and a handle for every device; `use` makes one current.
+
+    `handles` names what makes a handle, and what gives it back.
+    """
+
+    def __init__(
+        self,
+        use: Callable[[int], None],
+        library: Any,
+        prototypes: Mapping[str, tuple[Any, ...]],
+        handles: tuple[str, str],
+    ) -> None:
+        self._use, self._library = use, library
+        for name, arguments in prototypes.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int
+        self._create, self._destroy = handles
+        self._handles: dict[int, int] = {}
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:  # one that fails keeps no other
+            while self._handles:
+                device, handle = self._handles.popitem()
+                stack.callback(self._call, self._destroy, handle)
+                stack.callback(self._use, device)
+
+    def _handle(self, device: int) -> int:
+        """That of a device, which is current."""
+        if device not in self._handles:
+            made = ctypes.c_void_p()
+            self._call(self._create, ctypes.addressof(made))
+            self._handles[device] = made.value or 0
+            self._set_up(self._handles[device])
+        return self._handles[device]
+
+    def _set_up(self, handle: int) -> None:
+        """What is done with a new handle."""
+
+    def _call(self, name: str, *arguments: int) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            kind = CublasOutOfMemory if status == _ALLOCATION_FAILED else CublasError
+            raise kind(f"{name}: status {status} ({_STATUS.get(status, 'unknown')})")
+
+
+class Cublas(CublasLibrary):
+    """See `Products`. Raises MissingFault where cuBLAS is not there."""
+
+    def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
+        super().__init__(use, library or opened(), PROTOTYPES, ("cublasCreate_v2", "cublasDestroy_v2"))
+        self._numbers: dict[tuple[Any, float], Any] = {}
+
+    def version(self, device: int) -> str:
+        number = ctypes.c_int()
+        self._call("cublasGetVersion_v2", self._handle(device), ctypes.addressof(number))
+        return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+
+    def _number(self, kind: str, value: float) -> int:
+        """The address of a number of the type in which products of a type are summed."""
+        scalar = ctypes.c_double if kind == "f64" else ctypes.c_float
+        return ctypes.addressof(self._numbers.setdefault((scalar, value), scalar(value)))
+
+    def launch(self, product: Gemm, pointers: tuple[int, int, int], workspace: int, device: int) -> Launch:
+        handle, p = self._handle(device), product
+        scale, zero = (self._number(p.kind, value) for value in (p.scale, 0.0))
+        (a, b, c), kind, result = pointers, TYPES[p.kind], TYPES[p.result]
+        shape = int(p.transpose_a), int(p.transpose_b), p.m, p.n, p.k
+        how = COMPUTE[p.kind], _DEFAULT_ALGORITHM
+        arguments: tuple[int, ...] = (
+            handle, *shape, scale, a, kind, p.lda, b, kind, p.ldb, zero, c, result, p.ldc, *how,
+        )  # fmt: skip
+        if p.batch != 1:
+            arguments = (
+                handle, *shape, scale, a, kind, p.lda, p.stride_a, b, kind, p.ldb, p.stride_b,
+                zero, c, result, p.ldc, p.stride_c, p.batch, *how,
+            )  # fmt: skip
+        name = "cublasGemmEx" if p.batch == 1 else "cublasGemmStridedBatchedEx"
+
+        def launch(stream: int) -> None:
+            self._call("cublasSetStream_v2", handle, stream)
+            self._call("cublasSetWorkspace_v2", handle, workspace, WORKSPACE)  # after the stream, which resets it
+            self._call(name, *arguments)
+
+        return launch
+
+    def _set_up(self, handle: int) -> None:
+        self._call("cublasSetMathMode", handle, _NO_REDUCED_PRECISION)
+
+
+def opened(library: str = "cublas", files: Sequence[str] = _NAMES) -> Any:
+    """A library: the one that is loaded already, that of NVIDIA's Python packages, or that of the system.
+
+    `files` are its names for CUDA 13 and 12.
+    """
+    packaged = (Path(entry) / place / name for entry in sys.path for place, name in zip(_PLACES, files, strict=True))
+    names = [*(str(path) for path in packaged if path.exists()), *files]
+    with contextlib.suppress(Exception):  # it comes with cupy 14, has errors of its own, and may find nothing
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        names.insert(0, load_nvidia_dynamic_lib(library).abs_path or names[0])
+    for name in names:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)
+    hint = "install CUDA's libraries, such as the package nvidia-cublas-cu12 (nvidia-cublas for CUDA 13)"
+    raise MissingFault("products of matrices need cuBLAS, which is not here", hint=hint)

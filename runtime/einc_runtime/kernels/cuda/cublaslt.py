@@ -1,0 +1,198 @@
+"""Products of matrices with an epilogue by cuBLASLt: something added, and a function of the sum, before it is stored.
+
+The algorithm is chosen once, when a kernel is prepared: the library's first proposal for the shapes, the alignment of
+the operands and the workspace that the executor gives. Only algorithms whose partial sums are added in the type that
+is computed in are asked for, none that adds up in place with atomics, so that the bits are the same in every replay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from einc_runtime.errors import MissingFault
+from einc_runtime.kernels.cuda.cublas import COMPUTE, TYPES, WORKSPACE, CublasError, CublasLibrary, opened
+from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Launch
+from einc_runtime.kernels.triton.gemm import Gemm
+
+_POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+_SET = (_POINTER, _INT, _POINTER, _SIZE)
+
+PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cublasLtCreate": (_POINTER,),
+    "cublasLtDestroy": (_POINTER,),
+    "cublasLtMatmulDescCreate": (_POINTER, _INT, _INT),
+    "cublasLtMatmulDescDestroy": (_POINTER,),
+    "cublasLtMatmulDescSetAttribute": _SET,
+    "cublasLtMatrixLayoutCreate": (_POINTER, _INT, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64),
+    "cublasLtMatrixLayoutDestroy": (_POINTER,),
+    "cublasLtMatrixLayoutSetAttribute": _SET,
+    "cublasLtMatmulPreferenceCreate": (_POINTER,),
+    "cublasLtMatmulPreferenceDestroy": (_POINTER,),
+    "cublasLtMatmulPreferenceSetAttribute": _SET,
+    "cublasLtMatmulAlgoGetHeuristic": (*[_POINTER] * 7, _INT, _POINTER, _POINTER),
+    "cublasLtMatmul": (*[_POINTER] * 14, _SIZE, _POINTER),
+}
+"""What is called, and with what; all of it returns a status."""
+
+_COMPUTED_IN = {"f16": 0, "bf16": 0, "f32": 0}  # cudaDataType of alpha and beta: CUDA_R_32F
+
+# cublasLtMatmulDescAttributes_t, and the values of the epilogue
+_TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS_POINTER = 3, 4, 7, 8
+_ACTIVATION = {"": 1, "relu": 2, "gelu_tanh": 32}
+_WITH_BIAS = 4
+
+# cublasLtMatrixLayoutAttribute_t
+_BATCH_COUNT, _BATCH_OFFSET = 5, 6
+
+# cublasLtMatmulPreferenceAttributes_t, and schemes of partial sums: in workspace, in the type that is computed in
+_MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+_IN_COMPUTE_TYPE = 2
+
+_NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
+
+
+class Algorithm(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t: the algorithm, opaque, and what is known of it."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8),
+        ("workspace", _SIZE),
+        ("state", _INT),
+        ("waves", ctypes.c_float),
+        ("reserved", _INT * 4),
+    )
+
+
+class Epilogues(Protocol):
+    """What the registry needs of a library for products with an epilogue."""
+
+    def fits(self, product: Gemm, device: int) -> bool:
+        """Whether it has an algorithm; the device is current."""
+
+    def launch(self, product: Gemm, workspace: int, device: int) -> Launch:
+        """Of a product that fits, at its own addresses, with WORKSPACE bytes of workspace; the device is current."""
+
+    def close(self) -> None: ...
+
+
+class CublasLt(CublasLibrary):
+    """See `Epilogues`. Raises MissingFault where cuBLASLt is not there."""
+
+    def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
+        library = library or opened("cublasLt", _NAMES)
+        super().__init__(use, library, PROTOTYPES, ("cublasLtCreate", "cublasLtDestroy"))
+        self._algorithms: dict[tuple[Gemm, tuple[int, ...], int], Algorithm | None] = {}
+        self._made: list[tuple[str, int]] = []  # names of what gives it back, and descriptors of launches
+        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+
+    def fits(self, product: Gemm, device: int) -> bool:
+        return self._algorithm(product, device) is not None
+
+    def launch(self, product: Gemm, workspace: int, device: int, algorithm: Algorithm | None = None) -> Launch:
+        """By the library's first proposal, if no other is given."""
+        p, handle = product, self._handle(device)
+        algorithm = algorithm or self._algorithm(product, device)
+        if algorithm is None:
+            raise CublasError(f"cublasLt has no algorithm for {p.variant}")
+        what, (a, b, c, d) = self._described(p, self._made)
+        scale, beta = ctypes.c_float(p.scale), self._one if p.addend else self._zero
+        arguments = (
+            handle, what, ctypes.addressof(scale), p.a, a, p.b, b, ctypes.addressof(beta), p.addend or p.c, c, p.c, d,
+            ctypes.addressof(algorithm), workspace, WORKSPACE,
+        )  # fmt: skip
+
+        def launch(stream: int, _kept: object = (scale, beta, algorithm)) -> None:
+            self._call("cublasLtMatmul", *arguments, stream)
+
+        return launch
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:  # one that fails keeps no other
+            stack.callback(super().close)
+            while self._made:
+                stack.callback(self._call, *self._made.pop())
+            self._algorithms.clear()
+
+    def _algorithm(self, product: Gemm, device: int) -> Algorithm | None:
+        """The library's first proposal, or None; the same for products that differ in addresses alone."""
+        alike = replace(product, a=0, b=0, c=0, addend=int(product.addend > 0), bias=int(product.bias > 0))
+        alignments = tuple(_alignment(address) for address in _addresses(product))
+        key = alike, (*alignments, _alignment(product.bias)), device
+        if key not in self._algorithms:
+            self._algorithms[key] = None
+            with contextlib.suppress(CublasError):  # what cannot be asked for is not there
+                self._algorithms[key] = next(iter(self.proposals(product, device, 1)), None)
+        return self._algorithms[key]
+
+    def proposals(self, product: Gemm, device: int, most: int) -> list[Algorithm]:
+        """The library's proposals that can be used, the best first. Raises CublasError."""
+        handle = self._handle(device)
+        made: list[tuple[str, int]] = []
+        try:
+            what, matrices = self._described(product, made)
+            preference = self._new("cublasLtMatmulPreference", made)
+            self._set("cublasLtMatmulPreference", preference, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
+            self._set("cublasLtMatmulPreference", preference, _REDUCTIONS, ctypes.c_uint32(_IN_COMPUTE_TYPE))
+            for attribute, address in zip(_ALIGNMENTS, _addresses(product), strict=True):
+                self._set("cublasLtMatmulPreference", preference, attribute, ctypes.c_uint32(_alignment(address)))
+            found, count = (Algorithm * most)(), ctypes.c_int(0)
+            where = ctypes.addressof(found), ctypes.addressof(count)
+            status = self._library.cublasLtMatmulAlgoGetHeuristic(handle, what, *matrices, preference, most, *where)
+            given = [] if status else [found[n] for n in range(count.value)]
+            return [one for one in given if not one.state and one.workspace <= WORKSPACE]
+        finally:
+            for name, descriptor in reversed(made):
+                self._call(name, descriptor)
+
+    def _described(self, product: Gemm, made: list[tuple[str, int]]) -> tuple[int, tuple[int, int, int, int]]:
+        """Descriptors of the operation and of A, B, C and D; what gives them back is added to `made`."""
+        p = product
+        what = self._new("cublasLtMatmulDesc", made, COMPUTE[p.kind], _COMPUTED_IN[p.kind])
+        self._set("cublasLtMatmulDesc", what, _TRANSPOSE_A, ctypes.c_int32(p.transpose_a))
+        self._set("cublasLtMatmulDesc", what, _TRANSPOSE_B, ctypes.c_int32(p.transpose_b))
+        epilogue = _ACTIVATION[p.activation]
+        if p.bias:
+            epilogue = _WITH_BIAS | (epilogue if p.activation else 0)
+            self._set("cublasLtMatmulDesc", what, _BIAS_POINTER, ctypes.c_void_p(p.bias))
+        self._set("cublasLtMatmulDesc", what, _EPILOGUE, ctypes.c_uint32(epilogue))
+
+        def matrix(kind: str, rows: int, columns: int, leading: int, stride: int) -> int:
+            layout = self._new("cublasLtMatrixLayout", made, TYPES[kind], rows, columns, leading)
+            self._set("cublasLtMatrixLayout", layout, _BATCH_COUNT, ctypes.c_int32(p.batch))
+            self._set("cublasLtMatrixLayout", layout, _BATCH_OFFSET, ctypes.c_int64(stride))
+            return layout
+
+        a = matrix(p.kind, *((p.k, p.m) if p.transpose_a else (p.m, p.k)), p.lda, p.stride_a)
+        b = matrix(p.kind, *((p.n, p.k) if p.transpose_b else (p.k, p.n)), p.ldb, p.stride_b)
+        c, d = (matrix(p.result, p.m, p.n, p.ldc, p.stride_c) for _ in range(2))
+        return what, (a, b, c, d)
+
+    def _new(self, kind: str, made: list[tuple[str, int]], *arguments: int) -> int:
+        found = ctypes.c_void_p()
+        self._call(f"{kind}Create", ctypes.addressof(found), *arguments)
+        made.append((f"{kind}Destroy", found.value or 0))
+        return found.value or 0
+
+    def _set(self, kind: str, descriptor: int, attribute: int, value: Any) -> None:
+        self._call(f"{kind}SetAttribute", descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value))
+
+
+def available(use: Callable[[int], None]) -> CublasLt | None:
+    """The library, where it is there."""
+    try:
+        return CublasLt(use)
+    except (MissingFault, AttributeError):
+        return None
+
+
+def _addresses(product: Gemm) -> tuple[int, int, int, int]:
+    return product.a, product.b, product.addend or product.c, product.c
+
+
+def _alignment(address: int) -> int:
+    """The largest power of two that divides it, as far as anybody asks."""
+    return min(address & -address, WORKSPACE_ALIGNMENT) if address else WORKSPACE_ALIGNMENT

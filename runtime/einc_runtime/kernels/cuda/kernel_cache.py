@@ -1,0 +1,134 @@
+"""Compiled kernels in directories: a readable source beside its machine code for every architecture.
+
+    map_1f0c9a3e-<key>.py             what it was compiled from
+    map_1f0c9a3e-<key>.sm_90.cubin    the code
+    map_1f0c9a3e-<key>.sm_90.json     how to launch it, who compiled it, and the code's checksum
+
+`key` is the hash of all that determines a kernel (`Source.key`), so that a kernel is found only by the source that this
+runtime would compile itself. The checksum tells damage, not malice: who can write to the directory decides what runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from einc_runtime.kernels.cuda.triton_compile import Binary
+from einc_runtime.kernels.triton.plan import Source
+
+MAX_BYTES = 64 << 20
+"""Of a file that is read; larger ones are no kernels."""
+
+ENVIRONMENT = "EINC_KERNEL_CACHE"
+"""Further directories to look into, separated as those of PATH are."""
+
+_FIELDS = {"function": str, "warps": int, "shared": int, "compiler": str, "sha256": str}
+
+
+_further: list[Path] = []
+
+
+def look_into(place: Path) -> None:
+    """From now on kernels are looked for in this directory, too, before all others."""
+    if place not in _further:
+        _further.insert(0, place)
+
+
+def directories() -> tuple[Path, ...]:
+    """Where compiled kernels are looked for unless the caller says so."""
+    named = tuple(Path(part) for part in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if part)
+    return (*_further, *named, user_directory())
+
+
+def user_directory() -> Path:
+    """Where kernels that were compiled when they were needed are kept."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home) / "einc" / "kernels"
+
+
+def beside(plan: str | os.PathLike[str]) -> Path:
+    """The directory of the kernels that were compiled for a plan file."""
+    return Path(f"{os.fspath(plan)}.kernels")
+
+
+def find(source: Source, architecture: str, places: Sequence[Path], compiler: str | None) -> Binary | None:
+    """A kernel for this architecture, or an earlier one whose code runs on it; None where there is none.
+
+    Where there is a `compiler`, code of another version of it is left alone. What is damaged or unreadable is not
+    there.
+    """
+    for place in places:
+        for candidate in _runs_on(architecture):
+            binary = _read(place / f"{_stem(source)}.{candidate}")
+            if binary is not None and compiler in (None, binary.compiler):
+                return binary
+    return None
+
+
+def known(source: Source, places: Sequence[Path]) -> list[str]:
+    """The architectures for which a kernel is there."""
+    names = {path.name.split(".")[-2] for place in places for path in place.glob(f"{_stem(source)}.sm_*.json")}
+    return sorted(names)
+
+
+def store(source: Source, architecture: str, binary: Binary, place: Path) -> None:
+    """Writes a kernel; each file appears whole or not at all. Raises OSError."""
+    place.mkdir(parents=True, exist_ok=True)
+    stem = place / f"{_stem(source)}.{architecture}"
+    note = {
+        "function": binary.function, "warps": binary.warps, "shared": binary.shared, "compiler": binary.compiler,
+        "sha256": hashlib.sha256(binary.code).hexdigest(),
+    }  # fmt: skip
+    _write(place / f"{_stem(source)}.py", source.text.encode())
+    _write(stem.with_name(stem.name + ".cubin"), binary.code)
+    _write(stem.with_name(stem.name + ".json"), (json.dumps(note, indent=1) + "\n").encode())
+
+
+def _stem(source: Source) -> str:
+    return f"{source.name}-{source.key[:32]}"
+
+
+def _runs_on(architecture: str) -> list[str]:
+    """Code for 8.x runs on later 8.y; from 9.0 on Triton's code is for one architecture alone."""
+    number = int(architecture.removeprefix("sm_"))
+    if number >= 90:
+        return [architecture]
+    return [f"sm_{n}" for n in range(number, number // 10 * 10 - 1, -1)]
+
+
+def _read(stem: Path) -> Binary | None:
+    try:
+        note = json.loads(_bounded(stem.with_name(stem.name + ".json")))
+        code = _bounded(stem.with_name(stem.name + ".cubin"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(note, dict) or any(type(note.get(name)) is not kind for name, kind in _FIELDS.items()):
+        return None
+    if hashlib.sha256(code).hexdigest() != note["sha256"]:
+        return None
+    if not 1 <= note["warps"] <= 32 or not 0 <= note["shared"] < 1 << 20 or not note["function"].isidentifier():
+        return None
+    return Binary(note["function"], code, note["warps"], note["shared"], note["compiler"])
+
+
+def _bounded(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError("too large")
+    return data
+
+
+def _write(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".kernel-")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)

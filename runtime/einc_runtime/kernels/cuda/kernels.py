@@ -1,0 +1,154 @@
+"""The GPU's kernels as the CUDA executor asks for them: plans are made, compiled or found compiled, and bound.
+
+Attention has further providers, tried in order: see `fused_attention.py`. Contractions may take the map after them
+with them: see `plans/epilogue.py`. All else has one provider.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.cuda import cublaslt, kernel_cache
+from einc_runtime.kernels.cuda.cublas import WORKSPACE, Cublas, Products
+from einc_runtime.kernels.cuda.cublaslt import Epilogues
+from einc_runtime.kernels.cuda.fused_attention import Libraries
+from einc_runtime.kernels.cuda.launch import CupyModules, ModuleDriver
+from einc_runtime.kernels.cuda.modules import Modules, placed
+from einc_runtime.kernels.cuda.triton_compile import Binary
+from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, Kernels, Launch, Target
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.plan import Call, Plan
+from einc_runtime.kernels.triton.planned import PlannedKernels
+
+
+def kernels(places: Sequence[Path] | None = None) -> Kernels:
+    """The real ones. `places` are directories with compiled kernels, by default those of `kernel_cache`."""
+    return GpuKernels(kernel_cache.directories() if places is None else tuple(places))
+
+
+class GpuKernels(PlannedKernels):
+    """See `einc_runtime.kernels.gpu.Kernels`. `modules`, `products` and `epilogues` are CUDA's unless a test has others."""
+
+    def __init__(
+        self,
+        places: Sequence[Path],
+        modules: ModuleDriver | None = None,
+        products: Products | None = None,
+        epilogues: Epilogues | None = None,
+    ) -> None:
+        super().__init__()
+        self._modules = Modules(places, modules if modules is not None else CupyModules())
+        self._own_products = products
+        self._epilogues: Epilogues | None = epilogues
+        self._epilogues_wanted = epilogues is None and products is None
+        self._with_epilogues = False  # whether some kernel has one
+        self._notes: list[str] = []
+        self._cublas = ""
+        self._libraries = Libraries()
+
+    def kernel(self, invocation: Invocation[GpuArray], target: Target) -> GpuKernel:
+        if invocation.name == "attention":
+            fused = self._libraries.prepared(invocation, target)
+            if fused is not None:
+                return fused
+        return super().kernel(invocation, target)
+
+    def versions(self) -> Mapping[str, str]:
+        compiler = self._modules.compiler
+        found = {"triton": compiler.removeprefix("triton ")} if compiler else {}
+        found |= self._libraries.versions
+        if self._cublas:
+            found["cublas"] = self._cublas
+        return found
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return (*self._libraries.notes, *self._notes)
+
+    def give_up(self, reason: str) -> bool:
+        """First what the reason may come of; libraries for attention before epilogues, if it could be either."""
+        own = "cublasLt" in reason
+        return (not own and self._libraries.give_up(reason)) or self._without_epilogues(reason)
+
+    def _without_epilogues(self, reason: str) -> bool:
+        if self._epilogues is None or not self._with_epilogues:
+            return False
+        self._epilogues, self._with_epilogues = None, False
+        self._notes.append(f"products of matrices take no epilogues with them: {' '.join(reason.split())[:200]}")
+        return True
+
+    def close(self) -> None:
+        """Everything is tried, also after a device was lost; the first error is raised in the end."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._libraries.close)
+            for library in (self._own_products, self._epilogues):
+                if library is not None:
+                    stack.callback(library.close)
+            stack.callback(self._modules.close)
+
+    @property
+    def _products(self) -> Products:
+        if self._own_products is None:
+            self._own_products = Cublas(self._modules.driver.use)
+        return self._own_products
+
+    def has_epilogues(self, plan: Plan, target: Target) -> bool:
+        if self._epilogues_wanted:
+            self._epilogues, self._epilogues_wanted = cublaslt.available(self._modules.driver.use), False
+        found = self._epilogues
+        products = [step for step in plan.steps if isinstance(step, Gemm) and step.epilogue]
+        fits = found is not None and all(found.fits(product, target.device) for product in products)
+        self._with_epilogues |= fits
+        return fits
+
+    def prepared(self, plan: Plan, target: Target) -> GpuKernel:
+        """Everything is compiled here; modules are loaded as the kernel is bound."""
+        calls = [step for step in plan.steps if isinstance(step, Call)]
+        binaries = {step.source.key: self._modules.binary(step.source, target.architecture) for step in calls}
+        products = any(isinstance(step, Gemm) for step in plan.steps)
+        workspace = plan.scratch + (WORKSPACE if products else 0)
+
+        def bind(memory: int, status: int) -> Launch:
+            launches = [
+                self._product(step, memory, plan.scratch, target)
+                if isinstance(step, Gemm)
+                else self._modules.launch(step, binaries[step.source.key], memory, status, target)
+                for step in plan.steps
+            ]
+            return _in_order(launches)
+
+        return GpuKernel(bind, self._description(plan, binaries, target), workspace, plan.complaint)
+
+    def _description(self, plan: Plan, binaries: Mapping[str, Binary], target: Target) -> Description:
+        providers, variants = [], []
+        for step in plan.steps:
+            providers.append(("cublasLt" if step.epilogue else "cublas") if isinstance(step, Gemm) else "triton")
+            variants.append(step.variant if isinstance(step, Gemm) else step.source.name)
+        if any(isinstance(step, Gemm) for step in plan.steps):
+            self._cublas = version = self._products.version(target.device)
+        else:
+            version = next((b.compiler.removeprefix("triton ") for b in binaries.values()), "")
+        shown = ", ".join(dict.fromkeys(variants)) or "nothing to do"
+        return Description("+".join(sorted(set(providers))) or "triton", version, shown)
+
+    def _product(self, product: Gemm, memory: int, scratch: int, target: Target) -> Launch:
+        a, b, c = (placed(address, memory) for address in (product.a, product.b, product.c))
+        if product.epilogue:
+            assert self._epilogues is not None, "no product has an epilogue without"
+            return self._epilogues.launch(replace(product, a=a, b=b, c=c), memory + scratch, target.device)
+        return self._products.launch(product, (a, b, c), memory + scratch, target.device)
+
+
+def _in_order(launches: Sequence[Launch]) -> Launch:
+    if len(launches) == 1:
+        return launches[0]
+
+    def launch(stream: int) -> None:
+        for each in launches:
+            each(stream)
+
+    return launch

@@ -1,0 +1,97 @@
+"""Machine code of kernels: Triton compiles a `Source` for an architecture, with a GPU or without.
+
+Triton is imported here and nowhere else, and takes part in nothing but compiling: kernels are launched by the driver
+like any other module, so that a machine with compiled kernels needs no Triton.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+from einc_runtime.errors import KernelFault, MissingFault
+from einc_runtime.kernels.triton.plan import ALIGNMENT, Source
+
+ARCHITECTURES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
+"""What kernels can be compiled for."""
+
+HIDDEN = 2
+"""Parameters that kernels have after their own: memory for tools of Triton, of which these kernels have none."""
+
+_SPECIAL = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
+
+INSTALL_HINT = "pip install 'einc[triton]', or run where the plan's kernels have been compiled ahead"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A compiled kernel. `shared` is dynamic shared memory in bytes; its parameters are the source's pointers, and
+    HIDDEN pointers more, which are 0."""
+
+    function: str
+    code: bytes
+    warps: int
+    shared: int
+    compiler: str
+
+
+def version() -> str | None:
+    """The compiler of binaries, such as `triton 3.9.0`, or None where there is none; Triton is not imported for it."""
+    if find_spec("triton") is None:
+        return None
+    try:
+        return f"triton {metadata.version('triton')}"
+    except metadata.PackageNotFoundError:  # builds of it under another name
+        return f"triton {_triton().__version__}"
+
+
+def compile_source(source: Source, architecture: str) -> Binary:
+    """Raises MissingFault where Triton is not installed, and KernelFault where it fails."""
+    triton = _triton()
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    attributes = {(position,): [["tt.divisibility", ALIGNMENT]] for position, yes in enumerate(source.aligned) if yes}
+    capability = int(architecture.removeprefix("sm_"))
+    options = {"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": True}
+    try:
+        compiled: Any = triton.compile(
+            ASTSource(_function(source), source.signature(), constexprs={}, attrs=attributes),
+            target=GPUTarget("cuda", capability, 32),
+            options=options,
+        )
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
+        reason = " ... ".join([f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__, *lines[-1:]])
+        raise KernelFault(f"Triton could not compile {source.name} for {architecture}: {reason}") from error
+    facts, entry = compiled.metadata, re.search(r"\.entry\s[^(]*\(([^)]*)\)", compiled.asm["ptx"])
+    special = any(getattr(facts, name, 0) for name in _SPECIAL) or facts.num_ctas != 1
+    if special or entry is None or entry[1].count(".param") > len(source.types) + HIDDEN:
+        raise KernelFault(f"Triton compiled {source.name} to what only Triton can launch")
+    name, code = str(facts.name), bytes(compiled.asm["cubin"])
+    return Binary(name, code, int(facts.num_warps), int(facts.shared), version() or "triton")
+
+
+def _function(source: Source) -> Any:
+    """The source's function, with its lines where Triton and tracebacks find them."""
+    file = f"<{source.name}>"
+    linecache.cache[file] = (len(source.text), None, source.text.splitlines(True), file)
+    names: dict[str, Any] = {"__name__": source.name}
+    exec(compile(source.text, file, "exec"), names)
+    return names[source.name]
+
+
+@cache
+def _triton() -> Any:
+    try:
+        import triton
+    except ImportError as error:
+        raise MissingFault("kernels must be compiled, and Triton is not installed", hint=INSTALL_HINT) from error
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"triton\.")  # of defaults that are not relied on
+    return triton

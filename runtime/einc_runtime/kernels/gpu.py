@@ -1,0 +1,190 @@
+"""What a kernel is to the CUDA executor: prepared once for its operands, bound to memory, then launched in a capture.
+
+The life of a kernel, always with its device current and in this order:
+
+1. `Kernels.kernel` (or `aggregate`, `merge`, `moves`) refuses what does not fit (PlanFault), chooses a variant, and
+   says how much workspace it needs. It may compile; it touches no operand.
+2. `GpuKernel.bind(workspace, status)` makes the launch: it may load modules, make handles and take the memory that a
+   library insists on, and holds them as long as the launch is held.
+3. `launch(stream)` is called once outside of any capture, to warm up (operands are zero bytes then, never garbage), and
+   then once more while `stream` is being captured. Captured or not, a launch enqueues on that stream alone; it neither
+   allocates nor frees, waits for nothing, reads no operand on the host, and calls nothing else that a capture forbids.
+
+Launches are replayed, so that equal operands must give equal bits: no atomics on floating types, and no choice that
+depends on time. Kernels of one site follow one another on one stream; kernels of other sites run beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from einc_runtime.dtypes import ITEMSIZE
+from einc_runtime.kernels.base import Invocation
+
+WORKSPACE_ALIGNMENT = 256
+"""Of a workspace's address, as CUDA's own allocations have it."""
+
+Launch = Callable[[int], None]
+"""Enqueues on a stream, given by its handle (a `cudaStream_t` as an integer, never the default stream)."""
+
+_TYPESTRINGS = {"f16": "<f2", "bf16": "<u2", "f32": "<f4", "f64": "<f8", "i32": "<i4", "i64": "<i8", "bool": "|b1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The device that a kernel is for. Its multiprocessors and architecture are facts for choosing variants."""
+
+    device: int
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+
+    @property
+    def architecture(self) -> str:
+        """As compilers are told it: sm_90."""
+        return f"sm_{self.capability[0]}{self.capability[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuArray:
+    """A strided view of device memory; strides are bytes, and `dtype` is the bundle's name of a type.
+
+    Libraries take it by `__cuda_array_interface__`; that protocol has no bf16, whose bits come as u2.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: int
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    @property
+    def memory_order(self) -> tuple[int, ...]:
+        """The dimensions from the slowest to the fastest."""
+        return tuple(sorted(range(len(self.shape)), key=lambda dim: -self.strides[dim]))
+
+    @property
+    def compact(self) -> bool:
+        """Whether it is one run of bytes, whatever the order of its dimensions."""
+        order = self.memory_order
+        shape, strides = (tuple(of[dim] for dim in order) for of in (self.shape, self.strides))
+        return GpuArray(self.pointer, shape, strides, self.dtype, self.device).dense
+
+    @property
+    def dense(self) -> bool:
+        """Whether it is one row-major run of bytes."""
+        expected = self.itemsize
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != expected:
+                return False
+            expected *= extent
+        return True
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        return {
+            "shape": self.shape,
+            "typestr": _TYPESTRINGS[self.dtype],
+            "data": (self.pointer, False),
+            "strides": None if self.dense else self.strides,
+            "stream": None,  # the caller orders the streams
+            "version": 3,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Who runs a task, for a report: such as cublas, 12.8.4, `gemm f16 128x256`."""
+
+    provider: str
+    version: str
+    variant: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuKernel:
+    """A prepared invocation.
+
+    `bind` takes the address of `workspace` bytes (0 where it needs none), which are the kernel's own while it runs and
+    hold nothing from one run to the next, and the address of its status word (0 where it has none).
+
+    `complaint` is set by kernels that may find values which no input may have (an id outside of a vocabulary). Such a
+    kernel has a status word, an i32 that is 0 before it runs: it stores any other number there, and the execution ends
+    with that complaint.
+    """
+
+    bind: Callable[[int, int], Launch]
+    description: Description
+    workspace: int = 0
+    complaint: str | None = None
+
+
+class Kernels(Protocol):
+    """What the CUDA executor asks of the kernels; `einc_runtime.kernels.cuda.kernels.kernels()` is the real one.
+
+    All of them raise PlanFault for what no variant can do, and MissingFault where a library or a compiler that they
+    need is not there, or kernels were compiled ahead for other architectures only and cannot be compiled here.
+
+    Inputs and outputs are on `target.device`, or, for `moves` alone, on a peer whose memory that device can reach or
+    in pinned host memory.
+    """
+
+    def kernel(self, invocation: Invocation[GpuArray], target: Target) -> GpuKernel:
+        """A kernel as operations name it."""
+
+    def with_epilogue(
+        self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: Target
+    ) -> GpuKernel | None:
+        """Both at once, if there is a kernel that can: `then` is a map, and its operand at `place` is what `first` has
+        computed and nobody else will read, so that it need not be written."""
+
+    def side_by_side(
+        self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: Target
+    ) -> GpuKernel | None:
+        """Both at once, if there is a kernel that can and is likely to be faster; neither needs the other's result."""
+
+    def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: Target) -> GpuKernel:
+        """sum, prod, max or min over two or more views in their order, rounded once; it may write over the first."""
+
+    def merge(
+        self,
+        aggregation: str,
+        reads: Sequence[GpuArray],
+        writes: Sequence[GpuArray],
+        dims: Sequence[Sequence[int]],
+        target: Target,
+    ) -> GpuKernel:
+        """An aggregation of tuples: see `einc_runtime.kernels.registry.prepare_merge`."""
+
+    def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: Target) -> GpuKernel:
+        """Copies views pairwise, of equal shapes and types, in one launch where it can."""
+
+    def versions(self) -> Mapping[str, str]:
+        """The versions of the libraries in use, by name, for a report."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user should know of what was chosen, a line each."""
+
+    def give_up(self, reason: str) -> bool:
+        """Called when something failed, after `close`: whether there is something in use that it can do without. It
+        does from now on, says so in `notes`, and is used again from the beginning; so it is called a few times."""
+
+    def close(self) -> None:
+        """Gives up handles and modules, after the last launch; it is called also after failures."""

@@ -1,0 +1,104 @@
+"""Index equations of kernels: "i j, j k -> i k" names the dimensions of every operand; equal names are joined.
+
+An index may occur in several operands, and twice in one (a diagonal). The equation is held against the operands'
+shapes, so that what works on the views afterwards can trust every extent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import dtype_name
+
+MAX_INDICES = 30
+"""numpy arrays have at most 32 dimensions in some of its versions; two are kept for matrix products."""
+
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """Index names per operand, then of the result."""
+
+    inputs: tuple[Names, ...]
+    output: Names
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An array whose dimensions have names."""
+
+    names: Names
+    array: Array
+
+    @property
+    def kind(self) -> str:
+        """Of its elements."""
+        return dtype_name(self.array)
+
+    def aligned(self, order: Sequence[str]) -> Array:
+        """The array transposed to `order`, with extent 1 where it lacks an index."""
+        present = [name for name in order if name in self.names]
+        transposed = self.array.transpose([self.names.index(name) for name in present])
+        extents = dict(zip(present, transposed.shape, strict=True))
+        return transposed.reshape([extents.get(name, 1) for name in order])
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Operands as views without repeated indices, and the extent of every index in order of appearance."""
+
+    operands: tuple[Named, ...]
+    extents: dict[str, int]
+
+    def aligned(self, order: Sequence[str]) -> tuple[Array, ...]:
+        return tuple(operand.aligned(order) for operand in self.operands)
+
+
+def parse(text: str) -> Equation:
+    left, arrow, right = text.partition("->")
+    if not arrow or "->" in right:
+        raise PlanFault(f"an index equation has one '->', found {_shown(text)}")
+    equation = Equation(tuple(tuple(part.split()) for part in left.split(",")), tuple(right.split()))
+    if len(set(equation.output)) != len(equation.output):
+        raise PlanFault(f"an index occurs twice in the result of {_shown(text)}")
+    return equation
+
+
+def join(equation: Equation, inputs: Sequence[Array], output: Array) -> Joined:
+    """Holds the equation against shapes. The result may have indices that no input has (it is broadcast there)."""
+    if len(equation.inputs) != len(inputs):
+        raise PlanFault(f"an index equation of {len(equation.inputs)} operands is applied to {len(inputs)}")
+    extents: dict[str, int] = {}
+    for names, array in zip((*equation.inputs, equation.output), (*inputs, output), strict=True):
+        if len(names) != array.ndim:
+            raise PlanFault(f"{len(names)} indices ({' '.join(names)}) for an array of {array.ndim} dimensions")
+        for name, extent in zip(names, array.shape, strict=True):
+            if extents.setdefault(name, extent) != extent:
+                raise PlanFault(f"index '{name}' has extent {extents[name]} in one operand and {extent} in another")
+    if len(extents) > MAX_INDICES:
+        raise PlanFault(f"{len(extents)} indices in one kernel; at most {MAX_INDICES} are supported")
+    return Joined(tuple(map(_without_diagonal, equation.inputs, inputs)), extents)
+
+
+def _without_diagonal(names: Names, array: Array) -> Named:
+    """Walking a repeated index moves along all of its dimensions at once: their strides add up."""
+    unique = tuple(dict.fromkeys(names))
+    if len(unique) == len(names):
+        return Named(names, array)
+    strides = dict.fromkeys(unique, 0)
+    extents = dict(zip(names, array.shape, strict=True))
+    for name, stride in zip(names, array.strides, strict=True):
+        strides[name] += stride
+    shape = [extents[name] for name in unique]
+    return Named(unique, np.lib.stride_tricks.as_strided(array, shape, list(strides.values()), writeable=False))
+
+
+def _shown(text: str) -> str:
+    return f"'{text}'" if len(text) <= 80 else f"'{text[:80]}...'"

@@ -1,0 +1,152 @@
+"""The kernel `attention` as machine code: one call for all heads and sequences of an invocation; see `tiles.py`.
+
+What it is not made for falls to numpy: f64, operands that are not dense along the last axis, and small invocations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchArray, ScratchPlan, address, dtype_name
+from einc_runtime.kernels.calls.attention import Attention
+from einc_runtime.kernels.llvm import llvm
+from einc_runtime.kernels.llvm.llvm import LANES
+from einc_runtime.kernels.numpy.attention import tiled
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+ROWS = 512
+"""Query rows, all heads of a group together, that are walked through all their keys at once."""
+TILE = 240
+"""Keys in a tile: with 32 rows, scores of 30 KiB, which stay in a core's first cache or close by."""
+FAR = 1 << 40
+"""Positions beyond this are as good as this."""
+
+_LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
+
+
+def build_attention(invocation: Invocation[Array]) -> Kernel:
+    signature = Attention.parse(invocation)
+    pairs = signature.q.shape[0] * signature.most_pairs()
+    arrays = (signature.q, signature.k, signature.v, signature.o, signature.mask)
+    dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
+    few = signature.k.shape[1] < 1 << 30
+    if signature.dtype != np.float32 or not (dense and few and llvm.worthwhile(pairs)):
+        return tiled(signature)
+    layout = _Layout.plan(signature)
+
+    def bind(memory: Array) -> Run:
+        return _Worker(signature, layout, memory).run
+
+    width = signature.q.shape[2] + signature.v.shape[2]
+    return Kernel(bind, layout.scratch, pairs * (width / 50 + 0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A worker's memory for an invocation, and its parts: (first query, queries) of one sequence each."""
+
+    parts: tuple[tuple[int, int], ...]
+    tile: int
+    code: Future[llvm.Compiled]
+    limits: tuple[Array, Array] | None
+    """The keys that queries see, where that is known beforehand; else there is room for them."""
+    room: tuple[ScratchArray, ScratchArray]
+    results: tuple[ScratchArray, ScratchArray]
+    memory: tuple[ScratchArray, ...]
+    scratch: int
+
+    @staticmethod
+    def plan(s: Attention) -> _Layout:
+        from einc_runtime.kernels.llvm.tiles import Shape, attention
+
+        shape = Shape(12, 2) if llvm.wide_registers() else Shape(6, 1)
+        lanes, numbers = shape.lanes, shape.numbers
+        group = s.q.shape[0] // s.k.shape[0]
+        parts = [part for rows in s.sequences() for part in rows.split(max(1, ROWS // group))]
+        most = max((part.queries.stop - part.queries.start for part in parts), default=0)
+        blocks = -(-most * group // lanes)
+        tile = max(1, min(TILE, s.k.shape[1]))
+        deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
+        plan = ScratchPlan()
+        wide = np.dtype(np.float32)
+        copied = s.mask is not None or s.k.dtype != wide
+        fixed, queries = s.positions is None, s.q.shape[1]
+        limits = np.empty(queries, _LIMIT), np.empty(queries, _LIMIT)
+        if fixed:
+            _limit(s, *limits)
+        return _Layout(
+            tuple((part.queries.start, part.queries.stop - part.queries.start) for part in parts),
+            tile,
+            attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
+            limits=limits if fixed else None,
+            room=(plan.take((0 if fixed else queries,), _LIMIT), plan.take((0 if fixed else queries,), _LIMIT)),
+            results=(plan.take(s.q.shape[:2], wide), plan.take(s.q.shape[:2], wide)),
+            memory=(
+                plan.take((lanes, max(deep_k, deep_v)), wide),
+                plan.take((blocks, deep_k, lanes), wide),
+                plan.take((blocks, deep_v, lanes), wide),
+                plan.take((tile + numbers, lanes), wide),
+                plan.take((blocks, 2, lanes), _LIMIT),
+                plan.take((blocks, 4), _PLACE),
+                plan.take((blocks, 2, lanes), wide),
+                plan.take((copied * tile, deep_k), wide),
+                plan.take((copied * tile, deep_v), wide),
+                plan.take((tile,), _LIMIT),
+            ),
+            scratch=plan.size,
+        )
+
+
+class _Worker:
+    """One invocation with one worker's memory."""
+
+    def __init__(self, signature: Attention, layout: _Layout, memory: Array) -> None:
+        s = self.s = signature
+        self.limits = layout.limits or (layout.room[0].of(memory), layout.room[1].of(memory))
+        self.sums, self.largest = (result.of(memory) for result in layout.results)
+        table = np.array(layout.parts, _PLACE).reshape(-1, 2)
+        deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
+        where = address
+        arguments = [  # in the order of `tiles.Arguments`
+            s.k.shape[0],
+            s.q.shape[0] // s.k.shape[0],
+            len(table),
+            where(table),
+            *map(where, self.limits),
+            0 if s.mask is None else where(s.mask),
+            *(n for x in (s.q, s.k, s.v, s.o) for n in (where(x), *x.strides[:2])),
+            s.q.shape[1],
+            where(self.sums),
+            where(self.largest),
+            s.k.shape[2],
+            s.v.shape[2],
+            deep_k,
+            deep_v,
+            int(np.float32(s.scale).view(np.int32)),
+            layout.tile,
+            *(where(array.of(memory)) for array in layout.memory),
+        ]
+        self.code = llvm.Call(layout.code, arguments, memory, table)
+
+    def run(self) -> None:
+        if self.s.positions is not None:
+            _limit(self.s, *self.limits)
+        self.code()
+        np.log(self.sums, out=self.sums)
+        np.add(self.sums, self.largest, out=self.s.lse)
+
+
+def _limit(s: Attention, first: Array, last: Array) -> None:
+    """The keys that every query sees, from `first` to `last`, as far as they are in its block."""
+    for rows in s.sequences():
+        (lo, up), own = rows.keys, rows.queries
+        found = np.arange(own.start, own.stop) if s.positions is None else np.clip(s.positions[own], -FAR, FAR)
+        after = found.astype(_PLACE) + (rows.ahead + 1)
+        last[own] = np.clip(after, lo, up) if s.visible.causal else up
+        first[own] = np.clip(after - s.visible.window, lo, last[own]) if s.visible.window else lo

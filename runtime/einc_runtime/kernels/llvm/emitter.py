@@ -1,0 +1,292 @@
+"""Building blocks of compiled kernels: loops over rows and over vectors of elements, loads, stores and sums.
+
+Everything works on vectors of `LANES` elements; the last of a row are loaded and stored under a mask. Sums are kept
+lane by lane and added up in one order, so that equal arguments give equal bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from einc_runtime.dtypes import ITEMSIZE
+from einc_runtime.kernels.llvm.llvm import LANES
+
+Value = Any
+"""A value of the module that is being built."""
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F32, F64, HALF, BIT = ir.FloatType(), ir.DoubleType(), ir.HalfType(), ir.IntType(1)
+_STORED = {"f32": F32, "f16": HALF, "bf16": I16, "bool": I8}
+"""The element types that compiled kernels read and write: `llvm.FLOATS` and truth values."""
+
+_numbers = itertools.count()
+
+
+def vector(element: Any) -> Any:
+    return ir.VectorType(element, LANES)
+
+
+class Emitter:
+    """One function under construction. Its arguments are 64-bit integers, read by position."""
+
+    def __init__(self) -> None:
+        self.module = ir.Module(name=f"kernel{next(_numbers)}")
+        kind = ir.FunctionType(ir.VoidType(), [I64.as_pointer()])
+        function = ir.Function(self.module, kind, name=self.module.name)
+        self.b = ir.IRBuilder(function.append_basic_block())
+        self._arguments, self._taken = function.args[0], 0
+
+    def argument(self) -> Value:
+        """The next argument."""
+        place = self.b.gep(self._arguments, [I64(self._taken)])
+        self._taken += 1
+        return self.b.load(place)
+
+    def operand(self, leading: int) -> Operand:
+        """The next arguments: an address and the strides of `leading` axes."""
+        return Operand(self.argument(), [self.argument() for _ in range(leading)])
+
+    def variable(self, initial: Value) -> Value:
+        """A place for a value, which is a register once the module is compiled."""
+        with self.b.goto_entry_block():
+            place = self.b.alloca(initial.type)
+        self.b.store(initial, place)
+        return place
+
+    def finish(self) -> Any:
+        self.b.ret_void()
+        return self.module
+
+    # Numbers
+
+    def splat(self, value: Value) -> Value:
+        """A scalar in every lane."""
+        empty = ir.Constant(vector(value.type), ir.Undefined)
+        first = self.b.insert_element(empty, value, I32(0))
+        return self.b.shuffle_vector(first, empty, ir.Constant(vector(I32), [0] * LANES))
+
+    def number(self, value: float, element: Any = F32) -> Value:
+        return ir.Constant(vector(element), [value] * LANES)
+
+    def intrinsic(self, name: str, result: Any, *arguments: Value) -> Value:
+        """A call of an LLVM intrinsic, named in full."""
+        known = self.module.globals.get(name)
+        if known is None:
+            known = ir.Function(self.module, ir.FunctionType(result, [x.type for x in arguments]), name=name)
+        return self.b.call(known, arguments)
+
+    def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
+        return self.intrinsic(f"llvm.fmuladd.v{LANES}{_suffix(a)}", a.type, a, b, c)
+
+    def square_root(self, a: Value) -> Value:
+        return self.intrinsic(f"llvm.sqrt.v{LANES}{_suffix(a)}", a.type, a)
+
+    def magnitude(self, a: Value) -> Value:
+        return self.intrinsic(f"llvm.fabs.v{LANES}{_suffix(a)}", a.type, a)
+
+    def larger(self, a: Value, b: Value) -> Value:
+        """The larger; not-a-number if either is."""
+        most = self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
+        return self.b.select(self.b.fcmp_unordered("uno", a, a), a, most)
+
+    def smaller(self, a: Value, b: Value) -> Value:
+        least = self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
+        return self.b.select(self.b.fcmp_unordered("uno", a, a), a, least)
+
+    # Loops
+
+    @contextmanager
+    def loop(self, stop: Value, step: int = 1) -> Iterator[Value]:
+        """What is emitted inside happens for 0, step, 2 * step, ... below stop."""
+        b = self.b
+        before, head, body, end = b.block, *(b.append_basic_block() for _ in range(3))
+        b.branch(head)
+        b.position_at_end(head)
+        index = b.phi(I64)
+        index.add_incoming(I64(0), before)
+        b.cbranch(b.icmp_signed("<", index, stop), body, end)
+        b.position_at_end(body)
+        yield index
+        following = b.add(index, I64(step))
+        index.add_incoming(following, b.block)
+        b.branch(head)
+        b.position_at_end(end)
+
+    def sweep(self, count: Value, body: Callable[[Value, Value | None], None]) -> None:
+        """`body(position, mask)` for the vectors of a row of `count` elements; the mask is None but for the last."""
+        b = self.b
+        whole = b.and_(count, I64(-LANES))
+        with self.loop(whole, LANES) as position:
+            body(position, None)
+        left = b.sub(count, whole)
+        with b.if_then(b.icmp_signed(">", left, I64(0))):
+            lanes = ir.Constant(vector(I32), list(range(LANES)))
+            body(whole, b.icmp_signed("<", lanes, self.splat(b.trunc(left, I32))))
+
+    @contextmanager
+    def rows(self, extents: Sequence[Value], operands: Sequence[Operand]) -> Iterator[list[Value]]:
+        """A loop over all index vectors of the leading axes; gives the address of every operand's row."""
+        with self._nest(list(extents), [x.strides for x in operands], [x.address for x in operands]) as rows:
+            yield rows
+
+    @contextmanager
+    def _nest(self, extents: list[Value], strides: list[list[Value]], rows: list[Value]) -> Iterator[list[Value]]:
+        if not extents:
+            yield rows
+            return
+        with self.loop(extents[0]) as index:
+            here = [self.b.add(row, self.b.mul(index, steps[0])) for row, steps in zip(rows, strides, strict=True)]
+            with self._nest(extents[1:], [steps[1:] for steps in strides], here) as inner:
+                yield inner
+
+    # Memory
+
+    def load(self, row: Value, position: Value, kind: str, mask: Value | None) -> Value:
+        """Elements from `position` of a row as f32, or as bits if they are truth values; 0 where the mask is off."""
+        stored = _STORED[kind]
+        place = self._place(row, position, stored)
+        if mask is None:
+            value = self.b.load(place, align=ITEMSIZE[kind])
+        else:
+            nothing = ir.Constant(vector(stored), [0 if stored in (I8, I16) else 0.0] * LANES)
+            name = f"llvm.masked.load.v{LANES}{_element(stored)}.p0"
+            value = self.intrinsic(name, vector(stored), place, I32(ITEMSIZE[kind]), mask, nothing)
+        return self.widened(value, kind)
+
+    def load_one(self, row: Value, kind: str) -> Value:
+        """A row's single element in every lane."""
+        stored = _STORED[kind]
+        return self.widened(self.splat(self.b.load(self.b.inttoptr(row, stored.as_pointer()))), kind)
+
+    def store(self, value: Value, row: Value, position: Value, kind: str, mask: Value | None) -> None:
+        stored = _STORED[kind]
+        place = self._place(row, position, stored)
+        value = self.rounded(value, kind)
+        if mask is None:
+            self.b.store(value, place, align=ITEMSIZE[kind])
+        else:
+            name = f"llvm.masked.store.v{LANES}{_element(stored)}.p0"
+            self.intrinsic(name, ir.VoidType(), value, place, I32(ITEMSIZE[kind]), mask)
+
+    def read(self, table: Value, number: Value, element: Any) -> Value:
+        """A scalar of an array."""
+        return self.b.load(self.b.gep(self.b.inttoptr(table, element.as_pointer()), [number]))
+
+    def put(self, table: Value, number: Value, value: Value) -> None:
+        """Writes a scalar of an array."""
+        self.b.store(value, self.b.gep(self.b.inttoptr(table, value.type.as_pointer()), [number]))
+
+    def copy(self, target: Value, source: Value, count: Value) -> None:
+        """Copies bytes from one address to another."""
+        places = [self.b.inttoptr(address, I8.as_pointer()) for address in (target, source)]
+        self.intrinsic("llvm.memcpy.p0.p0.i64", ir.VoidType(), *places, count, BIT(False))
+
+    def load_bits(self, table: Value, position: Value) -> Value:
+        """Integers of 32 bits from `position` of an array."""
+        return self.b.load(self._place(table, position, I32), align=4)
+
+    def transposed(self, lines: Sequence[Value]) -> list[Value]:
+        """A square of `LANES` vectors, turned: quarters across each other trade places, in ever smaller squares."""
+        lines, width = list(lines), LANES // 2
+        while width:
+            orders = [
+                [lane - (lane & width) + shift + (LANES if lane & width else 0) for lane in range(LANES)]
+                for shift in (0, width)
+            ]
+            masks = [ir.Constant(vector(I32), order) for order in orders]
+            for one in range(LANES):
+                if not one & width:
+                    pair = lines[one], lines[one + width]
+                    lines[one], lines[one + width] = (self.b.shuffle_vector(*pair, mask) for mask in masks)
+            width //= 2
+        return lines
+
+    def rounded(self, value: Value, kind: str) -> Value:
+        """Values in the form that is stored: ties to even, any not-a-number as a quiet one."""
+        b = self.b
+        if kind == "f16":
+            return b.fptrunc(value, vector(HALF))
+        if kind == "bool":
+            return b.zext(value, vector(I8))
+        if kind == "f32":
+            return value
+        bits = b.bitcast(value, vector(I32))
+        high = b.lshr(bits, self.number(16, I32))
+        odd = b.and_(high, self.number(1, I32))
+        up = b.lshr(b.add(b.add(bits, odd), self.number(0x7FFF, I32)), self.number(16, I32))
+        quiet = b.or_(high, self.number(0x40, I32))
+        return b.trunc(b.select(b.fcmp_unordered("uno", value, value), quiet, up), vector(I16))
+
+    def widened(self, value: Value, kind: str) -> Value:
+        b = self.b
+        if kind == "f16":
+            return b.fpext(value, vector(F32))
+        if kind == "bf16":
+            return b.bitcast(b.shl(b.zext(value, vector(I32)), self.number(16, I32)), vector(F32))
+        return b.icmp_unsigned("!=", value, self.number(0, I8)) if kind == "bool" else value
+
+    def _place(self, row: Value, position: Value, stored: Any) -> Value:
+        first = self.b.gep(self.b.inttoptr(row, stored.as_pointer()), [position])
+        return self.b.bitcast(first, vector(stored).as_pointer())
+
+    # Folds
+
+    def fold(
+        self,
+        count: Value,
+        neutral: Value,
+        combine: Callable[[Value, Value], Value],
+        term: Callable[[Value, Value | None], Value],
+    ) -> Value:
+        """The terms of a row of `count` elements combined, in every lane; `neutral` changes nothing when combined."""
+        place = self.variable(neutral)
+
+        def body(position: Value, mask: Value | None) -> None:
+            value = term(position, mask)
+            if mask is not None:
+                value = self.b.select(mask, value, neutral)
+            self.b.store(combine(self.b.load(place), value), place)
+
+        self.sweep(count, body)
+        return self.across(self.b.load(place), combine)
+
+    def total(self, count: Value, term: Callable[[Value, Value | None], Value]) -> Value:
+        """The sum of the terms, added up in f64 and rounded once."""
+        wide = self.fold(
+            count,
+            self.number(0.0, F64),
+            lambda one, other: self.b.fadd(one, other),
+            lambda position, mask: self.b.fpext(term(position, mask), vector(F64)),
+        )
+        return self.b.fptrunc(wide, vector(F32))
+
+    def across(self, lanes: Value, combine: Callable[[Value, Value], Value]) -> Value:
+        """All lanes combined, halves first; the result is in every lane."""
+        width = LANES // 2
+        while width:
+            order = ir.Constant(vector(I32), [(lane + width) % LANES for lane in range(LANES)])
+            lanes = combine(lanes, self.b.shuffle_vector(lanes, lanes, order))
+            width //= 2
+        return lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array: its address, and a byte stride for every leading axis."""
+
+    address: Value
+    strides: list[Value]
+
+
+def _element(stored: Any) -> str:
+    return {F32: "f32", HALF: "f16", I16: "i16", I8: "i8"}[stored]
+
+
+def _suffix(value: Value) -> str:
+    return "f64" if value.type.element == F64 else "f32"

@@ -1,0 +1,75 @@
+"""The kernel `rope` as machine code: cosines and sines are made in registers, and turn all heads of a token.
+
+What this is not made for falls to numpy, as in `map.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array, name_of
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, address
+from einc_runtime.kernels.calls.rope import Rotation
+from einc_runtime.kernels.llvm import llvm
+from einc_runtime.kernels.numpy.pieces import runner
+from einc_runtime.kernels.numpy.rope import require_natural, turned
+
+
+def build_rope(invocation: Invocation[Array]) -> Kernel:
+    rotation = Rotation.parse(invocation)
+    target, kind = rotation.target, name_of(rotation.target.dtype)
+    dense = all(array.strides[-1] == array.itemsize for array in (rotation.source, target))
+    if kind not in llvm.FLOATS or not dense or not llvm.worthwhile(target.size):
+        return turned(rotation)
+    source, positions, frequencies = rotation.source, rotation.positions, np.ascontiguousarray(rotation.frequencies)
+    function = _function(kind, source.ndim - 2)
+    scratch = ScratchPlan()
+    place = scratch.take(positions.shape, np.dtype(np.int64))
+
+    def bind(memory: Array) -> Run:
+        places = place.of(memory) if rotation.given else np.ascontiguousarray(positions, np.int64)
+        arguments = [source.shape[-2], source.shape[-1] // 2, *source.shape[:-2]]
+        arguments += [address(places), address(frequencies)]
+        for view in (source, target):
+            arguments += [address(view), view.strides[-2], *view.strides[:-2]]
+        turn = llvm.Call(function, arguments, places, frequencies, source, target)
+        if not rotation.given:
+            return turn
+        return runner([(require_natural, [positions]), (np.copyto, [places, positions]), (turn, [])])
+
+    return Kernel(bind, scratch.size, 0.5 * source.size)
+
+
+@llvm.code
+def _function(kind: str, leading: int) -> Any:
+    from einc_runtime.dtypes import ITEMSIZE
+    from einc_runtime.kernels.llvm.emitter import F32, F64, I64, Emitter, Operand, Value, vector
+    from einc_runtime.kernels.llvm.vectors import waves
+
+    e = Emitter()
+    b = e.b
+    tokens, half, *heads = [e.argument() for _ in range(2 + leading)]
+    positions, frequencies = e.argument(), e.argument()
+    source, target = (e.operand(1 + leading) for _ in range(2))
+    width = b.mul(half, I64(ITEMSIZE[kind]))
+    with e.loop(tokens) as token:
+        place = b.load(b.gep(b.inttoptr(positions, I64.as_pointer()), [token]))
+        where = e.splat(b.sitofp(place, F64))
+        here = [Operand(b.add(x.address, b.mul(token, x.strides[0])), x.strides[1:]) for x in (source, target)]
+
+        def turn(position: Value, mask: Value | None) -> None:
+            steps = b.fpext(e.load(frequencies, position, "f32", mask), vector(F64))
+            angles = b.fptrunc(b.fmul(where, steps), vector(F32))
+            cosine, sine = waves(e, b.fpext(angles, vector(F64)))
+            with e.rows(heads, here) as (read, written):
+                x = e.load(read, position, kind, mask)
+                y = e.load(b.add(read, width), position, kind, mask)
+                first = b.fsub(b.fmul(x, cosine), b.fmul(y, sine))
+                second = b.fadd(b.fmul(y, cosine), b.fmul(x, sine))
+                e.store(first, written, position, kind, mask)
+                e.store(second, b.add(written, width), position, kind, mask)
+
+        e.sweep(half, turn)
+    return e.finish()

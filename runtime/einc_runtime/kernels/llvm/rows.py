@@ -1,0 +1,98 @@
+"""The kernels `rmsnorm`, `layernorm` and `softmax` as machine code: a few passes over a row that is in cache.
+
+Sums are made in f64, so that rows may be of any length. What this is not made for falls to numpy, as in `map.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from einc_runtime.dtypes import Array, name_of
+from einc_runtime.kernels.base import Invocation, Kernel, address
+from einc_runtime.kernels.calls.rows import Norm, Softmax
+from einc_runtime.kernels.llvm import llvm
+from einc_runtime.kernels.numpy.rows import normed, softmaxed
+from einc_runtime.kernels.views import merged_rows
+
+
+def build_norm(invocation: Invocation[Array]) -> Kernel:
+    call = Norm.parse(invocation)
+    return _compiled(invocation.name, (call.eps, call.offset), call.source, call.vectors, call.target) or normed(call)
+
+
+def build_softmax(invocation: Invocation[Array]) -> Kernel:
+    call = Softmax.parse(invocation)
+    last = call.axis == call.source.ndim - 1
+    compiled = _compiled("softmax", (0.0, 0.0), call.source, (), call.target) if last else None
+    return compiled or softmaxed(call)
+
+
+def _compiled(
+    name: str, numbers: tuple[float, float], source: Array, vectors: Sequence[Array], target: Array
+) -> Kernel | None:
+    """Machine code where it can be had; the numbers are eps and offset."""
+    kind = name_of(target.dtype)
+    if kind not in llvm.FLOATS or not llvm.worthwhile(target.size):
+        return None
+    views = merged_rows([source, target])
+    if any(array.strides[-1] != array.itemsize for array in (*views, *vectors)):
+        return None
+    leading = views[0].ndim - 1
+    arguments = [*target.shape[-1:], *views[0].shape[:-1]]
+    for view in views:
+        arguments += llvm.operand(view)
+    arguments += [address(vector) for vector in vectors]
+    run = llvm.Call(_function(name, kind, leading, *numbers), arguments, *views, *vectors)
+    return Kernel(lambda _: run, nanoseconds=(0.5 + len(vectors) * 0.3 if vectors else 2.0) * target.size)
+
+
+@llvm.code
+def _function(name: str, kind: str, leading: int, eps: float, offset: float) -> Any:
+    from einc_runtime.kernels.llvm.emitter import F32, Emitter, Value
+    from einc_runtime.kernels.llvm.vectors import exp
+
+    e = Emitter()
+    count, *heads = [e.argument() for _ in range(leading + 1)]
+    operands = [e.operand(leading) for _ in range(2)]
+    vectors = [e.argument() for _ in range({"rmsnorm": 1, "layernorm": 2, "softmax": 0}[name])]
+    extent = e.splat(e.b.sitofp(count, F32))
+    with e.rows(heads, operands) as (source, target):
+
+        def read(position: Value, mask: Value | None) -> Value:
+            return e.load(source, position, kind, mask)
+
+        if name == "softmax":
+            most = e.fold(count, e.number(-math.inf), e.larger, read)
+
+            def weight(position: Value, mask: Value | None) -> Value:
+                return exp(e, e.b.fsub(read(position, mask), most))
+
+            scale, term = e.b.fdiv(e.number(1.0), e.total(count, weight)), weight
+        else:
+            middle = e.b.fdiv(e.total(count, read), extent) if name == "layernorm" else None
+
+            def centered(position: Value, mask: Value | None) -> Value:
+                value = read(position, mask)
+                return value if middle is None else e.b.fsub(value, middle)
+
+            def square(position: Value, mask: Value | None) -> Value:
+                value = centered(position, mask)
+                return e.b.fmul(value, value)
+
+            mean = e.b.fdiv(e.total(count, square), extent)
+            root = e.square_root(e.b.fadd(mean, e.number(eps)))
+            scale, term = e.b.fdiv(e.number(1.0), root), centered
+
+        def write(position: Value, mask: Value | None) -> None:
+            value = e.b.fmul(term(position, mask), scale)
+            if vectors:
+                gain = e.load(vectors[0], position, kind, mask)
+                value = e.b.fmul(value, e.b.fadd(gain, e.number(offset)) if offset else gain)
+            if len(vectors) > 1:
+                value = e.b.fadd(value, e.load(vectors[1], position, kind, mask))
+            e.store(value, target, position, kind, mask)
+
+        e.sweep(count, write)
+    return e.finish()

@@ -1,0 +1,66 @@
+"""Arrays with named dimensions, seen as stacks of matrices where their strides allow it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.indices import Named, Names
+
+
+def _dimensions(operand: Named, group: Names) -> list[tuple[int, int]]:
+    """Extents and byte strides of a group's indices, without those of extent 1."""
+    places = [operand.names.index(name) for name in group]
+    array = operand.array
+    return [(array.shape[p], array.strides[p]) for p in places if array.shape[p] != 1]
+
+
+def mergeable(operand: Named, group: Names) -> bool:
+    """Whether the group can be walked with one stride."""
+    dimensions = _dimensions(operand, group)
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dimensions))
+
+
+def split(group: Names, operands: Sequence[Named], least: int) -> tuple[Names, Names]:
+    """Leading indices of a group to be batches, and its longest tail that is one dimension in all operands; the whole
+    group where that tail would be smaller than it and than `least`."""
+    start = 0
+    while not all(mergeable(operand, group[start:]) for operand in operands):
+        start += 1
+    whole, tail = (math.prod(n for n, _ in _dimensions(operands[0], part)) for part in (group, group[start:]))
+    return (group[:start], group[start:]) if tail >= min(least, whole) else ((), group)
+
+
+def grouped(operand: Named, batch: Names, first: Names, second: Names) -> Array:
+    """The array as (batch..., first, second). A dimension of extent 1 gets the stride that matrices have."""
+    array = operand.array
+    lone = {name: (1, 0) for name in batch if name not in operand.names}
+    places = {name: (array.shape[p], array.strides[p]) for p, name in enumerate(operand.names)}
+    dimensions = [(lone | places)[name] for name in batch]
+    groups = [_dimensions(operand, group) for group in (first, second)]
+    extents = [math.prod(extent for extent, _ in group) for group in groups]
+    strides = [group[-1][1] if group else None for group in groups]
+    column = strides[1] if strides[1] is not None else array.itemsize
+    if strides[1] is None and strides[0] == array.itemsize:
+        column = extents[0] * array.itemsize
+    row = strides[0] if strides[0] is not None else max(column * extents[1], array.itemsize)
+    if strides[0] is None and column != array.itemsize:
+        row = array.itemsize  # one strided row is a matrix in column order
+    shape = [extent for extent, _ in dimensions] + extents
+    steps = [stride for _, stride in dimensions] + [row, column]
+    return np.lib.stride_tricks.as_strided(array, shape, steps)
+
+
+def blas_ready(array: Array) -> bool:
+    """Whether BLAS can walk the matrices: unit stride along one dimension, no overlap along the other."""
+    if array.dtype.kind != "f":
+        return True  # integers have no BLAS anyway
+    (rows, columns), (row, column) = array.shape[-2:], array.strides[-2:]
+    size = array.itemsize
+    by_rows = column == size and row % size == 0 and row >= columns * size
+    by_columns = row == size and column % size == 0 and column >= rows * size
+    return by_rows or by_columns

@@ -1,0 +1,261 @@
+"""The kernel `attention` {causal, scale, q_lens, k_lens, window, softcap, extras} in numpy; it writes results and lse.
+
+Scores are made for a tile at a time: some query rows of one sequence, all query heads of a group stacked as further
+rows, against some of the keys that those rows can see. So one matrix product serves a group of heads, and keys that no
+row of a block can see are never multiplied. The tiles of one row block are combined by running maxima and sums. Small
+tiles take several heads at a time. 16-bit floats are widened first: all of a head where many row blocks need them and
+they are not too many, else tile by tile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchArray, ScratchPlan
+from einc_runtime.kernels.calls.attention import Attention, Rows
+
+STACKED = 256
+"""Query rows in a tile, all heads of a group together: enough for a fast matrix product."""
+ROWS = 64
+"""Queries of one head in a tile where they see different keys: half as many scores per row are made in vain."""
+THIN, THIN_KEYS = 16, 256
+"""Keys in a tile of no more than `THIN` rows: small matrix products are fastest if nothing is packed for them."""
+KEYS = 512
+"""Keys in a larger tile."""
+SCORES = 1 << 17
+"""Scores in a tile of several heads: half a MiB of f32, which stays in a core's cache."""
+WIDENED = 1 << 22
+"""Elements of keys and values that are widened at once: 16 MiB of f32."""
+
+
+def build_attention(invocation: Invocation[Array]) -> Kernel:
+    """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
+    return tiled(Attention.parse(invocation))
+
+
+def tiled(signature: Attention) -> Kernel:
+    tiles = Tiles.plan(signature)
+
+    def bind(memory: Array) -> Run:
+        return Worker(signature, tiles, memory).run
+
+    width = signature.q.shape[2] + signature.v.shape[2]
+    scoring = signature.q.shape[0] * signature.most_pairs() * (width / 30 + 1.5)
+    return Kernel(bind, tiles.scratch, scoring + 0.1 * (signature.k.size + signature.v.size))
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How large tiles are, and a worker's memory for one."""
+
+    heads: int
+    keys: int
+    all_keys: bool  # are widened at once
+    rows: tuple[Rows, ...]
+    scratch: int
+    queries: ScratchArray
+    scores: ScratchArray
+    wide_keys: ScratchArray | None
+    wide_values: ScratchArray | None
+    totals: ScratchArray
+    parts: ScratchArray
+    lines: tuple[ScratchArray, ...]
+    hidden: ScratchArray
+    places: ScratchArray
+
+    @staticmethod
+    def plan(signature: Attention) -> Tiles:
+        q, k, v, dtype = signature.q, signature.k, signature.v, signature.dtype
+        group = q.shape[0] // k.shape[0]
+        most = max(STACKED // group, 1)
+        if signature.visible.limited:
+            most = min(most, ROWS) if group > 1 else ROWS
+        rows = tuple(block for part in signature.sequences() for block in part.split(most))
+        longest = max((block.queries.stop - block.queries.start for block in rows), default=1)
+        stacked = group * longest
+        tile = KEYS if stacked > THIN else THIN_KEYS
+        keys = max(1, min(tile, max((up - lo for lo, up in (block.keys for block in rows)), default=1)))
+        heads = max(1, min(k.shape[0], SCORES // (stacked * keys)))
+        used_often = any(a.keys == b.keys for a, b in itertools.pairwise(rows))
+        all_keys = used_often and heads * k.shape[1] * (k.shape[2] + v.shape[2]) <= WIDENED
+        span = k.shape[1] if all_keys else keys
+        plan = ScratchPlan()
+        flags = np.dtype(np.bool_)
+
+        def take(*shape: int) -> ScratchArray:
+            return plan.take((math.prod((heads, *shape)),), dtype)
+
+        return Tiles(
+            heads,
+            keys,
+            all_keys,
+            rows,
+            queries=take(stacked, q.shape[2]),
+            scores=take(stacked, pitch(keys)),
+            wide_keys=take(span, k.shape[2]) if k.dtype != dtype else None,
+            wide_values=take(span, v.shape[2]) if v.dtype != dtype or signature.mask is not None else None,
+            totals=take(stacked, v.shape[2]),
+            parts=take(stacked, v.shape[2]),
+            lines=tuple(take(stacked, 1) for _ in range(5)),
+            hidden=plan.take((max(longest * keys, span),), flags),
+            places=plan.take((longest,), np.dtype(np.int64)),
+            scratch=plan.size,
+        )
+
+
+class Worker:
+    """The views of one invocation with one worker's memory."""
+
+    def __init__(self, signature: Attention, tiles: Tiles, memory: Array) -> None:
+        self.s, self.tiles = signature, tiles
+        self.group = signature.q.shape[0] // signature.k.shape[0]
+        self.hidden, self.places = tiles.hidden.of(memory), tiles.places.of(memory)
+        self.queries, self.scores = tiles.queries.of(memory), tiles.scores.of(memory)
+        self.wide_keys = tiles.wide_keys.of(memory) if tiles.wide_keys else None
+        self.wide_values = tiles.wide_values.of(memory) if tiles.wide_values else None
+        self.totals, self.parts = tiles.totals.of(memory), tiles.parts.of(memory)
+        self.lines = [line.of(memory) for line in tiles.lines]
+        self.tokens = _numbers(max(signature.q.shape[1], signature.k.shape[1]))
+        self.widened: tuple[int, int, int] | None = None  # the first head and the keys that are now in wide memory
+        self.least = np.finfo(signature.dtype).min
+
+    def run(self) -> None:
+        self.widened = None
+        for head in range(0, self.s.k.shape[0], self.tiles.heads):
+            heads = slice(head, min(head + self.tiles.heads, self.s.k.shape[0]))
+            for rows in self.tiles.rows:
+                self._rows(heads, rows)
+
+    def _rows(self, heads: slice, rows: Rows) -> None:
+        """All tiles of a row block."""
+        s, group = self.s, self.group
+        count, queries = heads.stop - heads.start, rows.queries.stop - rows.queries.start
+        stacked = group * queries
+        own = slice(heads.start * group, heads.stop * group)
+        places = self.places[:queries]
+        own_places = self.tokens if s.positions is None else s.positions
+        np.add(own_places[rows.queries], rows.ahead, out=places, dtype=np.int64)
+        lowest, highest = int(places.min()), int(places.max())
+        lo, up = s.visible.span(lowest, highest, rows.keys)
+        q = carved(self.queries, own.stop - own.start, queries, s.q.shape[2])
+        np.copyto(q, s.q[own, rows.queries], casting="unsafe")
+        np.multiply(q, s.scale, out=q)
+        q = q.reshape(count, stacked, -1)
+        totals = carved(self.totals, count, stacked, s.v.shape[2])
+        largest, sums, worth = (carved(line, count, stacked, 1) for line in self.lines[:3])
+        largest.fill(self.least)
+        sums.fill(0)
+        tiles = -(-(up - lo) // self.tiles.keys)
+        for tile in range(tiles):
+            keys = (lo + tile * (up - lo) // tiles, lo + (tile + 1) * (up - lo) // tiles)
+            extent = keys[1] - keys[0]
+            scores = carved(self.scores, count, stacked, pitch(extent))[..., :extent]
+            own_keys, values = self._operands(heads, keys)
+            np.matmul(q, own_keys.swapaxes(1, 2), out=scores)
+            if s.softcap:
+                np.tanh(np.divide(scores, s.softcap, out=scores), out=scores)
+                np.multiply(scores, s.softcap, out=scores)
+            self.weigh(scores.reshape(count, group, queries, -1), places, (lowest, highest), keys, largest, sums, worth)
+            if tile == 0:
+                np.matmul(scores, values, out=totals)
+            else:
+                products = carved(self.parts, *totals.shape)
+                np.matmul(scores, values, out=products)
+                np.add(np.multiply(totals, worth, out=totals), products, out=totals)
+        if not tiles:
+            totals.fill(0)
+        np.log(sums, out=worth)
+        lse = s.lse[own, rows.queries]
+        np.add(worth.reshape(lse.shape), largest.reshape(lse.shape), out=lse)
+        np.divide(totals, np.maximum(sums, 1, out=sums), out=totals)  # below 1 only where nothing is seen
+        o = s.o[own, rows.queries]
+        np.copyto(o, totals.reshape(o.shape), casting="unsafe")
+
+    def weigh(
+        self,
+        scores: Array,
+        places: Array,
+        extremes: tuple[int, int],
+        keys: tuple[int, int],
+        largest: Array,
+        sums: Array,
+        worth: Array,
+    ) -> None:
+        """Scores [heads, group, queries, keys] become weights exp(score - largest), 0 where a key is hidden.
+
+        `largest` and `sums` are those of every row's scores and weights so far, and take in these; `worth` becomes what
+        weights before this tile are now to be multiplied by.
+        """
+        self.hide(scores, places, extremes, keys)
+        rows = scores.reshape(*largest.shape[:-1], -1)
+        new, part = (carved(line, *largest.shape) for line in self.lines[3:])
+        np.maximum.reduce(rows, axis=-1, out=new, keepdims=True)
+        np.maximum(largest, new, out=new)
+        np.subtract(rows, new, out=rows)
+        np.exp(rows, out=rows)
+        np.add.reduce(rows, axis=-1, out=part, keepdims=True)
+        np.exp(np.subtract(largest, new, out=worth), out=worth)
+        np.add(np.multiply(sums, worth, out=sums), part, out=sums)
+        np.copyto(largest, new)
+
+    def _operands(self, heads: slice, keys: tuple[int, int]) -> tuple[Array, Array]:
+        """Keys and values of some heads, wide; what the mask hides of the values, which may be anything, is 0."""
+        s = self.s
+        lo, up = (0, s.k.shape[1]) if self.tiles.all_keys else keys
+        views = [s.k[heads, lo:up], s.v[heads, lo:up]]
+        fresh = self.widened != (heads.start, lo, up)
+        self.widened = (heads.start, lo, up)
+        for n, memory in enumerate((self.wide_keys, self.wide_values)):
+            if memory is not None:
+                wide = carved(memory, *views[n].shape)
+                if fresh:
+                    np.copyto(wide, views[n], casting="unsafe")
+                views[n] = wide
+        if s.mask is not None and fresh:
+            np.copyto(views[1], 0, where=self.masked((lo, up))[:, np.newaxis])
+        inside = slice(keys[0] - lo, keys[1] - lo)
+        return views[0][:, inside], views[1][:, inside]
+
+    def masked(self, keys: tuple[int, int]) -> Array:
+        assert self.s.mask is not None
+        masked: Array = np.logical_not(self.s.mask[keys[0] : keys[1]], out=self.hidden[: keys[1] - keys[0]])
+        return masked
+
+    def hide(self, scores: Array, places: Array, extremes: tuple[int, int], keys: tuple[int, int]) -> None:
+        """Sets scores [..., queries, keys] to -inf where a query does not see a key; touches no more than it must."""
+        (lowest, highest), (lo, up), visible = extremes, keys, self.s.visible
+        first, last = max(lo, lowest + 1), min(up, highest - visible.window + 1)
+        if visible.causal and first < up:
+            hidden = carved(self.hidden, len(places), up - first)
+            np.greater(self.tokens[first:up], places[:, np.newaxis], out=hidden)
+            np.copyto(scores[..., first - lo :], -np.inf, where=hidden)
+        if visible.window and lo < last:
+            hidden = carved(self.hidden, len(places), last - lo)
+            np.less_equal(self.tokens[lo:last], places[:, np.newaxis] - visible.window, out=hidden)
+            np.copyto(scores[..., : last - lo], -np.inf, where=hidden)
+        if self.s.mask is not None:
+            np.copyto(scores, -np.inf, where=self.masked(keys))
+
+
+@lru_cache(maxsize=16)
+def _numbers(count: int) -> Array:
+    """0, 1, 2, ...: shared by all kernels of one extent, and never written."""
+    numbers = np.arange(count, dtype=np.int64)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def carved(memory: Array, *shape: int) -> Array:
+    """The start of a flat array in another shape."""
+    return memory[: math.prod(shape)].reshape(shape)
+
+
+def pitch(keys: int) -> int:
+    """Scores from row to row: an odd number of cache lines, as rows at powers of two get into each other's way."""
+    return (-(-keys // 16) | 1) * 16

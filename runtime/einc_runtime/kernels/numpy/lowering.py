@@ -1,0 +1,267 @@
+"""Scalar programs become straight-line code of numpy calls over a few registers.
+
+`expand` rewrites every function as calls that write their last argument in place, each result a new value; `allocate`
+gives values registers, shared by those that are not alive together. A chain of any length so works in a handful of
+registers, and a caller that walks an array in cache-sized pieces never leaves the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import DType, compute, storage
+from einc_runtime.kernels.base import store
+from einc_runtime.kernels.program import CAST, GELU_TAIL, Constant, Input, Operand, Typed
+
+Breadth = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Input `position`, as it is stored."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The result of a call. `breadth` are the axes along which it varies; it has extent 1 along all others."""
+
+    number: int
+    dtype: DType
+    breadth: Breadth
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Where a value is kept: a slot seen as an array of this type and breadth."""
+
+    slot: int
+    dtype: DType
+    breadth: Breadth
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The array that the whole program writes."""
+
+
+Scalar = np.generic
+Place = Source | Value | Register | Result | Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`function(*arguments, target)`."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Place, ...]
+    target: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Calls in order, the bytes per element of each register slot, and where the value is when they are done."""
+
+    calls: tuple[Call, ...]
+    slots: tuple[int, ...]
+    value: Place
+
+
+def lower(steps: Sequence[Typed], inputs: Sequence[str], breadths: Sequence[Breadth], output: DType | None) -> Code:
+    """Code for typed steps over inputs of these element types, which vary along these axes.
+
+    With `output`, the value is written to the result, converted to that type; without, it stays where it is in its
+    compute type: in a register, or in an input that needs no conversion.
+    """
+    expansion = _Expansion(inputs, breadths)
+    for step in steps:
+        expansion.add(step)
+    return allocate(expansion.calls, expansion.finish(output))
+
+
+def _maximum(one: Any, other: Any, target: Any) -> None:
+    np.maximum(one, other, out=target)  # its third positional argument is not an output
+
+
+def _minimum(one: Any, other: Any, target: Any) -> None:
+    np.minimum(one, other, out=target)
+
+
+def _select(condition: Any, yes: Any, no: Any, target: Any) -> None:
+    np.copyto(target, no)
+    np.copyto(target, yes, where=condition)
+
+
+def _gelu_f64(x: Any, target: Any) -> None:
+    np.copyto(target, _half_erfc(x * -math.sqrt(0.5)).astype(np.float64))
+    np.multiply(target, x, target)
+
+
+_half_erfc = np.frompyfunc(lambda v: 0.5 * math.erfc(v), 1, 1)
+
+_UFUNCS: dict[str, Callable[..., Any]] = {
+    "neg": np.negative, "abs": np.absolute, "tanh": np.tanh, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
+    "not": np.logical_not, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
+    "floordiv": np.floor_divide, "mod": np.remainder, "pow": np.power, "max": _maximum, "min": _minimum,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "and": np.logical_and, "or": np.logical_or, "where": _select,
+}  # fmt: skip
+
+
+class _Expansion:
+    """Collects calls in single-assignment form."""
+
+    def __init__(self, inputs: Sequence[str], breadths: Sequence[Breadth]) -> None:
+        self.inputs, self.breadths = inputs, breadths
+        self.calls: list[Call] = []
+        self.results: list[Place] = []
+        self.loaded: dict[int, Place] = {}
+
+    def add(self, step: Typed) -> None:
+        arguments = [self._operand(operand, step.operand_type) for operand in step.operands]
+        dtype = storage(step.result_type)
+        if step.function == "copy":
+            self.results.append(arguments[0])
+        elif step.function.startswith(CAST):
+            rounded = self.call(store, storage(step.function[len(CAST) :]), arguments[0])
+            self.results.append(self._converted(rounded, dtype))
+        elif step.function in _UFUNCS:
+            self.results.append(self.call(_UFUNCS[step.function], dtype, *arguments))
+        else:
+            self.results.append(getattr(self, f"_{step.function}")(arguments[0], dtype))
+
+    def finish(self, output: DType | None) -> Place:
+        """The program's value; with `output`, the last call writes the result."""
+        value = self.results[-1]
+        if output is None:
+            return value if not isinstance(value, Scalar) else self.call(store, value.dtype, value)
+        if self.calls and self.calls[-1].target == value and self.calls[-1].function is store:
+            narrow = self.calls[-1].arguments[0]
+            if isinstance(narrow, Value) and narrow.dtype == output:  # a cast to what the result stores anyway
+                self.calls.pop()
+                value = narrow
+        if self.calls and self.calls[-1].target == value and isinstance(value, Value) and value.dtype == output:
+            self.calls[-1] = Call(self.calls[-1].function, self.calls[-1].arguments, Result())
+        else:
+            self.calls.append(Call(store, (value,), Result()))
+        return Result()
+
+    def call(self, function: Callable[..., Any], dtype: DType, *arguments: Place) -> Value:
+        breadth: Breadth = frozenset()
+        for argument in arguments:
+            if isinstance(argument, Value):
+                breadth |= argument.breadth
+            elif isinstance(argument, Source):
+                breadth |= self.breadths[argument.position]
+        value = Value(len(self.calls), dtype, breadth)
+        self.calls.append(Call(function, arguments, value))
+        return value
+
+    def _converted(self, value: Value, dtype: DType) -> Place:
+        return value if value.dtype == dtype else self.call(store, dtype, value)
+
+    def _operand(self, operand: Operand, kind: str) -> Place:
+        if isinstance(operand, Constant):
+            # The condition of a `where` is never a literal, so a literal has the operands' common type.
+            constant: Scalar = storage(kind).type(operand.value)
+            return constant
+        if not isinstance(operand, Input):
+            return self.results[operand.position]
+        stored = self.inputs[operand.position]
+        if compute(stored) == stored:
+            return Source(operand.position)
+        if operand.position not in self.loaded:
+            wide = self.call(store, storage(compute(stored)), Source(operand.position))
+            self.loaded[operand.position] = wide
+        return self.loaded[operand.position]
+
+    # Functions of several calls. Constants have the type that is computed in.
+
+    def _relu(self, x: Place, dtype: DType) -> Place:
+        return self.call(_maximum, dtype, x, dtype.type(0))
+
+    def _rsqrt(self, x: Place, dtype: DType) -> Place:
+        return self.call(np.true_divide, dtype, dtype.type(1), self.call(np.sqrt, dtype, x))
+
+    def _one_plus_exp_neg(self, x: Place, dtype: DType) -> Place:
+        """1 + exp(-x). Infinite for very negative x, where a quotient by it is 0 as it should be."""
+        negated = self.call(np.negative, dtype, x)
+        return self.call(np.add, dtype, self.call(np.exp, dtype, negated), dtype.type(1))
+
+    def _sigmoid(self, x: Place, dtype: DType) -> Place:
+        return self.call(np.true_divide, dtype, dtype.type(1), self._one_plus_exp_neg(x, dtype))
+
+    def _silu(self, x: Place, dtype: DType) -> Place:
+        return self.call(np.true_divide, dtype, x, self._one_plus_exp_neg(x, dtype))
+
+    def _gelu_tanh(self, x: Place, dtype: DType) -> Place:
+        """x / 2 * (1 + tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x)))."""
+        value = self.call(np.multiply, dtype, x, x)
+        value = self.call(np.multiply, dtype, value, dtype.type(0.044715))
+        value = self.call(np.add, dtype, value, dtype.type(1))
+        value = self.call(np.multiply, dtype, value, x)
+        value = self.call(np.tanh, dtype, self.call(np.multiply, dtype, value, dtype.type(math.sqrt(2 / math.pi))))
+        value = self.call(np.multiply, dtype, self.call(np.add, dtype, value, dtype.type(1)), x)
+        return self.call(np.multiply, dtype, value, dtype.type(0.5))
+
+    def _gelu(self, x: Place, dtype: DType) -> Place:
+        if dtype == np.float64:
+            return self.call(_gelu_f64, dtype, x)
+        magnitude = self.call(_minimum, dtype, self.call(np.absolute, dtype, x), dtype.type(16))
+        power = self.call(np.multiply, dtype, magnitude, dtype.type(-GELU_TAIL[-1]))
+        for coefficient in GELU_TAIL[-2:0:-1]:
+            power = self.call(np.multiply, dtype, self.call(np.add, dtype, power, dtype.type(-coefficient)), magnitude)
+        power = self.call(np.add, dtype, power, dtype.type(-GELU_TAIL[0]))
+        tail = self.call(np.multiply, dtype, self.call(np.exp, dtype, power), magnitude)
+        return self.call(np.subtract, dtype, self._relu(x, dtype), tail)
+
+
+def allocate(calls: Sequence[Call], value: Place) -> Code:
+    """Puts values into registers by one pass over their lifetimes."""
+    last_use = {argument: number for number, call in enumerate(calls) for argument in call.arguments
+                if isinstance(argument, Value)}  # fmt: skip
+    registers: dict[Value, Register] = {}
+    free: list[int] = []
+    slots: list[int] = []
+    placed: list[Call] = []
+
+    def place(item: Place) -> Place:
+        return registers[item] if isinstance(item, Value) else item
+
+    for number, call in enumerate(calls):
+        dying = [x for x in dict.fromkeys(call.arguments) if isinstance(x, Value) and last_use[x] == number]
+        dying = [x for x in dying if x != value]
+        arguments = tuple(map(place, call.arguments))
+        target = call.target
+        if isinstance(target, Value):
+            # numpy works in place where an operand has exactly the target's layout; any other overlap would copy.
+            reusable = [x for x in dying if _in_place(call.function) and _alike(x, target)]
+            if reusable:
+                slot = registers[reusable[0]].slot
+                dying.remove(reusable[0])
+            elif free:
+                slot = free.pop()
+            else:
+                slot = len(slots)
+                slots.append(0)
+            slots[slot] = max(slots[slot], target.dtype.itemsize)
+            registers[target] = Register(slot, target.dtype, target.breadth)
+        free += [registers[x].slot for x in dying]
+        placed.append(Call(call.function, arguments, place(target)))
+        if isinstance(target, Value) and target not in last_use and target != value:
+            free.append(registers[target].slot)
+    return Code(tuple(placed), tuple(slots), place(value))
+
+
+def _in_place(function: Callable[..., Any]) -> bool:
+    return isinstance(function, np.ufunc) or function in (_maximum, _minimum)
+
+
+def _alike(one: Value, other: Value) -> bool:
+    return one.dtype == other.dtype and one.breadth == other.breadth

@@ -1,0 +1,159 @@
+"""Walking arrays in pieces that stay in cache, and laying out scalar code for each piece.
+
+A walk steps through the leading axes and along one, with all later axes whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Run, ScratchArray, ScratchPlan
+from einc_runtime.kernels.numpy.lowering import Breadth, Code, Place, Register, Result, Source
+from einc_runtime.kernels.views import merged_rows
+
+PIECE = 1 << 15
+"""Elements in a piece: 128 KiB of f32, so that a few registers fit into a core's L2 cache."""
+
+MAX_PREPARED = 64
+"""Pieces of an invocation whose calls are kept from run to run; a large model has thousands of invocations."""
+
+Resolved = tuple[Callable[..., Any], list[Any]]
+"""A function and what to call it with."""
+
+Evaluation = tuple[list[Resolved], Any]
+"""Calls, and the value that they leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The pieces of an iteration space: single positions of the axes before `axis`, `step` of it, all of the rest."""
+
+    extents: tuple[int, ...]
+    axis: int
+    step: int
+
+    @staticmethod
+    def over(views: Sequence[Array], piece: int = PIECE) -> Walk:
+        extents = tuple(max(column) for column in zip(*(view.shape for view in views), strict=True))
+        inner, axis = 1, len(extents) - 1
+        while axis > 0 and inner * extents[axis] <= piece:
+            inner *= extents[axis]
+            axis -= 1
+        return Walk(extents, axis, max(1, min(extents[axis], piece // max(1, inner))))
+
+    @property
+    def size(self) -> int:
+        """Elements in the largest piece."""
+        return self.step * math.prod(self.extents[self.axis + 1 :])
+
+    @property
+    def pieces(self) -> int:
+        return math.prod(self.extents[: self.axis]) * -(-self.extents[self.axis] // self.step)
+
+    def shape(self, count: int, breadth: Breadth) -> tuple[int, ...]:
+        """The shape of a piece with `count` positions of the walked axis, for a value that varies along `breadth`."""
+        full = (1,) * self.axis + (count,) + self.extents[self.axis + 1 :]
+        return tuple(extent if axis in breadth else 1 for axis, extent in enumerate(full))
+
+    def __iter__(self) -> Iterator[Piece]:
+        for prefix in np.ndindex(self.extents[: self.axis]):
+            for start in range(0, self.extents[self.axis], self.step):
+                yield Piece((*prefix, start), min(self.step, self.extents[self.axis] - start))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`count` positions of the last axis that `start` names, and one of each before it."""
+
+    start: tuple[int, ...]
+    count: int
+
+    def of(self, view: Array) -> Array:
+        """This piece of a view; along an axis where the view is broadcast, its single position stays."""
+        key = [slice(lower, lower + 1) for lower in self.start[:-1]] + [
+            slice(self.start[-1], self.start[-1] + self.count)
+        ]
+        return view[tuple(slice(None) if n == 1 else part for n, part in zip(view.shape, key, strict=False))]
+
+
+def as_rows(views: Sequence[Array]) -> tuple[list[Array], Walk]:
+    """Arrays of one shape with leading axes merged, and a walk over whole rows whose pieces stay in cache."""
+    rows = merged_rows(views)
+    return rows, Walk.over([rows[0][..., 0]], max(1, PIECE // max(1, rows[0].shape[-1])))
+
+
+def breadth_of(view: Array) -> Breadth:
+    return frozenset(axis for axis, extent in enumerate(view.shape) if extent != 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    """Code with scratch memory for its registers, for the pieces of a walk."""
+
+    code: Code
+    walk: Walk
+    slots: tuple[ScratchArray, ...]
+
+    @staticmethod
+    def plan(code: Code, walk: Walk, scratch: ScratchPlan) -> Evaluator:
+        byte = np.dtype(np.uint8)
+        return Evaluator(code, walk, tuple(scratch.take((width * walk.size,), byte) for width in code.slots))
+
+    def bind(self, memory: Array, inputs: Sequence[Array], output: Array | None) -> Callable[[Piece], Evaluation]:
+        """What gives the calls for one piece of whole inputs (and output), and the value that they leave."""
+        registers: dict[tuple[Register, int], Array] = {}
+
+        def register(item: Register, count: int) -> Array:
+            if (item, count) not in registers:
+                slot = self.slots[item.slot]
+                shape = self.walk.shape(count, item.breadth)
+                registers[item, count] = np.ndarray(shape, item.dtype, memory.data, slot.offset)
+            return registers[item, count]
+
+        def resolve(piece: Piece) -> Evaluation:
+            views = [piece.of(view) for view in inputs]
+            result = None if output is None else piece.of(output)
+
+            def place(item: Place) -> Any:
+                if isinstance(item, Register):
+                    return register(item, piece.count)
+                if isinstance(item, Source):
+                    return views[item.position]
+                return result if isinstance(item, Result) else item
+
+            calls = [(call.function, [place(x) for x in (*call.arguments, call.target)]) for call in self.code.calls]
+            return calls, place(self.code.value)
+
+        return resolve
+
+
+def runner(calls: Sequence[Resolved]) -> Run:
+    """All calls in order."""
+    if len(calls) == 1:
+        function, arguments = calls[0]
+        return lambda: function(*arguments)
+
+    def run() -> None:
+        for function, arguments in calls:
+            function(*arguments)
+
+    return run
+
+
+def walk_runner(walk: Walk, resolve: Callable[[Piece], Sequence[Resolved]]) -> Run:
+    """The calls of every piece: made beforehand for a few pieces, and as the walk goes for many."""
+    if walk.pieces <= MAX_PREPARED:
+        return runner([call for piece in walk for call in resolve(piece)])
+
+    def run() -> None:
+        for piece in walk:
+            for function, arguments in resolve(piece):
+                function(*arguments)
+
+    return run

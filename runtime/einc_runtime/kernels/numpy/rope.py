@@ -1,0 +1,78 @@
+"""The kernel `rope` in numpy: rotary position embedding, element i with element i + d_head / 2."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from einc_runtime.dtypes import Array, compute, storage
+from einc_runtime.errors import ValueFault
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, dtype_name
+from einc_runtime.kernels.calls.rope import Rotation
+from einc_runtime.kernels.numpy.pieces import PIECE, Piece, Resolved, Walk, runner, walk_runner
+
+
+def build_rope(invocation: Invocation[Array]) -> Kernel:
+    return turned(Rotation.parse(invocation))
+
+
+def turned(rotation: Rotation) -> Kernel:
+    """Angles are rounded to f32, as the models that use this were trained and are run elsewhere."""
+    source, target, frequencies, positions = rotation.source, rotation.target, rotation.frequencies, rotation.positions
+    tokens, half = source.shape[-2], source.shape[-1] // 2
+    dtype = storage(compute(dtype_name(target)))
+    leading = math.prod(source.shape[:-2])
+    step = max(1, min(tokens, PIECE // max(1, leading * half)))
+    walk = Walk((tokens,), 0, step)
+    scratch = ScratchPlan()
+    angles = scratch.take((step, half), np.dtype(np.float32))
+    waves = [scratch.take((step, half), dtype) for _ in range(2)]
+    products = [scratch.take((*source.shape[:-2], step, half), dtype) for _ in range(2)]
+    converted = None if source.dtype == dtype else scratch.take((*source.shape[:-2], step, 2 * half), dtype)
+
+    def bind(memory: Array) -> Run:
+        angle, cosine, sine, one, other = (array.of(memory) for array in (angles, *waves, *products))
+
+        def calls(piece: Piece) -> list[Resolved]:
+            part = slice(piece.count)
+            span = slice(piece.start[0], piece.start[0] + piece.count)
+            a, cos, sin = angle[part], cosine[part], sine[part]
+            u, v = one[..., part, :], other[..., part, :]
+            wide = source[..., span, :]
+            before: list[Resolved] = []
+            if converted is not None:
+                wide = converted.of(memory)[..., part, :]
+                before.append((np.copyto, [wide, source[..., span, :]]))
+            x, y = wide[..., :half], wide[..., half:]
+            return [
+                *before,
+                (_apply, [np.multiply, positions[span, None], frequencies, a]),
+                (_wave, [np.cos, a, cos]),
+                (_wave, [np.sin, a, sin]),
+                (np.multiply, [x, cos, u]),
+                (np.multiply, [y, sin, v]),
+                (_apply, [np.subtract, u, v, target[..., span, :half]]),
+                (np.multiply, [y, cos, u]),
+                (np.multiply, [x, sin, v]),
+                (_apply, [np.add, u, v, target[..., span, half:]]),
+            ]
+
+        turn = walk_runner(walk, calls)
+        return runner([(require_natural, [positions]), (turn, [])]) if rotation.given else turn
+
+    return Kernel(bind, scratch.size, 2.0 * source.size + 40.0 * tokens * half)
+
+
+def require_natural(positions: Array) -> None:
+    if positions.min() < 0:
+        raise ValueFault(f"a position is {int(positions.min())}; positions are 0 or more")
+
+
+def _wave(function: np.ufunc, angles: Array, target: Array) -> None:
+    function(angles, out=target, dtype=target.dtype)
+
+
+def _apply(function: np.ufunc, *arguments: Array) -> None:
+    """The last argument is the output; what is computed wider is rounded into it."""
+    function(*arguments[:-1], out=arguments[-1], casting="unsafe")

@@ -1,0 +1,287 @@
+"""The kernel `attention` in Triton: {causal, scale, q_lens, k_lens, window, softcap, extras}; it writes o and lse.
+
+A program has a tile of query rows of one sequence: some queries, each with all query heads of a group, so that the keys
+and values of a group are read once for it, be it one query or thousands. It goes through the keys that its rows can see
+in blocks, with running maxima and sums. Keys that all rows see need no mask and have a loop of their own. Where there
+are few rows and many keys (decoding), the keys are shared out among programs, whose results are merged by their lse.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from einc_runtime.dtypes import Array, storage
+from einc_runtime.kernels.base import Invocation, dtype_name
+from einc_runtime.kernels.calls.attention import Attention
+from einc_runtime.kernels.calls.merges import Merge
+from einc_runtime.kernels.triton.merges import plan_merge_logsumexp
+from einc_runtime.kernels.triton.plan import Argument, Call, Plan, Table, Workspace
+from einc_runtime.kernels.triton.scalar import HELPERS
+from einc_runtime.kernels.triton.source import LANGUAGE, Operand, assembled, masked, power_of_two, widening
+
+PROGRAMS = 264
+"""Where there are fewer programs, keys are shared out: two for each multiprocessor of a large GPU."""
+
+SHARE = 512
+"""The fewest keys in a share."""
+
+SHARES = 16
+"""At most; the merge has as many operands."""
+
+SMALL_MEMORY = frozenset({"sm_86", "sm_89", "sm_120", "sm_121"})
+"""Where a program may have 99 KiB of shared memory: tiles are smaller, and blocks of keys are not loaded two ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a program's work: rows and keys in a tile, warps, and stages of the loads' pipeline."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+    @staticmethod
+    def choose(kind: str, head: int, rows: int, architecture: str) -> Shape:
+        """By type, width of heads and rows that there are. 16-bit types use tensor cores, whose tiles are large."""
+        stages = 2 if architecture in SMALL_MEMORY else 3
+        if kind in ("f16", "bf16"):
+            large = 128 if head <= 128 and stages == 3 else 64 if head <= 256 else 32
+            keys = 64 if head <= 128 else 32
+            most = min(large, max(16, power_of_two(rows)))
+            return Shape(most, keys, 8 if most * head >= 128 * 128 else 4, stages)
+        small = 32 if kind == "f32" and head <= 128 else 16
+        return Shape(min(2 * small, max(16, power_of_two(rows))), small, 4, 2)
+
+
+def plan_attention(invocation: Invocation[Array], architecture: str) -> Plan:
+    """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
+    signature = Attention.parse(invocation)
+    head = power_of_two(max(16, signature.q.shape[2], signature.v.shape[2]))
+    group = signature.q.shape[0] // signature.k.shape[0]
+    heads = min(group, 64)
+    longest = max((rows.queries.stop - rows.queries.start for rows in signature.sequences()), default=1)
+    shape = Shape.choose(dtype_name(signature.q), head, heads * longest, architecture)
+    heads = min(heads, shape.rows)
+    work = _work(signature, max(1, shape.rows // heads))
+    programs = len(work) * signature.k.shape[0] * -(-group // heads)
+    keys = max((int(row[3] - row[2]) for row in work), default=0)
+    shares = max(1, min(SHARES, PROGRAMS // programs, keys // SHARE))
+    if shares == 1:
+        return Plan((_Source(signature, shape, heads, signature.o, signature.lse, 1).call(work),))
+    scratch = Workspace()
+    parts = scratch.take((shares, *signature.o.shape), signature.lse.dtype)
+    logs = scratch.take((shares, *signature.lse.shape), signature.lse.dtype)
+    first = _Source(signature, shape, heads, parts, logs, shares).call(work)
+    copies = [(parts[n], logs[n]) for n in range(shares)]
+    like = (parts[0], signature.lse)  # the types that are merged; results are rounded as they are written
+    merge = plan_merge_logsumexp(Merge(copies, like, ((0, 1, 2), (0, 1))), rounded=signature.o)
+    return Plan((first, *merge.steps), scratch.size)
+
+
+def _work(signature: Attention, queries: int) -> Array:
+    """For every tile: its first query, how many, the keys of its sequence, and how far queries are ahead of keys.
+
+    Tiles that see most keys come first, so that the last programs to start are short.
+    """
+    rows = [
+        (part.queries.start, part.queries.stop - part.queries.start, part.keys[0], part.keys[1], part.ahead)
+        for sequence in signature.sequences()
+        for part in sequence.split(queries)
+    ]
+
+    def seen(row: tuple[int, int, int, int, int]) -> int:
+        if signature.positions is not None:
+            return 0
+        first, count, low, up, ahead = row
+        low, up = signature.visible.span(first + ahead, first + count - 1 + ahead, (low, up))
+        return up - low
+
+    return np.array(sorted(rows, key=lambda row: (-seen(row), row)), np.int64).reshape(-1, 5)
+
+
+class _Source:
+    """The source for tiles of some query rows, `heads` of a group for each query; keys may be in shares.
+
+    `o` and `lse` are what is written: with shares, each has a dimension for them before its own.
+    """
+
+    def __init__(self, s: Attention, shape: Shape, heads: int, o: Array, lse: Array, shares: int) -> None:
+        self.s, self.shape, self.heads, self.shares = s, shape, heads, shares
+        self.kind = dtype_name(s.q)
+        self.number = LANGUAGE["f64" if self.kind == "f64" else "f32"]
+        self.group = s.q.shape[0] // s.k.shape[0]
+        self.chunks = -(-self.group // heads)  # of the heads of a group
+        arrays = {"q": s.q, "k": s.k, "v": s.v, "o": o, "lse": lse, "mask": s.mask, "positions": s.positions}
+        views = {name: view for name, view in arrays.items() if view is not None}
+        self.items = {name: Operand.of(name, view) for name, view in views.items()}
+        casts = (widening([self.items[name]], view.shape) for name, view in views.items())
+        self.cast = next(filter(None, casts), "")
+        width, depth = s.q.shape[2], s.v.shape[2]
+        self.q_span, self.v_span = power_of_two(max(16, width)), power_of_two(max(16, depth))
+        self.q_in = f"({{}} < {width})" if width % self.q_span else ""
+        self.v_in = f"(f[None, :] < {depth})" if depth % self.v_span else ""
+        self.factor = s.scale * math.log2(math.e) if not s.softcap else s.scale / s.softcap
+        self.tanh = "tanh64" if self.kind == "f64" else "tanh"
+        # Where it is positive, the maximum is that of the products, and scaling and subtracting are one instruction.
+        self.times = f" * {self.factor!r}" if self.factor > 0 and not s.softcap else ""
+
+    def call(self, work: Array) -> Call:
+        s, visible, (kv_heads, keys) = self.s, self.s.visible, self.s.k.shape[:2]
+        grid = len(work) * kv_heads * self.chunks * self.shares
+        number = "i64" if self.cast or np.abs(work).max(initial=0) >= 1 << 30 else "i32"
+        tables: list[tuple[str, Argument, str]] = [("work", Table.of(work.astype(storage(number))), number)]
+        title = (
+            f"attention of {s.q.shape[1]} queries with {self.group} heads for each of {kv_heads}, {keys} keys"
+            f"{', causal' if visible.causal else ''}{f', window {visible.window}' if visible.window else ''}"
+            f"{f', soft cap {s.softcap}' if s.softcap else ''}"
+            f"{f', keys in {self.shares} shares' if self.shares > 1 else ''}"
+        )
+        lines = [*self._rows(len(work)), *self._limits(), *self._beginning(), *self._loops(), *self._end()]
+        items, shape = list(self.items.values()), self.shape
+        helpers = HELPERS[self.tanh] if s.softcap else ""
+        return assembled("attention", title, items, s.q.shape, lines, grid, helpers, tables, shape.warps, shape.stages)
+
+    def _rows(self, tiles: int) -> list[str]:
+        """Lines that find a program's rows: m, with the query and the head of each, e and f along them."""
+        heads, chunks = self.heads, self.chunks
+        lines = [f"tile = tl.program_id(0){self.cast}"]
+        if self.shares > 1:
+            lines += [f"share = tile % {self.shares}", f"tile = tile // {self.shares}"]
+        return [
+            *lines,
+            f"row = work + (tile % {tiles}) * 5",
+            f"head = tile // {tiles}",
+            "first = tl.load(row)",
+            "count = tl.load(row + 1)",
+            "start = tl.load(row + 2)",
+            "stop = tl.load(row + 3)",
+            "ahead = tl.load(row + 4)",
+            f"m = tl.arange(0, {self.shape.rows})",
+            f"query = m // {heads}",
+            f"member = {f'(head % {chunks}) * {heads} + ' if chunks > 1 else ''}m % {heads}",
+            f"inside = (query < count) & (query < {max(1, self.shape.rows // heads)}) & (member < {self.group})",
+            "query = first + tl.minimum(query, count - 1)",
+            f"own = {self._head_of_keys} * {self.group} + tl.minimum(member, {self.group - 1})",
+            f"e = tl.arange(0, {self.q_span}){self.cast}",
+            f"f = tl.arange(0, {self.v_span}){self.cast}",
+        ]
+
+    def _limits(self) -> list[str]:
+        """Lines that set every row's place, and start and stop of the keys that any row may see."""
+        visible, lines = self.s.visible, ["place = query + ahead"]
+        if self.s.positions is not None:
+            given = _at("positions", ("query", self.items["positions"].strides[0]))
+            lines = [f"place = tl.load({given}).to(tl.int64) + ahead.to(tl.int64)"]
+        if visible.causal:
+            lines.append("stop = tl.minimum(stop, tl.max(place, 0) + 1)")
+        if visible.window:
+            lines.append(f"start = tl.maximum(start, tl.min(place, 0) - {visible.window - 1})")
+        lines.append("stop = tl.maximum(stop, start)")
+        if self.shares > 1:
+            keys = self.shape.keys
+            lines += [
+                f"each = (stop - start + {self.shares * keys - 1}) // {self.shares * keys} * {keys}",
+                "start = tl.minimum(start + share * each, stop)",
+                "stop = tl.minimum(start + each, stop)",
+            ]
+        return lines
+
+    def _beginning(self) -> list[str]:
+        """Lines that load the queries, with nothing seen yet."""
+        terms = zip(("own[:, None]", "query[:, None]", "e[None, :]"), self._strides("q"), strict=True)
+        where = masked("inside[:, None]", self.q_in.format("e[None, :]"), other="0")
+        return [
+            f"k_base = k + {self._head_of_keys} * {self._strides('k')[0]}",
+            f"v_base = v + {self._head_of_keys} * {self._strides('v')[0]}",
+            f"at = {_at('q', *terms)}",
+            f"queries = tl.load(at{where})",
+            f'most = tl.full([{self.shape.rows}], float("-inf"), {self.number})',
+            f"total = tl.zeros([{self.shape.rows}], {self.number})",
+            f"sums = tl.zeros([{self.shape.rows}, {self.v_span}], {self.number})",
+        ]
+
+    def _loops(self) -> list[str]:
+        """Lines that go through the keys; where only the last of them may be hidden from a row, in two loops."""
+        keys, visible = self.shape.keys, self.s.visible
+        hidden = ["    " + line for line in self._block(hiding=True)]
+        if self.s.mask is not None or visible.window:
+            return [f"for begin in range(start, stop, {keys}):", *hidden]
+        seen = "tl.minimum(stop, tl.min(place, 0) + 1)" if visible.causal else "stop"
+        return [
+            f"full = start + tl.maximum({seen} - start, 0) // {keys} * {keys}",
+            f"for begin in range(start, full, {keys}):",
+            *("    " + line for line in self._block(hiding=False)),
+            f"for begin in range(full, stop, {keys}):",
+            *hidden,
+        ]
+
+    def _block(self, hiding: bool) -> list[str]:
+        """Lines for one block of keys, some of which may be hidden from a row."""
+        s, kind, times = self.s, self.kind, self.times
+        precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
+        if kind == "f64":  # Triton has sums in f32 otherwise, or says that they are not
+            precision += ", out_dtype=tl.float64"
+        k_there = "(n[None, :] < stop)" if hiding else ""
+        v_there = ("let[:, None]" if s.mask is not None else "(n[:, None] < stop)") if hiding else ""
+        k_at = _at("k_base", ("e[:, None]", self._strides("k")[2]), ("n[None, :]", self._strides("k")[1]))
+        v_at = _at("v_base", ("n[:, None]", self._strides("v")[1]), ("f[None, :]", self._strides("v")[2]))
+        base = "base" if hiding else "new"
+        return [
+            f"n = begin + tl.arange(0, {self.shape.keys}){self.cast}",
+            f"keys = tl.load({k_at}{masked(k_there, self.q_in.format('e[:, None]'), other='0')})",
+            f"scores = tl.dot(queries, keys{precision}){'' if times else f' * {self.factor!r}'}",
+            *([f"scores = {self.tanh}(scores) * {s.softcap * math.log2(math.e)!r}"] if s.softcap else []),
+            *(self._hidden() if hiding else []),
+            f"new = tl.maximum(most, tl.max(scores, 1){times})",
+            *(['base = tl.where(new == float("-inf"), 0.0, new)'] if hiding else []),
+            f"weights = tl.exp2(scores{times} - {base}[:, None])",
+            f"fade = tl.exp2(most - {base})",
+            "total = total * fade + tl.sum(weights, 1)",
+            f"values = tl.load({v_at}{masked(v_there, self.v_in, other='0')})",
+            "sums = sums * fade[:, None]",
+            f"sums = tl.dot(weights.to({LANGUAGE[kind]}), values, sums{precision})",
+            "most = new",
+        ]
+
+    def _hidden(self) -> list[str]:
+        """Lines that set scores to -inf where a row does not see a key."""
+        visible, lines, seen = self.s.visible, [], ["(n[None, :] < stop)"]
+        if visible.causal:
+            seen.append("(n[None, :] <= place[:, None])")
+        if visible.window:
+            seen.append(f"(n[None, :] > place[:, None] - {visible.window})")
+        if self.s.mask is not None:
+            lines = [f"let = tl.load(mask + n * {self.items['mask'].strides[0]}, mask=n < stop, other=0) != 0"]
+            seen.append("let[None, :]")
+        return [*lines, f'scores = tl.where({" & ".join(seen)}, scores, float("-inf"))']
+
+    def _end(self) -> list[str]:
+        """Lines that write results and their lse; 0 and -inf where nothing was seen."""
+        kinds = {name: LANGUAGE[self.items[name].dtype] for name in ("o", "lse")}
+        share = {name: [("share", self.items[name].strides[0])] if self.shares > 1 else [] for name in kinds}
+        o_terms = zip(("own[:, None]", "query[:, None]", "f[None, :]"), self._strides("o"), strict=True)
+        lse_terms = zip(("own", "query"), self._strides("lse"), strict=True)
+        return [
+            "sums = sums / tl.where(total == 0, 1.0, total)[:, None]",
+            f"at = {_at('o', *share['o'], *o_terms)}",
+            f"tl.store(at, sums.to({kinds['o']}){masked('inside[:, None]', self.v_in)})",
+            f"at = {_at('lse', *share['lse'], *lse_terms)}",
+            f"tl.store(at, ((most + tl.log2(total)) * {math.log(2)!r}).to({kinds['lse']}), mask=inside)",
+        ]
+
+    @property
+    def _head_of_keys(self) -> str:
+        return f"(head // {self.chunks})" if self.chunks > 1 else "head"
+
+    def _strides(self, name: str) -> tuple[int, ...]:
+        """Without that of the shares, if there is one."""
+        return self.items[name].strides[-2 if name == "lse" else -3 :]
+
+
+def _at(base: str, *terms: tuple[str, int]) -> str:
+    """The address of a tile by subscripts and their strides; unlike `Operand.at` it keeps the tile's shape."""
+    return " + ".join([base, *(places if stride == 1 else f"{places} * {stride}" for places, stride in terms)])

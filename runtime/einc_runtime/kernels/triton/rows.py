@@ -1,0 +1,162 @@
+"""Kernels over rows in Triton: `softmax` {axis}, `rmsnorm` and `layernorm` {eps, offset}, computed in f32 or wider.
+
+A row that fits into a program's registers is read once. Longer ones are gone through several times, tile by tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from einc_runtime.dtypes import Array, compute
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.calls.rows import Norm, Softmax
+from einc_runtime.kernels.triton.plan import Plan
+from einc_runtime.kernels.triton.scalar import square_root
+from einc_runtime.kernels.triton.source import LANGUAGE, Operand, assembled, power_of_two, widening
+from einc_runtime.kernels.triton.tiles import Tiles
+from einc_runtime.kernels.views import merged_rows
+
+TILE = 2048
+"""Elements of a program's tile where rows are shorter than that."""
+
+WHOLE = 16384
+"""The longest row of f32 that is held in registers: 32 of them for each of 512 threads."""
+
+
+def plan_softmax(invocation: Invocation[Array]) -> Plan:
+    """exp(x - max) / sum of them along one axis; it cannot overflow."""
+    call = Softmax.parse(invocation)
+    x, y = merged_rows([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)])
+    rows = _Rows([x, y], ["x_ptr", "y_ptr"])
+    if rows.whole:
+        lines = [
+            rows.load("x", 'float("-inf")'),
+            "e = tl.exp(x - tl.max(x, 1)[:, None])",
+            rows.store("(e / tl.sum(e, 1)[:, None])"),
+        ]
+    else:
+        first = [
+            rows.load("x", 'float("-inf")'),
+            "new = tl.maximum(most, tl.max(x, 1))",
+            "total = total * tl.exp(most - new) + tl.sum(tl.exp(x - new[:, None]), 1)",
+            "most = new",
+        ]
+        lines = [
+            f"most = tl.full([{rows.tiles.height}], {rows.least}, {rows.type})",
+            f"total = tl.zeros([{rows.tiles.height}], {rows.type})",
+            *rows.loop(first),
+            *rows.loop([rows.load("x", "0"), rows.store("(tl.exp(x - most[:, None]) / total[:, None])")]),
+        ]
+    return rows.call("softmax", f"softmax of rows of {x.shape[-1]}", lines)
+
+
+def plan_norm(invocation: Invocation[Array]) -> Plan:
+    """x / sqrt(mean(x * x) + eps) * (gain + offset); for layernorm x - mean(x) in place of x, and bias added."""
+    call = Norm.parse(invocation)
+    x, y = merged_rows([call.source, call.target])
+    vectors = [vector[(None,) * (x.ndim - 1)] for vector in call.vectors]
+    centered = len(vectors) > 1
+    rows = _Rows([x, *vectors, y], ["x_ptr", "gain_ptr", *(["bias_ptr"] if centered else []), "y_ptr"])
+    extent = x.shape[-1]
+    inside = rows.inside
+    result = f"x{' - mean' if centered else ''}"
+    gain = f"(gain + {call.offset!r})" if call.offset else "gain"
+    scaled = f"({result}) / scale * {gain}" if centered else f"x / scale * {gain}"
+    finish = [rows.load(v, "0") for v in (["gain", "bias"] if centered else ["gain"])]
+    finish.append(rows.store(f"({scaled}{' + bias' if centered else ''})"))
+    root = f"scale = {square_root(f'squares / {float(extent)!r} + {call.eps!r}', rows.kind)}"
+    square = f"tl.where({inside}, ({result}) * ({result}), 0)" if centered and inside else f"({result}) * ({result})"
+    if rows.whole:
+        lines = [
+            rows.load("x", "0"),
+            *([f"mean = tl.sum(x, 1)[:, None] / {float(extent)!r}"] if centered else []),
+            f"squares = tl.sum({square}, 1)[:, None]",
+            root,
+            *finish,
+        ]
+    else:
+        zeros = f"tl.zeros([{rows.tiles.height}, {rows.width}], {rows.type})"
+        mean = [
+            f"total = {zeros}",
+            *rows.loop([rows.load("x", "0"), "total += x"]),
+            f"mean = tl.sum(total, 1)[:, None] / {float(extent)!r}",
+        ]
+        lines = [
+            *(mean if centered else []),
+            f"total = {zeros}",
+            *rows.loop([rows.load("x", "0"), f"total += {square}"]),
+            "squares = tl.sum(total, 1)[:, None]",
+            root,
+            *rows.loop([rows.load("x", "0"), *finish]),
+        ]
+    return rows.call(invocation.name, f"{invocation.name} of rows of {extent}, eps {call.eps}", lines)
+
+
+class _Rows:
+    """Tiles of rows. The first operand is read, the last one written; all have the row along their last axis."""
+
+    def __init__(self, views: Sequence[Array], names: Sequence[str]) -> None:
+        self.items = [Operand.of(name, view) for name, view in zip(names, views, strict=True)]
+        self.extents = views[0].shape
+        self.cast = widening(self.items, self.extents)
+        self.kind = compute(self.items[0].dtype)
+        self.type = LANGUAGE[self.kind]
+        self.least = "-3.4028234663852886e38" if self.kind == "f32" else "-1.7976931348623157e308"
+        self.extent = self.extents[-1]
+        leading = range(len(self.extents) - 1)
+        item = self.items[0]
+        unit = next((axis for axis in leading if item.strides[axis] == 1), None)  # rows lie across memory
+        across = unit is not None and item.strides[-1] != 1
+        rows = unit if across else max(leading, key=lambda axis: (self.extents[axis] > 1, axis), default=None)
+        most = WHOLE if self.kind == "f32" else WHOLE // 2
+        self.width = power_of_two(self.extent)
+        height = min(power_of_two(self.extents[rows]), 32) if rows is not None and across else 1
+        self.whole = self.width * height <= most
+        if not self.whole:
+            self.width = max(1, TILE // height)
+        if rows is not None and not across:
+            height = min(power_of_two(self.extents[rows]), max(1, TILE // self.width))
+        self.tiles = Tiles((*self.extents[:-1], 1), rows, None, height, 1)
+
+    @property
+    def span(self) -> str:
+        return f"tl.arange(0, {self.width})[None, :]{self.cast}"
+
+    @property
+    def inside(self) -> str:
+        return f"(k < {self.extent})" if self.extent % self.width else ""
+
+    def loop(self, body: Sequence[str]) -> list[str]:
+        return [
+            f"for start in range(0, {self.extent}, {self.width}):",
+            f"    k = start + {self.span}",
+            *("    " + line for line in body),
+        ]
+
+    def _place(self, item: Operand) -> tuple[dict[int, str], str]:
+        subscripts = self.tiles.subscripts(item)
+        masks = [self.tiles.mask(subscripts)]
+        if item.strides[-1]:
+            subscripts[len(self.extents) - 1] = "k"
+            masks.append(self.inside)
+        return subscripts, " & ".join(filter(None, masks))
+
+    def load(self, name: str, other: str) -> str:
+        item = next(item for item in self.items if item.name == f"{name}_ptr")
+        return f"{name} = {item.load(*self._place(item), other)}"
+
+    def store(self, value: str) -> str:
+        item = self.items[-1]
+        subscripts, mask = self._place(item)
+        return item.store(subscripts, value, mask)
+
+    def call(self, name: str, title: str, lines: Sequence[str]) -> Plan:
+        where = self.tiles.locate(self.cast)
+        if self.whole:
+            where.append(f"k = {self.span}")
+        size = self.width * self.tiles.height
+        warps = 4 if size <= 2048 else 8 if size <= 4096 else 16
+        call = assembled(name, title, self.items, self.extents, [*where, *lines], self.tiles.count(), warps=warps)
+        return Plan((call,))

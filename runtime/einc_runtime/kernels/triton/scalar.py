@@ -1,0 +1,221 @@
+"""Scalar programs as lines of Triton: every function in its compute type, with the CPU kernels' treatment of
+not-a-numbers, signs of quotients, and small results (the meaning of the functions: `einc_runtime.kernels.program`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from einc_runtime.dtypes import FLOATS
+from einc_runtime.kernels.program import CAST, GELU_TAIL, Constant, Input, Operand, Typed
+from einc_runtime.kernels.triton.source import LANGUAGE
+
+_OPERATORS = {
+    "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "and": "&", "or": "|",
+}  # fmt: skip
+
+HELPERS = {
+    "largest": """
+@triton.jit
+def largest(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "smallest": """
+@triton.jit
+def smallest(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "product": """
+@triton.jit
+def product(a, b):
+    return a * b
+""",
+    "quotient": '''
+@triton.jit
+def quotient(a, b):
+    """Rounded down; 0 where integers are divided by 0."""
+    divisor = tl.where((b == 0) | (b == -1), 1, b)
+    down = a // divisor - ((a % divisor != 0) & ((a % divisor < 0) != (divisor < 0))).to(a.dtype)
+    return tl.where(b == 0, 0, tl.where(b == -1, -a, down))
+''',
+    "remainder": '''
+@triton.jit
+def remainder(a, b):
+    """Of the divisor's sign; 0 where integers are divided by 0."""
+    divisor = tl.where((b == 0) | (b == -1), 1, b)
+    rest = a % divisor
+    return tl.where((rest != 0) & ((rest < 0) != (divisor < 0)), rest + divisor, rest)
+''',
+    "float_remainder": '''
+@triton.jit
+def float_remainder(a, b):
+    """Of the divisor's sign."""
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+''',
+    "float_quotient": '''
+@triton.jit
+def float_quotient(a, b):
+    """Rounded down: what is left of a without the remainder is a multiple of b, up to rounding."""
+    rest = a % b
+    ratio = (a - rest) / b
+    ratio = tl.where((rest != 0) & ((rest < 0) != (b < 0)), ratio - 1, ratio)
+    down = tl.floor(ratio)
+    return tl.where(b == 0, a / b, tl.where(ratio - down > 0.5, down + 1, down))
+''',
+    "tanh": '''
+@triton.jit
+def tanh(x):
+    """Near 0 a polynomial, as the quotient of exponentials would cancel there."""
+    z = x * x
+    near = x + x * z * (-0.333332975 + z * (0.133319153 + z * (-0.053783293 + z * (0.0207946177 - z * 0.0058939453))))
+    far = 1 - 2 / (tl.exp(2 * tl.abs(x)) + 1)
+    return tl.where(z < 0.36, near, tl.where(x < 0, -far, far))
+''',
+    "tanh64": """
+@triton.jit
+def tanh64(x):
+    far = 1 - 2 / (tl.exp(2 * tl.abs(x)) + 1)
+    return tl.where(x < 0, -far, far)
+""",
+    "power": '''
+@triton.jit
+def power(a, b):
+    """Through logarithms in f64; the sign is that of a where b is odd, and there is none where b is no integer."""
+    a, b = tl.broadcast(a, b)
+    base = tl.abs(a).to(tl.float64)
+    exponent = b.to(tl.float64)
+    size = tl.exp2(exponent * tl.log2(base))
+    size = tl.where((exponent == 0) | (a == 1) | ((base == 1) & (exponent == exponent)), 1.0, size)
+    integer = tl.floor(exponent) == exponent
+    odd = integer & (exponent - 2 * tl.floor(exponent * 0.5) == 1)
+    negative = (a < 0) | ((a == 0) & (1 / a < 0))
+    signed = tl.where(negative & odd, -size, size)
+    finite = (base < float("inf")) & (tl.abs(exponent) < float("inf"))
+    return tl.where((a < 0) & (integer == 0) & finite, float("nan"), signed).to(a.dtype)
+''',
+}
+"""Functions that sources may need, by name."""
+
+
+def _gelu() -> str:
+    """Written out once: p is nested from its highest power down."""
+    nested = repr(GELU_TAIL[-1])
+    for coefficient in reversed(GELU_TAIL[:-1]):
+        nested = f"({nested}) * u + {coefficient!r}"
+    return f'''
+@triton.jit
+def gelu(x):
+    """max(x, 0) - u * exp(-p(u)) for u = |x|, where exp(-p) is the normal distribution's upper tail."""
+    u = tl.minimum(tl.abs(x), 16.0, propagate_nan=tl.PropagateNan.ALL)
+    p = {nested}
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL) - u * tl.exp(-p)
+'''
+
+
+HELPERS["gelu"] = _gelu()
+
+_CALLS = {
+    "abs": "tl.abs({0})", "exp": "tl.exp({0})", "log": "tl.log({0})", "not": "({0} == 0)",
+    "neg": "-{0}", "copy": "{0}",
+    "sigmoid": "1 / (1 + tl.exp(-{0}))",
+    "silu": "{0} / (1 + tl.exp(-{0}))",
+    "where": "tl.where({0}, {1}, {2})",
+}  # fmt: skip
+
+
+class Program:
+    """Typed steps as lines over the values of inputs; `helpers` are those that the lines call."""
+
+    def __init__(self, steps: Sequence[Typed], inputs: Sequence[str]) -> None:
+        self.helpers: set[str] = set()
+        self.lines: list[str] = []
+        self._steps, self._inputs = steps, inputs
+        for number, step in enumerate(steps):
+            self.lines.append(f"t{number} = {self._expression(step)}")
+
+    @property
+    def value(self) -> str:
+        return f"t{len(self._steps) - 1}"
+
+    def source(self, *more: str) -> str:
+        """The functions that the lines need, and some more."""
+        return "".join(HELPERS[name] for name in sorted({*self.helpers, *more}))
+
+    def _help(self, name: str, *arguments: str) -> str:
+        self.helpers.add(name)
+        return f"{name}({', '.join(arguments)})"
+
+    def _expression(self, step: Typed) -> str:
+        kind = step.operand_type
+        values = [self._operand(operand, kind) for operand in step.operands]
+        floating = kind in FLOATS
+        if step.function.startswith(CAST):
+            return _cast(values[0], kind, step.function[len(CAST) :], step.result_type)
+        if step.function in _OPERATORS:
+            plain = [
+                _shown(x.value) if isinstance(x, Constant) and kind != "bool" else value
+                for x, value in zip(step.operands, values, strict=True)
+            ]
+            return f"{plain[0]} {_OPERATORS[step.function]} {plain[1]}"
+        if step.function == "div":
+            return f"tl.div_rn({', '.join(values)})" if kind == "f32" else f"{values[0]} / {values[1]}"
+        if step.function in ("sqrt", "rsqrt"):
+            return f"{'1 / ' if step.function == 'rsqrt' else ''}{square_root(values[0], kind)}"
+        if step.function in ("max", "min", "relu"):
+            pair = values if step.function != "relu" else [values[0], "0.0" if floating else "0"]
+            if not floating:
+                return f"tl.{'minimum' if step.function == 'min' else 'maximum'}({', '.join(pair)})"
+            return self._help("smallest" if step.function == "min" else "largest", *pair)
+        if step.function in ("floordiv", "mod"):
+            name = "quotient" if step.function == "floordiv" else "remainder"
+            return self._help(f"float_{name}" if floating else name, *values)
+        if step.function == "pow":
+            return self._power(step, values)
+        if step.function == "tanh":
+            return self._help("tanh" if kind == "f32" else "tanh64", values[0])
+        if step.function == "gelu_tanh":
+            x = values[0]
+            inner = f"{math.sqrt(2 / math.pi)!r} * {x} * (1 + 0.044715 * {x} * {x})"
+            return f"0.5 * {x} * (1 + {self._help('tanh' if kind == 'f32' else 'tanh64', inner)})"
+        if step.function == "gelu":
+            x = values[0]
+            return self._help("gelu", x) if kind == "f32" else f"0.5 * {x} * (1 + tl.erf({x} * {math.sqrt(0.5)!r}))"
+        return _CALLS[step.function].format(*values)
+
+    def _power(self, step: Typed, values: Sequence[str]) -> str:
+        exponent = step.operands[1]
+        if isinstance(exponent, Constant) and exponent.value in (2, 3):
+            return " * ".join([values[0]] * int(exponent.value))
+        if isinstance(exponent, Constant) and exponent.value == 1:
+            return values[0]
+        return self._help("power", *values)
+
+    def _operand(self, operand: Operand, kind: str) -> str:
+        if isinstance(operand, Input):
+            return self._inputs[operand.position]
+        return _literal(operand.value, kind) if isinstance(operand, Constant) else f"t{operand.position}"
+
+
+def square_root(value: str, kind: str) -> str:
+    """Rounded to nearest: the function for f64 always is."""
+    return f"tl.sqrt_rn({value})" if kind == "f32" else f"tl.sqrt({value})"
+
+
+def _literal(value: bool | int | float, kind: str) -> str:
+    """A tensor without axes, for functions that take no Python numbers."""
+    return f"tl.full([], {_shown(value)}, {LANGUAGE[kind]})"
+
+
+def _shown(value: bool | int | float) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(int(value) if isinstance(value, bool) else value)
+
+
+def _cast(value: str, source: str, target: str, result: str) -> str:
+    if target == "bool":
+        return value if source == "bool" else f"{value} != 0"
+    converted = value if source == target else f"{value}.to({LANGUAGE[target]})"
+    return converted if target == result else f"{converted}.to({LANGUAGE[result]})"

@@ -1,0 +1,138 @@
+"""How sources of Triton kernels are written: operands as pointers with strides, accesses, the module around lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from einc_runtime.dtypes import ITEMSIZE, Array
+from einc_runtime.kernels.base import address, dtype_name
+from einc_runtime.kernels.triton.plan import ALIGNMENT, Argument, Call, Source, Table
+
+BYTES = {**ITEMSIZE, "i8": 1, "i16": 2}
+
+UNITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+"""Bytes -> the type of bits that are only moved."""
+
+LANGUAGE = {
+    "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
+    "i32": "tl.int32", "i64": "tl.int64", "bool": "tl.int1",
+}  # fmt: skip
+"""The same as a kernel's source has them."""
+
+HEADER = "import triton\nimport triton.language as tl\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A view as an argument of a kernel: strides are elements, 0 along axes where it is broadcast."""
+
+    name: str
+    dtype: str
+    strides: tuple[int, ...]
+    address: int
+
+    @staticmethod
+    def of(name: str, view: Array, dtype: str = "") -> Operand:
+        """A view with extent 1 where it is broadcast; its elements may be taken for another `dtype` of their size."""
+        steps = zip(view.shape, view.strides, strict=True)
+        strides = tuple(0 if extent == 1 else stride // view.itemsize for extent, stride in steps)
+        return Operand(name, dtype or dtype_name(view), strides, address(view))
+
+    def at(self, subscripts: Mapping[int, str]) -> str:
+        """The address of an element, or of a tile of them, by the axes' subscripts; other axes are left out."""
+        terms = [self.name]
+        for axis, subscript in subscripts.items():
+            stride = self.strides[axis]
+            if stride:
+                terms.append(subscript if stride == 1 else f"{subscript} * {stride}")
+        return " + ".join(terms)
+
+    def load(self, subscripts: Mapping[int, str], mask: str, other: str = "0", offset: str = "") -> str:
+        """The expression for elements in their compute type, some offset further; `other` where the mask is off, which
+        is empty if all is inside."""
+        return f"tl.load({self.at(subscripts)}{offset}{masked(mask, other=other)}){self.load_suffix}"
+
+    def store(self, subscripts: Mapping[int, str], value: str, mask: str) -> str:
+        """The line that rounds a value and writes it where the mask is on."""
+        stored = "tl.int8" if self.dtype == "bool" else LANGUAGE[self.dtype]
+        return f"tl.store({self.at(subscripts)}, {value}.to({stored}){masked(mask)})"
+
+    @property
+    def load_suffix(self) -> str:
+        """What makes of loaded elements values of their compute type."""
+        if self.dtype == "bool":
+            return " != 0"
+        return ".to(tl.float32)" if self.dtype in ("f16", "bf16") else ""
+
+
+def _plain(title: str) -> str:
+    """A plan may name indices as it likes; nothing but a comment comes of them."""
+    return re.sub(r"[^A-Za-z0-9_.,:;=+>() -]", "?", " ".join(title.split()))[:400]
+
+
+def call(
+    name: str,
+    text: str,
+    arguments: Sequence[Operand | tuple[Argument, str]],
+    grid: int,
+    warps: int = 4,
+    stages: int = 3,
+) -> Call:
+    """A launch of the kernel `name`; its source gets that name and a digest, so that profilers tell kernels apart.
+
+    Arguments are operands, or other pointers with the type of what they point to.
+    """
+    pointers = [(a.address, a.dtype) if isinstance(a, Operand) else a for a in arguments]
+    aligned = tuple(isinstance(p, Table) or (isinstance(p, int) and p % ALIGNMENT == 0) for p, _ in pointers)
+    source = Source(name, text, tuple(dtype for _, dtype in pointers), aligned, warps, stages)
+    unique = f"{name}_{source.key[:8]}"
+    source = replace(source, name=unique, text=text.replace(f"def {name}(", f"def {unique}("))
+    return Call(source, grid, tuple(p for p, _ in pointers))
+
+
+def masked(*parts: str, other: str = "") -> str:
+    """The further arguments of an access where all parts hold, of which those that are empty always do; with `other`,
+    what is loaded elsewhere."""
+    mask = " & ".join(filter(None, parts))
+    return f", mask={mask}{f', other={other}' if other else ''}" if mask else ""
+
+
+def widening(items: Sequence[Operand], extents: Sequence[int]) -> str:
+    """What makes positions 64 bits wide, where offsets of elements take as many; else nothing."""
+    reach = [
+        sum(abs(s) * (e - 1) for s, e in zip(item.strides, extents, strict=True)) + max(extents, default=1)
+        for item in items
+    ]
+    return ".to(tl.int64)" if max(reach, default=0) >= 1 << 31 else ""
+
+
+def power_of_two(count: int) -> int:
+    """The least power of two that is no less."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def assembled(
+    name: str,
+    title: str,
+    items: Sequence[Operand],
+    extents: Sequence[int],
+    lines: Sequence[str],
+    grid: int,
+    helpers: str = "",
+    tables: Sequence[tuple[str, Argument, str]] = (),
+    warps: int = 4,
+    stages: int = 3,
+) -> Call:
+    """A call of the kernel made of these lines. Further pointers are tables: name, argument, element type."""
+    shapes = " x ".join(map(str, extents)) or "1"
+    kinds = ", ".join(f"{item.name} {item.dtype}{list(item.strides)}" for item in items)
+    names = ", ".join([*(item.name for item in items), *(table for table, _, _ in tables)])
+    body = "\n    ".join(lines)
+    text = (
+        f'"""{_plain(title)}\n\nExtents {shapes}; strides in elements: {kinds}.\n"""\n\n{HEADER}{helpers}\n\n'
+        f"@triton.jit\ndef {name}({names}):\n    {body}\n"
+    )
+    pointers: list[Operand | tuple[Argument, str]] = [*items, *((argument, kind) for _, argument, kind in tables)]
+    return call(name, text, pointers, grid, warps, stages)

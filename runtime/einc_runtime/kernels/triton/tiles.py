@@ -1,0 +1,166 @@
+"""How an iteration space is cut into tiles, one program each, and the lines of source that find a program's tile.
+
+A tile has up to two axes, rows and columns; all other axes have one position per program. Columns are the axis along
+which memory is contiguous, so that neighbouring threads touch neighbouring bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.triton.plan import Call
+from einc_runtime.kernels.triton.source import BYTES, Operand, assembled, power_of_two, widening
+from einc_runtime.kernels.views import merged
+
+ACCESSES = 2
+"""Vector accesses of 16 bytes per thread and operand, of the widest type, if there is enough to do."""
+
+THREADS = 128
+"""In a program of 4 warps."""
+
+PROGRAMS = 528
+"""As many are wanted before a thread has several accesses: four for each multiprocessor of a large GPU."""
+
+MULTIPROCESSORS = 132
+"""As many are wanted before a thread has a whole access."""
+
+LEAST = 256
+"""Elements in a tile even then: fewer would leave threads idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """`rows` and `columns` are axes (None: no such axis), `height` and `width` the tile's extents, powers of two."""
+
+    extents: tuple[int, ...]
+    rows: int | None
+    columns: int | None
+    height: int
+    width: int
+
+    @property
+    def others(self) -> list[int]:
+        return [axis for axis in range(len(self.extents)) if axis not in (self.rows, self.columns)]
+
+    def count(self) -> int:
+        """Programs."""
+        steps = {self.rows: self.height, self.columns: self.width}
+        return math.prod(-(-extent // steps.get(axis, 1)) for axis, extent in enumerate(self.extents))
+
+    def locate(self, cast: str) -> list[str]:
+        """Lines that set r, c and the positions i0, i1, ... along the other axes, by `widening`."""
+        lines = [f"tile = tl.program_id(0){cast}"]
+        left = self.count()  # numbers that programs still have to tell apart
+        flat = self.rows is None
+        parts = [
+            (self.columns, "c", self.width, "" if flat else "[None, :]"),
+            (self.rows, "r", self.height, "[:, None]"),
+        ]
+        for axis, name, step, shape in parts:
+            if axis is None:
+                continue
+            steps = -(-self.extents[axis] // step)
+            span = f"tl.arange(0, {step}){shape}{cast}"
+            left //= steps
+            if steps > 1:
+                lines.append(f"{name} = {f'(tile % {steps})' if left > 1 else 'tile'} * {step} + {span}")
+                lines += [f"tile = tile // {steps}"] if left > 1 else []
+            else:
+                lines.append(f"{name} = {span}")
+        for axis in reversed(self.others):
+            if self.extents[axis] == 1:
+                continue
+            left //= self.extents[axis]
+            lines.append(f"i{axis} = tile % {self.extents[axis]}" if left > 1 else f"i{axis} = tile")
+            lines += [f"tile = tile // {self.extents[axis]}"] if left > 1 else []
+        return lines
+
+    def subscripts(self, item: Operand) -> dict[int, str]:
+        """By the axes along which an operand varies."""
+        found = {axis: f"i{axis}" for axis in self.others}
+        if self.rows is not None:
+            found[self.rows] = "r"
+        if self.columns is not None:
+            found[self.columns] = "c"
+        return {axis: found[axis] for axis in sorted(found) if item.strides[axis]}
+
+    def mask(self, axes: Collection[int]) -> str:
+        """What is inside along those of the axes that the tiles do not fill; empty where all is."""
+        parts = []
+        for axis, name, step in ((self.rows, "r", self.height), (self.columns, "c", self.width)):
+            if axis is not None and axis in axes and self.extents[axis] % step:
+                parts.append(f"({name} < {self.extents[axis]})")
+        return " & ".join(parts)
+
+    def load(self, item: Operand, offset: str = "") -> str:
+        """The expression for an operand's elements of the tile, or for those some offset further."""
+        subscripts = self.subscripts(item)
+        return item.load(subscripts, self.mask(subscripts), offset=offset)
+
+    def store(self, item: Operand, value: str) -> str:
+        """The line that writes an operand's elements of the tile."""
+        subscripts = self.subscripts(item)
+        return item.store(subscripts, value, self.mask(subscripts))
+
+    def any(self, name: str, item: Operand) -> list[str]:
+        """Lines that make one flag of as many as there are elements of the operand in the tile."""
+        shaped = any(axis is not None and item.strides[axis] for axis in (self.rows, self.columns))
+        return [f"{name} = tl.max({name}, 0)"] * (shaped * (1 if self.rows is None else 2))
+
+
+class Elements:
+    """Tiles over views of one rank (extent 1 where one is broadcast), of which the last one is written.
+
+    `load` and `store` name views; `call` makes a kernel of lines.
+    """
+
+    def __init__(self, views: Sequence[Array], names: Sequence[str]) -> None:
+        layouts, _ = merged(views, [False] * views[0].ndim)
+        self._extents = layouts[-1].shape
+        self._items = {name: Operand.of(name, view) for name, view in zip(names, layouts, strict=True)}
+        *reads, target = self._items.values()
+        self._tiles = elementwise(self._extents, reads, target)
+
+    def load(self, name: str) -> str:
+        return self._tiles.load(self._items[name])
+
+    def store(self, name: str, value: str) -> str:
+        return self._tiles.store(self._items[name], value)
+
+    def call(self, name: str, title: str, lines: Sequence[str], helpers: str = "") -> Call:
+        items = list(self._items.values())
+        where = self._tiles.locate(widening(items, self._extents))
+        return assembled(name, title, items, self._extents, [*where, *lines], self._tiles.count(), helpers)
+
+
+def elementwise(extents: Sequence[int], reads: Sequence[Operand], target: Operand) -> Tiles:
+    """Tiles for an element of the target per point. Where an operand is contiguous along another axis than the target
+    (a transpose), tiles are square, so that both are read and written in runs."""
+    axes = range(len(extents))
+    if not extents:
+        return Tiles((), None, None, 1, 1)
+    columns = min(axes, key=lambda axis: (extents[axis] == 1, target.strides[axis], -axis))
+    across = [axis for axis in axes if axis != columns and any(item.strides[axis] == 1 for item in reads)]
+    rest = [axis for axis in axes if axis != columns and extents[axis] > 1]
+    rows = across[0] if across else max(rest, key=lambda axis: (axis, extents[axis]), default=None)
+    elements = _elements(math.prod(extents), max(BYTES[item.dtype] for item in (*reads, target)))
+    widest = 64 if across else elements
+    width = min(power_of_two(extents[columns]), widest)
+    height = 1 if rows is None else min(power_of_two(extents[rows]), max(1, elements // width))
+    if height == 1:
+        rows = None
+    return Tiles(tuple(extents), rows, columns, height, width)
+
+
+def _elements(total: int, size: int) -> int:
+    """In a tile, of so many bytes each."""
+    vector = 16 * THREADS // size
+    elements = ACCESSES * vector
+    while elements > vector and total // elements < PROGRAMS:
+        elements //= 2
+    while elements > LEAST and total // elements < MULTIPROCESSORS:
+        elements //= 2
+    return max(LEAST, elements)

@@ -1,0 +1,72 @@
+"""Small checks on untrusted values, each with the place that its fault names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from einc_runtime.errors import PlanFault, printable
+from einc_runtime.plan import boxes
+from einc_runtime.plan.schema import Block
+
+MAX_NAME = 1024  # characters
+
+
+def require(condition: bool, where: str, message: str) -> None:
+    if not condition:
+        raise PlanFault(message, where=where)
+
+
+def require_count(parts: Sequence[object], most: int, where: str) -> None:
+    if len(parts) > most:
+        raise PlanFault(f"{len(parts)} entries; at most {most} are allowed", where=where)
+
+
+def require_natural(number: int, most: int, where: str) -> None:
+    if not 0 <= number <= most:
+        raise PlanFault(f"{number} is not between 0 and {most}", where=where)
+
+
+def require_position(position: int, length: int, what: str, where: str) -> None:
+    if not 0 <= position < length:
+        raise PlanFault(f"there is no {what} {position}; the plan has {length}", where=where)
+
+
+def require_name(name: str, where: str) -> None:
+    if not (0 < len(name) <= MAX_NAME and name.isprintable()):
+        raise PlanFault(f"'{printable(name, 60)}' is not a printable name of 1 to {MAX_NAME} characters", where=where)
+
+
+def require_unique(names: Iterable[object], where: str) -> None:
+    seen: set[object] = set()
+    for name in names:
+        if name in seen:
+            raise PlanFault(f"'{printable(str(name), 60)}' stands here twice", where=where)
+        seen.add(name)
+
+
+def require_length(text: str, most: int, where: str) -> None:
+    if len(text) > most:
+        raise PlanFault(f"{len(text)} characters; at most {most} are allowed", where=where)
+
+
+def require_text(text: str, most: int, where: str) -> None:
+    """A text of several lines."""
+    require_length(text, most, where)
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        raise PlanFault("control characters", where=where)
+
+
+def require_block(block: Block, outer: Block, where: str) -> None:
+    """`block` is a non-empty projection of `outer`."""
+    lower, upper = block.lower, block.upper
+    if not len(lower) == len(upper) == len(outer.lower):
+        raise PlanFault(f"a block of {len(lower)} to {len(upper)} dimensions in {len(outer.lower)}", where=where)
+    for lo, up, first, last in zip(lower, upper, outer.lower, outer.upper, strict=True):
+        if not first <= lo < up <= last:
+            raise PlanFault(f"{boxes.show(block)} is no block of {boxes.show(outer)}", where=where)
+
+
+def require_tiling(outer: Block, blocks: Iterable[Block], budget: boxes.Budget, where: str) -> None:
+    fault = boxes.tiling_fault(outer, list(dict.fromkeys(blocks)), budget, where)
+    if fault is not None:
+        raise PlanFault(fault, where=where)

@@ -1,0 +1,122 @@
+"""The plan bundle on the wire: header, checksum, canonical payload (`runtime/README.md` has the layout to the byte).
+
+A plan file is untrusted. Its size is known before it is read, its checksum holds before it is decoded, its types
+hold before it is looked at, and `validation` has passed it before anybody gets it. There is one way only to
+write a plan: what decodes but would be written differently (duplicate keys, wide integers, other key order) is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import sys
+from typing import IO, cast
+
+import msgspec
+
+from einc_runtime.errors import PlanFault, printable
+from einc_runtime.plan.schema import (
+    SCHEMA_VERSION,
+    Bundle,
+)
+from einc_runtime.plan.validation import require_short_texts, validate
+
+MAGIC = b"\x89EINC\r\n\x1a"
+"""Not ASCII, and broken by any transfer that rewrites line ends."""
+
+HEADER = struct.Struct(">8sIQ32s")
+"""Magic, schema version, payload length, SHA-256 of the payload; big-endian, as MessagePack is."""
+
+MAX_BYTES = 256 << 20
+"""Largest payload that is written or read: some 1.5 million tasks. Decoding one byte takes up to 30 of memory."""
+
+_CHUNK = 1 << 20
+_decoder = msgspec.msgpack.Decoder(Bundle)
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+def encode(bundle: Bundle) -> bytes:
+    """The bytes of a plan file; equal bundles give equal bytes.
+
+    msgpack-python writes what msgspec reads, so that every plan has met two implementations of the format. Raises
+    PlanFault where the plan is too large to be read again.
+    """
+    require_short_texts(bundle)
+    import msgpack  # type: ignore[import-untyped]
+
+    return seal(cast(bytes, msgpack.packb(msgspec.to_builtins(bundle, order="deterministic"))))
+
+
+def seal(payload: bytes) -> bytes:
+    """A payload behind its header. Raises PlanFault where it is too large to be read again."""
+    if len(payload) > MAX_BYTES:
+        raise PlanFault(f"the plan takes {len(payload)} bytes; no plan may take more than {MAX_BYTES}")
+    return HEADER.pack(MAGIC, SCHEMA_VERSION, len(payload), hashlib.sha256(payload).digest()) + payload
+
+
+def decode(data: bytes) -> Bundle:
+    """The bundle in the bytes of a plan file. Raises PlanFault where they are no valid plan."""
+    length, digest = _read_header(data[: HEADER.size])
+    return _open_payload(memoryview(data)[HEADER.size :], length, digest)
+
+
+def read_bundle(path: str | os.PathLike[str]) -> Bundle:
+    """The bundle in a file, pipe or device, `-` being standard input; reads no more than its header announces.
+
+    Raises PlanFault where the content is no valid plan, OSError where it cannot be read.
+    """
+    if os.fspath(path) == "-":
+        return _read_stream(sys.stdin.buffer)
+    with open(path, "rb") as stream:
+        return _read_stream(stream)
+
+
+def _read_stream(stream: IO[bytes]) -> Bundle:
+    length, digest = _read_header(_read_up_to(stream, HEADER.size))
+    return _open_payload(memoryview(_read_up_to(stream, length + 1)), length, digest)
+
+
+def _read_up_to(stream: IO[bytes], count: int) -> bytes:
+    """The next `count` bytes, or all there are; never reserves memory for bytes that have not come."""
+    chunks = []
+    while count > 0 and (chunk := stream.read(min(count, _CHUNK))):
+        chunks.append(chunk)
+        count -= len(chunk)
+    return b"".join(chunks)
+
+
+def _read_header(header: bytes) -> tuple[int, bytes]:
+    """Length and checksum of the payload."""
+    if header[: len(MAGIC)] != MAGIC[: len(header)] or not header:
+        hint = "`einc compile MODEL.ein -o PLAN` makes one"
+        raise PlanFault("this is no plan file: it does not begin with the mark of one", hint=hint)
+    if len(header) < HEADER.size:
+        raise PlanFault(f"the plan is truncated: it ends after {len(header)} of the {HEADER.size} bytes of its header")
+    _, version, length, digest = HEADER.unpack(header)
+    if version != SCHEMA_VERSION:
+        side = "einc" if version > SCHEMA_VERSION else "plan"
+        hint = "compile the model again with this einc" + (", or install a newer one" if side == "einc" else "")
+        message = f"the plan has schema version {version}, and this einc reads version {SCHEMA_VERSION}"
+        raise PlanFault(f"{message}: the {side} is too old", hint=hint)
+    if length > MAX_BYTES:
+        raise PlanFault(f"the plan announces {length} bytes; no plan may take more than {MAX_BYTES}")
+    return length, digest
+
+
+def _open_payload(payload: memoryview, length: int, digest: bytes) -> Bundle:
+    if len(payload) < length:
+        raise PlanFault(f"the plan is truncated: {len(payload)} of its {length} bytes are here")
+    if len(payload) > length:
+        raise PlanFault(f"bytes follow the {length} that the plan announces")
+    if hashlib.sha256(payload).digest() != digest:
+        raise PlanFault("the plan is damaged: its checksum does not hold", hint="copy or compile it again")
+    try:
+        bundle = _decoder.decode(payload)
+        canonical = _encoder.encode(bundle)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise PlanFault(f"the payload does not follow the schema: {printable(str(error))}") from None
+    if canonical != payload:
+        raise PlanFault("the payload is not in canonical form (duplicate keys, key order, or number width)")
+    validate(bundle)
+    return bundle

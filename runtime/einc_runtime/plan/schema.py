@@ -1,0 +1,238 @@
+"""The schema of the plan bundle: what the compiler hands to the runtime, and the only thing that both know.
+
+It is typed and closed (no free-form values), so that decoding is bounded in depth and every field has been checked
+for its type before any other code sees it. `validation` checks what types cannot say; `runtime/README.md` has
+the rules for changing it. Import these names from `codec`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA_VERSION = 4
+"""Raised by every change that an older runtime could misread."""
+
+DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
+AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk"]
+Scalar = bool | int | float | str
+Attribute = Scalar | list[Scalar]
+
+ITEMSIZE: dict[DTypeName, int] = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
+"""Width of one element in bytes."""
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Base of all parts of a bundle. They cannot form cycles: the collector is spared a million of them."""
+
+
+class Block(Record, frozen=True, array_like=True):
+    """A box in tensor coordinates: lower bounds inclusive, upper bounds exclusive."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+
+
+class Tensor(Record, frozen=True):
+    """A whole tensor. `kind` says where it comes from; `fan_in` scales random weights; `stored` names it in a file.
+
+    `order` are its dimensions as they lie in every buffer of it, from the slowest to the fastest; empty: as they stand.
+    What is loaded or saved lies as it stands.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: DTypeName
+    kind: Literal["input", "weight", "value"]
+    stored: str | None = None
+    fan_in: int = 1
+    order: tuple[int, ...] = ()
+
+
+class Function(Record, frozen=True):
+    """One function specification and its site: its floating point operations, the bytes that it reads and writes."""
+
+    site: int
+    inputs: tuple[Block, ...]
+    outputs: tuple[Block, ...]
+    flops: int = 0
+    traffic: int = 0
+
+
+class Exchange(Record, frozen=True):
+    """An exchange program as text, in the numbering of the plan's sites.
+
+    Times are simulated; `naive_ms` is what the naive schedule would take here. No program takes less than `bound_ms`
+    with the function specifications where they are, and less than `bound_free_ms` wherever they were; `bound_by` says
+    why. None stands for what was not worked out. `splits` has the number of pieces of every atom that is cut.
+    """
+
+    program: str
+    naive: bool = True
+    completion_ms: float | None = None
+    naive_ms: float | None = None
+    bound_ms: float | None = None
+    bound_free_ms: float | None = None
+    bound_by: str | None = None
+    splits: dict[str, int] = {}
+
+
+class Cost(Record, frozen=True):
+    """The paper's proxy, in elements."""
+
+    repartition: int
+    join: int
+    aggregation: int
+
+
+class Index(Record, frozen=True):
+    """A shardable index: its extent, the interior positions where it may be cut (None: any), and the chosen cut."""
+
+    name: str
+    extent: int
+    cuts: tuple[int, ...] | None
+    intervals: tuple[tuple[int, int], ...]
+
+
+class Merge(Record, frozen=True):
+    """Outputs of an operation (positions among them, the primary first) whose partial blocks aggregate together.
+
+    `dims` says for every dimension of every member which one of the primary it is. The dimensions of the primary that
+    a member lacks, and those in `whole`, are not cut by the operation; those in `whole` not by an aggregation either.
+    """
+
+    outputs: tuple[int, ...]
+    dims: tuple[tuple[int, ...], ...]
+    whole: tuple[int, ...]
+
+
+class Operation(Record, frozen=True):
+    """An abstract operator as it was planned. `inputs` and `outputs` are positions in `Bundle.tensors`.
+
+    Members of a merge have its operation's name in `aggregations`, and no other output has such a name.
+
+    `family` and `attributes` let a reader that knows the operators restore it; `kernel` and `kernel_attributes` are
+    what the runtime needs. `precision` names the peak of the machine file that limits the functions' `flops`.
+    """
+
+    name: str
+    title: str
+    family: str
+    attributes: dict[str, Attribute]
+    source: str | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    aggregations: tuple[AggregationName, ...]
+    merges: tuple[Merge, ...]
+    kernel: str
+    kernel_attributes: dict[str, Attribute]
+    indices: tuple[Index, ...]
+    cost: Cost
+    functions: tuple[Function, ...]
+    exchange: Exchange | None
+    precision: DTypeName = "f32"
+
+
+class Buffer(Record, frozen=True):
+    """A dense array at byte `offset` of a site's arena, holding `block` of a tensor (a position).
+
+    `role`: input and weight buffers are filled by the loader and never reused; result buffers live to the end.
+    """
+
+    site: int
+    offset: int
+    tensor: int
+    block: Block
+    role: Literal["input", "weight", "result", "scratch"]
+
+
+class Region(Record, frozen=True, array_like=True):
+    """The part `block` (tensor coordinates) of a buffer (a position)."""
+
+    buffer: int
+    block: Block
+
+
+class Task(Record, frozen=True, tag_field="kind"):
+    """A vertex of the task graph; `after` lists smaller positions. `serves` names the operation or output it serves."""
+
+    site: int
+    serves: str
+    after: tuple[int, ...]
+
+
+class KernelTask(Task, frozen=True, tag="kernel"):
+    """Runs function specification `function` of an operation (a position)."""
+
+    operation: int
+    function: int
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+
+
+class TransferTask(Task, frozen=True, tag="transfer"):
+    """Moves a region of a buffer at `site` to an equal block of a buffer at another site."""
+
+    read: Region
+    write: Region
+
+
+class AggregateTask(Task, frozen=True, tag="aggregate"):
+    """Combines two or more partial copies of one block, in the order given, into one.
+
+    A copy is one region, or one for every member of a merge: `writes` has as many, and `reads` copy after copy.
+    """
+
+    aggregation: AggregationName
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+
+
+class CopyTask(Task, frozen=True, tag="copy"):
+    """Moves regions within a site, pairwise."""
+
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+
+
+class FenceTask(Task, frozen=True, tag="fence"):
+    """Does nothing; orders other tasks."""
+
+
+AnyTask = KernelTask | TransferTask | AggregateTask | CopyTask | FenceTask
+
+
+class Output(Record, frozen=True):
+    """A saved tensor (a position), and the regions that hold its distinct blocks at the end."""
+
+    tensor: int
+    regions: tuple[Region, ...]
+    exchange: Exchange | None
+
+
+class Bundle(Record, frozen=True):
+    """A whole plan. `devices` are the machine's site numbers behind the plan's sites 0, 1, ...
+
+    `machine_file` is the machine's JSON, so that a reader can simulate the exchanges without it at hand; `memory` is
+    the arena size in bytes per site. `predicted_ms` is the simulated time of the whole plan on that machine.
+    """
+
+    producer: str
+    model: str
+    machine: str
+    machine_file: str
+    devices: tuple[int, ...]
+    selector: str
+    schedule: str
+    exact: bool
+    total_cost: int
+    cut_cost: int
+    tensors: tuple[Tensor, ...]
+    operations: tuple[Operation, ...]
+    buffers: tuple[Buffer, ...]
+    tasks: tuple[AnyTask, ...]
+    outputs: tuple[Output, ...]
+    memory: tuple[int, ...]
+    predicted_ms: float | None = None

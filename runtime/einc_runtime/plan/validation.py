@@ -1,0 +1,222 @@
+"""Load-time checks on a decoded bundle: everything about its plan that the types of the schema cannot say.
+
+Every number that the rest of the runtime uses as a position, a size or an address has been checked here, in time
+that is close to linear in the size of the plan. What a plan computes is `proof`'s matter, and which kernels
+exist is the registry's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from einc_runtime.errors import printable
+from einc_runtime.plan import boxes
+from einc_runtime.plan.checks import (
+    require,
+    require_block,
+    require_count,
+    require_length,
+    require_name,
+    require_natural,
+    require_position,
+    require_text,
+    require_tiling,
+    require_unique,
+)
+from einc_runtime.plan.joint_aggregation import require_merges
+from einc_runtime.plan.schema import ITEMSIZE, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
+from einc_runtime.plan.task_validation import validate_tasks
+
+MAX_RANK = 32
+MAX_SITES = 4096
+MAX_TASKS = 4_000_000
+MAX_PARTS = 1_000_000  # tensors, operations, buffers, outputs
+MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
+MAX_COUNT = (1 << 63) - 1
+MAX_TEXT = 1 << 20  # characters of an attribute
+MAX_FILE = 32 << 20  # characters of an exchange program or a machine file
+MAX_CORNERS = 1 << 22  # corners of blocks looked at in tiling checks, some seconds' worth
+
+
+def validate(bundle: Bundle) -> None:
+    """Raises PlanFault, naming the part, at the first thing in `bundle` that cannot be."""
+    _header(bundle)
+    _tensors(bundle)
+    _operations(bundle)
+    validate_tasks(bundle, MAX_CORNERS)
+    for i, output in enumerate(bundle.outputs):
+        _exchange(output.exchange, f"outputs[{i}].exchange")
+
+
+def require_short_texts(bundle: Bundle) -> None:
+    """Raises PlanFault where a plan has a longer text than is read again."""
+    require_length(bundle.machine_file, MAX_FILE, "machine_file")
+    for field in ("operations", "outputs"):
+        for i, part in enumerate(getattr(bundle, field)):
+            if part.exchange is not None:
+                require_length(part.exchange.program, MAX_FILE, f"{field}[{i}].exchange.program")
+
+
+def _header(bundle: Bundle) -> None:
+    for field in ("producer", "model", "machine", "selector", "schedule"):
+        require_name(getattr(bundle, field), field)
+    require_text(bundle.machine_file, MAX_FILE, "machine_file")
+    sites = len(bundle.devices)
+    require(1 <= sites <= MAX_SITES, "devices", f"{sites} devices; a plan has 1 to {MAX_SITES}")
+    for device in bundle.devices:
+        require_natural(device, MAX_PARTS, "devices")
+    require_unique(bundle.devices, "devices")
+    require(len(bundle.memory) == sites, "memory", f"{len(bundle.memory)} arena sizes for {sites} sites")
+    for site, size in enumerate(bundle.memory):
+        require_natural(size, MAX_ARENA, f"memory[{site}]")
+    require_natural(bundle.cut_cost, MAX_COUNT, "cut_cost")
+    _duration(bundle.predicted_ms, "predicted_ms")
+    for field in ("tensors", "operations", "buffers", "outputs"):
+        require_count(getattr(bundle, field), MAX_PARTS, field)
+    require_count(bundle.tasks, MAX_TASKS, "tasks")
+
+
+def _tensors(bundle: Bundle) -> None:
+    for i, tensor in enumerate(bundle.tensors):
+        where = f"tensors[{i}]"
+        require_name(tensor.name, f"{where}.name")
+        require_count(tensor.shape, MAX_RANK, f"{where}.shape")
+        require(len(tensor.dims) == len(tensor.shape), where, f"{len(tensor.dims)} names for {len(tensor.shape)} dims")
+        for dim in tensor.dims:
+            require_name(dim, f"{where}.dims")
+        require(all(extent >= 1 for extent in tensor.shape), f"{where}.shape", "extents must be at least 1")
+        require_natural(math.prod(tensor.shape) * ITEMSIZE[tensor.dtype], MAX_ARENA, f"{where}.shape")
+        require(1 <= tensor.fan_in <= MAX_COUNT, f"{where}.fan_in", f"{tensor.fan_in} is not 1 or more")
+        if tensor.stored is not None:
+            require_name(tensor.stored, f"{where}.stored")
+        if tensor.order:
+            dims = list(range(len(tensor.shape)))
+            require(sorted(tensor.order) == dims, f"{where}.order", "not every dimension once")
+            require(tensor.kind == "value", f"{where}.order", "what is loaded lies as its dimensions stand")
+    require_unique((tensor.name for tensor in bundle.tensors), "tensors")
+
+
+def _operations(bundle: Bundle) -> None:
+    """Also: operations stand in an order in which they can run, and each value is computed exactly once."""
+    known = [tensor.kind != "value" for tensor in bundle.tensors]
+    budget = boxes.Budget(MAX_CORNERS)
+    require_unique((operation.name for operation in bundle.operations), "operations")
+    for i, operation in enumerate(bundle.operations):
+        where = f"operations[{i}]"
+        _labels(operation, where)
+        for position in operation.inputs:
+            require_position(position, len(known), "tensor", f"{where}.inputs")
+            require(known[position], f"{where}.inputs", f"tensor {position} is used before it is computed")
+        for position in operation.outputs:
+            require_position(position, len(known), "tensor", f"{where}.outputs")
+            require(not known[position], f"{where}.outputs", f"tensor {position} is computed or loaded elsewhere")
+            known[position] = True
+        outputs = len(operation.outputs)
+        require(outputs >= 1, f"{where}.outputs", "an operation has at least one output")
+        require(len(operation.aggregations) == outputs, where, f"not one aggregation for each of {outputs} outputs")
+        _indices(operation, where)
+        _functions(bundle, operation, where, budget)
+        require_merges(bundle, operation, where)
+    for position, computed in enumerate(known):
+        require(computed, f"tensors[{position}]", "no operation computes this value")
+    total = sum(o.cost.repartition + o.cost.join + o.cost.aggregation for o in bundle.operations)
+    require(total == bundle.total_cost, "total_cost", f"{bundle.total_cost}, where the operations cost {total}")
+
+
+def _labels(operation: Operation, where: str) -> None:
+    require_name(operation.name, f"{where}.name")
+    require_name(operation.title, f"{where}.title")
+    require_name(operation.family, f"{where}.family")
+    require_name(operation.kernel, f"{where}.kernel")
+    if operation.source is not None:
+        require_name(operation.source, f"{where}.source")
+    _attributes(operation.attributes, f"{where}.attributes")
+    _attributes(operation.kernel_attributes, f"{where}.kernel_attributes")
+    for field in ("repartition", "join", "aggregation"):
+        require_natural(getattr(operation.cost, field), MAX_COUNT, f"{where}.cost.{field}")
+    _exchange(operation.exchange, f"{where}.exchange")
+
+
+def _attributes(attributes: dict[str, Attribute], where: str) -> None:
+    for name, value in attributes.items():
+        require_name(name, where)
+        for scalar in value if isinstance(value, list) else [value]:
+            _scalar(scalar, f"{where}['{name}']")
+
+
+def _scalar(value: Scalar, where: str) -> None:
+    if isinstance(value, str):
+        require_text(value, MAX_TEXT, where)
+    elif isinstance(value, float):
+        require(not math.isnan(value), where, "not a number")  # no plan would equal itself
+    else:
+        require(-(1 << 63) <= value < 1 << 63, where, f"{value} does not fit into 64 bits")
+
+
+def _exchange(exchange: Exchange | None, where: str) -> None:
+    if exchange is None:
+        return
+    require_text(exchange.program, MAX_FILE, f"{where}.program")
+    for field in ("completion_ms", "naive_ms", "bound_ms", "bound_free_ms"):
+        _duration(getattr(exchange, field), f"{where}.{field}")
+    if exchange.bound_by is not None:
+        require_name(exchange.bound_by, f"{where}.bound_by")
+    require_count(list(exchange.splits), MAX_PARTS, f"{where}.splits")
+    for name, pieces in exchange.splits.items():
+        require_name(name, f"{where}.splits")
+        require(1 < pieces <= MAX_COUNT, f"{where}.splits", f"{pieces} pieces of {printable(name, 60)}")
+
+
+def _duration(ms: float | None, where: str) -> None:
+    if ms is not None:
+        require(0 <= ms < math.inf, where, f"{ms} is no duration")
+
+
+def _indices(operation: Operation, where: str) -> None:
+    require_count(operation.indices, MAX_RANK, f"{where}.indices")
+    for k, index in enumerate(operation.indices):
+        require_name(index.name, f"{where}.indices[{k}].name")
+        _index(index, f"{where}.indices[{k}]")
+    require_unique((index.name for index in operation.indices), f"{where}.indices")
+    asked = math.prod(len(index.intervals) for index in operation.indices)
+    found = len(operation.functions)
+    require(asked == found, f"{where}.functions", f"{found} functions, where the intervals ask for {asked}")
+
+
+def _index(index: Index, where: str) -> None:
+    require(1 <= index.extent <= MAX_ARENA, f"{where}.extent", f"{index.extent} is not between 1 and {MAX_ARENA}")
+    require(1 <= len(index.intervals) <= MAX_SITES, f"{where}.intervals", f"{len(index.intervals)} intervals")
+    bounds = [0, *(up for _, up in index.intervals)]
+    require(bounds[-1] == index.extent, f"{where}.intervals", f"they do not end at {index.extent}")
+    for interval, expected in zip(index.intervals, itertools.pairwise(bounds), strict=True):
+        require(interval == expected and interval[0] < interval[1], f"{where}.intervals", f"{interval} is out of place")
+    if index.cuts is not None:
+        ascending = all(a < b for a, b in itertools.pairwise((0, *index.cuts, index.extent)))
+        require(ascending, f"{where}.cuts", f"not ascending inside 0 and {index.extent}")
+        cuts = frozenset(index.cuts)
+        for bound in bounds[1:-1]:
+            require(bound in cuts, f"{where}.intervals", f"{bound} is no allowed cut")
+
+
+def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.Budget) -> None:
+    """Blocks are projections, output blocks tile (paper, Definition 5), and functions have sites of their own."""
+    outer_inputs = [boxes.whole(bundle.tensors[position].shape) for position in operation.inputs]
+    outer_outputs = [boxes.whole(bundle.tensors[position].shape) for position in operation.outputs]
+    for f, function in enumerate(operation.functions):
+        at = f"{where}.functions[{f}]"
+        require_position(function.site, len(bundle.devices), "site", f"{at}.site")
+        require_natural(function.flops, MAX_COUNT, f"{at}.flops")
+        require_natural(function.traffic, MAX_COUNT, f"{at}.traffic")
+        _projections(function.inputs, outer_inputs, f"{at}.inputs")
+        _projections(function.outputs, outer_outputs, f"{at}.outputs")
+    require_unique((function.site for function in operation.functions), f"{where}.functions, by site")
+    for j, outer in enumerate(outer_outputs):
+        require_tiling(outer, [function.outputs[j] for function in operation.functions], budget, f"{where}.functions")
+
+
+def _projections(blocks: Sequence[Block], outer: Sequence[Block], where: str) -> None:
+    require(len(blocks) == len(outer), where, f"{len(blocks)} blocks, where the operation has {len(outer)}")
+    for k, (block, container) in enumerate(zip(blocks, outer, strict=True)):
+        require_block(block, container, f"{where}[{k}]")

@@ -1,0 +1,187 @@
+"""What bounds are made of, each part against an independent way to the same number."""
+
+import dataclasses
+import itertools
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from einc.exchange.bounds.counting import transfers
+from einc.exchange.bounds.cut import Cut, best_cut, needed_in
+from einc.exchange.bounds.demand import Demand
+from einc.exchange.bounds.fabric import fabric_of
+from einc.exchange.bounds.flow import flow
+from einc.exchange.bounds.outline import Outline, demands_of
+from einc.exchange.bounds.priced import Priced, Row
+from einc.exchange.program import Partition, Requirement
+from einc.machines.load import load_machine
+from tests.support.bound_cases import COLLECTIVES, GB, preamble
+from tests.support.exprog_oracle import machines_and_programs
+
+few = settings(max_examples=60)
+
+
+# The parts, each against an independent way to the same number.
+
+
+def fewest_calls(sites, holders, targets):
+    """By breadth-first search: how many one-way calls until all targets know all atoms."""
+    start = tuple(frozenset(a for a, holder in enumerate(holders) if holder >> site & 1) for site in range(sites))
+    queue, seen = deque([(start, 0)]), {start}
+    while True:
+        state, calls = queue.popleft()
+        if all(len(state[site]) == len(holders) for site in range(sites) if targets >> site & 1):
+            return calls
+        for source, target in itertools.permutations(range(sites), 2):
+            after = list(state)
+            after[target] = state[target] | state[source]
+            if (key := tuple(after)) not in seen:
+                seen.add(key)
+                queue.append((key, calls + 1))
+
+
+@few
+@given(st.integers(2, 4), st.data())
+def test_counting_is_never_above_the_fewest_calls(sites, data):
+    some = st.integers(1, (1 << sites) - 1)
+    holders = tuple(sorted(set(data.draw(st.lists(some, min_size=1, max_size=3)))))
+    complete = (1 << sites) - 1
+    for holder in holders:
+        complete &= holder
+    targets = data.draw(some) & ~complete
+    demand = Demand((("A",),), 1, holders, targets, complete=complete)
+    fewest = fewest_calls(sites, holders, targets)
+    assert transfers(demand) <= fewest
+    single = len(holders) > 1 and all(holder.bit_count() == 1 for holder in holders)
+    if targets and (complete or single):
+        assert transfers(demand) == fewest
+
+
+@few
+@given(machines_and_programs())
+def test_rank_equals_numpys(case):
+    _, program = case
+    demands = demands_of(program)
+    atoms = sorted({atom for holding in program.holdings for atom in holding.aggregate})
+
+    def rank(names):
+        return np.linalg.matrix_rank([[atom in name for atom in atoms] for name in names]) if names else 0
+
+    for sites in range(1, 16):
+        needed = 0
+        for size in {holding.size for holding in program.holdings}:
+            wanted, held = [], []
+            for requirement in program.requirements:
+                if any(sites >> site & 1 for site in requirement.targets):
+                    wanted.append(requirement.aggregate)
+            for holding in program.holdings:
+                if holding.size == size and any(sites >> site & 1 for site in holding.sites):
+                    held.append(holding.aggregate)
+            wanted = [
+                name
+                for name in wanted
+                if name[0] in {a for h in program.holdings if h.size == size for a in h.aggregate}
+            ]
+            needed += size * int(rank(held + wanted) - rank(held))
+        # Copies that cannot become parts do not count for us, so that we may see more, never less.
+        assert needed_in(demands, sites) >= needed
+        if all(len(holding.aggregate) == 1 for holding in program.holdings):
+            assert needed_in(demands, sites) == needed
+
+
+@few
+@given(machines_and_programs())
+def test_the_best_cut_is_the_best_of_all_sets(case):
+    machine, program = case
+    demands, fabric = demands_of(program), fabric_of(machine, program.gpus)
+    sets = [mask for mask in range(1, fabric.everything) if not mask & ~fabric.everything]
+    worth = max((Cut(mask).worth(demands, fabric) for mask in sets if needed_in(demands, mask)), default=0.0)
+    found = best_cut(demands, fabric)
+    assert (0.0 if found is None else found.worth(demands, fabric)) == pytest.approx(worth)
+
+
+@few
+@given(machines_and_programs(), st.data())
+def test_demands_of_a_membership_are_those_of_its_sites(case, data):
+    """Sites named through a partition, chosen after the outline was made, count as if they were written out."""
+    _, program = case
+    members = tuple(sorted(data.draw(st.sets(st.integers(0, 3), min_size=1))))
+    chosen = data.draw(st.sets(st.integers(0, len(program.requirements) - 1)))
+    requirements = tuple(
+        Requirement(one.aggregate, (*one.targets, "P")) if number in chosen else one
+        for number, one in enumerate(program.requirements)
+    )
+    written = tuple(
+        Requirement(one.aggregate, tuple(sorted({*one.targets, *members}))) if number in chosen else one
+        for number, one in enumerate(program.requirements)
+    )
+    outline = Outline(dataclasses.replace(program, requirements=requirements))
+    found = outline.demands((Partition("P", len(members), members),))
+    expected = demands_of(dataclasses.replace(program, requirements=written))
+    assert found.signature() == expected.signature()
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(["dgx-v100", "dgx-h100"]), st.data())
+def test_flow_is_the_optimal_fractional_multicast(preset, data):
+    """Against the textbook program with a flow per target, in units of GB and ms."""
+    sites = sorted(data.draw(st.sets(st.integers(0, 7), min_size=3, max_size=5)))
+    machine = load_machine(preset).ideal().restrict(sites)
+    count = len(sites)
+    atoms = []
+    for k in range(data.draw(st.integers(1, 3))):
+        holders = tuple(sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=2))))
+        targets = tuple(sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)) - set(holders)))
+        atoms.append((f"A{k}", holders, targets, data.draw(st.integers(1, 4))))
+    assume(any(targets for _, _, targets, _ in atoms))
+    program = preamble([(n, h, s * GB) for n, h, _, s in atoms], [(n, t) for n, _, t, _ in atoms if t])
+    pairs = sorted(machine.routes)
+    flows = [(a, t) for a in range(len(atoms)) for t in atoms[a][2]]
+    width = len(pairs)
+    columns = 1 + width * (len(atoms) + len(flows))
+    upper, equal, right = [], [], []
+    for position, resource in enumerate(machine.resources):
+        row = np.zeros(columns)
+        row[0] = -resource.gbs / 1000
+        for a in range(len(atoms)):
+            for k, pair in enumerate(pairs):
+                row[1 + a * width + k] = position in machine.routes[pair]
+        upper.append(row)
+    for f, (a, target) in enumerate(flows):
+        start = 1 + width * (len(atoms) + f)
+        for k in range(width):
+            row = np.zeros(columns)
+            row[start + k], row[1 + a * width + k] = 1, -1
+            upper.append(row)
+        for site in set(range(count)) - set(atoms[a][1]):
+            row = np.zeros(columns)
+            for k, (source, destination) in enumerate(pairs):
+                row[start + k] = (destination == site) - (source == site)
+            equal.append(row)
+            right.append(atoms[a][3] if site == target else 0)
+    cost = np.zeros(columns)
+    cost[0] = 1
+    optimum = linprog(cost, np.array(upper), np.zeros(len(upper)), np.array(equal), right).fun
+    demands, fabric = demands_of(program), fabric_of(machine, None)
+    found = flow(demands, fabric)
+    assert found.worth(demands, fabric) == pytest.approx(optimum, rel=1e-5)
+
+
+def test_a_witness_proves_only_what_holds():
+    machine, program = load_machine("dgx-v100").ideal(), COLLECTIVES["all-reduce"]
+    demands, fabric = demands_of(program), fabric_of(machine, None)
+    good = flow(demands, fabric)
+    worth = good.worth(demands, fabric)
+    heavier = tuple(dataclasses.replace(row, weight=row.weight * 2) for row in good.rows)
+    assert Priced(heavier, good.prices, "").worth(demands, fabric) <= worth * (1 + 1e-9)
+    cheaper = tuple((resource, price / 2) for resource, price in good.prices)
+    assert Priced(good.rows, cheaper, "").worth(demands, fabric) <= worth * (1 + 1e-9)
+    assert Priced((Row(0, "enter", 255, 9.0),), good.prices, "").worth(demands, fabric) == 0
+    assert Priced((Row(0, "receive", 3, 9.0),), good.prices, "").worth(demands, fabric) == 0
+    assert Priced((*good.rows, Row(0, "leave", 1, -1.0)), good.prices, "").worth(demands, fabric) == 0
+    assert Priced(good.rows, (*good.prices, (0, -1.0)), "").worth(demands, fabric) == 0
+    assert Cut(0).worth(demands, fabric) == Cut(255).worth(demands, fabric) == 0

@@ -1,0 +1,180 @@
+"""Memberships and packings of synthesis against brute force."""
+
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einc.errors import ProgramError
+from einc.exchange.bounds.combining import Combining
+from einc.exchange.bounds.counting import Counting, transfers
+from einc.exchange.bounds.cut import Cut
+from einc.exchange.bounds.fabric import fabric_of as bounds_fabric
+from einc.exchange.bounds.outline import Outline
+from einc.exchange.bounds.outline import demands_of as wanted_of
+from einc.exchange.bounds.quick import quick_bounds
+from einc.exchange.masks import all_masks, membership
+from einc.exchange.program import Holding, Partition, Program, Requirement
+from einc.exchange.synthesis.demands import demands_of, shapes_of
+from einc.exchange.synthesis.fabric import fabric_of
+from einc.exchange.synthesis.greedy import pack_greedily
+from einc.exchange.synthesis.memberships import anywhere, fewest_bytes, moved_bytes, with_members
+from einc.exchange.synthesis.packing import pack, total_volume
+from einc.exchange.synthesis.placement import place
+from einc.machines.load import load_machine
+from einc.machines.model import Machine, Resource, Site
+
+
+def switch(sites: int) -> Machine:
+    pairs = [(a, b) for a in range(sites) for b in range(sites) if a != b]
+    out = [Resource(f"out {s}", 10.0, tuple(pair for pair in pairs if pair[0] == s)) for s in range(sites)]
+    into = [Resource(f"into {s}", 10.0, tuple(pair for pair in pairs if pair[1] == s)) for s in range(sites)]
+    return Machine("switch", (Site(100.0, 1 << 30),) * sites, (*out, *into))
+
+
+@st.composite
+def preambles(draw, sites=5, most=5):
+    """Open and fixed partitions, and up to `most` aggregates of one or two atoms that they need."""
+    sizes = draw(st.sampled_from([own for own in [(1, 1, 1), (2, 1), (2, 2), (1, 2, 1)] if sum(own) < sites]))
+    partitions = [Partition(f"S{k}", size) for k, size in enumerate(sizes)]
+    if draw(st.booleans()):
+        partitions[0] = Partition("S0", sizes[0], tuple(range(sites - 2, sites - 2 + sizes[0])))
+    holdings, requirements = [], []
+    for number in range(draw(st.integers(1, most))):
+        size = draw(st.sampled_from([1000, 3000, 50_000]))
+        names = tuple(f"A{number}{part}" for part in range(draw(st.integers(1, 2))))
+        for name in names:
+            where = draw(st.sets(st.integers(0, sites - 1), min_size=1, max_size=2))
+            holdings.append(Holding((name,), tuple(sorted(where)), size))
+        wanted = draw(st.sets(st.sampled_from([one.name for one in partitions]), min_size=1))
+        requirements.append(Requirement(names, tuple(sorted(wanted))))
+    return Program(None, tuple(partitions), tuple(holdings), tuple(requirements), ())
+
+
+def closed(program, count=5):
+    """Every membership, in lexicographic order, by brute force."""
+    for sites in itertools.permutations(range(count)):
+        left = [site for site in sites if not any(site in (one.members or ()) for one in program.partitions)]
+        chosen, at = {}, 0
+        for one in program.partitions:
+            if one.members is None:
+                chosen[one.name] = tuple(left[at : at + one.size])
+                at += one.size
+        if all(list(own) == sorted(own) for own in chosen.values()):
+            yield chosen
+
+
+def received(program):
+    """Bytes of the parts that are missing at their targets, counted once per member of a partition."""
+    total = 0
+    members = {one.name: one.members for one in program.partitions}
+    for requirement in program.requirements:
+        for atom in requirement.aggregate:
+            holding = next(one for one in program.holdings if one.aggregate == (atom,))
+            for target in requirement.targets:
+                total += sum(holding.size for site in members[target] if site not in holding.sites)
+    return total
+
+
+@settings(max_examples=60)
+@given(preambles())
+def test_memberships_against_brute_force(program):
+    sites = tuple(range(5))
+    expected = list(dict.fromkeys(tuple(sorted(chosen.items())) for chosen in closed(program)))
+    found = [tuple(sorted(membership(program, row, sites).items())) for row in all_masks(program, sites)]
+    assert sorted(found) == sorted(expected)
+    assert len(set(found)) == len(found)
+    assert found == sorted(found)
+    if any(one.members is None for one in program.partitions):
+        best = min(received(with_members(program, dict(chosen))) for chosen in expected)
+        assert received(with_members(program, fewest_bytes(program, sites))) == best
+        missing = moved_bytes(program, anywhere(program, sites), sites)
+        assert missing.min() >= 0
+
+
+@settings(max_examples=40)
+@given(preambles())
+def test_quick_bounds_are_those_of_all_cuts_combining_and_counting(program):
+    machine = load_machine("dgx-v100").restrict((0, 1, 4, 6, 7))
+    fabric = bounds_fabric(machine, None)
+    masks = all_masks(program, fabric.sites)
+    bounds, sent = quick_bounds(program, Outline(program), masks, fabric)
+    for row, quick, bytes_ in zip(masks, bounds, sent, strict=True):
+        demands = wanted_of(with_members(program, membership(program, row, fabric.sites)))
+        sets = range(1, fabric.everything)
+        proved = [Cut(one).worth(demands, fabric) for one in sets] + [Counting().worth(demands, fabric)]
+        proved += [Combining(one).worth(demands, fabric) for one in (*sets, fabric.everything)]
+        assert quick == pytest.approx(max(proved), rel=1e-9, abs=1e-12)
+        assert bytes_ == sum(one.size * transfers(one) for one in demands.family)
+
+
+def check_the_placement(program, sites):
+    """The fullest resource takes no longer than under any other membership, each packed on its own."""
+    machine = load_machine("dgx-v100").restrict(range(sites)).ideal()
+    fabric = fabric_of(program, machine)
+    placed, _, packing = place(program, fabric, 0.02)
+    each = {tuple(sorted(chosen.items())): chosen for chosen in closed(program, sites)}
+    least = min(place(with_members(program, chosen), fabric, 0.02)[2].fullest_ms for chosen in each.values())
+    assert packing.fullest_ms <= least * 1.03 + 1e-12
+    assert placed.partitions != program.partitions or not any(one.members is None for one in program.partitions)
+
+
+@settings(max_examples=30)
+@given(preambles(4, 4))
+def test_the_placement_is_the_best_of_all(program):
+    check_the_placement(program, 4)
+
+
+@pytest.mark.slow
+@settings(max_examples=100)
+@given(preambles())
+def test_the_placement_is_the_best_of_all_among_five_sites(program):
+    check_the_placement(program, 5)
+
+
+def test_too_few_sites_are_an_error():
+    program = Program(None, (Partition("S", 4, (0, 1, 2, 3)), Partition("T", 2)), (), (), ())
+    for search in (all_masks, fewest_bytes):
+        with pytest.raises(ProgramError, match="need 2 sites, and 1 are left"):
+            search(program, range(5))
+
+
+@pytest.mark.parametrize("sites", [8, 20])
+def test_a_greedy_packing_is_a_packing_near_the_best(sites):
+    machine = switch(sites)
+    holdings, requirements = [], []
+    for k in range(sites):
+        parts = [f"X{k}p{part}" for part in range(3)]
+        for part, name in enumerate(parts):
+            holdings.append(Holding((name,), ((k + part) % sites,), 10_000 + 100 * k))
+        targets = tuple(sorted({(k + 5) % sites, (3 * k) % sites}))
+        requirements.append(Requirement(tuple(parts), targets))
+    program = Program(None, (), tuple(holdings), tuple(requirements), ())
+    demands, fabric = demands_of(program), fabric_of(program, machine)
+    volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
+    packing = pack_greedily(volumes, fabric)
+    load = dict.fromkeys(range(len(fabric.rates)), 0.0)
+    for shape, volume in volumes.items():
+        assert sum(amount for _, amount in packing.routes[shape]) == pytest.approx(volume)
+        for route, amount in packing.routes[shape]:
+            for resource, traffic in fabric.load(route).items():
+                load[resource] += traffic * amount / fabric.rates[resource]
+    assert max(load.values()) == pytest.approx(packing.fullest_ms)
+    best = pack(volumes, fabric).fullest_ms
+    assert best * (1 - 1e-6) <= packing.fullest_ms <= best * 1.25
+
+
+def test_a_large_preamble_is_placed_without_a_linear_program(monkeypatch):
+    machine = switch(20)
+    holdings = tuple(Holding((f"A{k}",), (k % 20,), 1000 + k) for k in range(200))
+    requirements = tuple(
+        Requirement((f"A{k}",), tuple(sorted({(k * 7 + 3) % 20, (k * 3 + 1) % 20}))) for k in range(200)
+    )
+    program = dataclasses.replace(Program(None, (), holdings, requirements, ()))
+    fabric = fabric_of(program, machine)
+    monkeypatch.setattr("einc.exchange.synthesis.placement._MUCH", 0)
+    placed, demands, packing = place(program, fabric, 0.02)
+    assert placed == program
+    assert len(packing.routes) == len(shapes_of(demands))

@@ -1,0 +1,133 @@
+"""Proposals: good ones are taken, whatever else comes harms nothing."""
+
+import sys
+import time
+
+import pytest
+
+from einc.errors import ProgramError
+from einc.exchange.synthesis import Command, Text, naive_synthesis, read_preamble, synthesize
+from einc.exchange.synthesis.proposers import Answer, Question, candidates, consult, read_candidate
+from einc.machines.load import load_machine
+from tests.support.exprog_oracle import SWAP
+
+MACHINE = load_machine("dgx-h100").ideal()
+BARE = "IN: A @ 0; B @ 1\nOUT: A+B @ 0, 1\n"
+PREAMBLE = read_preamble(BARE, "p", MACHINE)
+SPLIT = "IN: A.1 @ 0 (size: 500 MB); A.2 @ 0 (size: 500 MB); B.1 @ 1 (size: 500 MB); B.2 @ 1 (size: 500 MB)\n"
+SPLIT += "OUT: A.1+B.1 @ 0, 1; A.2+B.2 @ 0, 1\nA.1 @ 0 -> 1\nA.1+B.1 @ 1 -> 0\nB.2 @ 1 -> 0\nA.2+B.2 @ 0 -> 1\n"
+
+
+def propose(*proposers):
+    """With proposals alone: no packing is good enough to be routed."""
+    said = []
+
+    def progress(what, best):
+        said.append(what)
+
+    return synthesize(PREAMBLE, MACHINE, most_packed_ms=0.0, proposers=proposers, progress=progress), said
+
+
+def question(number=0, answers=(), seconds=60.0):
+    naive = naive_synthesis(PREAMBLE, MACHINE)
+    return Question(PREAMBLE, MACHINE, naive.program, naive.completion_ms, seconds, number, answers)
+
+
+def test_a_split_proposal_is_taken():
+    program, splits = read_candidate(SPLIT, PREAMBLE, MACHINE)
+    assert splits == {"A": 2, "B": 2}
+    found, said = propose(Text(SWAP + "\n---\n" + SPLIT))
+    assert "proposal" in said
+    assert found.program == program
+    assert found.splits == splits
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "I cannot help with that.",
+        "---\n---\n",
+        "\0\xff\ufffd",
+        "(" * 100_000,
+        BARE,  # valid nowhere: no body
+        "IN: A @ 0; B @ 0\nOUT: A+B @ 0, 1\nA+B @ 0 -> 1",  # B is elsewhere
+        "IN: A @ 0 (size: 1 B); B @ 1 (size: 1 B)\nOUT: A+B @ 0, 1\nA @ 0 -> 1; B @ 1 -> 0; A+B @ 0, 1",
+        "IN: A @ 0; B @ 1\nOUT: A+B @ 0\nB @ 1 -> 0; A+B @ 0",  # asks less
+        "IN: A.1 @ 0; A.2 @ 0; B @ 1\nOUT: A.1+A.2+B @ 0, 1\nA.1+A.2 @ 0 -> 1",
+        SPLIT.replace("500 MB", "1 B"),
+        "IN: A @ 0; B @ 1\nOUT: A+B @ 0, 1\nA @ 0 -> 1; B @ 1 -> 0; A+B @ 0, 1 after (A+B @ 0)",
+    ],
+)
+def test_hostile_replies_harm_nothing(text):
+    found, _ = propose(Text(text))
+    assert found.completion_ms == found.naive_ms
+    assert found.splits == {}
+
+
+def test_a_command_reads_the_preamble_and_writes_programs():
+    program = "import sys; text = sys.stdin.read(); print(text); print('A @ 0 -> 1; B @ 1 -> 0; A+B @ 0, 1')"
+    command = Command((sys.executable, "-c", program))
+    reply = command.propose(question())
+    assert reply is not None
+    assert read_candidate(reply, PREAMBLE, MACHINE)[1] == {}
+    assert command.propose(question(1)) is None
+    found, said = propose(command)
+    assert not [what for what in said if "refused" in what]
+    assert found.completion_ms == found.naive_ms
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds", "reason"),
+    [
+        (("/nowhere/proposer",), 300, "cannot be run"),
+        ((sys.executable, "-c", "raise SystemExit(3)"), 300, "status 3"),
+        ((sys.executable, "-c", "import time; time.sleep(30)"), 0.2, "longer than"),
+        (("/bin/sh", "-c", "sleep 30 & wait"), 0.2, "longer than"),
+        (("/bin/sh", "-c", "sleep 30 & exit 0"), 0.2, "longer than"),
+        (("/bin/sh", "-c", "exec >&-; sleep 30"), 0.2, "longer than"),
+        ((sys.executable, "-c", "while True: print('A' * 10**6)"), 300, "more than"),
+    ],
+)
+def test_commands_that_fail_are_left_out(arguments, seconds, reason):
+    begin = time.monotonic()
+    found, said = propose(Command(arguments, seconds=seconds))
+    assert time.monotonic() - begin < 25  # nobody waits for one who sleeps
+    assert any(reason in what for what in said)
+    assert found.completion_ms == found.naive_ms
+
+
+def test_every_proposal_gets_a_line_of_printable_characters():
+    found, _ = propose(Text("\x1b[31mA @ 0\n---\n" + BARE + "\n---\n" + SWAP), Text("A" * (1 << 23)))
+    assert [line.split(":")[0] for line in found.proposals] == [
+        "proposal 1.1", "proposal 1.2", "proposal 1.3", "proposer 2"
+    ]  # fmt: skip
+    assert all(line.isprintable() and len(line) <= 300 for line in found.proposals)
+    refused, invalid, timed, long = found.proposals
+    assert "refused" in refused
+    assert "not valid: A+B is required at site 0 and never gets there" in invalid
+    assert timed == f"proposal 1.3: {found.naive_ms:.3f} ms"
+    assert "more than" in long
+
+
+def test_rounds_go_on_until_the_proposer_has_no_more_to_say():
+    asked = []
+
+    class Thinking:
+        def propose(self, question):
+            asked.append(question)
+            return ["nothing\n---\nsomething", "", "more"][question.round] if question.round < 3 else None
+
+    answers = list(consult(Thinking(), lambda number, answers: question(number, answers), str.upper))
+    assert answers == [
+        Answer("nothing\n", "NOTHING\n"),
+        Answer("something\n", "SOMETHING\n"),
+        Answer("", "there is no program in this reply"),
+        Answer("more\n", "MORE\n"),
+    ]
+    assert [len(one.answers) for one in asked] == [0, 2, 3, 4]
+
+
+def test_texts_without_end_are_refused():
+    with pytest.raises(ProgramError, match="more than"):
+        list(candidates("A" * (1 << 23)))

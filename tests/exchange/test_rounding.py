@@ -1,0 +1,124 @@
+"""Routes for pieces: as many as there are pieces, and no schedule is shorter than the longest window."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einc.exchange.synthesis import read_preamble, rounding
+from einc.exchange.synthesis.demands import demands_of, shapes_of
+from einc.exchange.synthesis.fabric import fabric_of
+from einc.exchange.synthesis.packing import pack, total_volume
+from einc.exchange.synthesis.routes import needs
+from einc.exchange.synthesis.scheduling import Scheduler
+from einc.exchange.synthesis.tasks import tasks_of
+from einc.exchange.synthesis.uses import Pool
+from einc.machines.load import load_machine
+
+
+@st.composite
+def preambles(draw):
+    """Disjoint aggregates of one or two atoms, each at a site, wanted at some sites."""
+    held, wanted = [], []
+    for number in range(draw(st.integers(1, 4))):
+        atoms = [f"X{number}_{part}" for part in range(draw(st.integers(1, 2)))]
+        held += [f"{atom} @ {draw(st.integers(0, 7))} (size: 9 MB)" for atom in atoms]
+        sites = sorted(draw(st.sets(st.integers(0, 7), min_size=1, max_size=3)))
+        wanted.append(f"{'+'.join(atoms)} @ {', '.join(map(str, sites))}")
+    return f"IN: {'; '.join(held)}\nOUT: {'; '.join(wanted)}"
+
+
+def routed(text, count):
+    """Demands with the routes of `count` pieces each, and their fabric."""
+    machine = load_machine("dgx-v100").ideal()
+    program = read_preamble(text, "p", machine)
+    fabric, demands = fabric_of(program, machine), demands_of(program)
+    volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
+    packing = pack(volumes, fabric).finish() if demands else None
+    return demands, packing and rounding.Router(demands, packing, fabric).choose([count] * len(demands)), fabric
+
+
+def uses_of(route, size, fabric):
+    """What a piece does on a route, step by step: (resource, time, head, tail)."""
+    arrival, left, heads, uses = {}, {}, [], []
+    for step in route:
+        heads.append(max(arrival.get(copy, 0.0) for copy in needs(step)))
+        arrival[step.parts, step.destination] = heads[-1] + fabric.duration(step, size)
+    for step, head in zip(reversed(route), reversed(heads), strict=True):
+        tail = left.get((step.parts, step.destination), 0.0)
+        for copy in needs(step):
+            left[copy] = max(left.get(copy, 0.0), tail + fabric.duration(step, size))
+        uses += [
+            (resource, fabric.duration(step, size), round(head, 12), round(tail, 12))
+            for resource in fabric.crossed(step)
+        ]
+    return uses
+
+
+def longest_window(demands, chosen, fabric):
+    """By brute force, from the steps of all pieces: (head, time, tail) by resource, and the worst of all thresholds."""
+    steps = {}
+    for demand, routes in zip(demands, chosen, strict=True):
+        for route in routes:
+            for resource, time, head, tail in uses_of(route, demand.size / len(routes), fabric):
+                steps.setdefault(resource, []).append((head, time, tail))
+    longest = 0.0
+    for own in steps.values():
+        for head, tail in itertools.product({step[0] for step in own}, {step[2] for step in own}):
+            inside = [time for before, time, after in own if before >= head and after >= tail]
+            longest = max(longest, head + sum(inside) + tail if inside else 0.0)
+    return longest
+
+
+@settings(max_examples=30)
+@given(preambles(), st.sampled_from([1, 3, 8]))
+def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, count):
+    demands, chosen, fabric = routed(text, count)
+    fabric = fabric._replace(transfer_latency=0.003, kernel_latency=0.007)
+    for demand, routes in zip(demands, chosen or (), strict=True):
+        found = Pool(routes, fabric).uses(demand.size / count)
+        expected = [(n, *use) for n, route in enumerate(routes) for use in uses_of(route, demand.size / count, fabric)]
+        assert [*zip(found.route, found.resource, strict=True)] == [row[:2] for row in expected]
+        assert np.column_stack(found[2:]) == pytest.approx(np.array([row[2:] for row in expected]), rel=1e-11)
+
+
+@settings(max_examples=30)
+@given(preambles(), st.sampled_from([1, 3, 8]), st.integers(0, 2**32 - 1))
+def test_no_schedule_is_shorter_than_the_longest_window(text, count, seed):
+    demands, chosen, fabric = routed(text, count)
+    if not demands:
+        return
+    assert [len(routes) for routes in chosen] == [count] * len(demands)
+    tasks = tasks_of(demands, chosen, fabric)
+    keys = np.random.default_rng(seed).random(len(tasks.actions)).tolist()
+    assert Scheduler(tasks).forwards(keys).makespan >= longest_window(demands, chosen, fabric) * (1 - 1e-6)
+
+
+def test_the_longest_windows_are_those_of_brute_force():
+    demands, chosen, fabric = routed("IN: A @ 0; B @ 5\nOUT: A+B @ 3, 6; A @ 7", 6)
+    pools = [Pool(list(dict.fromkeys(routes)), fabric) for routes in chosen]
+    uses = [pool.uses(demand.size / 6) for pool, demand in zip(pools, demands, strict=True)]
+    counts = [
+        np.array([routes.count(route) for route in pool.routes]) for pool, routes in zip(pools, chosen, strict=True)
+    ]
+    found = max(time for time, _ in rounding._Windows(uses).longest(counts))
+    assert found == pytest.approx(longest_window(demands, chosen, fabric))
+
+
+def test_resources_amid_long_routes_are_given_less_to_do():
+    """All-reduce on the mesh: evened out by loads alone, the longest window takes 1.14 times the fullest resource."""
+    demands, chosen, fabric = routed("IN: A @ 0; B @ 1; C @ 2; D @ 3\nOUT: A+B+C+D @ 0, 1, 2, 3", 48)
+    load = np.zeros(len(fabric.rates))
+    for route in chosen[0]:
+        for resource, traffic in fabric.load(route).items():
+            load[resource] += traffic * demands[0].size / 48 / fabric.rates[resource]
+    assert longest_window(demands, chosen, fabric) < load.max() * 1.05
+
+
+def test_rounding_keeps_proportions():
+    assert rounding._rounded(np.array([5.0, 3.0, 2.0]), 20).tolist() == [10, 6, 4]
+    assert rounding._rounded(np.array([1.0, 1.0, 1.0]), 5).tolist() == [2, 2, 1]
+    assert rounding._rounded(np.zeros(2), 3).sum() == 3
+    assert sorted(rounding._in_turns(np.array([2, 0, 1]))) == [0, 0, 2]

@@ -1,0 +1,72 @@
+"""What `CupyDriver` makes of the executor's calls, on a fake of cupy's binding: plans run whole through it."""
+
+from __future__ import annotations
+
+import pytest
+
+from einc_runtime.errors import KernelFault, MissingFault
+from einc_runtime.execution.cuda.cupy_driver import CALLS, CupyDriver
+from einc_runtime.execution.cuda.executor import CudaExecutor
+from einc_runtime.execution.session import Session
+from tests.support.cuda_fake import FakeDriver
+from tests.support.cuda_fake_kernels import NumpyKernels
+from tests.support.cuda_fake_runtime import FakeRuntime
+from tests.support.cuda_plans import agree, block, chain, cpu_results, ffn
+from tests.support.plan_arrays import arrays_of, outputs_of
+
+
+def cupy_driver(fake):
+    """The real driver over the fake binding."""
+    driver = object.__new__(CupyDriver)
+    driver._runtime = FakeRuntime(fake)
+    driver._error = FakeRuntime.CUDARuntimeError
+    driver._devices = fake.devices
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("make", "places", "unreachable"),
+    [
+        (ffn, None, ()),
+        (chain, [0, 1, 0, 1], ()),
+        (chain, [0, 0, 0, 0], ()),
+        (block, [1, 0, 1, 0], [(0, 1)]),
+    ],
+)
+def test_plans_run_through_cupys_calls(make, places, unreachable):
+    bundle = make(4)
+    fake = FakeDriver(4 if places is None else 2, unreachable=unreachable, seed=3)
+    executor = CudaExecutor(bundle, places, driver=cupy_driver(fake), kernels=NumpyKernels(fake))
+    session, arrays = Session(bundle, executor=executor), arrays_of(bundle)
+    session.load_all(arrays)
+    expected = cpu_results(bundle, arrays)
+    for traced in (False, True, False):
+        session.execute(trace=traced)
+        agree(outputs_of(session), expected)
+    assert executor.facts()["devices"][0]["architecture"] == "sm_90"
+    executor.close()
+    assert not fake.leaks()
+
+
+def test_all_of_the_binding_that_is_used_is_there():
+    there = {name for name in vars(FakeRuntime) if callable(getattr(FakeRuntime, name)) and not name.startswith("_")}
+    assert there - {"CUDARuntimeError"} == set(CALLS)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(719, KernelFault), (2, MissingFault)])
+def test_statuses_of_cuda_are_told_apart(status, kind):
+    bundle = ffn(2)
+    for fail_at in (5, 12, 40):
+        fake = FakeDriver(2, fail_at=fail_at, status=status)
+        with pytest.raises(kind):
+            CudaExecutor(bundle, None, driver=cupy_driver(fake), kernels=NumpyKernels(fake))
+        assert not fake.leaks()
+
+
+def test_access_that_others_had_enabled_is_left_to_them():
+    fake = FakeDriver(2)
+    driver = cupy_driver(fake)
+    assert driver.enable_peer(0, 1)
+    assert not driver.enable_peer(0, 1)
+    driver.disable_peer(0, 1)
+    assert not fake.leaks()

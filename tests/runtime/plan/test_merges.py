@@ -1,0 +1,258 @@
+"""Lies about what aggregates together: refused by the checks on a plan, or by the proof of what its tasks compute."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from einc.core.dtypes import DType
+from einc.core.tensor import TensorDesc
+from einc.emit import emit
+from einc.graph.builder import GraphBuilder
+from einc.logical.enumerate import candidates
+from einc.logical.optimize import optimize
+from einc.logical.plan import Choice, LogicalPlan
+from einc.machines.load import load_machine
+from einc.ops import registry
+from einc.physical.build import build
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.joint_aggregation import require_merges
+from einc_runtime.plan.proof import prove
+from einc_runtime.plan.schema import AggregateTask, Block, Bundle, Merge, Region
+from einc_runtime.plan.validation import validate
+
+
+@functools.cache
+def plan(call: str) -> Bundle:
+    """The largest of [rows, columns], cut in two along both, on four sites; both results are saved."""
+    builder = GraphBuilder("largest")
+    builder.input("x", TensorDesc(("rows", "columns"), (4, 10), DType.F32))
+    arguments = {"argmax": (), "topk": (3,)}[call]
+    operator = registry.call(call, [builder.desc("x"), *arguments, "columns"], {})
+    for name in builder.apply(operator, ["x"], ["first", "second"]):
+        builder.save(name)
+    graph = builder.build()
+    halves = next(c for c in candidates(operator, 4) if [len(parts) for parts in c.intervals] == [2, 2])
+    logical = LogicalPlan(graph, 4, "by hand", (Choice("first", halves, 0),), False, 0)
+    machine = load_machine("host", 4)
+    return emit(build(logical, machine), machine, (0, 1, 2, 3), "naive")
+
+
+def aggregation(bundle: Bundle) -> tuple[int, AggregateTask]:
+    return next((i, task) for i, task in enumerate(bundle.tasks) if isinstance(task, AggregateTask))
+
+
+def with_operation(bundle: Bundle, **changes: object) -> Bundle:
+    changed = msgspec.structs.replace(bundle.operations[0], **changes)
+    return msgspec.structs.replace(bundle, operations=(changed,))
+
+
+def with_task(bundle: Bundle, **changes: object) -> Bundle:
+    at, task = aggregation(bundle)
+    changed = msgspec.structs.replace(task, **changes)
+    return msgspec.structs.replace(bundle, tasks=(*bundle.tasks[:at], changed, *bundle.tasks[at + 1 :]))
+
+
+@pytest.mark.parametrize("call", ["argmax", "topk"])
+def test_the_plans_themselves_are_fine(call: str) -> None:
+    bundle = plan(call)
+    assert decode(encode(bundle)) == bundle
+    prove(bundle)
+    assert sum(isinstance(task, AggregateTask) for task in bundle.tasks) == 2
+    _, task = aggregation(bundle)
+    assert (task.aggregation, len(task.reads), len(task.writes)) == (call, 4, 2)
+    (merge,) = bundle.operations[0].merges
+    assert (merge.outputs, merge.whole) == ((0, 1), () if call == "argmax" else (1,))
+    second = bundle.outputs[1]
+    assert second.exchange is None  # it came along with the first
+
+
+OWN = ((0,), (0,))
+LISTS = ((0, 1), (0, 1))
+MERGES = {
+    "none": ((), "aggregations[0]: argmax, and output 0 is in no merge"),
+    "of one": ((Merge((0,), ((0,),), ()),), "merges[0].outputs: a merge has at least two"),
+    "one twice": ((Merge((0, 0), OWN, ()),), "stands here twice"),
+    "unknown output": ((Merge((0, 2), OWN, ()),), "no output 2"),
+    "negative output": ((Merge((0, -1), OWN, ()),), "no output -1"),
+    "the same again": ((Merge((0, 1), OWN, ()),) * 2, "stands here twice"),
+    "a list too few": ((Merge((0, 1), ((0,),), ()),), "1 lists for 2 members"),
+    "no dimensions": ((Merge((0, 1), ((), ()), ()),), "not the primary's own"),
+    "unknown dimension": ((Merge((0, 1), ((0,), (1,)), ()),), "no dimension 1"),
+    "fewer dimensions": ((Merge((0, 1), ((0,), ()), ()),), "extents (), where the member has (4,)"),
+    "dimension twice": ((Merge((0, 1), ((0,), (0, 0)), ()),), "stands here twice"),
+    "unknown whole": ((Merge((0, 1), OWN, (1,)),), "no dimension 1"),
+    "whole twice": ((Merge((0, 1), OWN, (0, 0)),), "stands here twice"),
+    "what is cut is whole": ((Merge((0, 1), OWN, (0,)),), "dimension 0 of [0:2] must be whole"),
+}
+
+
+@pytest.mark.parametrize("what", MERGES)
+def test_a_lie_about_a_merge_is_named(what: str) -> None:
+    merges, message = MERGES[what]
+    with pytest.raises(PlanFault) as caught:
+        validate(with_operation(plan("argmax"), merges=merges))
+    assert message in caught.value.render()
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("sum", "sum"), "sum, and output 0 is in a merge"),
+        (("argmax", "topk"), "they aggregate by argmax and topk"),
+        (("argmax", "sum"), "they aggregate by argmax and sum"),
+        (("topk", "topk"), "argmax, where the tensor's is topk"),
+    ],
+)
+def test_members_have_one_aggregation_of_tuples(names: tuple[str, str], message: str) -> None:
+    with pytest.raises(PlanFault) as caught:
+        validate(with_operation(plan("argmax"), aggregations=names))
+    assert message in caught.value.render()
+
+
+def test_members_transposed_are_not_those_of_the_functions() -> None:
+    operation = plan("topk").operations[0]
+    with pytest.raises(PlanFault, match="extents"):
+        validate(
+            with_operation(plan("topk"), merges=(msgspec.structs.replace(operation.merges[0], dims=((0, 1), (1, 0))),))
+        )
+
+
+def test_blocks_of_one_function_belong_together() -> None:
+    """The values of two functions change places, so that both outputs are still tiled."""
+    functions = plan("argmax").operations[0].functions
+    crossed = [
+        msgspec.structs.replace(f, outputs=(f.outputs[0], functions[k].outputs[1]))
+        for f, k in zip(functions, (2, 3, 0, 1), strict=True)
+    ]
+    with pytest.raises(PlanFault, match="where member 1 has"):
+        validate(with_operation(plan("argmax"), functions=tuple(crossed)))
+
+
+def test_lists_are_not_cut() -> None:
+    """Each half of the lists' places from one half of the columns: the outputs are tiled, the lists are not whole."""
+    functions = plan("topk").operations[0].functions
+    halves = []
+    for n, function in enumerate(functions):
+        rows = (function.outputs[0].lower[0], function.outputs[0].upper[0])
+        part = Block((rows[0], (0, 2)[n % 2]), (rows[1], (2, 3)[n % 2]))
+        halves.append(msgspec.structs.replace(function, outputs=(part, part)))
+    with pytest.raises(PlanFault, match=r"dimension 1 of .* must be whole"):
+        validate(with_operation(plan("topk"), functions=tuple(halves)))
+
+
+def narrow(region: Region) -> Region:
+    """Without the last position of the last dimension."""
+    upper = (*region.block.upper[:-1], region.block.upper[-1] - 1)
+    return Region(region.buffer, Block(region.block.lower, upper))
+
+
+TASKS = {
+    "members change places": (lambda t: {"writes": t.writes[::-1], "reads": t.reads[::-1]}, "aggregate together"),
+    "one member alone": (lambda t: {"writes": t.writes[:1], "reads": t.reads[::2]}, "aggregate together"),
+    "a member twice": (lambda t: {"writes": t.writes[:1] * 2}, "aggregate together"),
+    "nothing": (lambda t: {"writes": ()}, "at least one"),
+    "one copy": (lambda t: {"reads": t.reads[:2]}, "not two or more copies"),
+    "half a copy more": (lambda t: {"reads": t.reads + t.reads[:1]}, "not two or more copies"),
+    "copies read crosswise": (lambda t: {"reads": t.reads[:1] + t.reads[2:] + t.reads[1:2]}, "it reads tensor"),
+    "another operation": (lambda t: {"aggregation": "max"}, "max, where the tensor's is topk"),
+    "parts of lists": (
+        lambda t: {"reads": tuple(map(narrow, t.reads)), "writes": tuple(map(narrow, t.writes))},
+        "must be whole",
+    ),
+    "less of one member": (
+        lambda t: {"reads": (t.reads[0], narrow(t.reads[1])) * 2, "writes": (t.writes[0], narrow(t.writes[1]))},
+        "[0:2, 0:2], where [0:2, 0:3] belongs to [0:2, 0:3]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TASKS)
+def test_a_lie_about_an_aggregation_is_named(what: str) -> None:
+    change, message = TASKS[what]
+    bundle = plan("topk")
+    with pytest.raises(PlanFault) as caught:
+        validate(with_task(bundle, **change(aggregation(bundle)[1])))
+    assert message in caught.value.render()
+
+
+@pytest.mark.parametrize("call", ["argmax", "topk"])
+def test_members_of_different_copies_are_no_tuple(call: str) -> None:
+    """Each member still combines all functions, but values and indices are paired wrongly."""
+    bundle = plan(call)
+    a, b, c, d = aggregation(bundle)[1].reads
+    with pytest.raises(PlanFault, match=r"of member 1 combines functions .*and what belongs to it"):
+        prove(with_task(bundle, reads=(a, d, c, b)))
+
+
+@pytest.mark.parametrize("call", ["argmax", "topk"])
+def test_a_copy_of_a_tuple_counts_once(call: str) -> None:
+    bundle = plan(call)
+    reads = aggregation(bundle)[1].reads
+    with pytest.raises(PlanFault, match="twice"):
+        prove(with_task(bundle, reads=(*reads, *reads[:2])))
+    with pytest.raises(PlanFault, match="twice"):
+        prove(with_task(bundle, reads=reads[:2] * 2))
+
+
+def test_lists_of_pieces_that_differ_are_no_tuple() -> None:
+    """One place of the lists has been aggregated further than the others: mixing them would count a copy twice."""
+    from einc_runtime.plan import boxes
+    from einc_runtime.plan.joint_aggregation import groups
+    from einc_runtime.plan.proof import _require_tuple
+
+    bundle = plan("topk")
+    group = groups(bundle)[bundle.operations[0].outputs[0]]
+    first, rest = Block((0, 0), (2, 1)), Block((0, 1), (2, 3))
+    even, uneven = [(first, 3), (rest, 3)], [(first, 3), (rest, 1)]
+    budget = boxes.Budget(1000)
+    _require_tuple([even, even], group, budget, "here")
+    for copy in ([uneven, uneven], [even, uneven], [uneven, even]):
+        with pytest.raises(PlanFault):
+            _require_tuple(copy, group, budget, "here")
+
+
+@pytest.mark.parametrize("sites", [2, 3, 5, 8])
+def test_any_one_task_left_out_is_noticed(sites: int) -> None:
+    builder = GraphBuilder("largest")
+    builder.input("x", TensorDesc(("rows", "columns"), (3, 16), DType.F32))
+    operator = registry.call("topk", [builder.desc("x"), 2, "columns"], {})
+    values, places = builder.apply(operator, ["x"], ["v", "i"])
+    builder.save(builder.apply(registry.call("exp", [builder.desc(values)], {}), [values], ["e"])[0])
+    builder.save(places)
+    machine = load_machine("host", sites)
+    bundle = emit(build(optimize(builder.build(), sites, "random", 1), machine), machine, tuple(range(sites)), "naive")
+    prove(bundle)
+    for at in range(len(bundle.tasks)):
+        left = [task for i, task in enumerate(bundle.tasks) if i != at]
+        shifted = tuple(msgspec.structs.replace(t, after=tuple(b - (b > at) for b in t.after if b != at)) for t in left)
+        with pytest.raises(PlanFault):
+            prove(msgspec.structs.replace(bundle, tasks=shifted))
+
+
+@pytest.mark.parametrize(("cut", "words"), [(0, None), (1, r"dimension 1 of \[0:4, 0:3\] must be whole")])
+def test_no_function_cuts_what_a_member_lacks(cut: int, words: str | None) -> None:
+    """Like attention's results with their log-sum-exps: whoever has a part of the width has no weight of its own."""
+    shapes = ((4, 6), (4,))
+    merge = Merge((0, 1), ((0, 1), (0,)), ())
+    halves = []
+    for part in range(2):
+        bounds = [(0, extent) for extent in shapes[0]]
+        half = shapes[0][cut] // 2
+        bounds[cut] = (part * half, (part + 1) * half)
+        primary = Block(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))
+        halves.append(SimpleNamespace(outputs=(primary, Block(primary.lower[:1], primary.upper[:1]))))
+    operation: Any = SimpleNamespace(
+        outputs=(0, 1), aggregations=("logsumexp",) * 2, merges=(merge,), functions=tuple(halves)
+    )
+    bundle: Any = SimpleNamespace(tensors=[SimpleNamespace(shape=shape) for shape in shapes])
+    if words is None:
+        require_merges(bundle, operation, "operations[0]")
+    else:
+        with pytest.raises(PlanFault, match=words):
+            require_merges(bundle, operation, "operations[0]")

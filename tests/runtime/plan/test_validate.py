@@ -1,0 +1,427 @@
+"""Well-formed plans that lie: every field that could do harm, one lie at a time, and the part that the fault names."""
+
+import random
+import re
+import time
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan import task_validation
+from einc_runtime.plan import validation as rules
+from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.schema import (
+    Block,
+    Buffer,
+    Bundle,
+    CopyTask,
+    Cost,
+    Exchange,
+    FenceTask,
+    Index,
+    KernelTask,
+    Region,
+    Tensor,
+    TransferTask,
+)
+from einc_runtime.plan.validation import validate
+from tests.support.handmade_plans import box as b
+from tests.support.handmade_plans import random_plan, two_site_plan
+
+PLAN = two_site_plan()
+
+
+def changed(part, path, value):
+    """`part` with the field at `path` (names and positions) replaced; a callable gets the old value."""
+    if not path:
+        return value(part) if callable(value) else value
+    step, *rest = path
+    if isinstance(step, int):
+        return (*part[:step], changed(part[step], rest, value), *part[step + 1 :])
+    if isinstance(part, dict):
+        return {**part, step: changed(part.get(step), rest, value)}
+    return msgspec.structs.replace(part, **{step: changed(getattr(part, step), rest, value)})
+
+
+def parse(path):
+    return [int(step) if step.isdigit() else step for step in re.findall(r"\w+", path)]
+
+
+BIG = 1 << 62
+FIRST = Region(0, PLAN.buffers[0].block)
+LIES = [
+    # field, the lie, the part that is named, a piece of the message
+    ("producer", "", "producer", "printable"),
+    ("producer", "x" * 1025, "producer", "printable"),
+    ("model", "a\x1b[31m", "model", r"\x1b"),
+    ("model", "a\u202eb", "model", "printable"),
+    ("machine", "\n", "machine", "printable"),
+    ("selector", "", "selector", "printable"),
+    ("schedule", "\0", "schedule", "printable"),
+    ("machine_file", "\x07", "machine_file", "control"),
+    ("machine_file", "x" * (32 << 20 | 1), "machine_file", "at most"),
+    ("devices", (), "devices", "0 devices"),
+    ("devices", (0, 0), "devices", "twice"),
+    ("devices", (0, -1), "devices", "between"),
+    ("devices", (0, BIG), "devices", "between"),
+    ("devices", tuple(range(5000)), "devices", "5000 devices"),
+    ("devices", (0, 1, 2), "memory", "2 arena sizes for 3 sites"),
+    ("memory", (), "memory", "arena sizes"),
+    ("memory[0]", -1, "memory[0]", "between"),
+    ("memory[0]", 1 << 51, "memory[0]", "between"),
+    ("memory[1]", 10, "buffers", "outside the arena"),
+    ("total_cost", 7, "total_cost", "operations cost 6"),
+    ("cut_cost", -1, "cut_cost", "between"),
+    ("cut_cost", 1 << 63, "cut_cost", "between"),
+    ("predicted_ms", -0.5, "predicted_ms", "no duration"),
+    ("predicted_ms", float("inf"), "predicted_ms", "no duration"),
+    ("predicted_ms", float("nan"), "predicted_ms", "no duration"),
+    ("operations[0].functions[0].flops", -1, "operations[0].functions[0].flops", "between"),
+    ("operations[1].functions[0].traffic", 1 << 63, "operations[1].functions[0].traffic", "between"),
+    ("tensors[0].name", "", "tensors[0].name", "printable"),
+    ("tensors[0].name", "w", "tensors", "'w' stands here twice"),
+    ("tensors[0].dims", ("i",), "tensors[0]", "1 names for 2"),
+    ("tensors[0].dims[1]", "\t", "tensors[0].dims", "printable"),
+    ("tensors[0].shape[0]", 0, "tensors[0].shape", "at least 1"),
+    ("tensors[0].shape[0]", -4, "tensors[0].shape", "at least 1"),
+    ("tensors[0].shape", (BIG, BIG), "tensors[0].shape", "between"),
+    ("tensors[0].shape[0]", 2, "operations[0].functions[0].inputs[0]", "no block of"),
+    ("tensors[3].shape[0]", 5, "operations[1].functions", "do not tile"),
+    ("tensors[0].shape", (1,) * 33, "tensors[0].shape", "at most 32"),
+    ("tensors[0].fan_in", 0, "tensors[0].fan_in", "1 or more"),
+    ("tensors[0].fan_in", 1 << 63, "tensors[0].fan_in", "1 or more"),
+    ("tensors[0].stored", "", "tensors[0].stored", "printable"),
+    ("tensors[0].order", (1, 0), "tensors[0].order", "loaded lies as"),
+    ("tensors[2].order", (0, 0), "tensors[2].order", "every dimension once"),
+    ("tensors[2].order", (0, 2), "tensors[2].order", "every dimension once"),
+    ("tensors[2].order", (0,), "tensors[2].order", "every dimension once"),
+    ("tensors[3].order", (1, 0), "outputs[0].tensor", "saved lies as"),
+    ("tensors[0].kind", "value", "operations[0].inputs", "before it is computed"),
+    ("tensors[2].kind", "input", "operations[0].outputs", "loaded elsewhere"),
+    ("tensors[1].kind", "input", "buffers[1].role", "weight buffer of a input"),
+    ("tensors", lambda t: (*t, Tensor("z", (), (), "f32", "value")), "tensors[4]", "no operation computes"),
+    ("operations[1].name", "a", "operations", "twice"),
+    ("operations[0].name", "z", "tasks[0].serves", "no operation or output"),
+    ("operations[0].title", "", "operations[0].title", "printable"),
+    ("operations[0].family", "\r", "operations[0].family", "printable"),
+    ("operations[0].kernel", "x\0", "operations[0].kernel", "printable"),
+    ("operations[0].source", "a\nb", "operations[0].source", "printable"),
+    ("operations[0].attributes", {"": 1}, "operations[0].attributes", "printable"),
+    ("operations[0].attributes", {"a": float("nan")}, "operations[0].attributes['a']", "not a number"),
+    ("operations[0].attributes", {"a": [1, float("nan")]}, "operations[0].attributes['a']", "not a number"),
+    ("operations[0].attributes", {"a": 1 << 63}, "operations[0].attributes['a']", "64 bits"),
+    ("operations[0].kernel_attributes", {"a": "\x1b"}, "operations[0].kernel_attributes['a']", "control"),
+    ("operations[0].kernel_attributes", {"a": "x" * (1 << 20 | 1)}, "operations[0].kernel_attributes['a']", "at most"),
+    ("operations[0].inputs[0]", 9, "operations[0].inputs", "no tensor 9"),
+    ("operations[0].inputs[0]", -1, "operations[0].inputs", "no tensor -1"),
+    ("operations[0].inputs[0]", 3, "operations[0].inputs", "before it is computed"),
+    ("operations[0].inputs", (0,), "operations[0].functions[0].inputs", "2 blocks, where the operation has 1"),
+    ("operations[0].outputs[0]", 0, "operations[0].outputs", "loaded elsewhere"),
+    ("operations[1].outputs[0]", 2, "operations[1].outputs", "computed or loaded elsewhere"),
+    ("operations[0].outputs", (), "operations[0].outputs", "at least one"),
+    ("operations[0].outputs", (2, 3), "operations[0]", "not one aggregation"),
+    ("operations[0].aggregations", (), "operations[0]", "not one aggregation"),
+    ("operations[0].aggregations", ("max",), "tasks[3]", "sum, where the tensor's is max"),
+    ("operations[0].cost", Cost(-1, 1, 1), "operations[0].cost.repartition", "between"),
+    ("operations[0].cost.join", 1 << 63, "operations[0].cost.join", "between"),
+    ("operations[0].exchange", Exchange("\0"), "operations[0].exchange.program", "control"),
+    ("operations[0].exchange", Exchange("", completion_ms=-1.0), "operations[0].exchange.completion_ms", "duration"),
+    ("operations[0].exchange", Exchange("", naive_ms=float("inf")), "operations[0].exchange.naive_ms", "duration"),
+    ("operations[0].exchange", Exchange("", bound_ms=float("nan")), "operations[0].exchange.bound_ms", "duration"),
+    ("operations[0].exchange", Exchange("", bound_free_ms=-0.1), "operations[0].exchange.bound_free_ms", "duration"),
+    ("operations[0].exchange", Exchange("", bound_by="\x1b[2J"), "operations[0].exchange.bound_by", "printable"),
+    ("operations[0].exchange", Exchange("", splits={"X1": 1}), "operations[0].exchange.splits", "1 pieces of X1"),
+    ("operations[0].exchange", Exchange("", splits={"X\n": 2}), "operations[0].exchange.splits", "printable"),
+    ("operations[0].indices", (), "operations[0].functions", "ask for 1"),
+    ("operations[0].indices", lambda i: (*i, i[0]), "operations[0].indices", "twice"),
+    ("operations[0].indices[0].name", "", "operations[0].indices[0].name", "printable"),
+    ("operations[0].indices[0].extent", 5, "operations[0].indices[0].intervals", "end at 5"),
+    ("operations[0].indices[0].extent", 0, "operations[0].indices[0].extent", "between"),
+    ("operations[0].indices[0].extent", BIG, "operations[0].indices[0].extent", "between"),
+    ("operations[0].indices[1].intervals", (), "operations[0].indices[1].intervals", "0 intervals"),
+    ("operations[0].indices[1].intervals", ((0, 2), (1, 3)), "operations[0].indices[1].intervals", "out of place"),
+    ("operations[0].indices[1].intervals", ((0, 0), (0, 3)), "operations[0].indices[1].intervals", "out of place"),
+    ("operations[0].indices[1].intervals", ((-1, 1), (1, 3)), "operations[0].indices[1].intervals", "out of place"),
+    ("operations[0].indices[1].intervals", ((0, 3),), "operations[0].functions", "2 functions"),
+    ("operations[0].indices[1].cuts", (2,), "operations[0].indices[1].intervals", "1 is no allowed cut"),
+    ("operations[0].indices[1].cuts", (1, 1), "operations[0].indices[1].cuts", "ascending"),
+    ("operations[0].indices[1].cuts", (0, 1), "operations[0].indices[1].cuts", "ascending"),
+    ("operations[0].indices[1].cuts", (1, 3), "operations[0].indices[1].cuts", "ascending"),
+    ("operations[0].functions", lambda f: f[:1], "operations[0].functions", "1 functions"),
+    ("operations[0].functions[0].site", 2, "operations[0].functions[0].site", "no site 2"),
+    ("operations[0].functions[0].site", -1, "operations[0].functions[0].site", "no site -1"),
+    ("operations[0].functions[0].site", 0, "operations[0].functions, by site", "twice"),
+    ("operations[0].functions[0].inputs[0]", b((0, 4)), "operations[0].functions[0].inputs[0]", "dimensions"),
+    ("operations[0].functions[0].inputs[0]", Block((0, 0), (4,)), "operations[0].functions[0].inputs[0]", "dimensions"),
+    ("operations[0].functions[0].inputs[0]", b((0, 5), (0, 1)), "operations[0].functions[0].inputs[0]", "no block of"),
+    ("operations[0].functions[0].inputs[0]", b((-1, 4), (0, 1)), "operations[0].functions[0].inputs[0]", "no block of"),
+    ("operations[0].functions[0].inputs[0]", b((1, 1), (0, 1)), "operations[0].functions[0].inputs[0]", "no block of"),
+    ("operations[0].functions[0].inputs[0]", b((3, 1), (0, 1)), "operations[0].functions[0].inputs[0]", "no block of"),
+    ("operations[0].functions[0].inputs[0]", b((1, 4), (0, 1)), "tasks[0].reads[0]", "where the function takes"),
+    ("operations[1].functions[1].outputs[0]", b((1, 4), (0, 2)), "operations[1].functions", "do not tile"),
+    ("operations[1].functions[1].outputs[0]", b((3, 4), (0, 2)), "operations[1].functions", "do not tile"),
+    ("operations[1].functions[1].outputs[0]", b((2, 4), (0, 1)), "operations[1].functions", "cannot tile"),
+    ("operations[1].functions[1].outputs", (), "operations[1].functions[1].outputs", "0 blocks"),
+    ("buffers[0].site", 2, "buffers[0].site", "no site 2"),
+    ("buffers[0].site", 0, "buffers", "outside the arena|shares bytes|at site"),
+    ("buffers[0].tensor", 4, "buffers[0].tensor", "no tensor 4"),
+    ("buffers[0].tensor", -1, "buffers[0].tensor", "no tensor -1"),
+    ("buffers[0].block", b((0, 5), (0, 1)), "buffers[0].block", "no block of"),
+    ("buffers[0].block", b((0, 4)), "buffers[0].block", "dimensions"),
+    ("buffers[0].block", b((0, 3), (0, 1)), "tasks[0].reads[0]", "no block of"),
+    ("buffers[0].role", "weight", "buffers[0].role", "weight buffer of a input"),
+    ("buffers[2].role", "input", "buffers[2].role", "input buffer of a value"),
+    ("buffers[0].role", "scratch", "tasks[0].reads[0]", "no earlier task writes"),
+    ("buffers[0].offset", -4, "buffers[0]", "outside the arena"),
+    ("buffers[0].offset", BIG, "buffers[0]", "outside the arena"),
+    ("buffers[0].offset", 1 << 48, "buffers[0]", "outside the arena"),
+    ("buffers[2].offset", lambda o: o - 4, "buffers", "shares bytes"),
+    ("buffers[2].offset", lambda o: o + 2, "buffers[2].offset", "no multiple of 4"),
+    ("tasks[0].site", 2, "tasks[0].site", "no site 2"),
+    ("tasks[0].site", 0, "tasks[0].reads[0]", "at site 1, and the task runs at 0"),
+    ("tasks[0].serves", "\x1b", "tasks[0].serves", r"'\x1b' is no operation"),
+    ("tasks[3].after", (1, 3), "tasks[3].after", "3 is not in ascending order below 3"),
+    ("tasks[3].after", (2, 1), "tasks[3].after", "1 is not in ascending order"),
+    ("tasks[3].after", (1, 1), "tasks[3].after", "1 is not in ascending order"),
+    ("tasks[3].after", (-1,), "tasks[3].after", "-1 is not in ascending order"),
+    ("tasks[3].after", (BIG,), "tasks[3].after", "not in ascending order"),
+    ("tasks[0].operation", 2, "tasks[0].operation", "no operation 2"),
+    ("tasks[0].operation", -1, "tasks[0].operation", "no operation -1"),
+    ("tasks[0].operation", 1, "tasks[0].site|tasks[0].reads", "function"),
+    ("tasks[0].function", 2, "tasks[0].function", "no function 2"),
+    ("tasks[0].function", 1, "tasks[0].site", "the function's is 0"),
+    ("tasks[0].reads", lambda r: r[:1], "tasks[0].reads", "1 regions, where the function has 2"),
+    ("tasks[0].reads", lambda r: r[::-1], "tasks[0].reads[0]", "tensor 1, where the function takes 0"),
+    ("tasks[0].reads[0].buffer", 16, "tasks[0].reads[0]", "no buffer 16"),
+    ("tasks[0].reads[0].buffer", -1, "tasks[0].reads[0]", "no buffer -1"),
+    ("tasks[0].reads[0].block", b((0, 4), (0, 2)), "tasks[0].reads[0]", "no block of"),
+    ("tasks[0].reads[0].block", b((0, 3), (0, 1)), "tasks[0].reads[0]", "where the function takes [0:4, 0:1]"),
+    ("tasks[0].reads[0].block", b((0, 0), (0, 1)), "tasks[0].reads[0]", "no block of"),
+    ("tasks[0].writes", (), "tasks[0].writes", "0 regions"),
+    ("tasks[0].writes[0].block", b((0, 3), (0, 2)), "tasks[0].writes[0]", "where the function takes"),
+    ("tasks[0].writes[0].buffer", 0, "tasks[0].writes[0]", "no block of"),
+    ("tasks[2].read.block", b((0, 1), (0, 2)), "tasks[2]", "it reads [0:1, 0:2] and writes [0:2, 0:2]"),
+    ("tasks[2].read.buffer", 9, "tasks[2].read", "no block of|no earlier"),
+    ("tasks[2].write.buffer", 0, "tasks[2].write", "no block of"),
+    ("tasks[2].write.buffer", 16, "tasks[2].write", "no buffer 16"),
+    ("tasks[2].write", Region(2, b((0, 2), (0, 2))), "tasks[2].write", "from site 1 to itself"),
+    ("tasks[2].write", Region(8, b((0, 2), (0, 2))), "tasks[2]", "reads tensor 2 and writes tensor 3"),
+    ("tasks[2].site", 0, "tasks[2].read", "at site 1, and the task runs at 0"),
+    ("tasks[3].reads", lambda r: r[:1], "tasks[3].reads", "not two or more copies"),
+    ("tasks[3].reads", (), "tasks[3].reads", "not two or more copies"),
+    ("tasks[3].reads[0].block", b((0, 1), (0, 2)), "tasks[3]", "it reads"),
+    ("tasks[3].writes[0].buffer", 2, "tasks[3].writes[0]", "at site 1"),
+    ("tasks[3].writes[0].buffer", 8, "tasks[3]", "it reads tensor 2 and writes tensor 3"),
+    ("tasks[3].aggregation", "max", "tasks[3]", "max, where the tensor's is sum"),
+    ("tasks[9].reads", (), "tasks[9]", "0 reads, 1 writes"),
+    ("tasks[9].writes", lambda w: (*w, *w), "tasks[9]", "1 reads, 2 writes"),
+    ("tasks[9].reads[0].block", b((0, 1), (0, 2)), "tasks[9]", "it reads"),
+    ("tasks[9]", CopyTask(1, "y", (), (FIRST,), (FIRST,)), "tasks[9].writes[0]", "writes the input buffer 0"),
+    ("tasks", lambda t: t[:-6], "operations|outputs", ""),
+    ("tasks", lambda t: (*t[:4], t[1], *t[4:]), "tasks[4]", "runs twice"),
+    ("tasks", lambda t: tuple(x for x in t if not isinstance(x, TransferTask)), "tasks", ""),
+    ("tasks", lambda t: t[:1] + t[2:3], "operations[0]", "no task runs its function 1"),
+    ("tasks", lambda t: (*t, FenceTask(0, "nothing", ())), "tasks[12].serves", "'nothing' is no operation"),
+    ("outputs[0].tensor", 4, "outputs[0].tensor", "no tensor 4"),
+    ("outputs[0].tensor", 2, "tasks|outputs[0].regions[0]", "tensor|serves"),
+    ("outputs", lambda o: (*o, *o), "outputs", "twice"),
+    ("outputs[0].regions", (), "outputs[0].regions", "cannot tile"),
+    ("outputs[0].regions", lambda r: r[:1], "outputs[0].regions", "cannot tile"),
+    ("outputs[0].regions", lambda r: (*r, r[0]), "outputs[0].regions", "twice"),
+    ("outputs[0].regions[0].buffer", 16, "outputs[0].regions[0]", "no buffer 16"),
+    ("outputs[0].regions[0].buffer", 8, "outputs[0].regions[0]", "buffer 8 is scratch"),
+    ("outputs[0].regions[0].buffer", 6, "outputs[0].regions[0]", "tensor 2, not 3"),
+    ("outputs[0].regions[0].block", b((0, 1), (0, 2)), "outputs[0].regions", "do not tile"),
+    ("outputs[0].regions[0].block", b((0, 3), (0, 2)), "outputs[0].regions[0]", "no block of"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "lie", "where", "message"), LIES, ids=[f"{lie[0]}-{n}" for n, lie in enumerate(LIES)])
+def test_a_lie_is_found_and_named(path, lie, where, message):
+    plan = changed(PLAN, parse(path), lie)
+    assert plan != PLAN or "nan" in repr(plan)
+    with pytest.raises(PlanFault) as caught:
+        validate(plan)
+    places = where.split("|")
+    assert any(caught.value.where == place or caught.value.where.startswith(f"{place}[") for place in places), (
+        caught.value.render()
+    )
+    assert any(part in caught.value.message for part in message.split("|")), caught.value.render()
+    assert caught.value.render().isprintable()
+
+
+@pytest.mark.parametrize(("path", "lie", "where", "message"), LIES[::7])
+def test_a_lie_is_found_on_the_wire_too(path, lie, where, message):
+    with pytest.raises(PlanFault):
+        decode(encode(changed(PLAN, parse(path), lie)))
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 4), st.booleans())
+def test_random_plans_are_valid(seed, sites, operations, reuse):
+    validate(random_plan(seed, sites, operations, reuse))
+
+
+NUMBERS = st.sampled_from([-(1 << 63), -2, -1, 0, 1, 2, 3, 4, 7, 15, 16, 100, 1 << 31, (1 << 63) - 1])
+
+
+def leaves(value, path=()):
+    """The paths of all integers in a plan."""
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int):
+        yield path
+    elif isinstance(value, tuple):
+        for i, item in enumerate(value):
+            yield from leaves(item, (*path, i))
+    elif isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            yield from leaves(getattr(value, field), (*path, field))
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_any_number_may_lie(data):
+    """Whatever numbers a plan holds, it is valid or refused; nothing else is raised, and nothing takes long."""
+    plan = random_plan(data.draw(st.integers(0, 20)), sites=3, operations=2, reuse=True)
+    paths = list(leaves(plan))
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(paths))
+        plan = changed(plan, path, data.draw(NUMBERS))
+    try:
+        validate(plan)
+    except PlanFault:
+        return
+    assert_memory_is_safe(plan)
+
+
+def assert_memory_is_safe(plan: Bundle):
+    """Written apart from `validate`: every byte that a task may touch lies in an arena of the plan's size."""
+    width = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
+    for task in plan.tasks:
+        fields = {name: getattr(task, name) for name in task.__struct_fields__}
+        regions = [*fields.get("reads", ()), *fields.get("writes", ())]
+        regions += [fields[name] for name in ("read", "write") if name in fields]
+        for region in regions:
+            buffer = plan.buffers[region.buffer]
+            assert region.buffer >= 0
+            first, last, stride = buffer.offset, buffer.offset, width[plan.tensors[buffer.tensor].dtype]
+            for d in reversed(range(len(buffer.block.lower))):
+                assert buffer.block.lower[d] <= region.block.lower[d] < region.block.upper[d] <= buffer.block.upper[d]
+                first += stride * (region.block.lower[d] - buffer.block.lower[d])
+                last += stride * (region.block.upper[d] - 1 - buffer.block.lower[d])
+                stride *= buffer.block.upper[d] - buffer.block.lower[d]
+            assert 0 <= first <= last < plan.memory[buffer.site]
+
+
+def test_scratch_may_share_bytes_and_nothing_else():
+    reused = random_plan(5, sites=3, operations=4, reuse=True)
+    spans = [(x.site, x.offset, x.role) for x in reused.buffers]
+    assert any(spans.count(span) > 1 for span in spans)
+    validate(reused)
+    scratch = [i for i, x in enumerate(PLAN.buffers) if x.role == "scratch" and x.site == 0]
+    together = changed(PLAN, ["buffers", scratch[1], "offset"], PLAN.buffers[scratch[0]].offset)
+    validate(together)
+    for role in ("input", "weight", "result"):
+        kept = next(i for i, x in enumerate(PLAN.buffers) if x.role == role and x.site == 0)
+        with pytest.raises(PlanFault, match="shares bytes"):
+            validate(changed(PLAN, ["buffers", scratch[1], "offset"], PLAN.buffers[kept].offset))
+
+
+def test_overlaps_are_found_as_by_brute_force():
+    rng = random.Random(3)
+    seen = set()
+    for _ in range(400):
+        buffers = [
+            Buffer(0, rng.randrange(12) * 4, 0, b((0, rng.randint(1, 3))), rng.choice(["scratch", "scratch", "result"]))
+            for _ in range(rng.randint(2, 4))
+        ]
+        ends = [x.offset + 4 * x.block.upper[0] for x in buffers]
+        expected = any(
+            buffers[i].offset < ends[j] and buffers[j].offset < ends[i]
+            and {buffers[i].role, buffers[j].role} != {"scratch"}
+            for i in range(len(buffers)) for j in range(i)
+        )  # fmt: skip
+        try:
+            task_validation._overlaps(
+                buffers, sorted((x.offset, end, i) for i, (x, end) in enumerate(zip(buffers, ends, strict=True)))
+            )
+            found = False
+        except PlanFault:
+            found = True
+        assert found == expected
+        seen.add(found)
+    assert seen == {True, False}
+
+
+def test_validation_takes_linear_time():
+    """Twenty thousand fences, or as many buffers at one place, cost little more each than a thousand do."""
+
+    def seconds(plan):
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            validate(plan)
+            times.append(time.process_time() - start)
+        return min(times)
+
+    def fences(n):
+        return changed(PLAN, ["tasks"], lambda t: (*t, *(FenceTask(0, "y", (i,)) for i in range(n))))
+
+    def crowd(n):
+        spare = Buffer(0, PLAN.memory[0], 2, b((0, 4), (0, 2)), "scratch")
+        grown = changed(PLAN, ["memory", 0], PLAN.memory[0] + 32)
+        return changed(grown, ["buffers"], lambda x: (*x, *[spare] * n))
+
+    for grow in (fences, crowd):
+        assert seconds(grow(20_000)) < 20 * 5 * seconds(grow(1_000))
+
+
+def test_too_many_of_anything_is_refused(monkeypatch):
+    monkeypatch.setattr(rules, "MAX_TASKS", 11)
+    with pytest.raises(PlanFault, match="at most 11"):
+        validate(PLAN)
+    monkeypatch.setattr(rules, "MAX_PARTS", 15)
+    with pytest.raises(PlanFault, match="16 entries"):
+        validate(PLAN)
+
+
+def test_tilings_that_take_long_to_check_are_refused(monkeypatch):
+    """Sixteen nested cuts in sixteen dimensions, over and over: a few hundred bytes each."""
+    rank = 16
+    blocks, lower = [], [0] * rank
+    for d in range(rank):
+        blocks.append(Block(tuple(lower), tuple(2 if e != d else 1 for e in range(rank))))
+        lower[d] = 1
+    blocks.append(Block(tuple(lower), (2,) * rank))
+    tensor = Tensor("t", tuple("abcdefghijklmnop"), (2,) * rank, "f32", "value")
+    operation = PLAN.operations[0]
+    function = operation.functions[0]
+    functions = tuple(msgspec.structs.replace(function, site=s, inputs=(), outputs=(x,)) for s, x in enumerate(blocks))
+    operations = tuple(
+        msgspec.structs.replace(
+            operation, name=f"o{n}", inputs=(), outputs=(n,), cost=Cost(0, 0, 0),
+            indices=(Index("i", 17, None, tuple((k, k + 1) for k in range(17))),),
+            functions=functions,
+        )
+        for n in range(100)
+    )  # fmt: skip
+    plan = msgspec.structs.replace(
+        PLAN, devices=tuple(range(17)), memory=(0,) * 17, operations=operations, total_cost=0, outputs=(),
+        tensors=tuple(msgspec.structs.replace(tensor, name=f"t{n}") for n in range(100)), buffers=(), tasks=(),
+    )  # fmt: skip
+    monkeypatch.setattr(rules, "MAX_CORNERS", 1 << 19)
+    with pytest.raises(PlanFault, match="too intricate"):
+        validate(plan)
+    assert 300 * 72 * 2**5 < 1 << 22  # what a model of 300 operators on 72 sites takes at most
+
+
+def test_kernel_tasks_are_checked_against_their_functions():
+    kernels = [i for i, task in enumerate(PLAN.tasks) if isinstance(task, KernelTask)]
+    assert kernels
+    for i in kernels:
+        with pytest.raises(PlanFault):
+            validate(changed(PLAN, ["tasks", i, "function"], lambda f: 1 - f))

@@ -1,0 +1,422 @@
+"""The proof: it holds for plans that are right, and finds races, double counting and missing parts in others."""
+
+import functools
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan import reachability
+from einc_runtime.plan.proof import prove
+from einc_runtime.plan.schema import (
+    ITEMSIZE,
+    AggregateTask,
+    Buffer,
+    CopyTask,
+    FenceTask,
+    KernelTask,
+    Region,
+    TransferTask,
+)
+from tests.support.handmade_plans import Planner, box, random_plan, reads_of, two_site_plan, writes_of
+from tests.support.paced import within
+
+PLAN = two_site_plan()
+
+
+def with_task(plan, position, **fields):
+    tasks = list(plan.tasks)
+    tasks[position] = msgspec.structs.replace(tasks[position], **fields)
+    return msgspec.structs.replace(plan, tasks=tuple(tasks))
+
+
+def with_buffer(plan, position, **fields):
+    buffers = list(plan.buffers)
+    buffers[position] = msgspec.structs.replace(buffers[position], **fields)
+    return msgspec.structs.replace(plan, buffers=tuple(buffers))
+
+
+def appended(plan, *tasks):
+    return msgspec.structs.replace(plan, tasks=(*plan.tasks, *tasks))
+
+
+def fault_of(plan):
+    with pytest.raises(PlanFault) as caught:
+        prove(plan)
+    return caught.value.render()
+
+
+def test_a_plan_of_all_kinds_of_tasks_is_proved():
+    plan = appended(PLAN, FenceTask(0, "y", (10, 11)))
+    assert {type(task) for task in plan.tasks} == {KernelTask, TransferTask, AggregateTask, CopyTask, FenceTask}
+    prove(plan)
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 5), st.booleans())
+def test_random_plans_are_proved(seed, sites, operations, reuse):
+    prove(random_plan(seed, sites, operations, reuse))
+
+
+# The oracle for races: the whole reachability relation, and all pairs of tasks.
+
+
+def addresses(plan, region):
+    """The bytes of a region, as (site, element address) pairs."""
+    buffer = plan.buffers[region.buffer]
+    return addresses_in(buffer, region.block, ITEMSIZE[plan.tensors[buffer.tensor].dtype])
+
+
+@functools.lru_cache(4096)
+def addresses_in(buffer, block, width):
+    found = {0}
+    for d in range(len(buffer.block.lower)):
+        extent = buffer.block.upper[d] - buffer.block.lower[d]
+        inside = range(block.lower[d] - buffer.block.lower[d], block.upper[d] - buffer.block.lower[d])
+        found = {a * extent + i for a in found for i in inside}
+    return frozenset((buffer.site, buffer.offset + a * width) for a in found)
+
+
+def racing_pairs(plan, conflict):
+    """All pairs of tasks that no dependency orders, direct or not, where `conflict` says that they touch."""
+    before = []
+    for task in plan.tasks:
+        before.append(set(task.after).union(*(before[t] for t in task.after)))
+    return [(i, j) for j in range(len(plan.tasks)) for i in range(j) if i not in before[j] and conflict(plan, i, j)]
+
+
+def conflicting_regions(plan, i, j):
+    first, second = plan.tasks[i], plan.tasks[j]
+    for r in [*reads_of(first), *writes_of(first)]:
+        for s in [*reads_of(second), *writes_of(second)]:
+            if r in writes_of(first) or s in writes_of(second):
+                yield r, s
+
+
+def share_bytes(plan, i, j):
+    return any(not addresses(plan, r).isdisjoint(addresses(plan, s)) for r, s in conflicting_regions(plan, i, j))
+
+
+def share_bytes_or_buffers(plan, i, j):
+    """As the proof has it: buffers that share bytes are in each other's way as a whole."""
+
+    def touch(r, s):
+        if r.buffer != s.buffer:
+            r, s = (Region(x.buffer, plan.buffers[x.buffer].block) for x in (r, s))
+        return not addresses(plan, r).isdisjoint(addresses(plan, s))
+
+    return any(touch(r, s) for r, s in conflicting_regions(plan, i, j))
+
+
+def without_dependency(plan, rng):
+    """One dependency of one task replaced by those of the task that it named."""
+    position = rng.choice([i for i, task in enumerate(plan.tasks) if task.after])
+    after = plan.tasks[position].after
+    gone = rng.choice(after)
+    kept = (set(after) - {gone}) | set(plan.tasks[gone].after)
+    return with_task(plan, position, after=tuple(sorted(kept)))
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 4), st.booleans())
+def test_races_are_found_exactly_where_there_are_any(seed, sites, operations, reuse):
+    plan = random_plan(seed, sites, operations, reuse)
+    assert not racing_pairs(plan, share_bytes_or_buffers)
+    cut = without_dependency(plan, random.Random(seed))
+    races = racing_pairs(cut, share_bytes_or_buffers)
+    assert set(racing_pairs(cut, share_bytes)) <= set(races)
+    if not races:
+        prove(cut)
+        return
+    message = fault_of(cut)
+    assert "without waiting for it" in message
+    second = min(j for _, j in races)  # the first race in the order of positions is the one that is named
+    assert message.startswith(f"tasks[{second}]")
+    assert any(f"tasks[{i}]" in message.partition(" ")[2] for i, j in races if j == second)
+
+
+def test_both_kinds_of_cut_occur():
+    """The property above is worth nothing unless cuts do and do not matter."""
+    outcomes = {
+        bool(racing_pairs(without_dependency(random_plan(seed, 4, 3, reuse), random.Random(seed)), share_bytes))
+        for seed in range(10) for reuse in (True, False)
+    }  # fmt: skip
+    assert outcomes == {True, False}
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 4), st.booleans())
+def test_no_order_of_tasks_makes_a_proved_plan_wrong(seed, sites, operations, reuse):
+    """Any order that keeps to the dependencies, on real numbers at real addresses, one element at a time."""
+    rng = random.Random(seed)
+    plan = random_plan(seed, sites, operations, reuse)
+    if rng.random() < 0.5:
+        plan = without_dependency(plan, rng)
+        try:
+            prove(plan)
+        except PlanFault:
+            return
+    results = {tuple(run(plan, order(plan, rng))) for _ in range(3)}
+    assert len(results) == 1
+
+
+def order(plan, rng):
+    done, left = set(), set(range(len(plan.tasks)))
+    while left:
+        task = rng.choice(sorted(i for i in left if done.issuperset(plan.tasks[i].after)))
+        left.remove(task)
+        done.add(task)
+        yield task
+
+
+def ordered_addresses(plan, region):
+    return sorted(addresses(plan, region))  # row-major, as addresses grow
+
+
+def run(plan, positions):
+    """The bytes of the outputs, where kernels mix all they read into numbers that show any change."""
+    memory = {}
+    for i, buffer in enumerate(plan.buffers):
+        if buffer.role in ("input", "weight"):
+            for k, at in enumerate(ordered_addresses(plan, Region(i, buffer.block))):
+                memory[at] = hash((buffer.tensor, buffer.block.lower, k))
+    for position in positions:
+        task = plan.tasks[position]
+        found = [[memory.get(a, "garbage") for a in ordered_addresses(plan, r)] for r in reads_of(task)]
+        for k, region in enumerate(writes_of(task)):
+            places = ordered_addresses(plan, region)
+            if isinstance(task, KernelTask):
+                values = [hash((task.operation, task.function, str(found), n)) for n in range(len(places))]
+            elif isinstance(task, AggregateTask):  # none of these plans merges tuples
+                values = [sum(v) if "garbage" not in v else "garbage" for v in zip(*found, strict=True)]
+            else:
+                values = found[k]
+            memory.update(zip(places, values, strict=True))
+    return [memory.get(a, "garbage") for o in plan.outputs for r in o.regions for a in ordered_addresses(plan, r)]
+
+
+# Single lies about the smallest plan: see `two_site_plan`. Task 3 adds up a[0:2] at site 0 for the kernel of task 4.
+
+
+def test_a_partial_value_is_no_input():
+    """Site 0 feeds its own partial product to the relu."""
+    message = fault_of(with_task(PLAN, 4, reads=(Region(5, box((0, 2), (0, 2))),)))
+    assert message.startswith("tasks[4] (operation 'y', function 0, site 0).reads[0]: [0:2, 0:2]")
+    assert "combines functions {1} of its producer, and lacks {0}" in message
+
+
+def test_a_part_that_counts_twice_is_found():
+    lie = with_task(PLAN, 3, reads=(Region(5, box((0, 2), (0, 2))),) * 2)
+    assert "tasks[3] (for 'y', site 0).reads[1]: [0:2, 0:2] counts functions {1} of its producer twice" in fault_of(lie)
+    three = with_task(PLAN, 3, reads=(*PLAN.tasks[3].reads, PLAN.tasks[3].reads[0]))
+    assert "twice" in fault_of(three)
+
+
+def test_a_partial_value_is_no_output():
+    """The relu's result is brought home before it is whole: an output of the first product instead."""
+    planner = Planner(2, random.Random(0))
+    x = planner.tensor("x", (2, 4), "input", ("i", "j"))
+    w = planner.tensor("w", (4, 2), "weight", ("j", "k"))
+    y = planner.tensor("y", (2, 2), "value", ("i", "k"))
+    planner.operation(
+        "y", "contract", {"equation": "i j, j k -> i k"}, {"i": 2, "j": 4, "k": 2}, {"i": 1, "j": 2, "k": 1},
+        [x, w], ["ij", "jk"], y, "ik",
+    )  # fmt: skip
+    planner.save(y)
+    plan = planner.bundle()
+    prove(plan)
+    last = plan.tasks[-1]
+    assert isinstance(last, AggregateTask)
+    for keep in last.reads:
+        copy = CopyTask(last.site, "y", last.after, (keep,), last.writes)
+        lie = msgspec.structs.replace(plan, tasks=(*plan.tasks[:-1], copy))
+        assert fault_of(lie).startswith("outputs[0].regions[0] ('y'): [0:2, 0:2] combines functions")
+
+
+def test_a_region_written_in_part_is_found():
+    half = box((0, 1), (0, 2))
+    lie = with_task(PLAN, 2, read=Region(2, half), write=Region(7, half))
+    told = "only 2 of the 4 elements of [0:2, 0:2] are written in buffer 7"
+    assert fault_of(lie) == f"tasks[3] (for 'y', site 0).reads[0]: {told}"
+
+
+def test_a_region_of_which_the_wrong_part_is_written_is_found():
+    other = with_buffer(PLAN, 7, block=box((0, 4), (0, 2)), offset=PLAN.memory[0])
+    other = msgspec.structs.replace(other, memory=(PLAN.memory[0] + 32, PLAN.memory[1]))
+    prove(other)
+    below = box((2, 4), (0, 2))
+    lie = with_task(other, 2, read=Region(2, below), write=Region(7, below))
+    assert "only 0 of the 4 elements" in fault_of(lie)
+
+
+def test_bytes_that_another_buffer_took_are_lost():
+    """Buffer 7 lands on buffer 5, which task 5 has yet to send."""
+    lie = with_buffer(PLAN, 7, offset=PLAN.buffers[5].offset)
+    assert "writes bytes of buffer 7 [0:2, 0:2] that tasks[1] uses, without waiting for it" in fault_of(lie)
+    waits = with_task(lie, 2, after=(0, 1))
+    assert "buffer 5 is read after buffer 7 has taken its bytes" in fault_of(waits)
+
+
+def test_an_aggregation_may_be_in_place_in_its_first_operand_only():
+    place = Region(7, box((0, 2), (0, 2)))
+    kernel = {"reads": (place,)}
+    first = with_task(with_task(PLAN, 3, writes=(place,)), 4, **kernel)
+    assert first.tasks[3].reads[0] == place
+    prove(first)
+    second = with_task(first, 3, reads=first.tasks[3].reads[::-1])
+    assert "writes bytes of buffer 7 [0:2, 0:2] that it uses otherwise, too" in fault_of(second)
+
+
+def test_a_task_must_not_overlap_with_itself():
+    """A kernel whose result stands on its operand, and a copy whose pieces overlap."""
+    on_itself = with_buffer(PLAN, 8, offset=PLAN.buffers[6].offset)
+    assert "that it uses otherwise, too" in fault_of(on_itself)
+    whole = PLAN.tasks[9]
+    twice = with_task(PLAN, 9, reads=whole.reads * 2, writes=whole.writes * 2)
+    assert "that it uses otherwise, too" in fault_of(twice)
+
+
+def test_a_buffer_may_serve_again_once_all_are_done_with_it():
+    """Buffer 14 of the output stands alone; buffer 15 may land on what task 1 left, after task 5 and task 3."""
+    again = with_buffer(PLAN, 15, offset=PLAN.buffers[5].offset)
+    assert "without waiting for it" in fault_of(again)
+    for after, users in (((3, 7), 5), ((5, 7), 3)):
+        if after == (3, 7):  # task 7 comes after task 5
+            prove(with_task(again, 10, after=after))
+        else:
+            assert f"tasks[{users}]" in fault_of(with_task(again, 10, after=after))
+
+
+def test_a_write_nobody_waits_for_is_found():
+    lie = with_task(PLAN, 4, after=())
+    message = fault_of(lie)
+    assert message.startswith("tasks[4] (operation 'y', function 0, site 0).reads[0]")
+    assert "reads buffer 6 [0:2, 0:2], which tasks[3] writes, without waiting for it" in message
+
+
+def test_late_readers_need_not_be_waited_for_but_late_writers_must_wait():
+    """A copy over a result that was saved: harmless when it puts the same there, and comes last."""
+    copy = PLAN.tasks[9]
+    assert "that tasks[9] uses" in fault_of(appended(PLAN, copy))
+    prove(appended(PLAN, msgspec.structs.replace(copy, after=(8, 9))))
+
+
+def test_validation_comes_first():
+    with pytest.raises(PlanFault, match="there is no tensor 9"):
+        prove(with_buffer(PLAN, 0, tensor=9))
+
+
+def test_functions_that_share_a_block_with_no_other_need_no_aggregation():
+    for seed in range(30):
+        plan = random_plan(seed, 1, 3)
+        assert not any(isinstance(task, AggregateTask | TransferTask) for task in plan.tasks)
+        prove(plan)
+
+
+def gathered(rows):
+    """Row by row, the result of a relu goes into one scratch buffer, which then is copied whole into another.
+
+    Then all of that again: into buffers with the same bytes, behind a fence. Returns the plan, and where the rows that
+    come after the fence begin.
+    """
+    planner = Planner(1, random.Random(0))
+    x = planner.tensor("x", (2, rows), "input", ("i", "j"))
+    y = planner.tensor("y", (2, rows), "value", ("i", "j"))
+    attributes = {"program": "t0 = relu x0", "indices": "i j -> i j"}
+    planner.operation("y", "map", attributes, {"i": 2, "j": rows}, {"i": 1, "j": 1}, [x], ["ij"], y, "ij")
+    planner.save(y)
+    plan = planner.bundle()
+    result, whole = plan.tasks[0].writes[0], plan.tasks[0].writes[0].block
+    size = 2 * rows * ITEMSIZE[plan.tensors[y].dtype]
+    offset = (max(plan.memory) + 7) // 8 * 8
+    b = len(plan.buffers)
+    buffers = tuple(Buffer(0, offset + k % 2 * size, y, whole, "scratch") for k in range(4))
+    tasks = list(plan.tasks)
+    for first in (b, b + 2):
+        begin = len(tasks)
+        for row in range(rows):
+            part = box((0, 2), (row, row + 1))
+            tasks.append(CopyTask(0, "y", (begin - 1,), (Region(result.buffer, part),), (Region(first, part),)))
+        parts = tuple(range(begin, begin + rows))
+        tasks.append(CopyTask(0, "y", parts, (Region(first, whole),), (Region(first + 1, whole),)))
+        tasks.append(FenceTask(0, "y", (len(tasks) - 1,)))
+    fields = {"buffers": plan.buffers + buffers, "tasks": tuple(tasks), "memory": (offset + 2 * size,)}
+    return msgspec.structs.replace(plan, **fields), begin
+
+
+def test_a_fence_stands_for_what_it_waits_for_and_no_more():
+    """It does not wait for the last reader of the bytes that the rows behind it take: each has to do that itself."""
+    plan, begin = gathered(3)
+    prove(plan)
+    fence, reader = begin - 1, begin - 2
+    lie = with_task(plan, fence, after=plan.tasks[reader].after)
+    for row in range(begin, begin + 3):
+        assert f"tasks[{row}]" in fault_of(lie)
+        assert f"that tasks[{reader}] uses, without waiting for it" in fault_of(lie)
+        lie = with_task(lie, row, after=(reader, fence))
+    prove(lie)
+
+
+# Size and time
+
+
+def test_a_buffer_of_many_parts_takes_no_more_looks_than_parts(monkeypatch):
+    from einc_runtime.plan import proof
+
+    plan, _ = gathered(400)
+    monkeypatch.setattr(proof, "MAX_STEPS", 20 * 400)
+    prove(plan)
+
+
+def test_twenty_thousand_tasks_are_proved_in_seconds():
+    plan = long_plan(20_000)
+    assert len(plan.tasks) >= 20_000
+    with within(20):
+        prove(plan)
+
+
+def long_plan(tasks):
+    """One relu on two sites, whose result is handed to and fro between two scratch buffers."""
+    planner = Planner(2, random.Random(0))
+    x = planner.tensor("x", (2, 2), "input", ("i", "j"))
+    y = planner.tensor("y", (2, 2), "value", ("i", "j"))
+    attributes = {"program": "t0 = relu x0", "indices": "i j -> i j"}
+    planner.operation("y", "map", attributes, {"i": 2, "j": 2}, {"i": 2, "j": 1}, [x], ["ij"], y, "ij")
+    planner.save(y)
+    plan = planner.bundle()
+    home = plan.tasks[0].site
+    block = plan.tasks[0].writes[0].block
+    offset = (max(plan.memory) + 7) // 8 * 8
+    buffers = (Buffer(0, offset, y, block, "scratch"), Buffer(1, offset, y, block, "scratch"))
+    there = {site: Region(len(plan.buffers) + site, block) for site in (0, 1)}
+    start = len(plan.tasks)
+    moves = [CopyTask(home, "y", (0,), plan.tasks[0].writes, (there[home],))]
+    for k in range(tasks):
+        site = home if k % 2 == 0 else 1 - home
+        moves.append(TransferTask(site, "y", (start + k,), there[site], there[1 - site]))
+    memory = (offset + 64, offset + 64)
+    return msgspec.structs.replace(plan, buffers=plan.buffers + buffers, tasks=plan.tasks + tuple(moves), memory=memory)
+
+
+def test_plans_too_large_to_prove_are_refused(monkeypatch):
+    monkeypatch.setattr(reachability, "MAX_TRAFFIC", 100)
+    with pytest.raises(PlanFault, match="too many to prove"):
+        prove(long_plan(100))
+    monkeypatch.undo()
+    monkeypatch.setattr(reachability, "MAX_LIVE", 3)
+    with pytest.raises(PlanFault, match="too many to prove"):
+        prove(appended(PLAN, *(FenceTask(0, "y", (11,)) for _ in range(20)), FenceTask(0, "y", tuple(range(12, 32)))))
+
+
+def test_scattered_pieces_take_bounded_time(monkeypatch):
+    """Many small writes and as many reads across them: refused once they take too long, not before."""
+    from einc_runtime.plan import proof
+
+    plan = random_plan(11, 5, 5)
+    prove(plan)
+    monkeypatch.setattr(proof, "MAX_STEPS", 3)
+    with pytest.raises(PlanFault, match="too intricate"):
+        prove(plan)

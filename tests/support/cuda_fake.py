@@ -1,0 +1,421 @@
+"""A fake of the driver surface that records and checks every call, on memory of the host.
+
+Nothing that is enqueued runs before somebody waits. Then it runs in a random order that streams and events allow, and
+so does a graph, so that a dependency that was forgotten shows as a wrong result in some order. Addresses are real.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from einc_runtime.execution.cuda.driver import DriverError
+from einc_runtime.kernels.gpu import Target
+
+PITCH = 256
+
+
+IN_CAPTURE = {"use", "record", "wait", "copy_async", "kernel", "end_capture"}
+
+
+"""What may be called while a stream is being captured: nothing that waits, takes, or gives back."""
+
+
+class Misuse(AssertionError):
+    """A call that is wrong with real CUDA, or dangerous."""
+
+
+@dataclass
+class Stream:
+    device: int
+    after: frozenset[int] = frozenset()  # what the next node follows
+    captured: frozenset[int] | None = None  # likewise in a capture that it is part of
+
+
+@dataclass
+class Event:
+    device: int
+    timing: bool
+    after: frozenset[int] | None = None
+    in_capture: bool = False
+    node: int | None = None  # that takes the time
+
+
+@dataclass
+class Node:
+    label: str
+    stream: int
+    after: frozenset[int]
+    run: object
+    done: bool = False
+
+
+@dataclass
+class Graph:
+    nodes: dict[int, Node] = field(default_factory=dict)
+    joined: set[int] = field(default_factory=set)  # streams
+
+
+def fetched(method):
+    """A call that is recorded, may be made to fail, and is refused in a capture unless it is harmless there."""
+    name = method.__name__
+
+    def call(self, *arguments, **named):
+        self._note(name, arguments)
+        return method(self, *arguments, **named)
+
+    return call
+
+
+def giving_back(method):
+    """A call that releases: what it names counts as released even where the call fails."""
+    name = method.__name__
+
+    def call(self, *arguments):
+        method(self, *arguments)
+        self._note(name, arguments)
+
+    return call
+
+
+class FakeDriver:
+    """`fail_at` makes that call (counting from 0) fail, once or from there on (`lost`); `unreachable` are pairs."""
+
+    def __init__(self, devices=1, *, memory=1 << 30, unreachable=(), seed=0, fail_at=None, lost=False, status=719):
+        self.devices, self.memory_bytes, self.unreachable = devices, memory, set(unreachable)
+        self.rng = random.Random(seed)
+        self.fail_at, self.lost, self.status = fail_at, lost, status
+        self.calls: list[tuple[str, tuple]] = []
+        self.held: dict[str, dict[int, object]] = {
+            kind: {} for kind in ("memory", "host", "stream", "event", "graph", "instance", "peer")
+        }
+        self.nodes: dict[int, Node] = {}
+        self.clock = 0.0
+        self.times: dict[int, float] = {}
+        self.capture: Graph | None = None
+        self.origin = -1
+        self.broken = False
+        self.current = 0
+        self._next = 1
+
+    # For tests
+
+    @property
+    def counts(self):
+        return Counter(name for name, _ in self.calls)
+
+    def leaks(self):
+        return {kind: len(own) for kind, own in self.held.items() if own}
+
+    def kernel(self, stream, label, run):
+        """What a kernel's launch calls."""
+        self._note("kernel", (stream, label))
+        if self.held["stream"][stream].device != self.current:
+            raise Misuse(f"{label} is launched on device {self.current}, and its stream is of another")
+        self._enqueue(stream, label, run)
+
+    # Machinery
+
+    def _note(self, name, arguments):
+        number = len(self.calls)
+        self.calls.append((name, arguments))
+        if self.capture is not None and name not in IN_CAPTURE and not self.broken:
+            self.broken = True
+            raise Misuse(f"{name} while a stream is being captured")
+        if self.fail_at is not None and (number == self.fail_at or (self.lost and number > self.fail_at)):
+            self.broken = self.capture is not None
+            if name == "end_capture":
+                self._end()
+            raise DriverError(name, self.status, "injected")
+
+    def _handle(self, kind, value):
+        self._next += 1
+        self.held[kind][self._next] = value
+        return self._next
+
+    def _drop(self, kind, handle):
+        if handle not in self.held[kind]:
+            raise Misuse(f"{kind} {handle} is released twice, or never was")
+        del self.held[kind][handle]
+
+    def _enqueue(self, stream, label, run):
+        own = self.held["stream"][stream]
+        number = self._next = self._next + 1
+        if own.captured is not None:
+            self.capture.nodes[number] = Node(label, stream, own.captured, run)
+            own.captured = frozenset([number])
+        else:
+            self.nodes[number] = Node(label, stream, own.after, run)
+            own.after = frozenset([number])
+        return number
+
+    def _flush(self):
+        """Runs all that is pending, in some order that is allowed."""
+        waiting = {n: {p for p in node.after if p in self.nodes} for n, node in self.nodes.items()}
+        followers: dict[int, list[int]] = {}
+        for n, before in waiting.items():
+            for p in before:
+                followers.setdefault(p, []).append(n)
+        ready = [n for n, before in waiting.items() if not before]
+        left = len(waiting)
+        while ready:
+            at = self.rng.randrange(len(ready))
+            ready[at], ready[-1] = ready[-1], ready[at]
+            n = ready.pop()
+            self.clock += 0.25
+            if self.nodes[n].run is not None:
+                self.nodes[n].run()
+            self.times[n] = self.clock
+            left -= 1
+            for later in followers.get(n, ()):
+                waiting[later].discard(n)
+                if not waiting[later]:
+                    ready.append(later)
+        if left:
+            raise Misuse("nodes wait for one another")
+        self.nodes.clear()
+
+    def _inside(self, pointer, pitch, width, height, *, pinned_only=True):
+        """The device of a range of live memory; None for the host's."""
+        last = pointer + pitch * (height - 1) + width
+        for kind in ("memory", "host"):
+            for start, (array, device) in self.held[kind].items():
+                if start <= pointer and last <= start + array.size:
+                    return device
+        if pinned_only:
+            raise Misuse("a copy touches memory that is neither a device's nor pinned, or leaves it")
+        return None
+
+    def _rows(self, target, target_pitch, source, source_pitch, width, height):
+        if height > 1 and min(target_pitch, source_pitch) < width:
+            raise Misuse("rows overlap")
+        for row in range(height):
+            ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
+
+    # Devices
+
+    @fetched
+    def device_count(self):
+        return self.devices
+
+    @fetched
+    def target(self, device):
+        return Target(device, f"Fake {device}", (9, 0), 132)
+
+    @fetched
+    def use(self, device):
+        self.current = device
+
+    @fetched
+    def memory(self, device):
+        self.current = device
+        used = sum(array.size for array, own in self.held["memory"].values() if own == device)
+        return self.memory_bytes - used, self.memory_bytes
+
+    @fetched
+    def can_reach(self, device, peer):
+        return (device, peer) not in self.unreachable
+
+    @fetched
+    def enable_peer(self, device, peer):
+        if (device, peer) in self.unreachable or device == peer:
+            raise Misuse("access that cannot be")
+        known = (device, peer) in self.held["peer"].values()
+        if not known:
+            self._handle("peer", (device, peer))
+        return not known
+
+    @giving_back
+    def disable_peer(self, device, peer):
+        handle = next(h for h, pair in self.held["peer"].items() if pair == (device, peer))
+        self._drop("peer", handle)
+
+    @fetched
+    def synchronize(self, device):
+        self.current = device
+        self._flush()
+
+    # Memory
+
+    @fetched
+    def allocate(self, device, size):
+        if size <= 0:
+            raise Misuse("an empty allocation")
+        raw = np.full(size + PITCH, 0xAB, np.uint8)
+        start = -raw.ctypes.data % PITCH
+        array = raw[start : start + size]
+        self.held["memory"][array.ctypes.data] = array, device
+        return array.ctypes.data
+
+    @giving_back
+    def free(self, device, pointer):
+        self._drop("memory", pointer)
+
+    @fetched
+    def allocate_host(self, size):
+        array = np.full(size, 0xAB, np.uint8)
+        self.held["host"][array.ctypes.data] = array, None
+        return array.ctypes.data
+
+    @giving_back
+    def free_host(self, pointer):
+        self._drop("host", pointer)
+
+    @fetched
+    def fill_bytes(self, device, pointer, value, size):
+        if self._inside(pointer, size, size, 1) != device:
+            raise Misuse("memory of another device")
+        self._flush()
+        ctypes.memset(pointer, value, size)
+
+    @fetched
+    def copy(self, device, target, target_pitch, source, source_pitch, width, height):
+        ends = [self._inside(target, target_pitch, width, height, pinned_only=False),
+                self._inside(source, source_pitch, width, height, pinned_only=False)]  # fmt: skip
+        if sorted(ends, key=str) != sorted([device, None], key=str):
+            raise Misuse("a copy that is not between this device and the host")
+        self._flush()
+        self._rows(target, target_pitch, source, source_pitch, width, height)
+
+    @fetched
+    def copy_async(self, target, target_pitch, source, source_pitch, width, height, stream):
+        ends = {self._inside(target, target_pitch, width, height), self._inside(source, source_pitch, width, height)}
+        ends.discard(None)
+        own = self.held["stream"][stream].device
+        if own not in ends:
+            raise Misuse("a stream of a device that has no part in the copy")
+        if len(ends) == 2 and tuple(ends) not in self.held["peer"].values():
+            raise Misuse("a copy between devices without access")
+        arguments = target, target_pitch, source, source_pitch, width, height
+        self._enqueue(stream, "copy", lambda: self._rows(*arguments))
+
+    # Streams and events
+
+    @fetched
+    def create_stream(self, device):
+        return self._handle("stream", Stream(device))
+
+    @giving_back
+    def destroy_stream(self, stream):
+        if self.held["stream"][stream].captured is not None:
+            raise Misuse("a stream is destroyed while it is being captured")
+        self._drop("stream", stream)
+
+    @fetched
+    def create_event(self, device, *, timing):
+        return self._handle("event", Event(device, timing))
+
+    @giving_back
+    def destroy_event(self, event):
+        self._drop("event", event)
+
+    @fetched
+    def record(self, event, stream):
+        own, known = self.held["event"][event], self.held["stream"][stream]
+        if own.device != known.device:
+            raise Misuse("an event is recorded on a stream of another device")
+        own.in_capture = known.captured is not None
+        if own.in_capture:
+            if own.timing:
+                raise Misuse("a captured event has no time")
+            own.after, own.node = known.captured, None
+        else:
+            own.node = self._enqueue(stream, "record", None)
+            own.after = known.after
+
+    @fetched
+    def wait(self, stream, event):
+        own, known = self.held["event"][event], self.held["stream"][stream]
+        if own.after is None:
+            raise Misuse("an event that was never recorded is waited for")
+        if own.in_capture:
+            if self.capture is None:
+                raise Misuse("an event of a capture that is over")
+            known.captured = (known.captured or frozenset()) | own.after
+            self.capture.joined.add(stream)
+        elif known.captured is not None:
+            raise Misuse("a capture waits for what is outside of it")
+        else:
+            known.after = known.after | own.after
+
+    @fetched
+    def wait_on_host(self, event):
+        if self.held["event"][event].node is None:
+            raise Misuse("an event that was not recorded outside of a capture")
+        self._flush()
+
+    @fetched
+    def elapsed_ms(self, start, end):
+        first, last = self.held["event"][start], self.held["event"][end]
+        if not (first.timing and last.timing) or first.device != last.device:
+            raise Misuse("events that cannot be compared")
+        if first.node not in self.times or last.node not in self.times:
+            raise Misuse("events that have not come yet")
+        return self.times[last.node] - self.times[first.node]
+
+    # Graphs
+
+    @fetched
+    def begin_capture(self, stream):
+        if self.capture is not None:
+            raise Misuse("two captures at once")
+        self._flush()
+        self.capture, self.origin, self.broken = Graph(), stream, False
+        self.capture.joined.add(stream)
+        self.held["stream"][stream].captured = frozenset()
+
+    @fetched
+    def end_capture(self, stream):
+        if self.capture is None or stream != self.origin:
+            raise Misuse("a capture ends where it did not begin")
+        graph, broken = self.capture, self.broken
+        ends = {s: self.held["stream"][s].captured for s in graph.joined}
+        self._end()
+        if broken:
+            raise DriverError("end_capture", 901, "the capture is broken")
+        seen: set[int] = set()
+        pending = list(ends[stream])
+        while pending:
+            n = pending.pop()
+            if n not in seen:
+                seen.add(n)
+                pending += graph.nodes[n].after
+        if any(not tail <= seen for tail in ends.values()) or seen != set(graph.nodes):
+            raise DriverError("end_capture", 904, "a stream was not joined back")
+        return self._handle("graph", graph)
+
+    def _end(self):
+        for own in self.held["stream"].values():
+            own.captured = None
+        self.capture = None
+
+    @fetched
+    def instantiate(self, graph):
+        return self._handle("instance", self.held["graph"][graph])
+
+    @giving_back
+    def destroy_graph(self, graph):
+        self._drop("graph", graph)
+
+    @giving_back
+    def destroy_instance(self, instance):
+        self._drop("instance", instance)
+
+    @fetched
+    def upload(self, instance, stream):
+        assert instance in self.held["instance"]
+        assert stream in self.held["stream"]
+
+    @fetched
+    def launch(self, instance, stream):
+        graph, own = self.held["instance"][instance], self.held["stream"][stream]
+        base, offset = own.after, self._next + 1
+        for n, node in sorted(graph.nodes.items()):
+            after = frozenset(p + offset for p in node.after) or base
+            self.nodes[n + offset] = Node(node.label, node.stream, after, node.run)
+        self._next += offset + 1
+        own.after = frozenset(n + offset for n in graph.nodes) or base

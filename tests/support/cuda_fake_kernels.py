@@ -1,0 +1,140 @@
+"""Kernels of numpy on the memory of a fake driver, which stand for those of GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from einc_runtime.dtypes import storage
+from einc_runtime.errors import ValueFault
+from einc_runtime.kernels import registry
+from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel
+from einc_runtime.kernels.triton.epilogue import planned_with_epilogue
+from tests.support.cuda_fake import Misuse
+
+
+def array_at(pointer, shape, strides, dtype):
+    """A numpy view of memory at an address."""
+    extent = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    raw = (ctypes.c_uint8 * extent).from_address(pointer)
+    return np.ndarray(shape, dtype, raw, 0, strides)
+
+
+def view(array):
+    return array_at(array.pointer, array.shape, array.strides, storage(array.dtype))
+
+
+class NumpyKernels:
+    """The kernels on the memory of a fake driver. `fail` names a stage and a kernel that fails there."""
+
+    COMPLAINTS = ("embedding", "append", "rope")
+
+    def __init__(self, driver, *, fail=None):
+        self.driver, self.fail = driver, fail
+        self.closed = 0
+        self.targets = set()
+
+    def kernel(self, invocation, target):
+        self._stage("prepare", invocation.name)
+        inputs, outputs = invocation.inputs, invocation.outputs
+        kernel = registry.prepare(invocation.on(list(map(view, inputs)), list(map(view, outputs))), "numpy")
+        return self._wrapped(invocation.name, kernel, (*inputs, *outputs), target)
+
+    def aggregate(self, aggregation, reads, write, target):
+        self._stage("prepare", "map")
+        kernel = registry.prepare_aggregate(aggregation, list(map(view, reads)), view(write), "numpy")
+        return self._wrapped("map", kernel, (*reads, write), target)
+
+    def merge(self, aggregation, reads, writes, dims, target):
+        kernel = registry.prepare_merge(aggregation, list(map(view, reads)), list(map(view, writes)), dims, "numpy")
+        return self._wrapped(aggregation, kernel, (*reads, *writes), target)
+
+    def moves(self, reads, writes, target):
+        self._stage("prepare", "moves")
+        pairs = [(view(read), view(write)) for read, write in zip(reads, writes, strict=True)]
+
+        def launch(stream):
+            self.driver.kernel(stream, "moves", lambda: [np.copyto(write, read) for read, write in pairs])
+
+        return GpuKernel(lambda workspace, status: launch, Description("numpy", np.__version__, "moves"))
+
+    notes = ()
+
+    def with_epilogue(self, first, then, place, target):
+        return None
+
+    def side_by_side(self, first, second, target):
+        return None
+
+    def give_up(self, reason):
+        return False
+
+    def versions(self):
+        return {"numpy": np.__version__}
+
+    def close(self):
+        self.closed += 1
+
+    def _stage(self, stage, name):
+        if self.fail == (stage, name):
+            raise RuntimeError(f"no {stage} of {name}")
+
+    def _wrapped(self, name, kernel, operands, target):
+        for operand in operands:
+            if operand.device != target.device:
+                raise Misuse(f"{name} for device {target.device} is given memory of {operand.device}")
+        complaint = f"a bad value for {name}" if name in self.COMPLAINTS else None
+
+        def bind(workspace, status):
+            self._stage("bind", name)
+            if kernel.scratch and (not workspace or workspace % WORKSPACE_ALIGNMENT):
+                raise Misuse("no workspace, or a crooked one")
+            scratch = array_at(workspace, (kernel.scratch,), (1,), np.dtype(np.uint8)) if kernel.scratch else None
+            run = kernel.bind(np.empty(0, np.uint8) if scratch is None else scratch)
+
+            def guarded():
+                with np.errstate(all="ignore"):
+                    try:
+                        run()
+                    except ValueFault:
+                        ctypes.c_int32.from_address(status).value = 1
+
+            def launch(stream):
+                self._stage("launch", name)
+                self.driver.kernel(stream, name, guarded)
+
+            return launch
+
+        return GpuKernel(bind, Description("numpy", np.__version__, name), kernel.scratch, complaint)
+
+
+class Together(NumpyKernels):
+    """Does both at once where the planner would: nothing but the result is written."""
+
+    def __init__(self, driver):
+        super().__init__(driver)
+        self.pairs = []
+
+    def with_epilogue(self, first, then, place, target):
+        if planned_with_epilogue(first, then, place) is None:
+            return None
+        self.pairs.append((first, then))
+        middle, output = np.zeros(first.outputs[0].shape, "f4"), view(then.outputs[0])
+        reads, operands = list(map(view, first.inputs)), list(map(view, then.inputs))
+        operands[place] = middle
+        kernels = [
+            registry.prepare(own.on(given, [into]), "numpy")
+            for own, given, into in ((first, reads, middle), (then, operands, output))
+        ]
+
+        def run():
+            for kernel in kernels:
+                kernel.bind(np.empty(kernel.scratch, np.uint8))()
+
+        def bind(workspace, status):
+            return lambda stream: self.driver.kernel(stream, "contract with epilogue", run)
+
+        return GpuKernel(bind, Description("together", "1", "contract with epilogue"))

@@ -1,0 +1,183 @@
+"""The definition of a join-agg spec as an executable oracle (paper, Definitions 2, 4, 5 and 6).
+
+`fault` joins, aggregates and recomposes with nothing but numpy and says where that differs from the reference.
+Concrete operators come from a callable, so that the same oracle judges the operators' own meaning on blocks
+(`instantiate`) and the kernels of the runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from einc.core.dtypes import DType
+from einc.core.intervals import Intervals, factorizations, reachable_sites
+from einc.core.spec import FunctionSpec, JoinAggSpec, spec_fault
+from einc.core.tensor import TensorDesc, TensorType
+from einc.ops import registry
+from einc.ops.base import Merge, Operator
+from tests.support import merge_meaning
+from tests.support.block_slices import slices
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Concrete = Callable[[Operator, FunctionSpec, Sequence[Array]], Sequence[Array]]
+
+TOLERANCE = {DType.F16: 4e-3, DType.BF16: 3e-2, DType.F32: 1e-5, DType.F64: 1e-12}
+COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+CONCRETE: dict[str, Concrete] = {}
+"""By family, concrete operators that differ from the abstract one on blocks, as they know where a block stands."""
+
+
+def random_array(desc: TensorDesc, rng: np.random.Generator, positive: bool = False) -> Array:
+    """Asymmetric data: no two elements of a float tensor alike, integers without zero."""
+    if desc.dtype is DType.BOOL:
+        return rng.random(desc.shape) < 0.4
+    if desc.dtype.is_integer:
+        values = rng.integers(1, 10, desc.shape)
+        return (values if positive else values * rng.choice([-1, 1], desc.shape)).astype(desc.dtype.numpy())
+    values = rng.uniform(0.3, 1.7, desc.shape) if positive else rng.normal(0.1, 1.0, desc.shape)
+    return np.asarray(values).astype(desc.dtype.numpy())
+
+
+def instantiate(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
+    """The concrete operator as the abstract one made anew for the shapes of the blocks."""
+    if operator.family in CONCRETE:
+        return CONCRETE[operator.family](operator, function, blocks)
+    return shaped(operator, tuple(block.shape for block in function.inputs), function.outputs[0].shape).reference(
+        *blocks
+    )
+
+
+@lru_cache(1024)
+def shaped(operator: Operator, inputs: tuple[tuple[int, ...], ...], output: tuple[int, ...]) -> Operator:
+    """The operator on tensors of other shapes."""
+    descs = tuple(TensorDesc(desc.dims, shape, desc.dtype) for desc, shape in zip(operator.inputs, inputs, strict=True))
+    attributes = dict(operator.attributes)
+    if "shape" in attributes:
+        attributes["shape"] = output
+    return registry.restore(operator.family, descs, attributes)
+
+
+def requests(operator: Operator, sites: int) -> Iterator[Intervals]:
+    """Every request for intervals with the largest reachable number of function specifications up to `sites`."""
+    limits = [index.most for index in operator.indices]
+    for counts in factorizations(reachable_sites(sites, limits), limits):
+        yield tuple(index.intervals(count) for index, count in zip(operator.indices, counts, strict=True))
+
+
+def fault(
+    operator: Operator,
+    spec: JoinAggSpec,
+    arrays: Sequence[Array],
+    expected: Sequence[Array],
+    concrete: Concrete = instantiate,
+) -> str | None:
+    """Why `spec` does not implement `operator` on these arrays, or None where it does."""
+    wrong = spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
+    if wrong is not None:
+        return wrong
+    merges = merges_of(operator)
+    partials: list[dict[TensorType, list[Sequence[Array]]]] = [{} for _ in merges]
+    for function in spec.functions:
+        blocks = [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
+        try:
+            results = concrete(operator, function, blocks)
+        except Exception as error:
+            return f"the concrete operator refuses {function}: {error}"
+        for block, result in zip(function.outputs, results, strict=True):
+            if result.shape != block.shape:
+                return f"the concrete operator made {result.shape} where {block} is wanted"
+        for merge, table in zip(merges, partials, strict=True):
+            primary = function.outputs[merge.outputs[0]]
+            for j, dims in zip(merge.outputs, merge.dims, strict=True):
+                if function.outputs[j] != projected(primary, dims):
+                    return f"output {j}: {function.outputs[j]} does not belong to {primary} of the same tuple"
+            table.setdefault(primary, []).append([results[j] for j in merge.outputs])
+    for merge, table in zip(merges, partials, strict=True):
+        made = [np.zeros(operator.outputs[j].shape, operator.outputs[j].dtype.numpy()) for j in merge.outputs]
+        for block, copies in table.items():
+            total = copies[0]
+            for copy in copies[1:]:
+                total = combine(merge, total, copy)
+            for array, dims, part in zip(made, merge.dims, total, strict=True):
+                array[slices(projected(block, dims))] = part
+        for array, j in zip(made, merge.outputs, strict=True):
+            wrong = difference(array, expected[j], operator.outputs[j].dtype)
+            if wrong is not None:
+                return wrong
+    return None
+
+
+def merges_of(operator: Operator) -> list[Merge]:
+    """The operator's merges, and one for every output that aggregates alone."""
+    merged = {j for merge in operator.merges for j in merge.outputs}
+    alone = [
+        Merge(name, (j,), (tuple(range(operator.outputs[j].rank)),))
+        for j, name in enumerate(operator.aggregations)
+        if j not in merged
+    ]
+    return [*operator.merges, *alone]
+
+
+def projected(block: TensorType, dims: Sequence[int]) -> TensorType:
+    return TensorType(tuple(block.lower[d] for d in dims), tuple(block.upper[d] for d in dims))
+
+
+def combine(merge: Merge, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+    """Two partial tuples as one: what an operation means, element by element."""
+    if merge.operation in COMBINE:
+        return [COMBINE[merge.operation](left[0], right[0])]
+    return merge_meaning.combine(merge.operation, merge.dims, left, right)
+
+
+def difference(found: Array, expected: Array, dtype: DType) -> str | None:
+    """How two arrays differ by more than the rounding of their type, relative to the largest value."""
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return f"{found.dtype}{found.shape} where {expected.dtype}{expected.shape} is expected"
+    if dtype not in TOLERANCE:
+        return None if np.array_equal(found, expected) else "integers or bools differ"
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return "infinities or nan differ"
+    scale = np.max(np.abs(b[finite]), initial=1e-30)
+    error = np.max(np.abs(a[finite] - b[finite]), initial=0.0) / scale
+    return None if error <= TOLERANCE[dtype] else f"off by {error:.3g} of the largest value"
+
+
+def corruptions(operator: Operator, spec: JoinAggSpec, at: int) -> Iterator[tuple[JoinAggSpec, int | None, TensorType]]:
+    """`spec` with one bound of one block of function `at` moved by one, in every way that must be noticed.
+
+    Beside each stands the input whose block lost a slab (None for all else), and the slab. An input block that grows
+    along an aggregated dimension is left out: under max and min that is no mistake.
+    """
+    function = spec.functions[at]
+    for k, (block, desc) in enumerate(zip(function.inputs, operator.inputs, strict=True)):
+        for d in range(desc.rank):
+            for lower, upper in ((1, 0), (0, -1)):
+                moved = _moved(block, d, lower, upper)
+                slab = _moved(block, d, block.shape[d] - 1, 0) if upper else _moved(block, d, 0, 1 - block.shape[d])
+                yield _with(spec, at, inputs=_put(function.inputs, k, moved)), k, slab
+    for j, (block, desc) in enumerate(zip(function.outputs, operator.outputs, strict=True)):
+        for d in range(desc.rank):
+            for lower, upper in ((1, 0), (0, -1), (-1, 0), (0, 1)):
+                if block.lower[d] + lower >= 0 and block.upper[d] + upper <= desc.shape[d]:
+                    moved = _moved(block, d, lower, upper)
+                    yield _with(spec, at, outputs=_put(function.outputs, j, moved)), None, moved
+
+
+def _moved(block: TensorType, d: int, lower: int, upper: int) -> TensorType:
+    return TensorType(_put(block.lower, d, block.lower[d] + lower), _put(block.upper, d, block.upper[d] + upper))
+
+
+def _put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:at], item, *items[at + 1 :])
+
+
+def _with(spec: JoinAggSpec, at: int, **changes: tuple[TensorType, ...]) -> JoinAggSpec:
+    changed = replace(spec.functions[at], **changes)
+    return JoinAggSpec(_put(spec.functions, at, changed))

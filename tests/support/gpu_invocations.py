@@ -1,0 +1,127 @@
+"""One invocation of every GPU kernel, or several, at addresses that nobody reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.gpu import GpuArray
+from einc_runtime.kernels.triton import planners
+from einc_runtime.kernels.triton.plan import layout
+from einc_runtime.plan.schema import ITEMSIZE, Block
+from einc_runtime.strides import strides_of
+
+BASE = 1 << 40
+
+
+def array(dtype, *shape, at=0, strides=None):
+    size = ITEMSIZE[dtype]
+    steps = strides_of(shape, size) if strides is None else tuple(s * size for s in strides)
+    return GpuArray(BASE + at * (1 << 30), shape, steps, dtype, 0)
+
+
+@dataclass(frozen=True)
+class Case:
+    kernel: str
+    attributes: dict
+    inputs: tuple
+    outputs: tuple
+
+    def invocation(self, shift=0):
+        def moved(items):
+            return [replace(x, pointer=x.pointer + shift * (x.itemsize if shift == 1 else 1)) for x in items]
+
+        def blocks(items):
+            return [Block((0,) * len(x.shape), x.shape) for x in items]
+
+        operands = moved(self.inputs), moved(self.outputs), blocks(self.inputs), blocks(self.outputs)
+        return Invocation(self.kernel, self.attributes, *operands)
+
+    def plan(self, shift=0):
+        invocation = self.invocation(shift)
+        views = ([layout(x) for x in arrays] for arrays in (invocation.inputs, invocation.outputs))
+        return planners.plan_kernel(invocation.on(*views))
+
+
+def made(kernel, attributes, inputs, *outputs):
+    numbered = [replace(x, pointer=BASE + n * (1 << 30)) for n, x in enumerate((*inputs, *outputs))]
+    return Case(kernel, attributes, tuple(numbered[: len(inputs)]), tuple(numbered[len(inputs) :]))
+
+
+def attention(q_lens, k_lens, **changes):
+    base = {"causal": True, "scale": 0.125, "q_lens": q_lens, "k_lens": k_lens, "window": 0, "extras": []}
+    return {**base, **changes}
+
+
+SWIGLU = {"program": "t0 = silu x0; t1 = mul t0 x1", "indices": "t f, t f -> t f"}
+SCALED = {"program": "t0 = mul x0 x1; t1 = gelu t0", "indices": "i j, j -> j i"}
+INVOCATIONS = {
+    "map": made("map", SWIGLU, [array("f16", 512, 1792), array("f16", 512, 1792)], array("f16", 512, 1792)),
+    "map that transposes": made("map", SCALED, [array("bf16", 100, 333), array("f32", 333)], array("bf16", 333, 100)),
+    "reduce": made("reduce", {"program": "t0 = mul x0 x0", "indices": "i j -> i", "aggregation": "sum"},
+                   [array("f16", 1024, 4096)], array("f16", 1024)),
+    "reduce in shares": made("reduce", {"program": "t0 = abs x0", "indices": "i j -> j", "aggregation": "max"},
+                             [array("f32", 100000, 40)], array("f32", 40)),
+    "contract": made("contract", {"equation": "t d, d f -> t f"}, [array("f16", 512, 4096), array("f16", 4096, 1792)],
+                     array("f16", 512, 1792)),
+    "contract of a strided operand": made(
+        "contract", {"equation": "t d, d f -> t f"},
+        [array("f16", 64, 32, strides=(64, 2)), array("f16", 32, 48)], array("f16", 64, 48)),
+    "contract of integers": made("contract", {"equation": "i k, k j -> i j"},
+                                 [array("i32", 30, 20), array("i32", 20, 10)], array("i32", 30, 10)),
+    "softmax": made("softmax", {"axis": -1}, [array("f16", 8, 100, 1000)], array("f16", 8, 100, 1000)),
+    "softmax of long rows": made("softmax", {"axis": 1}, [array("f32", 20, 50257)], array("f32", 20, 50257)),
+    "regroup": made("regroup", {}, [array("f16", 512, 32, 128)], array("f16", 512, 4096)),
+    "rmsnorm": made("rmsnorm", {"eps": 1e-5}, [array("f16", 512, 4096), array("f16", 4096)], array("f16", 512, 4096)),
+    "rmsnorm of a gain stored less 1": made("rmsnorm", {"eps": 1e-6, "offset": 1.0},
+                                            [array("bf16", 64, 2304), array("bf16", 2304)], array("bf16", 64, 2304)),
+    "layernorm": made("layernorm", {"eps": 1e-5}, [array("f32", 100, 384), array("f32", 384), array("f32", 384)],
+                      array("f32", 100, 384)),
+    "rope": made("rope", {"theta": 1e4, "scaling": "none"}, [array("f16", 32, 512, 128), array("i64", 512)],
+                 array("f16", 32, 512, 128)),
+    "embedding": made("embedding", {"vocabulary": 32000}, [array("i64", 512), array("f16", 32000, 4096)],
+                      array("f16", 512, 4096)),
+    "append": made("append", {"cache_lens": [100, 50], "new_lens": [1, 3]},
+                   [array("f16", 8, 150, 128), array("f16", 8, 4, 128), array("i64", 4)], array("f16", 8, 150, 128)),
+    "concat": made("concat", {"axis": 0, "extents": [3, 5]}, [array("f16", 3, 128), array("f16", 5, 128)],
+                   array("f16", 8, 128)),
+    "argmax": made("argmax", {"axis": 1}, [array("f16", 4, 32000)], array("i64", 4), array("f16", 4)),
+    "topk": made("topk", {"axis": 1}, [array("f32", 4, 32000)], array("f32", 4, 50), array("i64", 4, 50)),
+    "meanpool": made("meanpool", {"seq_lens": [10, 20, 7]}, [array("f32", 37, 384), array("bool", 37)],
+                     array("f32", 3, 384)),
+    "attention": made("attention", attention([1000, 24], [1000, 24]),
+                      [array("f16", 32, 1024, 128), array("f16", 8, 1024, 128), array("f16", 8, 1024, 128)],
+                      array("f16", 32, 1024, 128), array("f32", 32, 1024)),
+    "attention in decoding": made("attention", attention([1], [8192]),
+                                  [array("bf16", 32, 1, 128), array("bf16", 8, 8192, 128), array("bf16", 8, 8192, 128)],
+                                  array("bf16", 32, 1, 128), array("f32", 32, 1)),
+    "attention with everything": made(
+        "attention", attention([40, 24], [40, 24], window=16, extras=["mask", "positions"]),
+        [array("f32", 6, 64, 80), array("f32", 2, 64, 80), array("f32", 2, 64, 48), array("bool", 64),
+         array("i64", 64)],
+        array("f32", 6, 64, 48), array("f32", 6, 64)),
+    "attention with a soft cap": made(
+        "attention", attention([1000, 24], [1000, 24], window=512, softcap=50.0),
+        [array("bf16", 8, 1024, 256), array("bf16", 4, 1024, 256), array("bf16", 4, 1024, 256)],
+        array("bf16", 8, 1024, 256), array("f32", 8, 1024)),
+    "attention with a soft cap in f64": made(
+        "attention", attention([40, 24], [40, 24], softcap=2.0),
+        [array("f64", 4, 64, 80), array("f64", 2, 64, 80), array("f64", 2, 64, 48)],
+        array("f64", 4, 64, 48), array("f64", 4, 64)),
+}  # fmt: skip
+"""Cases by their names."""
+
+
+def copies(count, *members):
+    every = [replace(member, pointer=BASE + (n * len(members) + k) * (1 << 30)) for n in range(count + 1)
+             for k, member in enumerate(members)]  # fmt: skip
+    return every[: count * len(members)], every[count * len(members) :]
+
+
+MERGES = {
+    "merge of averages": ("logsumexp", *copies(4, array("f16", 32, 100, 128), array("f32", 32, 100)),
+                          ((0, 1, 2), (0, 1))),
+    "merge of the largest": ("argmax", *copies(3, array("i64", 7, 9), array("bf16", 7, 9)), ((0, 1), (0, 1))),
+    "merge of lists": ("topk", *copies(3, array("f32", 7, 50), array("i64", 7, 50)), ((0, 1), (0, 1))),
+}  # fmt: skip
+"""Case -> aggregation, reads, writes, dims."""

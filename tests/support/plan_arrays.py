@@ -1,0 +1,21 @@
+"""What goes into a plan and comes out of it, by name: random inputs and weights, a session's outputs."""
+
+from __future__ import annotations
+
+from einc_runtime.execution.data.draws import random_input
+
+
+def arrays_of(bundle, seed=0, **given):
+    """Everything that has to be loaded: drawn, but for what is given."""
+    return {t.name: random_input(t, seed) for t in bundle.tensors if t.kind != "value"} | given
+
+
+def outputs_of(session):
+    return {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+
+
+def results(session, arrays):
+    """The outputs of one execution."""
+    session.load_all(arrays)
+    session.execute()
+    return outputs_of(session)

@@ -1,0 +1,79 @@
+"""Imported models as plans: through the command line, the files it writes, and a session. No torch is needed here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from einc.cli.main import main
+from einc_runtime.execution.session import Session
+from einc_runtime.plan.codec import read_bundle
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+HALVES = [pytest.param(0, id="first"), pytest.param(1, id="rest", marks=pytest.mark.slow)]
+
+
+EIGHTHS = [HALVES[0], *(pytest.param(n, id=f"rest{n}", marks=pytest.mark.slow) for n in range(1, 8))]
+
+
+def numbers_of_sites(position: int, step: int = 2) -> range:
+    """Every other number from 1 to 8, or every eighth: models one after the other have all of them between them."""
+    return range(1 + position % step, 9, step)
+
+
+def session(folder: Path, work: Path, sites: int, *options: object) -> Session:
+    """A session of the plan that a folder comes to: imported, compiled, written, read, with its weights loaded."""
+    model, plan = work / "model.ein", work / f"plan{sites}.bin"
+    for arguments in (
+        ["import", "hf", folder, "-o", model, *options],
+        ["compile", model, "-m", "host", "--devices", sites, "-o", plan],
+    ):
+        assert main([str(argument) for argument in arguments]) == 0, arguments
+    made = Session(read_bundle(str(plan)), "cpu")
+    made.load_weights(folder)
+    return made
+
+
+def outputs(made: Session, **inputs: Array) -> dict[str, Array]:
+    """One execution."""
+    made.load_all(inputs)
+    made.execute()
+    return {tensor.name: made.offload(tensor.name) for tensor in made.outputs}
+
+
+def all_logits(folder: Path, work: Path, sites: int, ids: Array) -> Array:
+    """A decoder's logits of all tokens of these prompts [batch, tokens]."""
+    batch, tokens = ids.shape
+    made = session(folder, work, sites, "--logits", "all", "--batch", batch, "--tokens", tokens)
+    return outputs(made, ids=ids.reshape(-1))["logits"].reshape(batch, tokens, -1)
+
+
+def greedy(folder: Path, work: Path, sites: int, prompts: list[list[int]], count: int) -> list[list[int]]:
+    """The next `count` tokens of every prompt: one prefill, then one decode step after the other with one plan."""
+    batch, tokens = len(prompts), max(map(len, prompts))
+    slots = tokens + count + 3  # more than is ever filled
+    lengths = np.array([len(prompt) for prompt in prompts])
+    ids = np.array([prompt + [0] * (tokens - len(prompt)) for prompt in prompts], np.int64)
+    first = session(folder, work, sites, "--batch", batch, "--tokens", tokens)
+    results = outputs(first, ids=ids.reshape(-1), last=np.arange(batch) * tokens + lengths - 1)
+    step = session(folder, work, sites, "--decode", "--batch", batch, "--cache", slots)
+    caches = {}
+    for name, array in results.items():
+        if name != "logits":
+            heads, _, width = array.shape
+            cache = np.full((heads, batch, slots, width), np.nan, array.dtype)  # what is not written must not matter
+            cache[:, :, :tokens] = array.reshape(heads, batch, tokens, width)
+            caches[name] = cache.reshape(heads, -1, width)
+    found: list[list[int]] = [[] for _ in prompts]
+    for number in range(count):
+        chosen = results["logits"].argmax(-1)
+        for tokens_of, token in zip(found, chosen.tolist(), strict=True):
+            tokens_of.append(token)
+        results = outputs(step, ids=chosen.astype(np.int64), positions=lengths + number, **caches)
+        caches = {name.removeprefix("new_"): array for name, array in results.items() if name != "logits"}
+    return found

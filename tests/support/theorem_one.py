@@ -1,0 +1,49 @@
+"""Theorem 1 of the paper, as its proof goes: insertions and deletions lead from every valid program to every other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from einc.exchange.checker import check, closure, firing_order
+from einc.exchange.program import Action, Program
+from einc.exchange.state import State
+from einc.machines.model import Machine
+
+
+def guarded(program: Program, machine: Machine | None = None) -> Program | None:
+    """The program if it is valid."""
+    return program if check(program, machine).valid else None
+
+
+def insert(program: Program, action: Action) -> Program | None:
+    """The program with one action more; None where the action would never be enabled."""
+    goal = (action.aggregate, action.source)
+    state = State([goal])
+    for aggregate, site in closure(program):
+        state.add(aggregate, site)
+    return replace(program, actions=(*program.actions, action)) if state.is_ready(goal) else None
+
+
+def delete(program: Program, action: Action, machine: Machine | None = None) -> Program | None:
+    """The program, which has no waits, without an action; None where it would not be valid."""
+    return guarded(replace(program, actions=tuple(other for other in program.actions if other != action)), machine)
+
+
+def path_between(one: Program, other: Program) -> Iterator[Program]:
+    """All programs on the way from one to another for the same preamble, both valid and without waits.
+
+    First every action that is missing is inserted, in an order in which they fire; then those too many are deleted, the
+    latest first.
+    """
+    now: Program | None = one
+    for firing in firing_order(other):
+        if firing.action not in one.actions:
+            now = insert(now, firing.action)
+            assert now is not None
+            yield now
+    for firing in reversed(firing_order(one)):
+        if firing.action not in other.actions:
+            now = delete(now, firing.action)
+            assert now is not None
+            yield now

@@ -1,0 +1,119 @@
+"""Runs the calls of GPU kernels on numpy memory through Triton's interpreter (TRITON_INTERPRET=1)."""
+
+from __future__ import annotations
+
+import linecache
+import os
+
+import numpy as np
+
+from einc_runtime.dtypes import name_of
+from einc_runtime.kernels.gpu import GpuArray
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.plan import SCRATCH, Status, Table
+from tests.support.emulated_gemm import multiply
+
+os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
+
+def device(array):
+    """A numpy array as the GPU's kernels see memory."""
+    return GpuArray(array.ctypes.data, array.shape, array.strides, name_of(array.dtype), 0)
+
+
+class Pointer:
+    """As little of a torch tensor as the interpreter asks for, over an address."""
+
+    def __init__(self, address, kind):
+        self.address, self.dtype = address, kind
+
+    def data_ptr(self):
+        return self.address
+
+    def storage_offset(self):
+        return 0
+
+    def untyped_storage(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def new_empty(self, *_, **__):
+        return Pointer(self.address, self.dtype)
+
+    def size(self):
+        return ()
+
+    def stride(self):
+        return ()
+
+    def set_(self, *_):
+        pass
+
+    def copy_(self, _):
+        pass
+
+
+def load(source):
+    """The function of a source, with its lines where tracebacks and Triton find them."""
+    file = f"<{source.name}>"
+    linecache.cache[file] = (len(source.text), None, source.text.splitlines(True), file)
+    names = {"__name__": source.name}
+    exec(compile(source.text, file, "exec"), names)
+    return names[source.name]
+
+
+def repair():
+    """The interpreter keeps bf16 as bits, and its product of matrices would multiply those."""
+    from triton.runtime import interpreter
+
+    builder = interpreter.InterpreterBuilder
+    if hasattr(builder, "product_of_bits"):
+        return
+    builder.product_of_bits = builder.create_dot
+
+    def create_dot(self, a, b, *rest):
+        widened = [
+            interpreter.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl_float32())
+            if x.dtype.scalar.is_bf16()
+            else x
+            for x in (a, b)
+        ]
+        return self.product_of_bits(*widened, *rest)
+
+    builder.create_dot = create_dot
+
+
+def tl_float32():
+    import triton.language as tl
+
+    return tl.float32
+
+
+def run(calls, scratch=0, status=None):
+    """All calls in order, with workspace of so many bytes that is full of garbage, and guards behind it."""
+    import triton.language as tl
+
+    kinds = {"f16": tl.float16, "bf16": tl.bfloat16, "f32": tl.float32, "f64": tl.float64, "i32": tl.int32,
+             "i64": tl.int64, "bool": tl.int8, "i8": tl.int8, "i16": tl.int16}  # fmt: skip
+    repair()
+    memory = np.full(scratch + 256, 0xFF, np.uint8)
+    word = np.zeros(1, np.int32) if status is None else status
+    tables = []
+    for call in calls:
+        if isinstance(call, Gemm):
+            multiply(call, memory.ctypes.data)
+            continue
+        arguments = []
+        for argument, kind in zip(call.arguments, call.source.types, strict=True):
+            if isinstance(argument, Table):
+                tables.append(np.frombuffer(argument.data, np.uint8).copy())
+                address = tables[-1].ctypes.data
+            elif isinstance(argument, Status):
+                address = word.ctypes.data
+            else:
+                address = memory.ctypes.data + argument - SCRATCH if argument >= SCRATCH else argument
+            arguments.append(Pointer(address, kinds[kind]))
+        load(call.source)[(call.grid,)](*arguments)
+    assert (memory[scratch:] == 0xFF).all()
