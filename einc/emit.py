@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from einc.core.tensor import TensorType
 from einc.errors import SourceSpan
-from einc.exchange.printer import print_program
+from einc.exchange.language.printer import print_program
 from einc.graph.graph import Graph, GraphTensor, Node
 from einc.logical.plan import Choice
 from einc.machines.load import machine_json

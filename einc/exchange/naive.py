@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 
 from einc.errors import ProgramError
-from einc.exchange.cover import Budget, cheapest_partition
-from einc.exchange.explain import why_not_formed
-from einc.exchange.program import Action, Aggregate, Program, targets_of
-from einc.exchange.state import State
-from einc.exchange.words import aggregate_text
+from einc.exchange.language.exact_cover import Budget, cheapest_partition
+from einc.exchange.language.explain import why_not_formed
+from einc.exchange.language.program import Action, Aggregate, Program, targets_of
+from einc.exchange.language.state import State
+from einc.exchange.language.words import aggregate_text
 from einc.machines.model import Machine, Pair
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from einc.exchange.program import Action, Aggregate, Holding, Partition, Program, Requirement
+from einc.exchange.language.program import Action, Aggregate, Holding, Partition, Program, Requirement
 
 
 @dataclass(frozen=True, slots=True)

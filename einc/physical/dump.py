@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from einc.exchange.printer import print_program
+from einc.exchange.language.printer import print_program
 from einc.physical.program import DeviceProgram, Exchange, Region, Task, TaskKind
 
 

@@ -15,8 +15,8 @@ from functools import partial
 
 from einc.core.tensor import TensorType
 from einc.errors import InternalError
-from einc.exchange.checker import Firing, plain
-from einc.exchange.program import Action, Aggregate
+from einc.exchange.language.checker import Firing, plain
+from einc.exchange.language.program import Action, Aggregate
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow, Read
 from einc.physical.draft import Draft

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from einc.core.tensor import TensorType
-from einc.exchange.program import Aggregate, Holding, Requirement
+from einc.exchange.language.program import Aggregate, Holding, Requirement
 from einc.physical.atoms import Inflow
 from einc.physical.preamble import Atom, Preamble
 

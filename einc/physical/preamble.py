@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc.core.tensor import TensorType
-from einc.exchange.program import Aggregate, Holding, Partition, Program, Requirement
+from einc.exchange.language.program import Aggregate, Holding, Partition, Program, Requirement
 from einc.physical.atoms import Inflow
 
 LETTERS = "XYZABCDEFGHIJKLMNOPQRTUVW"

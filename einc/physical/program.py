@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorType
-from einc.exchange.program import Program
+from einc.exchange.language.program import Program
 from einc.logical.plan import LogicalPlan
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from einc.errors import MachineError
-from einc.exchange.checker import Firing, firing_order
+from einc.exchange.language.checker import Firing, firing_order
+from einc.exchange.language.program import Program, targets_of
 from einc.exchange.naive import naive_body
-from einc.exchange.program import Program, targets_of
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
 from einc.physical.placement import place

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from einc.exchange.bounds import bound
-from einc.exchange.checker import Firing, firing_order
+from einc.exchange.language.checker import Firing, firing_order
+from einc.exchange.language.program import Action, Program
 from einc.exchange.naive import naive_body
-from einc.exchange.program import Action, Program
-from einc.exchange.simulator import simulate
+from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis import Synthesis, synthesize
 from einc.machines.model import MS_PER_US, Machine
 from einc.physical.atoms import Inflow

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc.errors import MachineError
-from einc.exchange.fluid import Fluid, alone
-from einc.exchange.simulator import TOGETHER
+from einc.exchange.simulation.fluid import Fluid, alone
+from einc.exchange.simulation.simulator import TOGETHER
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.predict.work import Kind, Work, occupied_ms
 

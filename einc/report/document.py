@@ -212,10 +212,10 @@ class _Clock:
     def _worked_out(self, exchange: Exchange, times: Times) -> Times:
         """The times with what is missing, unless the program is too long to be read again."""
         from einc.exchange.bounds import bound
+        from einc.exchange.language.parser import MAX_TEXT, parse
+        from einc.exchange.language.resolve import resolve
         from einc.exchange.naive import naive_body
-        from einc.exchange.parser import MAX_TEXT, parse
-        from einc.exchange.resolve import resolve
-        from einc.exchange.simulator import simulate
+        from einc.exchange.simulation.simulator import simulate
 
         if len(exchange.program) > MAX_TEXT:
             return times

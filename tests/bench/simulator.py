@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from einc.exchange.evaluator import Evaluator
+from einc.exchange.simulation.evaluator import Evaluator
 from einc.machines.load import load_machine
 from tests.support.exprog_bodies import long_random_body, pipelined_rings
 

@@ -3,9 +3,9 @@
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange import simulator
 from einc.exchange.bounds import bound
-from einc.exchange.program import targets_of
+from einc.exchange.language.program import targets_of
+from einc.exchange.simulation import simulator
 
 MOST = 3
 """Programs of one test that are held against their bounds: the first, the middle one and the last."""

@@ -12,8 +12,8 @@ from einc.exchange.bounds import bound, verify
 from einc.exchange.bounds.fabric import fabric_of
 from einc.exchange.bounds.outline import demands_of
 from einc.exchange.bounds.symmetry import class_of, symmetries
-from einc.exchange.program import Holding, Partition, Program, Requirement
-from einc.exchange.resolve import read_program
+from einc.exchange.language.program import Holding, Partition, Program, Requirement
+from einc.exchange.language.resolve import read_program
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource
 from tests.support.bound_cases import GB, preamble

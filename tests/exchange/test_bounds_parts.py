@@ -17,7 +17,7 @@ from einc.exchange.bounds.fabric import fabric_of
 from einc.exchange.bounds.flow import flow
 from einc.exchange.bounds.outline import Outline, demands_of
 from einc.exchange.bounds.priced import Priced, Row
-from einc.exchange.program import Partition, Requirement
+from einc.exchange.language.program import Partition, Requirement
 from einc.machines.load import load_machine
 from tests.support.bound_cases import COLLECTIVES, GB, preamble
 from tests.support.exprog_oracle import machines_and_programs

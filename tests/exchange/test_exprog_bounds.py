@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from einc.errors import ProgramError
 from einc.exchange.bounds import bound, verify
-from einc.exchange.evaluator import Evaluator
+from einc.exchange.language.program import Action, Holding, Partition, Requirement
+from einc.exchange.language.resolve import read_program
 from einc.exchange.naive import naive_body
-from einc.exchange.program import Action, Holding, Partition, Requirement
-from einc.exchange.resolve import read_program
-from einc.exchange.simulator import simulate
+from einc.exchange.simulation.evaluator import Evaluator
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from tests.support.bound_cases import ALL, COLLECTIVES, GB, preamble, without_bridge
 from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs

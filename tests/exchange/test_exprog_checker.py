@@ -3,11 +3,11 @@
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange.checker import check, closure, firing_order
-from einc.exchange.parser import parse
-from einc.exchange.program import Action, Holding, Partition, Program, Requirement
-from einc.exchange.resolve import located, read_program, resolve_located
-from einc.exchange.simulator import simulate
+from einc.exchange.language.checker import check, closure, firing_order
+from einc.exchange.language.parser import parse
+from einc.exchange.language.program import Action, Holding, Partition, Program, Requirement
+from einc.exchange.language.resolve import located, read_program, resolve_located
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine, parse_machine
 from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP
 

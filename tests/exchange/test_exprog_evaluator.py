@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
-from einc.exchange.checker import check
-from einc.exchange.evaluator import Evaluator
+from einc.exchange.language.checker import check
+from einc.exchange.language.program import Action, Holding, Program
+from einc.exchange.language.resolve import read_program
 from einc.exchange.naive import naive_body
-from einc.exchange.program import Action, Holding, Program
-from einc.exchange.resolve import read_program
-from einc.exchange.simulator import simulate
+from einc.exchange.simulation.evaluator import Evaluator
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from tests.support.exprog_bodies import long_random_body, pipelined_rings, random_body
 from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from einc.exchange.fairness import Network
+from einc.exchange.simulation.fairness import Network
 from tests.support.exprog_oracle import brute_rates, random_machine
 
 

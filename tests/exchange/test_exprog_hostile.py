@@ -7,10 +7,10 @@ import random
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange.checker import check
-from einc.exchange.program import Action, Holding, Program, Requirement
-from einc.exchange.resolve import read_program
-from einc.exchange.simulator import simulate
+from einc.exchange.language.checker import check
+from einc.exchange.language.program import Action, Holding, Program, Requirement
+from einc.exchange.language.resolve import read_program
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from tests.support.paced import within
 

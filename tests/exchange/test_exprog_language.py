@@ -3,10 +3,10 @@
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange.parser import parse
-from einc.exchange.printer import print_program
-from einc.exchange.program import Action, Holding, Requirement
-from einc.exchange.resolve import read_program, resolve
+from einc.exchange.language.parser import parse
+from einc.exchange.language.printer import print_program
+from einc.exchange.language.program import Action, Holding, Requirement
+from einc.exchange.language.resolve import read_program, resolve
 from einc.machines.load import load_machine
 from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP
 

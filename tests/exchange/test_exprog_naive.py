@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
-from einc.exchange import membership
-from einc.exchange.checker import check
+from einc.exchange.language import membership
+from einc.exchange.language.checker import check
+from einc.exchange.language.parser import parse
+from einc.exchange.language.printer import print_program
+from einc.exchange.language.resolve import ground, read_program, resolve
+from einc.exchange.language.words import action_text
 from einc.exchange.naive import naive_body
-from einc.exchange.parser import parse
-from einc.exchange.printer import print_program
-from einc.exchange.resolve import ground, read_program, resolve
-from einc.exchange.simulator import simulate
-from einc.exchange.words import action_text
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
 

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
-from einc.exchange.parser import parse, read_by_grammar
-from einc.exchange.printed import read_printed
-from einc.exchange.printer import print_program
-from einc.exchange.resolve import read_program
-from einc.exchange.syntax import Source
+from einc.exchange.language.parser import parse, read_by_grammar
+from einc.exchange.language.printed import read_printed
+from einc.exchange.language.printer import print_program
+from einc.exchange.language.resolve import read_program
+from einc.exchange.language.syntax import Source
 from einc.machines.load import load_machine
 from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
-from einc.exchange.checker import check, closure, firing_order, plain
-from einc.exchange.printer import print_program
-from einc.exchange.resolve import read_program
-from einc.exchange.simulator import simulate
+from einc.exchange.language.checker import check, closure, firing_order, plain
+from einc.exchange.language.printer import print_program
+from einc.exchange.language.resolve import read_program
+from einc.exchange.simulation.simulator import simulate
 from tests.support.exprog_oracle import brute_closure, brute_simulate, fewest, machines_and_programs
 
 few = settings(max_examples=80)

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange.resolve import read_program
-from einc.exchange.simulator import simulate
+from einc.exchange.language.resolve import read_program
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine, parse_machine
 from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP
 

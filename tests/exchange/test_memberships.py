@@ -15,8 +15,8 @@ from einc.exchange.bounds.fabric import fabric_of as bounds_fabric
 from einc.exchange.bounds.outline import Outline
 from einc.exchange.bounds.outline import demands_of as wanted_of
 from einc.exchange.bounds.quick import quick_bounds
-from einc.exchange.masks import all_masks, membership
-from einc.exchange.program import Holding, Partition, Program, Requirement
+from einc.exchange.language.program import Holding, Partition, Program, Requirement
+from einc.exchange.memberships import all_masks, membership
 from einc.exchange.synthesis.demands import demands_of, shapes_of
 from einc.exchange.synthesis.fabric import fabric_of
 from einc.exchange.synthesis.greedy import pack_greedily

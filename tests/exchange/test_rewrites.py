@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
-from einc.exchange.checker import check, closure
+from einc.exchange.language.checker import check, closure
+from einc.exchange.language.program import Action
+from einc.exchange.language.resolve import read_program
 from einc.exchange.naive import naive_body
-from einc.exchange.program import Action
-from einc.exchange.resolve import read_program
-from einc.exchange.simulator import simulate
+from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis.local import improve
 from einc.exchange.synthesis.rewrites import REWRITES
 from einc.machines.load import load_machine

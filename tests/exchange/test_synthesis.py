@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
-from einc.exchange.checker import check
+from einc.exchange.language.checker import check
+from einc.exchange.language.printer import print_program
+from einc.exchange.language.program import Partition
+from einc.exchange.language.resolve import read_program
 from einc.exchange.naive import naive_body
-from einc.exchange.printer import print_program
-from einc.exchange.program import Partition
-from einc.exchange.resolve import read_program
-from einc.exchange.simulator import simulate
+from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis import driver, placement, read_preamble, synthesize
 from einc.exchange.synthesis.fabric import fabric_of
 from einc.exchange.synthesis.packing import pack

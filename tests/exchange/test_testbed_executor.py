@@ -9,9 +9,9 @@ import dataclasses
 import pytest
 from hypothesis import given, settings
 
-from einc.exchange.checker import plain
-from einc.exchange.program import Action
-from einc.exchange.resolve import read_program
+from einc.exchange.language.checker import plain
+from einc.exchange.language.program import Action
+from einc.exchange.language.resolve import read_program
 from einc.machines.load import load_machine
 from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs
 from tests.testbed.executor import ExecutionError, threads

@@ -12,8 +12,8 @@ import pytest
 
 from einc.core.tensor import TensorType
 from einc.errors import MachineError
-from einc.exchange.checker import firing_order
-from einc.exchange.program import Action
+from einc.exchange.language.checker import firing_order
+from einc.exchange.language.program import Action
 from einc.graph.graph import Graph
 from einc.machines.model import Machine, Resource
 from einc.physical.atoms import Inflow

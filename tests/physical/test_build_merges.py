@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from einc.emit import emit
-from einc.exchange.checker import check
+from einc.exchange.language.checker import check
 from einc.graph.verify import verify as verify_graph
 from einc.logical.optimize import optimize
 from einc.machines.model import Machine

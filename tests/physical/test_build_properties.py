@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from einc.exchange.checker import check
+from einc.exchange.language.checker import check
 from einc.logical.optimize import optimize
 from einc.physical.build import build
 from einc.physical.program import DeviceProgram, TaskKind

@@ -15,8 +15,8 @@ from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
 from einc.emit import emit
 from einc.errors import SourceSpan
-from einc.exchange.parser import parse
-from einc.exchange.resolve import resolve
+from einc.exchange.language.parser import parse
+from einc.exchange.language.resolve import resolve
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph
 from einc.logical.optimize import optimize

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from einc.compiler import Compiled, compile_model
-from einc.exchange.simulator import simulate
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Site
 from einc.options import CompileOptions

@@ -12,7 +12,7 @@ from einc.core.intervals import Intervals
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorType
 from einc.errors import InternalError
-from einc.exchange.printer import print_program
+from einc.exchange.language.printer import print_program
 from einc.graph.verify import verify as verify_graph
 from einc.logical.enumerate import candidates
 from einc.ops import registry

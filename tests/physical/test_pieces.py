@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from einc.core.tensor import TensorType
 from einc.core.tiling import tiling_fault
-from einc.exchange.checker import check
-from einc.exchange.program import Holding, Partition, Program, Requirement
-from einc.exchange.simulator import simulate
+from einc.exchange.language.checker import check
+from einc.exchange.language.program import Holding, Partition, Program, Requirement
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from einc.physical.budget import Budget
 from einc.physical.canonical import canonical, renamed_actions

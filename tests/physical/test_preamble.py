@@ -9,7 +9,7 @@ import pytest
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc, TensorType
 from einc.core.tiling import Overlay
-from einc.exchange.printer import print_program
+from einc.exchange.language.printer import print_program
 from einc.ops.registry import call
 from einc.physical.atoms import Grid
 from einc.physical.build import build

@@ -10,7 +10,7 @@ import pytest
 
 from einc.compiler import compile_model
 from einc.emit import emit
-from einc.exchange.checker import check
+from einc.exchange.language.checker import check
 from einc.exchange.synthesis import synthesize
 from einc.logical.optimize import optimize
 from einc.machines.load import load_machine

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.errors import MachineError
-from einc.exchange.checker import firing_order
+from einc.exchange.language.checker import firing_order
+from einc.exchange.language.parser import parse
+from einc.exchange.language.resolve import resolve
+from einc.exchange.language.sizes import aggregate_size, atom_sizes
 from einc.exchange.naive import naive_body
-from einc.exchange.parser import parse
-from einc.exchange.resolve import resolve
-from einc.exchange.simulator import simulate
-from einc.exchange.sizes import aggregate_size, atom_sizes
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from einc.predict.timeline import TooLarge, timeline
 from einc.predict.work import Kind, Work

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from einc.compiler import compile_model
-from einc.exchange.parser import parse
-from einc.exchange.resolve import resolve
+from einc.exchange.language.parser import parse
+from einc.exchange.language.resolve import resolve
 from einc.machines.load import parse_machine
 from einc.machines.model import Machine
 from einc.options import CompileOptions

@@ -1,6 +1,6 @@
 """Exchanges by their preambles alone, and the machine without the connection of its halves."""
 
-from einc.exchange.program import Holding, Program, Requirement
+from einc.exchange.language.program import Holding, Program, Requirement
 from einc.machines.model import Machine
 
 GB = 10**9

@@ -3,7 +3,7 @@
 import dataclasses
 import random
 
-from einc.exchange.program import Action, Holding, Program, Requirement
+from einc.exchange.language.program import Action, Holding, Program, Requirement
 
 
 def random_body(seed, machine, groups=6, copies=4, pieces=3):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from einc.exchange.program import Action, Holding, Program, Requirement
+from einc.exchange.language.program import Action, Holding, Program, Requirement
 from einc.machines.model import Machine, Resource, Site
 
 EXCHANGES = Path(__file__).parents[2] / "models" / "exchanges"

@@ -15,8 +15,8 @@ from einc.core.intervals import Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorDesc, TensorType
 from einc.core.tiling import tiling_of
-from einc.exchange.checker import check, firing_order
-from einc.exchange.program import Action, Program
+from einc.exchange.language.checker import check, firing_order
+from einc.exchange.language.program import Action, Program
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Candidate, Choice, LogicalPlan
 from einc.machines.model import Machine, Resource, Site

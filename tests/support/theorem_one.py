@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from einc.exchange.checker import check, closure, firing_order
-from einc.exchange.program import Action, Program
-from einc.exchange.state import State
+from einc.exchange.language.checker import check, closure, firing_order
+from einc.exchange.language.program import Action, Program
+from einc.exchange.language.state import State
 from einc.machines.model import Machine
 
 

@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 
-from einc.exchange.simulator import simulate
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine, machine_json
 from einc.machines.model import Machine
 

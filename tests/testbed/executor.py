@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from einc.exchange.checker import check, waits_of
-from einc.exchange.program import Program, targets_of
-from einc.exchange.sizes import atom_sizes
+from einc.exchange.language.checker import check, waits_of
+from einc.exchange.language.program import Program, targets_of
+from einc.exchange.language.sizes import atom_sizes
 
 from .site_process import Site
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 
-from einc.exchange.program import Action, Aggregate, Holding, Program, Requirement
+from einc.exchange.language.program import Action, Aggregate, Holding, Program, Requirement
 from einc.machines.model import Machine, Pair, Resource, Site
 
 from .executor import Executor

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from einc.exchange.bounds import bound
+from einc.exchange.language.program import Holding, Program, Requirement
+from einc.exchange.language.resolve import read_program
 from einc.exchange.naive import naive_body
-from einc.exchange.program import Holding, Program, Requirement
-from einc.exchange.resolve import read_program
-from einc.exchange.simulator import simulate
+from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis import synthesize
 from einc.machines.model import Machine
 from tests.support.exprog_oracle import CUBE_MESH

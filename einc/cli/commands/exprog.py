@@ -14,8 +14,8 @@ from einc.cli.progress import phases
 from einc.errors import ProgramError, counted
 
 if TYPE_CHECKING:
-    from einc.exchange.program import Program
-    from einc.exchange.syntax import ProgramText
+    from einc.exchange.language.program import Program
+    from einc.exchange.language.syntax import ProgramText
     from einc.exchange.synthesis import Proposer
     from einc.machines.model import Machine
 
@@ -82,7 +82,7 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
 @json_option
 def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: str | None, as_json: bool) -> None:
     """Run a program on a model of a machine and print its completion time in milliseconds."""
-    from einc.exchange.simulator import simulate
+    from einc.exchange.simulation.simulator import simulate
 
     if target is not None:
         output.require_outputs([target], [file, machine])
@@ -230,7 +230,7 @@ def _proposer(source: str) -> Proposer:
 
 
 def _read(file: str) -> ProgramText:
-    from einc.exchange.parser import parse
+    from einc.exchange.language.parser import parse
 
     return parse(files.read_text(file), file)
 
@@ -248,8 +248,8 @@ def _machine(name: str | None, ideal: bool, tree: ProgramText) -> Machine | None
 
 def _examined(tree: ProgramText, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
     """The ground program of a text, and all that keeps it from being valid, each with its place in the file."""
-    from einc.exchange.checker import check
-    from einc.exchange.resolve import located, resolve_located
+    from einc.exchange.language.checker import check
+    from einc.exchange.language.resolve import located, resolve_located
 
     if naive and machine is None:
         raise click.UsageError("--naive needs a machine: give -m")
@@ -273,6 +273,6 @@ def _bounds(tree: ProgramText, machine: Machine) -> dict[str, Any]:
 
 
 def _print(program: Program) -> str:
-    from einc.exchange.printer import print_program
+    from einc.exchange.language.printer import print_program
 
     return print_program(program)

@@ -20,7 +20,7 @@ from einc.exchange.bounds.flow import flow
 from einc.exchange.bounds.outline import demands_of
 from einc.exchange.bounds.placement import least
 from einc.exchange.bounds.radius import Radius
-from einc.exchange.program import Partition, Program
+from einc.exchange.language.program import Partition, Program
 from einc.machines.model import Machine
 
 __all__ = ["Certificate", "bound", "verify"]

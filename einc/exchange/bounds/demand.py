@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from einc.exchange.program import Aggregate
+from einc.exchange.language.program import Aggregate
 
 
 @dataclass(frozen=True, slots=True)

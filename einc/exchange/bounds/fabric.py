@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from einc.exchange.fairness import Route
+from einc.exchange.simulation.fairness import Route
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 
 Prices = Mapping[int, float]

@@ -11,10 +11,10 @@ from typing import Any
 from einc.errors import ProgramError
 from einc.exchange.bounds.demand import Demand, Demands, Forming, Tangle
 from einc.exchange.bounds.fabric import mask_of
-from einc.exchange.cover import Budget, cheapest_partition
-from einc.exchange.program import Aggregate, Partition, Program
-from einc.exchange.sizes import atom_sizes
-from einc.exchange.words import aggregate_text
+from einc.exchange.language.exact_cover import Budget, cheapest_partition
+from einc.exchange.language.program import Aggregate, Partition, Program
+from einc.exchange.language.sizes import atom_sizes
+from einc.exchange.language.words import aggregate_text
 
 _Alike = tuple[bool, tuple[tuple[int, ...], int, int, tuple[str, ...], int]]
 """What demands that become one have in common: whether they are in tangles, and fields of Demand."""

@@ -20,8 +20,8 @@ from einc.exchange.bounds.fabric import Fabric
 from einc.exchange.bounds.outline import Outline
 from einc.exchange.bounds.quick import quick_bounds
 from einc.exchange.bounds.symmetry import class_of
-from einc.exchange.masks import MOST_SITES, Ints, all_masks, membership
-from einc.exchange.program import Program
+from einc.exchange.language.program import Program
+from einc.exchange.memberships import MOST_SITES, Ints, all_masks, membership
 
 MOST_TRIED = 100
 """Memberships that are looked at on their own before the search ends."""

@@ -15,8 +15,8 @@ import numpy as np
 from einc.exchange.bounds.counting import disjoint
 from einc.exchange.bounds.fabric import Fabric, mask_of, members
 from einc.exchange.bounds.outline import Outline
-from einc.exchange.masks import Ints, unions
-from einc.exchange.program import Program
+from einc.exchange.language.program import Program
+from einc.exchange.memberships import Ints, unions
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc.errors import ProgramError
-from einc.exchange.cover import Budget, cheapest_partition
-from einc.exchange.program import Aggregate, Program, targets_of
-from einc.exchange.sizes import atom_sizes
+from einc.exchange.language.exact_cover import Budget, cheapest_partition
+from einc.exchange.language.program import Aggregate, Program, targets_of
+from einc.exchange.language.sizes import atom_sizes
 
 
 @dataclass(frozen=True, slots=True)

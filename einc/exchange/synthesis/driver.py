@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from einc.errors import ProgramError
 from einc.exchange.bounds import Certificate, bound
-from einc.exchange.checker import check
-from einc.exchange.evaluator import Evaluator
+from einc.exchange.language.checker import check
+from einc.exchange.language.program import Action, Program
 from einc.exchange.naive import naive_body
-from einc.exchange.program import Action, Program
-from einc.exchange.simulator import simulate
+from einc.exchange.simulation.evaluator import Evaluator
+from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis.demands import Demand
 from einc.exchange.synthesis.fabric import Fabric, fabric_of
 from einc.exchange.synthesis.local import MOST_ACTIONS as MOST_REWRITTEN

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from einc.errors import ProgramError, UsageError
-from einc.exchange.printer import print_program
+from einc.exchange.language.printer import print_program
 from einc.exchange.synthesis.prompt import messages, programs_in
 from einc.exchange.synthesis.proposers import Question
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from einc.exchange.program import Program
+from einc.exchange.language.program import Program
 from einc.exchange.synthesis.routes import Step, needs
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Iterator
 
 from einc.errors import ProgramError
-from einc.exchange.evaluator import Evaluator
-from einc.exchange.program import Program
+from einc.exchange.language.program import Program
+from einc.exchange.simulation.evaluator import Evaluator
 from einc.exchange.synthesis.rewrites import REWRITES
 from einc.machines.model import Machine
 

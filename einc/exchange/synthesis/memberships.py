@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from einc.exchange.masks import room
-from einc.exchange.program import Program, Requirement
+from einc.exchange.language.program import Program, Requirement
+from einc.exchange.memberships import room
 from einc.exchange.synthesis.demands import Demand, demands_of
 
 Membership = dict[str, tuple[int, ...]]

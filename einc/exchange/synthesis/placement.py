@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from einc.exchange.masks import MOST_SITES, Ints, all_masks, membership, unions
-from einc.exchange.program import Program
+from einc.exchange.language.program import Program
+from einc.exchange.memberships import MOST_SITES, Ints, all_masks, membership, unions
 from einc.exchange.synthesis.demands import Demand, demands_of, shapes_of
 from einc.exchange.synthesis.fabric import Fabric
 from einc.exchange.synthesis.greedy import pack_greedily

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from einc.exchange.parser import parse
-from einc.exchange.program import Partition, Program
-from einc.exchange.resolve import ground, resolve
-from einc.exchange.syntax import ProgramText
+from einc.exchange.language.parser import parse
+from einc.exchange.language.program import Partition, Program
+from einc.exchange.language.resolve import ground, resolve
+from einc.exchange.language.syntax import ProgramText
 from einc.machines.model import Machine
 
 

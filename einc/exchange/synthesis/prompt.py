@@ -8,7 +8,7 @@ import re
 from einc.data import find_folder
 from einc.errors import ProgramError
 from einc.exchange.bounds import bound
-from einc.exchange.printer import print_program
+from einc.exchange.language.printer import print_program
 from einc.exchange.synthesis.proposers import MOST_CANDIDATES, SEPARATOR, Answer, Question
 from einc.machines.model import Machine
 

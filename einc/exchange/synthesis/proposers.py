@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from einc.errors import ProgramError
-from einc.exchange.printer import print_program
-from einc.exchange.program import Program
-from einc.exchange.resolve import read_program
+from einc.exchange.language.printer import print_program
+from einc.exchange.language.program import Program
+from einc.exchange.language.resolve import read_program
 from einc.exchange.synthesis.splitting import split
 from einc.machines.model import Machine
 

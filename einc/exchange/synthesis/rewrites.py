@@ -9,8 +9,8 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from einc.exchange.checker import closure, plain
-from einc.exchange.program import Action, Aggregate, Program
+from einc.exchange.language.checker import closure, plain
+from einc.exchange.language.program import Action, Aggregate, Program
 from einc.machines.model import Machine
 
 Body = tuple[Action, ...]

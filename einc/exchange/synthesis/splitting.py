@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from einc.exchange.program import Aggregate, Holding, Program, Requirement
+from einc.exchange.language.program import Aggregate, Holding, Program, Requirement
 
 
 def families(program: Program) -> dict[str, str]:

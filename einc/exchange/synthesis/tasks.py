@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einc.exchange.program import Action, Aggregate
+from einc.exchange.language.program import Action, Aggregate
 from einc.exchange.synthesis.demands import Demand, Shape
 from einc.exchange.synthesis.fabric import Fabric
 from einc.exchange.synthesis.routes import Route, needs

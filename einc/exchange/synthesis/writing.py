@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from einc.exchange.program import Action, Aggregate
+from einc.exchange.language.program import Action, Aggregate
 from einc.exchange.synthesis.scheduling import Schedule
 from einc.exchange.synthesis.tasks import Tasks
 

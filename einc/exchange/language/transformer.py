@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from lark import Token, Transformer
 
-from einc.exchange.program import GIGABYTE, Aggregate, Holding, Requirement
-from einc.exchange.syntax import ActionText, HoldingText, PartitionText, Place, RequirementText, Target
-from einc.exchange.words import UNITS
+from einc.exchange.language.program import GIGABYTE, Aggregate, Holding, Requirement
+from einc.exchange.language.syntax import ActionText, HoldingText, PartitionText, Place, RequirementText, Target
+from einc.exchange.language.words import UNITS
 
 MAX_SITE = 1_000_000
 MAX_ATOMS = 4096

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from einc.errors import ProgramError, SourceSpan
-from einc.exchange.program import Aggregate, Holding, Requirement
+from einc.exchange.language.program import Aggregate, Holding, Requirement
 
 Target = int | str
 """A site, or the name of a partition."""

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from einc.errors import ProgramError
-from einc.exchange.membership import Question, choose
-from einc.exchange.parser import parse
-from einc.exchange.program import Action, Aggregate, Partition, Program, Requirement
-from einc.exchange.state import Copy
-from einc.exchange.syntax import ActionText, Place, ProgramText, Source, Target
-from einc.exchange.words import partition_text
+from einc.exchange.language.membership import Question, choose
+from einc.exchange.language.parser import parse
+from einc.exchange.language.program import Action, Aggregate, Partition, Program, Requirement
+from einc.exchange.language.state import Copy
+from einc.exchange.language.syntax import ActionText, Place, ProgramText, Source, Target
+from einc.exchange.language.words import partition_text
 from einc.machines.model import Machine
 
 MAX_FLOWS = 2_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from einc.errors import ProgramError
-from einc.exchange.program import Partition, Program
+from einc.exchange.language.program import Partition, Program
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from einc.exchange.program import Aggregate, Program
-from einc.exchange.words import aggregate_text, size_text
+from einc.exchange.language.program import Aggregate, Program
+from einc.exchange.language.words import aggregate_text, size_text
 
 
 def atom_sizes(program: Program) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einc.exchange.program import Action, Aggregate, Holding, Partition, Requirement
+from einc.exchange.language.program import Action, Aggregate, Holding, Partition, Requirement
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 

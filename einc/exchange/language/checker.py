@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from einc.exchange.explain import why_absent, why_not_formed
-from einc.exchange.program import Action, Aggregate, Program, Requirement, targets_of
-from einc.exchange.sizes import size_faults
-from einc.exchange.state import Copy, State
-from einc.exchange.words import action_text, aggregate_text
+from einc.exchange.language.explain import why_absent, why_not_formed
+from einc.exchange.language.program import Action, Aggregate, Program, Requirement, targets_of
+from einc.exchange.language.sizes import size_faults
+from einc.exchange.language.state import Copy, State
+from einc.exchange.language.words import action_text, aggregate_text
 from einc.machines.model import Machine
 
 

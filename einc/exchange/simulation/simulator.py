@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from einc.errors import ProgramError
-from einc.exchange.checker import check, static_faults, waits_of
-from einc.exchange.fairness import Network, Route
-from einc.exchange.program import Action, Aggregate, Program, targets_of
-from einc.exchange.sizes import aggregate_size, atom_sizes
-from einc.exchange.state import Copy, State
+from einc.exchange.language.checker import check, static_faults, waits_of
+from einc.exchange.language.program import Action, Aggregate, Program, targets_of
+from einc.exchange.language.sizes import aggregate_size, atom_sizes
+from einc.exchange.language.state import Copy, State
+from einc.exchange.simulation.fairness import Network, Route
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 
 TOGETHER = 1e-12

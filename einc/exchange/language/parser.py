@@ -14,9 +14,9 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from einc.data import find_folder
 from einc.errors import ProgramError
-from einc.exchange.printed import read_printed
-from einc.exchange.syntax import ActionText, ProgramText, Source
-from einc.exchange.transformer import Declaration, Misuse, ToProgramText
+from einc.exchange.language.printed import read_printed
+from einc.exchange.language.syntax import ActionText, ProgramText, Source
+from einc.exchange.language.transformer import Declaration, Misuse, ToProgramText
 
 MAX_TEXT = 4 * 2**20
 """Characters of a text: some seconds of work."""

@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from einc.exchange.cover import Budget, cheapest_partition
-from einc.exchange.fluid import Fluid
-from einc.exchange.program import Action, Aggregate
-from einc.exchange.simulator import TOGETHER, Event
-from einc.exchange.state import Copy
+from einc.exchange.language.exact_cover import Budget, cheapest_partition
+from einc.exchange.language.program import Action, Aggregate
+from einc.exchange.language.state import Copy
+from einc.exchange.simulation.fluid import Fluid
+from einc.exchange.simulation.simulator import TOGETHER, Event
 
 
 class Numbered(NamedTuple):

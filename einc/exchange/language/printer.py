@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from einc.exchange.program import Program
-from einc.exchange.words import action_text, holding_text, partition_text, requirement_text, targets_text
+from einc.exchange.language.program import Program
+from einc.exchange.language.words import action_text, holding_text, partition_text, requirement_text, targets_text
 
 _JOIN = ";\n     "  # a newline after a semicolon continues the declaration
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from einc.errors import ProgramError
-from einc.exchange.checker import check, closure
-from einc.exchange.program import Aggregate, Program
-from einc.exchange.state import Copy
+from einc.exchange.language.checker import check, closure
+from einc.exchange.language.program import Aggregate, Program
+from einc.exchange.language.state import Copy
 from einc.machines.model import Machine
 
 Membership = dict[str, tuple[int, ...]]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from einc.exchange.cover import Budget, cheapest_partition
-from einc.exchange.program import Aggregate
+from einc.exchange.language.exact_cover import Budget, cheapest_partition
+from einc.exchange.language.program import Aggregate
 
 Copy = tuple[Aggregate, int]
 """An aggregate at a site: one element of the paper's state."""

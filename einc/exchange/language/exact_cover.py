@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Collection, Sequence
 
 from einc.errors import ProgramError
-from einc.exchange.program import Aggregate
+from einc.exchange.language.program import Aggregate
 
 WORK = 20_000_000
 """Steps that a budget allows: comparisons of two aggregates. A step of a cover search counts as 20."""

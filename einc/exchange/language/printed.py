@@ -6,10 +6,18 @@ from __future__ import annotations
 
 import re
 
-from einc.exchange.program import Aggregate, Holding, Requirement
-from einc.exchange.syntax import ActionText, HoldingText, PartitionText, ProgramText, RequirementText, Source, Target
-from einc.exchange.transformer import MAX_ATOMS, MAX_BYTES
-from einc.exchange.words import UNITS
+from einc.exchange.language.program import Aggregate, Holding, Requirement
+from einc.exchange.language.syntax import (
+    ActionText,
+    HoldingText,
+    PartitionText,
+    ProgramText,
+    RequirementText,
+    Source,
+    Target,
+)
+from einc.exchange.language.transformer import MAX_ATOMS, MAX_BYTES
+from einc.exchange.language.words import UNITS
 
 _NAME, _SITE = r"(?!(?:size|after)\b)[A-Za-z_][A-Za-z0-9_.]*", r"[0-9]{1,6}"
 _SITES, _AGGREGATE = rf"{_SITE}(?:, {_SITE})*", rf"{_NAME}(?:\+{_NAME})*"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einc.exchange.program import Aggregate, Program
-from einc.exchange.state import State
-from einc.exchange.words import aggregate_text
+from einc.exchange.language.program import Aggregate, Program
+from einc.exchange.language.state import State
+from einc.exchange.language.words import aggregate_text
 
 _SHOWN = 6
 

@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterable, Sequence
 
 from einc.errors import ProgramError
-from einc.exchange.body_run import Numbered, Run, Step
-from einc.exchange.checker import check
-from einc.exchange.fluid import Fluid, alone, others_of
-from einc.exchange.program import Action, Aggregate, Program, targets_of
-from einc.exchange.simulator import Timeline
-from einc.exchange.sizes import atom_sizes
+from einc.exchange.language.checker import check
+from einc.exchange.language.program import Action, Aggregate, Program, targets_of
+from einc.exchange.language.sizes import atom_sizes
+from einc.exchange.simulation.body_run import Numbered, Run, Step
+from einc.exchange.simulation.fluid import Fluid, alone, others_of
+from einc.exchange.simulation.simulator import Timeline
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 
 
