@@ -119,7 +119,8 @@ def compile_model(
 
 def select_target(options: CompileOptions) -> Target:
     """The machine and sites that the options ask for: a named machine, else the visible GPUs, else the host's cores."""
-    from einc.machines.load import HOST, load_machine
+    from einc.machines.load import load_machine
+    from einc_runtime.plan.schema import HOST
 
     wanted = _wanted_devices(options)
     need = None if wanted is None else max(wanted) + 1

@@ -17,6 +17,7 @@ from einc.physical.forecast import predicted_ms
 from einc.physical.layout import memory_orders
 from einc.physical.program import Buffer, DeviceProgram, Exchange, Output, Region, Task, TaskKind
 from einc_runtime.plan import schema as b
+from einc_runtime.text import replace_unprintable
 from einc_runtime.version import VERSION
 
 
@@ -149,7 +150,7 @@ def _source(span: SourceSpan | None) -> str | None:
     """File and line, without the directory: a plan does not depend on where it was compiled."""
     if span is None:
         return None
-    name = "".join(c if c.isprintable() else "?" for c in PurePath(span.file).name)  # as plans have all their names
+    name = replace_unprintable(PurePath(span.file).name)  # plans have printable names only
     return f"{name}:{span.line}"
 
 

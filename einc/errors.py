@@ -1,14 +1,16 @@
-"""Every error that `einc` reports on purpose, and the place in a source file that it points at.
+"""Every error that the compiler reports on purpose, and the place in a source file that it points at.
 
 An error says what is wrong, where, what was expected and what to do. Its class decides the exit code of the
-command line; nothing below `cli` prints or exits.
+command line; nothing below `cli` prints or exits. The runtime's errors are in `einc_runtime.errors`, with the base of
+both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+
+from einc_runtime.errors import ReportedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +52,18 @@ class Diagnostic:
         return "\n".join(lines)
 
 
-class EincError(Exception):
-    """Base of all errors that a user can cause or mend.
+class EincError(ReportedError):
+    """Base of the compiler's errors."""
 
-    `code` is the stable word in JSON output; `exit_code` is what the process ends with.
-    """
-
-    code: ClassVar[str] = "error"
-    exit_code: ClassVar[int] = 70
+    where: SourceSpan | str | None
 
     def __init__(self, message: str, *, where: SourceSpan | str | None = None, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.where = where
-        self.hint = hint
+        super().__init__(message, where=where, hint=hint)
 
     def render(self) -> str:
-        """The whole error as text for a terminal."""
         if isinstance(self.where, SourceSpan):
             return Diagnostic(self.message, self.where, self.hint).render()
-        text = self.message if self.where is None else f"{self.where}: {self.message}"
-        return text if self.hint is None else f"{text}\n    hint: {self.hint}"
+        return super().render()
 
 
 class UsageError(EincError):
@@ -91,6 +84,12 @@ class ModelError(EincError):
 
     def render(self) -> str:
         return "\n".join(diagnostic.render() for diagnostic in self.diagnostics)
+
+    def findings(self) -> tuple[dict[str, str | None], ...]:
+        return tuple(
+            {"message": d.message, "where": None if d.span is None else str(d.span), "hint": d.hint}
+            for d in self.diagnostics
+        )
 
 
 class OperatorError(EincError):
@@ -147,18 +146,3 @@ class InternalError(EincError):
     """A bug in einc: a stage found its own output broken."""
 
     code, exit_code = "internal", 70
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 argument`, `3 arguments`: for messages."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def sized(count: int) -> str:
-    """Bytes for people: exact below 10 KiB, else four digits and a power of 1024."""
-    amount, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if amount < (10_240 if unit == "B" else 1024):
-            break
-        amount, unit = amount / 1024, larger
-    return f"{count:,} B" if unit == "B" else f"{amount:.4g} {unit}"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from einc.cli import files, output
 from einc.errors import UsageError
-from einc_runtime.errors import ArrayFault, listed, nearest
+from einc_runtime.errors import ArrayFault
+from einc_runtime.text import listed, suggest_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,7 +76,7 @@ def _implied(source: str, names: Sequence[str], what: str) -> str:
 def require_known(name: str, names: Sequence[str], what: str) -> None:
     """Raise where the plan has no such tensor, with the nearest name as a hint."""
     if name not in names:
-        raise ArrayFault(f"the plan has no {what} '{name}'", hint=nearest(name, names))
+        raise ArrayFault(f"the plan has no {what} '{name}'", hint=suggest_name(name, names))
 
 
 def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:

@@ -23,7 +23,8 @@ def elsewhere(options: CompileOptions, machines: Sequence[str]) -> tuple[Compile
     Raises UsageError for a machine that is not there, and MachineError for a broken file or a site too many.
     """
     from einc.compiler import select_target
-    from einc.machines.load import HOST, load_machine
+    from einc.machines.load import load_machine
+    from einc_runtime.plan.schema import HOST
 
     wanted = len(options.devices) if isinstance(options.devices, tuple) else options.devices
     found = []

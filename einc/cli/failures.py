@@ -15,6 +15,7 @@ from einc.cli import output
 from einc.cli.signals import Terminated, code_of
 from einc.errors import CheckFailed, EincError, ModelError, WriteError
 from einc_runtime.errors import RuntimeFault
+from einc_runtime.text import replace_unprintable
 
 SUCCESS, USAGE, BUG, MISSING, CANNOT_WRITE, INTERRUPTED = 0, 2, 70, 69, 73, 130
 
@@ -27,11 +28,14 @@ class ComparisonFailed(CheckFailed):
 
     def __init__(self, message: str, document: dict[str, Any], *, details: str = "") -> None:
         super().__init__(message)
-        self.document = document
+        self._document = document
         self.details = details
 
     def render(self) -> str:
         return f"{self.message}\n{self.details}".rstrip()
+
+    def document(self) -> dict[str, Any]:
+        return self._document
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def report(error: BaseException, *, debug: bool, as_json: bool) -> int:
     if debug:
         output.note("".join(traceback.format_exception(error)).rstrip())
     if failure.text:
-        output.note(_harmless(failure.text))
+        output.note(replace_unprintable(failure.text, keep="\n\t"))
     # Standard output may be what failed; then there is nowhere left to say so.
     with contextlib.suppress(EincError, OSError):
         if as_json and not isinstance(error, BrokenPipeError):
@@ -111,19 +115,13 @@ def _expected(error: EincError | RuntimeFault) -> Failure:
         error.message,
         _prefixed(error.render()),
         None if error.where is None else str(error.where),
-        getattr(error, "document", None),
+        error.document(),
         findings,
     )
 
 
 def _prefixed(text: str) -> str:
     return text if text.startswith("einc: ") else f"einc: {text}"
-
-
-def _harmless(text: str) -> str:
-    """The text without characters that a terminal would take for commands; lines of models and names of files may
-    have them."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
 def _path(error: click.UsageError) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from einc.errors import SourceSpan, counted
+from einc.errors import SourceSpan
 from einc.frontend import ast, constants
 from einc.frontend.expressions import Application, Value
-from einc.frontend.findings import Findings, Reported, did_you_mean
+from einc.frontend.findings import Findings, Reported
 from einc.frontend.parameters import Parameters, check_new_name
 from einc.ops import registry
+from einc_runtime.text import counted, did_you_mean
 
 
 class Blocks:

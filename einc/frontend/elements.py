@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from einc.errors import OperatorError, SourceSpan, counted
+from einc.errors import OperatorError, SourceSpan
 from einc.frontend import ast, constants, limits
 from einc.frontend.assembly import Assembly
 from einc.frontend.constants import Static
 from einc.frontend.expressions import INFIX, NEGATION, Expressions, Tensor
-from einc.frontend.findings import Findings, did_you_mean, each
+from einc.frontend.findings import Findings, each
 from einc.frontend.walk import chain, parts
 from einc.ops import registry
 from einc.ops.functions import AGGREGATIONS, FUNCTIONS
 from einc.ops.scalar import Input, Operand, ProgramBuilder
+from einc_runtime.text import counted, did_you_mean
 
 Element = Operand | bool | int | float | str
 """The value of an expression at one index vector: a step of the program, or a literal."""

@@ -13,10 +13,11 @@ from einc.frontend import ast
 from einc.frontend.assembly import Assembly
 from einc.frontend.elements import Element, Elements, Join
 from einc.frontend.expressions import Expressions, Tensor
-from einc.frontend.findings import Findings, did_you_mean
+from einc.frontend.findings import Findings
 from einc.ops.equation import index_equation
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.scalar import Operand
+from einc_runtime.text import did_you_mean
 
 
 class Equations:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from einc.frontend.findings import did_you_mean
 from einc.frontend.tokens import SEPARATOR, STATEMENT_WORDS, Lexeme, shown
+from einc_runtime.text import did_you_mean
 
 _WRITTEN = {
     "LPAR": "'('", "RPAR": "')'", "LSQB": "'['", "RSQB": "']'", "_LBRACE": "'{'", "_RBRACE": "'}'",

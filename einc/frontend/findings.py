@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -65,10 +64,3 @@ def each(evaluate: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_
     if len(results) < len(items):
         raise Reported
     return results
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A hint with the known word that is most like `word`, or None where none is."""
-    near = [name for name in sorted(set(known)) if abs(len(name) - len(word)) <= 4]
-    best = difflib.get_close_matches(word, near[:2000], n=1)
-    return f"did you mean '{best[0]}'?" if best else None

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 
 from einc.core.dtypes import DType
 from einc.core.tensor import TensorDesc
-from einc.errors import counted
 from einc.frontend import ast, constants, foreign, limits
 from einc.frontend.assembly import Assembly
 from einc.frontend.blocks import Blocks
 from einc.frontend.equations import Equations
 from einc.frontend.expressions import Application, Expressions, Several, Value
-from einc.frontend.findings import Findings, Reported, did_you_mean
+from einc.frontend.findings import Findings, Reported
 from einc.frontend.names import Names
 from einc.frontend.outputs import Outputs
 from einc.frontend.parameters import DTYPES, Parameters
@@ -25,6 +24,7 @@ from einc.frontend.scope import Scope
 from einc.frontend.walk import own_expressions, parts
 from einc.graph.graph import Graph, TensorKind
 from einc.ops import registry
+from einc_runtime.text import counted, did_you_mean
 
 
 class Lowering:

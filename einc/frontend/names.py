@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 from einc.frontend import ast, foreign
 from einc.frontend.expressions import Value
-from einc.frontend.findings import Findings, Reported, did_you_mean
+from einc.frontend.findings import Findings, Reported
 from einc.frontend.parameters import DTYPES, Parameters, check_new_name
 from einc.frontend.scope import LOST, Lost, Scope
 from einc.ops import registry
+from einc_runtime.text import did_you_mean
 
 
 class Names:

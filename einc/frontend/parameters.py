@@ -16,9 +16,10 @@ from einc.errors import SourceSpan
 from einc.frontend import ast, constants
 from einc.frontend.constants import Static
 from einc.frontend.expressions import Application, Expressions, Several, Tensor
-from einc.frontend.findings import Findings, Reported, did_you_mean
+from einc.frontend.findings import Findings, Reported
 from einc.frontend.parser import parse_text
 from einc.frontend.walk import parts
+from einc_runtime.text import did_you_mean
 
 DTYPES = tuple(dtype.value for dtype in DType)
 

@@ -13,6 +13,7 @@ from lark import Token
 from einc.errors import SourceSpan
 from einc.frontend import limits
 from einc.frontend.source import Source
+from einc_runtime.text import shorten
 
 SEPARATOR = "_SEPARATOR"
 OPENING = frozenset({"LPAR", "LSQB", "_LBRACE"})
@@ -105,5 +106,5 @@ def fault(token: Lexeme) -> tuple[str, str | None] | None:
 
 def shown(token: str) -> str:
     """A token as an error shows it: short, printable and in quotes."""
-    text = token if len(token) <= 40 else token[:37] + "..."
+    text = shorten(token, 40)
     return f"'{text}'" if text.isprintable() else repr(str(text))

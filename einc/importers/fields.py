@@ -6,14 +6,15 @@ wrong with a configuration is reported together.
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
-from typing import Any, NoReturn
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from einc.errors import Diagnostic, ModelError
+from einc_runtime.strict_json import parse_json
+from einc_runtime.text import did_you_mean, printable
 
 MOST_BYTES = 4 * 2**20
 """Configurations are a few kilobytes long; larger files are refused."""
@@ -27,13 +28,9 @@ def parse(data: bytes, where: str) -> Mapping[str, Any]:
     if len(data) > MOST_BYTES:
         raise _no_object(where, f"it holds more than {MOST_BYTES // 2**20} MiB")
     try:
-        document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_distinct, parse_constant=_no_number)
-    except UnicodeDecodeError:
-        raise _no_object(where, "it is no UTF-8 text") from None
-    except RecursionError:
-        raise _no_object(where, "it nests too deeply") from None
+        document = parse_json(data.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
-        raise _no_object(where, printable(str(error))) from None
+        raise _no_object(where, str(error)) from None
     if not isinstance(document, dict):
         raise _no_object(where, f"expected an object in braces, found {shown(document)}")
     return document
@@ -174,12 +171,12 @@ class Fields:
             if name in known or found is None:
                 continue
             if name in ignored:
-                self.note(f"{printable(name)} is ignored, as asked")
+                self.note(f"{printable(name, 80)} is ignored, as asked")
                 continue
             wanted = len(self._problems) < _MOST_PROBLEMS  # guessing is slow, and the rest is not shown
-            close = get_close_matches(name[:100], sorted(known), 1, 0.8) if wanted else []
-            hint = f"did you mean '{close[0]}'?" if close else f"--ignore {printable(name)} leaves it out of account"
-            self.fail(f"{printable(name)}: unknown field, {shown(found)}", hint)
+            likely = did_you_mean(name, known, cutoff=0.8) if wanted else None
+            hint = likely or f"--ignore {printable(name, 80)} leaves it out of account"
+            self.fail(f"{printable(name, 80)}: unknown field, {shown(found)}", hint)
 
     def _missing(self, name: str, default: object, stand_in: object) -> Any:
         if default is _REQUIRED:
@@ -197,26 +194,7 @@ def shown(value: object) -> str:
         return f"a list of {len(value):,} items"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**30:
         return "an integer of more than 30 digits"
-    return printable(json.dumps(value) if isinstance(value, bool | str) or value is None else repr(value))
-
-
-def printable(text: str) -> str:
-    """A text from a file that no terminal stumbles over."""
-    short = text if len(text) <= 80 else f"{text[:77]}..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short)
-
-
-def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        twice = counts.most_common(1)[0][0]
-        raise ValueError(f"the field {printable(twice)} stands twice in one object")
-    return table
-
-
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    return printable(json.dumps(value) if isinstance(value, bool | str) or value is None else repr(value), 80)
 
 
 def _no_object(where: str, why: str) -> ModelError:

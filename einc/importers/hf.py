@@ -10,10 +10,11 @@ from einc.errors import UsageError
 from einc.importers import decoder_text, decoders, encoders
 from einc.importers.common import HARMLESS
 from einc.importers.families import FAMILIES
-from einc.importers.fields import Fields, parse, printable, shown
+from einc.importers.fields import Fields, parse, shown
 from einc.importers.request import Imported, Request
 from einc.importers.stored import Stored
 from einc.importers.writing import comment, name_of
+from einc_runtime.text import printable
 
 _DEFAULTS = {**{family: name for name, family in decoders.ARCHITECTURES.items()}, "bert": "BertModel"}
 

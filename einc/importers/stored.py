@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 
-from einc.importers.fields import Fields, printable
+from einc.importers.fields import Fields
 from einc.importers.writing import Weight
+from einc_runtime.text import did_you_mean
 
 MOST_MISSING = 10
-_COMPARED = 5_000  # names among which a missing one's likeness is looked for
+_COMPARED = 2_000  # names among which a missing one's likeness is looked for
 
 
 class Stored:
@@ -44,8 +44,6 @@ class Stored:
         missing = [name for name in wanted if name not in self._names]
         known = sorted(self._names)[:_COMPARED]
         for name in missing[:MOST_MISSING]:
-            close = get_close_matches(name, known, 1)
-            hint = f"did you mean '{printable(close[0])}'?" if close else None
-            self._fields.fail(f"the weight files beside it have no '{name}'", hint)
+            self._fields.fail(f"the weight files beside it have no '{name}'", did_you_mean(name, known))
         if len(missing) > MOST_MISSING:
             self._fields.fail(f"the weight files miss {len(missing) - MOST_MISSING} more weights")

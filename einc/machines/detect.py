@@ -11,8 +11,9 @@ import time
 from typing import Any
 
 from einc.machines.importers.fabric import PCIE_GBS
-from einc.machines.load import HOST, load_machine
+from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource, Site
+from einc_runtime.plan.schema import HOST
 
 _KNOWN = (("GB200", "gb200-nvl72"), ("H100", "dgx-h100"), ("H200", "dgx-h100"), ("A100", "dgx-a100"))
 """Parts of a GPU's name, and the preset whose peaks and switch it has."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 from importlib import resources
@@ -11,11 +10,10 @@ from pathlib import Path
 from einc.errors import MachineError, ReadError, UsageError
 from einc.machines.model import Machine
 from einc.machines.schema import MAX_SITES, MAX_TEXT, machine_json, parse_machine
+from einc_runtime.plan.schema import HOST
+from einc_runtime.text import did_you_mean
 
-__all__ = ["HOST", "MAX_SITES", "host_cores", "load_machine", "machine_json", "parse_machine", "preset_names"]
-
-HOST = "host"
-"""The preset that stands for this machine's CPU; it alone has any number of sites."""
+__all__ = ["MAX_SITES", "host_cores", "load_machine", "machine_json", "parse_machine", "preset_names"]
 
 
 @functools.cache
@@ -56,9 +54,9 @@ def host_cores() -> int:
 def _read(path: str) -> str:
     looks_like_file = path.endswith(".json") or "/" in path or os.sep in path or Path(path).exists()
     if not looks_like_file or "\0" in path:
-        close = difflib.get_close_matches(path[:100], preset_names(), n=1, cutoff=0.4)
+        close = did_you_mean(path, preset_names(), cutoff=0.4)
         known = f"machines: {', '.join(preset_names())}, or a path to a JSON file"
-        hint = f"did you mean {close[0]}? {known}" if close else known
+        hint = f"{close} {known}" if close else known
         name, _, sites = path.rpartition(":")
         if name in preset_names() and sites and set(sites) <= set("0123456789,"):  # as `--compare` has it
             hint = f"-m {name} --devices {sites}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from einc.errors import counted
 from einc.machines.model import Machine, Pair, Resource
+from einc_runtime.text import counted
 
 _NUMBERS, _SYMBOLS = 16, 100
 """Up to so many sites the matrix has numbers; up to so many, one symbol per pair."""

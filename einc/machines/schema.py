@@ -7,9 +7,6 @@ with a `count`, and give `rules` that stand for many resources; `rules.py` expan
 from __future__ import annotations
 
 import json
-import math
-import sys
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +15,7 @@ from einc.errors import MachineError
 from einc.machines.model import Machine, Resource, Site
 from einc.machines.reader import Reader, read_pairs
 from einc.machines.rules import expand_rules
+from einc_runtime.strict_json import parse_json
 
 MAX_TEXT = 32 * 2**20
 MAX_SITES = 1024
@@ -149,28 +147,7 @@ def _site(reader: Reader, value: object, at: str) -> Site:
 
 
 def _parse_json(text: str, where: str) -> object:
-    def constant(word: str) -> object:
-        raise MachineError(f"{word} is not a number that a machine file may hold", where=where)
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        table = dict(pairs)
-        if len(table) != len(pairs):
-            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            raise MachineError(f"the field {twice[:40]!r} is given twice", where=where)
-        return table
-
-    def real(digits: str) -> float:
-        value = float(digits)
-        if not math.isfinite(value):
-            raise MachineError(f"the number {digits[:40]} is too large", where=where)
-        return value
-
     try:
-        tree: object = json.loads(text, parse_constant=constant, object_pairs_hook=unique, parse_float=real)
-    except json.JSONDecodeError as error:
-        raise MachineError(f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})", where=where) from None
-    except ValueError:
-        raise MachineError(f"a number has more than {sys.get_int_max_str_digits()} digits", where=where) from None
-    except RecursionError:
-        raise MachineError(f"nested deeper than {sys.getrecursionlimit() // 2} levels", where=where) from None
-    return tree
+        return parse_json(text)
+    except ValueError as error:
+        raise MachineError(str(error), where=where) from None

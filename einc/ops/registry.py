@@ -31,6 +31,7 @@ from einc.ops import (
 from einc.ops.arguments import Argument
 from einc.ops.base import Attributes, Operator
 from einc.ops.literals import shown
+from einc_runtime.text import did_you_mean
 
 _FILES = (
     append, attention, concat, elementwise, embedding, equation, matmul, meanpool, norm, reduction, regroup, rope,
@@ -95,7 +96,4 @@ def restore(family: str, inputs: tuple[TensorDesc, ...], attributes: Attributes)
 
 
 def _suggestion(name: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name[:80], names(), n=1)
-    return f"did you mean '{close[0]}'?" if close else "the operators are " + ", ".join(names())
+    return did_you_mean(name, names()) or "the operators are " + ", ".join(names())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from einc.errors import CapacityError, sized
+from einc.errors import CapacityError
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.memory import MemoryPlan
 from einc.physical.program import Buffer, BufferRole
+from einc_runtime.text import sized
 
 
 def check_capacity(plan: LogicalPlan, machine: Machine, buffers: Sequence[Buffer], memory: MemoryPlan) -> None:

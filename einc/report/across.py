@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einc.errors import sized
 from einc.report.layout import columns
 from einc.report.timing import plan_machine, time_plan, unlisted_peaks
 from einc_runtime.plan.schema import Bundle
+from einc_runtime.text import sized
 
 Document = dict[str, Any]
 

@@ -10,11 +10,11 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einc.errors import counted, sized
 from einc.machines.picture import ranges
 from einc.report import timetable
 from einc.report.grid import picture
 from einc.report.layout import columns
+from einc_runtime.text import counted, shorten, sized
 
 Document = dict[str, Any]
 Emphasis = Callable[[str], str]
@@ -159,7 +159,7 @@ def _table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
         rows.append(
             [
                 name,
-                _short(first["op"]),
+                shorten(first["op"], 28),
                 _cut(first["intervals"]),
                 *(f"{cost[part]:,}" for part in ("repartition", "join", "aggregation")),
                 sized(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
@@ -211,7 +211,7 @@ def _movement(operation: Document) -> str:
         text += f", {exchange['completion_ms']:.3f} ms"
         if exchange["naive_ms"] != exchange["completion_ms"]:
             text += f" (naive {exchange['naive_ms']:.3f} ms)"
-        text += f"\n  no program takes less than {exchange['bound_ms']:.3f} ms: {_short(exchange['bound_by'], 70)}"
+        text += f"\n  no program takes less than {exchange['bound_ms']:.3f} ms: {shorten(exchange['bound_by'], 70)}"
     return text
 
 
@@ -303,7 +303,3 @@ def _bytes_moved(document: Document) -> int:
 
 def _box(block: list[list[int]]) -> str:
     return "[" + ", ".join(f"{lower}:{upper}" for lower, upper in zip(*block, strict=True)) + "]"
-
-
-def _short(text: str, most: int = 28) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einc.errors import sized
+from einc_runtime.text import sized
 
 Document = dict[str, Any]
 

@@ -1,26 +1,73 @@
-"""What the runtime reports on purpose. It knows nothing of the compiler's errors; the command line maps both."""
+"""What the runtime reports on purpose, and the base of what both packages report.
+
+`RuntimeFault` and its kinds are raised when a plan is read, proved or run. The compiler's errors
+(`einc.errors.EincError`) have the same base, `ReportedError`, so that one `except` takes both and the command line has
+one way to report them. Every other exception that reaches a user is a bug.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
-class RuntimeFault(Exception):
-    """Base of the runtime's errors: a stable `code`, an exit code for a command line, and the place if known."""
+class ReportedError(Exception):
+    """Base of all errors that a user can cause or mend.
 
-    code: ClassVar[str] = "runtime"
+    `code` is the stable word in JSON output, `exit_code` is what a command ends with. `where` is the place, if it is
+    known: a file, or a part of a file or plan. `hint` says what would help.
+    """
+
+    code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 70
+    where: object
 
-    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, where: object = None, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.where = where
         self.hint = hint
 
     def render(self) -> str:
+        """The whole error as text for a terminal."""
         text = self.message if self.where is None else f"{self.where}: {self.message}"
         return text if self.hint is None else f"{text}\n    hint: {self.hint}"
+
+    def findings(self) -> tuple[dict[str, str | None], ...]:
+        """For JSON: what is wrong, one by one, where the error reports several things together."""
+        return ()
+
+    def document(self) -> dict[str, Any]:
+        """For JSON: what the command found out although it failed."""
+        return {}
+
+
+class RuntimeFault(ReportedError):
+    """Base of the runtime's errors."""
+
+    code = "runtime"
+    where: str | None
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, where=where, hint=hint)
+
+
+class UsageFault(RuntimeFault):
+    """The command was called wrongly; a file that is not there counts as such."""
+
+    code, exit_code = "usage", 2
+
+
+class ReadFault(RuntimeFault):
+    """A file that exists cannot be read."""
+
+    code, exit_code = "read", 74
+
+
+class WriteFault(RuntimeFault):
+    """An output cannot be written."""
+
+    code, exit_code = "write", 73
 
 
 class PlanFault(RuntimeFault):
@@ -53,38 +100,8 @@ class ValueFault(KernelFault):
     code, exit_code = "value", 65
 
 
-def printable(text: str, most: int = 200) -> str:
-    """A text of unknown origin, cut to `most` characters, that no terminal takes for commands."""
-    cut = text if len(text) <= most else text[: most - 3] + "..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
-
-
-def gibibytes(count: int) -> str:
-    """`1.50 GiB`: for messages."""
-    return f"{count / 2**30:,.2f} GiB"
-
-
-def listed(names: Sequence[str], most: int = 8) -> str:
-    """`'a', 'b' and 3 more`: the first names of many."""
-    shown = ", ".join(f"'{printable(name, 100)}'" for name in names[:most]) or "nothing"
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def did_you_mean(name: str, names: Sequence[str]) -> str | None:
-    """A hint with the one of `names` that is most like `name`, or None where none is."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, names, 1)
-    return f"did you mean '{printable(close[0], 100)}'?" if close else None
-
-
-def nearest(name: str, names: Sequence[str]) -> str:
-    """A hint for a name that is not among `names`: the one that is most like it, else the first of all."""
-    return did_you_mean(name, names) or f"there are {listed(names)}"
-
-
-def raise_together(problems: Sequence[str], where: str | None = None, most: int = 20) -> None:
+def raise_together(problems: Sequence[str], where: str | None = None, limit: int = 20) -> None:
     """Raises one ArrayFault with a line for each problem, if there is any."""
     if problems:
-        more = [f"and {len(problems) - most} more"] if len(problems) > most else []
-        raise ArrayFault("\n    ".join([*problems[:most], *more]), where=where)
+        more = [f"and {len(problems) - limit} more"] if len(problems) > limit else []
+        raise ArrayFault("\n    ".join([*problems[:limit], *more]), where=where)

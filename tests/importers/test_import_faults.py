@@ -163,7 +163,7 @@ def test_what_is_no_configuration_is_one_error(case: str) -> None:
 
 
 def test_infinite_numbers_and_many_fields_are_bounded() -> None:
-    assert "rms_norm_eps: expected a number" in faults(json.dumps(LLAMA).replace("1e-05", "1e999").encode())[0]
+    assert "the number 1e999 is too large" in faults(json.dumps(LLAMA).replace("1e-05", "1e999").encode())[0]
     with within(20):
         assert len(faults(LLAMA | {f"field_{k}": k for k in range(20_000)})) == 51
 

@@ -105,7 +105,7 @@ def test_a_part_of_a_preset():
 def test_files_and_names_that_are_not_there(tmp_path):
     with pytest.raises(UsageError, match="no machine 'dgx-a10O'") as caught:
         load_machine("dgx-a10O")
-    assert "did you mean dgx-a100?" in caught.value.render()
+    assert "did you mean 'dgx-a100'?" in caught.value.render()
     with pytest.raises(UsageError, match="no machine 'dgx-a100:0,4'") as caught:
         load_machine("dgx-a100:0,4")  # as it is written for --compare
     assert caught.value.hint == "-m dgx-a100 --devices 0,4"

@@ -7,7 +7,7 @@ import click
 from einc.cli import files, output
 from einc.cli.lazy import Command, examples
 from einc.cli.options import Definition, json_option
-from einc.errors import counted
+from einc_runtime.text import counted
 
 
 @click.command(

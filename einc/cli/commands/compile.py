@@ -13,7 +13,7 @@ from einc.cli.lazy import Command, examples
 from einc.cli.options import compile_options, complete_machines, gather, json_option
 from einc.cli.precompile import Architectures, precompile, require_compiler
 from einc.cli.progress import phases
-from einc.errors import counted
+from einc_runtime.text import counted
 
 if TYPE_CHECKING:
     from einc.compiler import Compiled

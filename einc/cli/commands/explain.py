@@ -12,7 +12,7 @@ from einc.cli.lazy import Command, examples
 from einc.cli.options import compile_options, gather, json_option
 from einc.cli.progress import phases
 from einc.errors import UsageError
-from einc_runtime.errors import nearest
+from einc_runtime.text import suggest_name
 
 if TYPE_CHECKING:
     from einc.report.timing import Timing
@@ -119,7 +119,7 @@ def _trace(bundle: Bundle, timing: Timing) -> str:
 def _require_operator(bundle: Bundle, name: str) -> None:
     names = [operation.name for operation in bundle.operations]
     if name not in names:
-        raise UsageError(f"the plan has no operator '{name}'", hint=nearest(name, names))
+        raise UsageError(f"the plan has no operator '{name}'", hint=suggest_name(name, names))
 
 
 def _text(

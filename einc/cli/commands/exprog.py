@@ -11,7 +11,8 @@ from einc.cli.failures import ComparisonFailed
 from einc.cli.lazy import Command, LazyGroup, examples
 from einc.cli.options import Seconds, json_option, machine_option
 from einc.cli.progress import phases
-from einc.errors import ProgramError, counted
+from einc.errors import ProgramError
+from einc_runtime.text import counted
 
 if TYPE_CHECKING:
     from einc.exchange.language.program import Program
@@ -239,7 +240,8 @@ def _machine(name: str | None, ideal: bool, tree: ProgramText) -> Machine | None
     """The machine of that name; the host has all the sites that a program names."""
     if name is None:
         return None
-    from einc.machines.load import HOST, MAX_SITES, host_cores, load_machine
+    from einc.machines.load import MAX_SITES, host_cores, load_machine
+    from einc_runtime.plan.schema import HOST
 
     sites = min(max(host_cores(), tree.span), MAX_SITES) if name == HOST else None
     machine = load_machine(name, sites)

@@ -11,7 +11,7 @@ from einc.cli.lazy import Command, LazyGroup, examples
 from einc.cli.options import json_option
 from einc.data import find_folder
 from einc.errors import UsageError
-from einc_runtime.errors import nearest
+from einc_runtime.text import suggest_name
 
 group = LazyGroup(
     "models",
@@ -65,7 +65,7 @@ def copy_command(name: str, target: str | None, force: bool) -> None:
 
     models = _models()
     if name not in models:
-        raise UsageError(f"no model named '{name}' comes with einc", hint=nearest(name, list(models)))
+        raise UsageError(f"no model named '{name}' comes with einc", hint=suggest_name(name, list(models)))
     path = models[name].name if target is None else target
     if target is None and os.path.exists(path) and not force:
         raise UsageError("there is such a file already", where=path, hint="--force overwrites it")

@@ -12,8 +12,8 @@ from einc.cli.failures import ComparisonFailed
 from einc.cli.lazy import Command, examples
 from einc.cli.options import Devices, json_option
 from einc.cli.progress import phases
-from einc.errors import counted, sized
 from einc_runtime.errors import ArrayFault
+from einc_runtime.text import counted, sized
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,8 +91,9 @@ def run_command(
     if len(on_stdout) > 1:
         raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
     from einc.cli import arrays
-    from einc_runtime.execution.session import HOST, Session
+    from einc_runtime.execution.session import Session
     from einc_runtime.execution.trace import task_events, trace_json
+    from einc_runtime.plan.schema import HOST
 
     with phases() as phase:
         phase("reading the plan")

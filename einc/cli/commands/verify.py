@@ -8,7 +8,7 @@ from einc.cli import files, output
 from einc.cli.lazy import Command, examples
 from einc.cli.options import json_option
 from einc.cli.progress import phases
-from einc.errors import counted
+from einc_runtime.text import counted
 
 
 @click.command(

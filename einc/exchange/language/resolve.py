@@ -5,7 +5,6 @@ Open memberships are chosen by `membership.py`.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from einc.exchange.language.state import Copy
 from einc.exchange.language.syntax import ActionText, Place, ProgramText, Source, Target
 from einc.exchange.language.words import partition_text
 from einc.machines.model import Machine
+from einc_runtime.text import did_you_mean
 
 MAX_FLOWS = 2_000_000
 """Single transfers and waits that a text may stand for."""
@@ -155,8 +155,7 @@ def _check_sites(tree: ProgramText, machine: Machine | None) -> None:
         for site in sites:
             if isinstance(site, str):
                 if site not in names:
-                    close = difflib.get_close_matches(site[:100], names, n=1)
-                    hint = f"did you mean {close[0]}?" if close else "PARTITIONS: declares names for groups of sites"
+                    hint = did_you_mean(site, names) or "PARTITIONS: declares names for groups of sites"
                     raise tree.source.error(f"there is no partition {site[:100]}", place, hint)
             elif count is not None and machine is not None and site >= count:
                 raise tree.source.error(f"there is no site {site} on {machine.name}: it has {count} sites", place)

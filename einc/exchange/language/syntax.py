@@ -8,6 +8,7 @@ from itertools import chain
 
 from einc.errors import ProgramError, SourceSpan
 from einc.exchange.language.program import Aggregate, Holding, Requirement
+from einc_runtime.text import replace_unprintable
 
 Target = int | str
 """A site, or the name of a partition."""
@@ -64,7 +65,7 @@ class Source:
         first = self.text.rfind("\n", 0, start) + 1
         last = self.text.find("\n", start)
         line = self.text[first : last if last >= 0 else len(self.text)].rstrip("\r")
-        line = "".join(letter if letter.isprintable() or letter == "\t" else "?" for letter in line)
+        line = replace_unprintable(line, "?", keep="\t")
         column = start - first + 1
         width = min(place[1] - start, len(line) - column + 1)
         return SourceSpan(self.file, self.text.count("\n", 0, start) + 1, column, column + max(1, width), line)

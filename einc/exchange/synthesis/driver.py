@@ -35,6 +35,7 @@ from einc.exchange.synthesis.splitting import can_split, families, split
 from einc.exchange.synthesis.tasks import Tasks, tasks_of
 from einc.exchange.synthesis.writing import actions_of, plain_actions
 from einc.machines.model import Machine
+from einc_runtime.text import replace_unprintable
 
 MOST_ACTIONS = 2000
 """By default, on machines of up to a dozen sites; more on larger ones, in proportion."""
@@ -219,7 +220,7 @@ class _Search:
 
     def tell(self, what: str) -> None:
         """Keep a line about a proposal; what others wrote is shown as one line of printable characters."""
-        line = "".join(letter if letter.isprintable() else " " for letter in what)[:MOST_TOLD]
+        line = replace_unprintable(what, " ")[:MOST_TOLD]
         self.proposals.append(line)
         self.say(line)
 

@@ -18,6 +18,7 @@ from einc.machines.importers.gpus import Gpu, by_name
 from einc.machines.importers.topology import Topology
 from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
+from einc_runtime.text import replace_unprintable
 
 _PCIE = frozenset(("PIX", "PXB", "PSB", "PHB", "NODE", "SYS", "SOC"))
 """Ways over PCIe; PSB and SOC are words of older drivers."""
@@ -104,7 +105,7 @@ def read_smi(text: str, where: str) -> Topology:
 def _line(text: str, number: int) -> _Line:
     clean = _ESCAPE.sub("", text).replace("\t", "    ")
     if not clean.isprintable():
-        clean = "".join(char if char.isprintable() else " " for char in clean)
+        clean = replace_unprintable(clean, " ")
     words = itertools.islice(re.finditer(r"\S+", clean), _WORDS)
     return _Line(clean, number, tuple(_Word(found[0], found.start()) for found in words))
 

@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from einc_runtime.errors import ArrayFault, MissingFault, PlanFault, listed, nearest, raise_together
-from einc_runtime.plan.schema import Bundle, Tensor
+from einc_runtime.errors import ArrayFault, MissingFault, PlanFault, raise_together
+from einc_runtime.plan.schema import HOST, Bundle, Tensor
+from einc_runtime.text import listed, suggest_name
 
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from einc_runtime.execution.trace import Trace
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
-HOST = "host"
-"""The machine of plans for the CPU."""
 
 
 class Session:
@@ -159,7 +158,7 @@ class Session:
         from einc_runtime.dtypes import storage
 
         if name not in self._outputs:
-            raise ArrayFault(f"the plan saves no '{name}'", hint=nearest(name, list(self._outputs)))
+            raise ArrayFault(f"the plan saves no '{name}'", hint=suggest_name(name, list(self._outputs)))
         if not self._executed:
             raise ArrayFault(f"'{name}' is not computed yet", hint="execute first")
         tensor = self._tensors[name]
@@ -175,7 +174,7 @@ class Session:
 
         tensor = self._tensors.get(name)
         if tensor is None or tensor.kind == "value":
-            return f"the plan has no input '{name}' ({nearest(name, self._wanted)})"
+            return f"the plan has no input '{name}' ({suggest_name(name, self._wanted)})"
         if not isinstance(array, np.ndarray | np.generic):
             return f"'{name}' is no numpy array but {type(array).__name__}"
         found = name_of(array.dtype.newbyteorder("=")) or str(array.dtype)

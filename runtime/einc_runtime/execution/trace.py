@@ -39,7 +39,7 @@ Source = Literal["predicted", "measured"]
 Argument = int | float | str
 Json = dict[str, Any]
 
-HOST = -1
+WORKERS = -1
 """The site number of the process that shows an executor's workers."""
 
 _TRACKS = ("compute", "out", "in")
@@ -67,7 +67,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A bar on a track of a site (`HOST`: of the workers). Two events of one `flow` are joined by an arrow, in order.
+    """A bar on a track of a site, or of the `WORKERS`. Two events of one `flow` are joined by an arrow, in order.
 
     `kind` groups events (Perfetto filters by it); `args` are shown when the bar is selected.
     """
@@ -113,7 +113,7 @@ def task_events(bundle: Bundle, runs: Iterable[TaskRun]) -> Iterator[Event]:
                 args["kernel"] = bundle.operations[task.operation].kernel
             yield Event(task.site, "compute", name, start, end, args, kind)
         if run.worker is not None:
-            yield Event(HOST, f"worker {run.worker}", name, start, end, args, kind)
+            yield Event(WORKERS, f"worker {run.worker}", name, start, end, args, kind)
 
 
 def trace_json(events: Iterable[Event], source: Source, title: str) -> str:
@@ -132,7 +132,7 @@ def trace_json(events: Iterable[Event], source: Source, title: str) -> str:
         process = 10 * (site + 1) + (1 if source == "predicted" else 2)
         if process not in threads:
             threads[process] = 0
-            name = "workers" if site == HOST else f"site {site}"
+            name = "workers" if site == WORKERS else f"site {site}"
             records += _named("process", process, 0, f"{name} ({source}: {title})", process)
         for lane_number, lane in enumerate(_lanes(drawn, tracks[site, track]), 1):
             threads[process] += 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from einc_runtime.errors import PlanFault, printable
+from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
 from einc_runtime.plan.schema import Block
+from einc_runtime.text import printable
 
 MAX_NAME = 1024  # characters
 

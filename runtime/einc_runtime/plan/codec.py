@@ -15,12 +15,13 @@ from typing import IO, cast
 
 import msgspec
 
-from einc_runtime.errors import PlanFault, printable
+from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import (
     SCHEMA_VERSION,
     Bundle,
 )
 from einc_runtime.plan.validation import require_short_texts, validate
+from einc_runtime.text import printable
 
 MAGIC = b"\x89EINC\r\n\x1a"
 """Not ASCII, and broken by any transfer that rewrites line ends."""

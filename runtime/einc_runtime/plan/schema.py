@@ -11,6 +11,9 @@ from typing import Literal
 
 import msgspec
 
+HOST = "host"
+"""The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
+
 SCHEMA_VERSION = 4
 """Raised by every change that an older runtime could misread."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from einc_runtime.errors import PlanFault, printable
+from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
 from einc_runtime.plan.checks import require, require_block, require_position, require_tiling, require_unique
 from einc_runtime.plan.joint_aggregation import groups, require_aggregation
@@ -22,6 +22,7 @@ from einc_runtime.plan.schema import (
     Region,
     TransferTask,
 )
+from einc_runtime.text import printable
 
 
 def validate_tasks(bundle: Bundle, corners: int) -> None:

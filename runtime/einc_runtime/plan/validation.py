@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from einc_runtime.errors import printable
 from einc_runtime.plan import boxes
 from einc_runtime.plan.checks import (
     require,
@@ -28,6 +27,7 @@ from einc_runtime.plan.checks import (
 from einc_runtime.plan.joint_aggregation import require_merges
 from einc_runtime.plan.schema import ITEMSIZE, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
 from einc_runtime.plan.task_validation import validate_tasks
+from einc_runtime.text import printable
 
 MAX_RANK = 32
 MAX_SITES = 4096

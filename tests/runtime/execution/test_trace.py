@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc_runtime.execution.trace import HOST, Event, TaskRun, task_events, task_kind, trace_json
+from einc_runtime.execution.trace import WORKERS, Event, TaskRun, task_events, task_kind, trace_json
 from einc_runtime.plan.schema import FenceTask, TransferTask
 from tests.support.handmade_plans import random_plan
 from tests.support.trace_format import check_trace, names
@@ -15,7 +15,7 @@ from tests.support.trace_format import check_trace, names
 EVENTS = st.lists(
     st.builds(
         lambda site, track, start, length, name: Event(site, track, name, start, start + length),
-        st.integers(HOST, 3),
+        st.integers(WORKERS, 3),
         st.sampled_from(["compute", "out", "in", "worker 2", "worker 10"]),
         st.floats(0, 1e4),
         st.one_of(st.just(0.0), st.floats(0, 50)),
@@ -86,11 +86,11 @@ def test_tasks_become_bars_named_by_tensor_and_block():
         places = {(site, track) for site, track, _ in drawn[number]}
         if isinstance(task, TransferTask):
             target = bundle.buffers[task.write.buffer].site
-            assert places == {(task.site, "out"), (target, "in"), (HOST, "worker")}
+            assert places == {(task.site, "out"), (target, "in"), (WORKERS, "worker")}
             (bar,) = (bar for site, track, bar in drawn[number] if track == "out")
             assert (bar["args"]["from"], bar["args"]["to"]) == (task.site, target)
         else:
-            assert places == {(task.site, "compute"), (HOST, "worker")}
+            assert places == {(task.site, "compute"), (WORKERS, "worker")}
         assert all(bar["ts"] == pytest.approx(number * 500) for _, _, bar in drawn[number])
     arrows = [record for record in json.loads(text)["traceEvents"] if record["ph"] == "s"]
     assert len(arrows) == sum(isinstance(task, TransferTask) for task in bundle.tasks)

@@ -143,7 +143,7 @@ BROKEN = {
     "list": (st([1, 2]), "its header is no JSON object"),
     "name twice": (
         st(b'{"w": %s, "w": %s}' % ((json.dumps(entry()).encode(),) * 2)),
-        "distinct names: a name stands there twice",
+        "distinct names: the name 'w' is given twice",
     ),
     "entry is a list": (st({"w": [1]}), "does not say what 'w' is: Expected `object`"),
     "missing field": (

@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from einc_runtime.errors import MissingFault, gibibytes
+from einc_runtime.errors import MissingFault
+from einc_runtime.text import gibibytes
 
 _CGROUP = Path("/sys/fs/cgroup")
 

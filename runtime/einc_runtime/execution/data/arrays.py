@@ -22,10 +22,11 @@ from typing import IO, Any
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType, name_of, storage
-from einc_runtime.errors import ArrayFault, MissingFault, listed, printable
+from einc_runtime.errors import ArrayFault, MissingFault
 from einc_runtime.plan.schema import Tensor
+from einc_runtime.text import listed, printable
 
-MAGIC = b"\x93NUMPY"
+NPY_MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
 """Bytes of a header's text; numpy itself reads no longer one from an untrusted file."""
 CHUNK = 1 << 20
@@ -105,7 +106,7 @@ class ArrayFile:
     def header(self) -> Header:
         """Reads the header, strictly."""
         start = self._exactly(8, "header")
-        if start[:6] != MAGIC:
+        if start[:6] != NPY_MAGIC:
             zipped = " (it is a zip archive: name it .npz)" if start[:4] == b"PK\x03\x04" else ""
             raise self._fault(f"it is no .npy file{zipped}")
         version = (start[6], start[7])

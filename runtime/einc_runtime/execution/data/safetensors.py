@@ -6,19 +6,19 @@ or overlaps. A reader of our own keeps weights on disk until a block of them is 
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import os
 import struct
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from einc_runtime.dtypes import ITEMSIZE, Array, storage
 from einc_runtime.errors import ArrayFault
+from einc_runtime.strict_json import parse_json
 
 MAX_HEADER = 100_000_000
 """The format's own limit, in bytes."""
@@ -80,9 +80,9 @@ class SafetensorsFile:
 
     def _entries(self, header: bytes, available: int) -> dict[str, Entry]:
         try:
-            fields = json.loads(header.decode("utf-8"), object_pairs_hook=unique_object)
-        except (ValueError, RecursionError) as error:
-            raise self._fault(f"its header is no JSON object with distinct names: {str(error)[:100]}") from None
+            fields = parse_json(header)
+        except ValueError as error:
+            raise self._fault(f"its header is no JSON object with distinct names: {error}") from None
         if not isinstance(fields, dict):
             raise self._fault("its header is no JSON object")
         entries = {name: self._entry(name, value) for name, value in fields.items() if name != "__metadata__"}
@@ -111,11 +111,3 @@ class SafetensorsFile:
 
     def _fault(self, message: str) -> ArrayFault:
         return ArrayFault(message, where=self.path)
-
-
-def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, which must name everything once."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise ValueError("a name stands there twice")
-    return table

@@ -6,13 +6,13 @@ model's. Without one, all .safetensors files count, and their names together mus
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from einc_runtime.errors import ArrayFault, raise_together
-from einc_runtime.execution.data.safetensors import SafetensorsFile, unique_object
+from einc_runtime.execution.data.safetensors import SafetensorsFile
+from einc_runtime.strict_json import parse_json
 
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
@@ -75,9 +75,9 @@ def _index(path: str, *, files_needed: bool = True) -> Mapping[str, str] | None:
     if len(data) > _MOST_INDEX_BYTES:
         raise ArrayFault(f"an index of more than {_MOST_INDEX_BYTES // 2**20} MiB", where=place)
     try:
-        document = json.loads(data.decode("utf-8"), object_pairs_hook=unique_object)
-    except (ValueError, RecursionError) as error:
-        raise ArrayFault(f"it is no JSON object with distinct names: {str(error)[:100]}", where=place) from None
+        document = parse_json(data)
+    except ValueError as error:
+        raise ArrayFault(f"it is no JSON object with distinct names: {error}", where=place) from None
     named = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(named, dict) or not named:
         raise ArrayFault("it has no 'weight_map' that names the file of every tensor", where=place)

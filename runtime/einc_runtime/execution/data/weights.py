@@ -25,12 +25,13 @@ import msgspec
 import numpy as np
 
 from einc_runtime.dtypes import FLOATS, Array, name_of, storage
-from einc_runtime.errors import ArrayFault, did_you_mean, raise_together
+from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.execution.data.arrays import NpzFile, tensor_text
 from einc_runtime.execution.data.draws import random_input
 from einc_runtime.execution.data.safetensors import SafetensorsFile
 from einc_runtime.execution.data.shards import open_folder
 from einc_runtime.plan.schema import Bundle, Tensor
+from einc_runtime.text import did_you_mean
 
 RANDOM = "rand:"
 

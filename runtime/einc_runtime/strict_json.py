@@ -1,0 +1,59 @@
+"""Reading JSON of unknown origin: everything is named once, numbers are finite, and every failure is a ValueError."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter
+from typing import Any
+
+from einc_runtime.text import printable
+
+
+def parse_json(text: str | bytes) -> object:
+    """The value in a JSON text, in UTF-8 if it is bytes.
+
+    Raises ValueError, whose message says what is wrong, also for what `json` would take: `NaN`, `Infinity`, numbers
+    too large for a float, and objects with a name twice, of which only one of two readers would see the same value.
+    """
+    try:
+        return json.loads(
+            text.decode("utf-8") if isinstance(text, bytes) else text,
+            object_pairs_hook=_distinct_object,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+            parse_int=_integer,
+        )
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 text (byte {error.start})") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _distinct_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the name '{printable(twice, 40)}' is given twice in one object")
+    return table
+
+
+def _refuse_constant(word: str) -> object:
+    raise ValueError(f"{word} is not a number of JSON")
+
+
+def _finite_float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {printable(digits, 40)} is too large")
+    return value
+
+
+def _integer(digits: str) -> int:
+    limit = sys.get_int_max_str_digits()
+    if 0 < limit < len(digits):
+        raise ValueError(f"a number has more than {limit} digits")
+    return int(digits)
