@@ -10,7 +10,7 @@ import os
 import time
 from typing import Any
 
-from einc.machines.importers.fabric import PCIE_GBS
+from einc.machines.importers.topology import PCIE_GBS
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource, Site
 from einc_runtime.plan.schema import HOST

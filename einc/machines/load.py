@@ -1,19 +1,27 @@
-"""Machines by preset name or from a JSON file: the front door of the room. Validation stands in `schema.py`."""
+"""Machines by the name of a preset or from a JSON file, and the canonical text of a machine.
+
+`schema.py` has the form of a file, `rules.py` expands its rules.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import os
+from collections import Counter
 from importlib import resources
 from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from einc.errors import MachineError, ReadError, UsageError
-from einc.machines.model import Machine
-from einc.machines.schema import MAX_SITES, MAX_TEXT, machine_json, parse_machine
+from einc.machines.model import Machine, Resource, Site
+from einc.machines.rules import check_pairs, expand_rules
+from einc.machines.schema import MAX_SITES, MAX_TEXT, MachineFile, RepeatedSite, SiteEntry, decode_machine_file
 from einc_runtime.plan.schema import HOST
 from einc_runtime.text import did_you_mean
-
-__all__ = ["MAX_SITES", "host_cores", "load_machine", "machine_json", "parse_machine", "preset_names"]
 
 
 @functools.cache
@@ -74,3 +82,110 @@ def _read(path: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise MachineError(f"the machine file is not UTF-8 text (byte {error.start})", where=path) from None
+
+
+def parse_machine(text: str, where: str = "machine", sites: int | None = None, *, connected: bool = True) -> Machine:
+    """The machine that a JSON text describes; `where` names the text in errors.
+
+    `sites` is the count for a text that leaves it open. With `connected=False` the text may be a part of a machine,
+    whose sites need not reach each other. Raises MachineError for everything that is not a machine.
+    """
+    try:
+        machine = _build_machine(decode_machine_file(text), sites)
+    except MachineError as error:
+        raise MachineError(error.message, where=where) from None
+    if connected:
+        require_connected(machine, where)
+    return machine
+
+
+def _build_machine(file: MachineFile, open_count: int | None) -> Machine:
+    sites = _build_sites(file, open_count)
+    listed = [
+        Resource(entry.name, entry.gbs, check_pairs(entry.pairs, f"resources[{k}].pairs", len(sites)))
+        for k, entry in enumerate(file.resources)
+    ]
+    resources = (*listed, *expand_rules(file.rules, len(sites), listed))
+    for name, count in Counter(resource.name for resource in resources).most_common(1):
+        if count > 1:
+            raise MachineError(f"resources: two resources have the name {name!r}")
+    return Machine(file.name, sites, resources, file.latency_us.transfer, file.latency_us.kernel)
+
+
+def _build_sites(file: MachineFile, open_count: int | None) -> tuple[Site, ...]:
+    if not isinstance(file.sites, RepeatedSite):
+        if not file.sites:
+            raise MachineError("sites: a machine needs at least one site")
+        return tuple(map(_build_site, file.sites))
+    count = open_count if isinstance(file.sites.count, UnsetType) else file.sites.count
+    if count is None:
+        raise MachineError("sites.count: the number of sites is missing")
+    if not 1 <= count <= MAX_SITES:
+        raise MachineError(f"sites.count: expected a whole number from 1 to {MAX_SITES}, found {count}")
+    return (_build_site(file.sites),) * count
+
+
+def _build_site(entry: SiteEntry) -> Site:
+    peaks = sorted(msgspec.structs.asdict(entry.flops).items())
+    return Site(entry.hbm_gbs, entry.memory_bytes, tuple((name, peak) for name, peak in peaks if peak is not UNSET))
+
+
+def require_connected(machine: Machine, where: str, hint: str | None = None) -> None:
+    """Raise MachineError unless every pair that can talk does so both ways, and data gets from any site to any other.
+
+    The rates of the two directions may differ. Relays count: a line of three sites is connected. `hint` replaces the
+    advice for machine files.
+    """
+    pairs = {pair for resource in machine.resources for pair in resource.pairs}
+    one_way = min(((a, b) for a, b in pairs if (b, a) not in pairs), default=None)
+    if one_way is not None:
+        a, b = one_way
+        raise MachineError(
+            f"resources: site {a} can send to site {b}, but {b} not to {a}",
+            where=where,
+            hint=f"list the pair [{b}, {a}] in a resource too; its rate may be another",
+        )
+    neighbours: dict[int, list[int]] = {}
+    for a, b in pairs:
+        neighbours.setdefault(a, []).append(b)
+    reached, open_sites = {0}, [0]
+    while open_sites:
+        for other in neighbours.get(open_sites.pop(), ()):
+            if other not in reached:
+                reached.add(other)
+                open_sites.append(other)
+    if len(reached) < len(machine.sites):
+        lost = next(site for site in range(len(machine.sites)) if site not in reached)
+        raise MachineError(
+            f"no data can get from site 0 to site {lost}, not even over other sites: "
+            f"site 0 is joined with {len(reached) - 1} of the {len(machine.sites) - 1} others",
+            where=where,
+            hint=hint or "resources must list pairs that join all sites",
+        )
+
+
+def machine_json(machine: Machine) -> str:
+    """The canonical text of a machine: without rules, one site or resource a line; `parse_machine` reads it back."""
+    sites = [
+        {"hbm_gbs": site.hbm_gbs, "memory_bytes": site.memory_bytes, "flops": dict(site.flops)}
+        for site in machine.sites
+    ]
+    resources = [
+        {"name": resource.name, "gbs": resource.gbs, "pairs": [list(pair) for pair in resource.pairs]}
+        for resource in machine.resources
+    ]
+    latency = {"transfer": machine.transfer_latency_us, "kernel": machine.kernel_latency_us}
+    return "\n".join(
+        (
+            "{",
+            f'  "name": {json.dumps(machine.name)},',
+            f'  "sites": [{_lines(sites)}],',
+            f'  "resources": [{_lines(resources)}],',
+            f'  "latency_us": {json.dumps(latency)}',
+            "}\n",
+        )
+    )
+
+
+def _lines(entries: list[dict[str, Any]]) -> str:
+    return "".join(f"{',' if k else ''}\n    {json.dumps(entry)}" for k, entry in enumerate(entries)) + "\n  "

@@ -1,69 +1,68 @@
-"""Rules of a machine file that stand for many resources: switches, links, shared paths and networks.
-
-Each rule has a `kind`, a `name` and `gbs`:
-- `switch`: an egress and an ingress resource per site (`"NAME out 3"`, `"NAME in 3"`) over all pairs, or over the pairs
-  among `sites`;
-- `links`: for each of the unordered pairs in `between`, one resource per direction (`"NAME 0>1"`);
-- `shared`: one resource for all its pairs, both directions together; `pairs` lists unordered pairs, or is `"rest"`: all
-  pairs that nothing before it lists;
-- `network`: between the `groups` of sites, an egress and an ingress resource per group, or `per` site: over the pairs
-  that leave its group, or come into it.
-"""
+"""The resources that the rules of a machine file stand for: switches, links, shared paths and networks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from msgspec import UnsetType
+
+from einc.errors import MachineError
 from einc.machines.model import Pair, Resource
-from einc.machines.reader import Reader, read_pairs, show
+from einc.machines.schema import LinksRule, NetworkRule, Rule, SharedRule, SwitchRule
 
 MAX_PAIRS = 3_000_000
 """Of all resources together: more than a switch over the greatest number of sites has."""
 
 
-def expand_rules(
-    reader: Reader,
-    rules: Sequence[object],
-    sites: int,
-    before: Sequence[Resource],
-) -> list[Resource]:
+def expand_rules(rules: Sequence[Rule], sites: int, before: Sequence[Resource]) -> list[Resource]:
     """The resources that the rules stand for, in order; `before` are those that the file lists one by one."""
-    made: list[Resource] = []
+    resources: list[Resource] = []
     listed = sum(len(resource.pairs) for resource in before)
+    complete = False  # a rule has listed all pairs that were left
     for k, rule in enumerate(rules):
         at = f"rules[{k}]"
         if listed > MAX_PAIRS:
-            raise reader.error(f"more than {MAX_PAIRS} pairs before this rule", at)
-        known = len(made)
-        fields = reader.fields(rule, at, ("kind", "name", "gbs"), ("sites", "between", "pairs", "groups", "per"))
-        name, gbs = reader.name(fields["name"], f"{at}.name"), reader.rate(fields["gbs"], f"{at}.gbs")
-        match fields["kind"]:
-            case "switch":
-                reader.fields(rule, at, ("kind", "name", "gbs"), ("sites",))
-                members = _site_list(reader, fields.get("sites"), f"{at}.sites", sites)
-                made += switch_resources(name, dict.fromkeys(members, gbs))
-            case "links":
-                reader.fields(rule, at, ("kind", "name", "gbs", "between"))
-                for a, b in _unordered(reader, fields["between"], f"{at}.between", sites):
-                    made += [Resource(f"{name} {x}>{y}", gbs, ((x, y),)) for x, y in ((a, b), (b, a))]
-            case "shared":
-                reader.fields(rule, at, ("kind", "name", "gbs", "pairs"))
-                if fields["pairs"] == "rest":
-                    taken = {pair for resource in (*before, *made) for pair in resource.pairs}
-                    pairs = tuple((a, b) for a in range(sites) for b in range(sites) if a != b and (a, b) not in taken)
-                else:
-                    both = _unordered(reader, fields["pairs"], f"{at}.pairs", sites)
-                    pairs = tuple(sorted({pair for a, b in both for pair in ((a, b), (b, a))}))
-                if pairs:
-                    made.append(Resource(name, gbs, pairs))
-            case "network":
-                reader.fields(rule, at, ("kind", "name", "gbs", "groups"), ("per",))
-                groups = _groups(reader, fields["groups"], f"{at}.groups", sites)
-                made += _network(name, gbs, groups, _each_site(reader, fields.get("per", "group"), f"{at}.per"))
-            case kind:
-                raise reader.error(f"expected switch, links, shared or network, found {show(kind)}", f"{at}.kind")
-        listed += sum(len(resource.pairs) for resource in made[known:])
-    return made
+            raise MachineError(f"{at}: more than {MAX_PAIRS} pairs before this rule")
+        if isinstance(rule, SharedRule) and rule.pairs == "rest":
+            added = [] if complete else _rest(rule, sites, [*before, *resources])
+            complete = True
+        else:
+            added = _expand_rule(rule, at, sites)
+        resources += added
+        listed += sum(len(resource.pairs) for resource in added)
+    return resources
+
+
+def _rest(rule: SharedRule, sites: int, before: Sequence[Resource]) -> list[Resource]:
+    """One resource over all pairs that no resource before it lists."""
+    listed = {pair for resource in before for pair in resource.pairs}
+    pairs = tuple((a, b) for a in range(sites) for b in range(sites) if a != b and (a, b) not in listed)
+    return [Resource(rule.name, rule.gbs, pairs)] if pairs else []
+
+
+def _expand_rule(rule: Rule, at: str, sites: int) -> list[Resource]:
+    """The resources of a rule other than `rest`, which needs those before it."""
+    match rule:
+        case SwitchRule():
+            members = (
+                range(sites) if isinstance(rule.sites, UnsetType) else _check_sites(rule.sites, f"{at}.sites", sites)
+            )
+            return switch_resources(rule.name, dict.fromkeys(members, rule.gbs))
+        case LinksRule():
+            return [
+                Resource(f"{rule.name} {x}>{y}", rule.gbs, ((x, y),))
+                for a, b in _check_unordered(rule.between, f"{at}.between", sites)
+                for x, y in ((a, b), (b, a))
+            ]
+        case SharedRule():
+            assert rule.pairs != "rest"
+            both = _check_unordered(rule.pairs, f"{at}.pairs", sites)
+            pairs = tuple(sorted({pair for a, b in both for pair in ((a, b), (b, a))}))
+            return [Resource(rule.name, rule.gbs, pairs)]
+        case NetworkRule():
+            groups = _check_groups(rule.groups, f"{at}.groups", sites)
+            return _network_resources(rule.name, rule.gbs, groups, rule.per == "site")
 
 
 def switch_resources(name: str, gbs: Mapping[int, float]) -> list[Resource]:
@@ -77,47 +76,60 @@ def switch_resources(name: str, gbs: Mapping[int, float]) -> list[Resource]:
     ]
 
 
-def _network(name: str, gbs: float, groups: Sequence[Sequence[int]], each_site: bool) -> list[Resource]:
+def _network_resources(name: str, gbs: float, groups: Sequence[Sequence[int]], each_site: bool) -> list[Resource]:
     """An egress and an ingress for each group, or for each site, over its pairs with the sites of other groups."""
-    made = []
+    resources = []
     for number, group in enumerate(groups):
         others = [site for other in groups if other is not group for site in other]
         for end, members in [(site, [site]) for site in group] if each_site else [(number, group)]:
             out = tuple((a, b) for a in members for b in others)
-            made += [Resource(f"{name} out {end}", gbs, out), Resource(f"{name} in {end}", gbs, _turned(out))]
-    return made
+            into = tuple((b, a) for a, b in out)
+            resources += [Resource(f"{name} out {end}", gbs, out), Resource(f"{name} in {end}", gbs, into)]
+    return resources
 
 
-def _turned(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    return tuple((b, a) for a, b in pairs)
+def check_pairs(pairs: Sequence[Pair], at: str, sites: int) -> tuple[Pair, ...]:
+    """The pairs, after a check that they are distinct, at least one, and each joins two of the `sites` sites."""
+    if not pairs:
+        raise MachineError(f"{at}: expected at least one pair of sites")
+    if len(pairs) > sites * sites:
+        raise MachineError(f"{at}: expected at most {sites * sites} pairs, found {len(pairs)}")
+    for k, (a, b) in enumerate(pairs):  # up to a million
+        if a >= sites or b >= sites:
+            _check_site(max(a, b), f"{at}[{k}]", sites)
+        if a == b:
+            raise MachineError(f"{at}[{k}]: a pair of site {a} with itself")
+    if len(set(pairs)) != len(pairs):
+        twice = Counter(pairs).most_common(1)[0][0]
+        raise MachineError(f"{at}: the pair {list(twice)} is listed twice")
+    return tuple(pairs)
 
 
-def _groups(reader: Reader, value: object, at: str, sites: int) -> list[list[int]]:
-    groups = [_site_list(reader, entry, f"{at}[{k}]", sites) for k, entry in enumerate(reader.items(value, at, sites))]
-    if len(groups) < 2 or not all(groups):
-        raise reader.error("a network joins at least two groups, and each has a site", at)
-    if len({site for group in groups for site in group}) < sum(map(len, groups)):
-        raise reader.error("a site stands in two groups", at)
-    return groups
+def _check_unordered(pairs: Sequence[Pair], at: str, sites: int) -> tuple[Pair, ...]:
+    checked = check_pairs(pairs, at, sites)
+    if len({tuple(sorted(pair)) for pair in checked}) != len(checked):
+        raise MachineError(f"{at}: a pair is listed in both directions; each rule counts both already")
+    return checked
 
 
-def _each_site(reader: Reader, value: object, at: str) -> bool:
-    if value not in ("group", "site"):
-        raise reader.error(f'expected "group" or "site", found {show(value)}', at)
-    return value == "site"
+def _check_site(site: int, at: str, sites: int) -> None:
+    if site >= sites:
+        raise MachineError(f"{at}: expected a site from 0 to {sites - 1}, found {site}")
 
 
-def _site_list(reader: Reader, value: object, at: str, sites: int) -> list[int]:
-    if value is None:
-        return list(range(sites))
-    members = [reader.integer(entry, at, 0, sites - 1) for entry in reader.items(value, at, sites)]
+def _check_sites(members: Sequence[int], at: str, sites: int) -> list[int]:
+    """The sites in ascending order."""
+    for k, site in enumerate(members):
+        _check_site(site, f"{at}[{k}]", sites)
     if len(set(members)) != len(members):
-        raise reader.error("a site is listed twice", at)
+        raise MachineError(f"{at}: a site is listed twice")
     return sorted(members)
 
 
-def _unordered(reader: Reader, value: object, at: str, sites: int) -> tuple[Pair, ...]:
-    pairs = read_pairs(reader, value, at, sites)
-    if len({tuple(sorted(pair)) for pair in pairs}) != len(pairs):
-        raise reader.error("a pair is listed in both directions; each rule counts both already", at)
-    return pairs
+def _check_groups(groups: Sequence[Sequence[int]], at: str, sites: int) -> list[list[int]]:
+    checked = [_check_sites(group, f"{at}[{k}]", sites) for k, group in enumerate(groups)]
+    if len(checked) < 2 or not all(checked):
+        raise MachineError(f"{at}: a network joins at least two groups, and each has a site")
+    if len({site for group in checked for site in group}) < sum(map(len, checked)):
+        raise MachineError(f"{at}: a site is listed in two groups")
+    return checked

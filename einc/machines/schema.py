@@ -1,153 +1,232 @@
-"""The machine file: JSON text to Machine and back. Machine files are untrusted.
+"""The form of a machine file: its records, and one clear error for whatever does not have that form.
 
-Beside the plain form (a list of sites, a list of resources with their pairs) a file may write `sites` as one site
-with a `count`, and give `rules` that stand for many resources; `rules.py` expands those.
+Machine files are untrusted. `msgspec` checks types and bounds against the records below; what depends on the number of
+sites is checked by `load.py` and `rules.py`.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from einc.core.dtypes import DType
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
 from einc.errors import MachineError
-from einc.machines.model import Machine, Resource, Site
-from einc.machines.reader import Reader, read_pairs
-from einc.machines.rules import expand_rules
 from einc_runtime.strict_json import parse_json
+from einc_runtime.text import printable
 
 MAX_TEXT = 32 * 2**20
 MAX_SITES = 1024
 MAX_RESOURCES = 100_000
+MAX_RULES = 1000
+MAX_NAME = 100
+
+Rate = Annotated[float, Meta(ge=1e-9, le=1e15)]
+"""GB/s: above zero, and of a size that no arithmetic on it overflows."""
+Peak = Annotated[float, Meta(ge=1.0, le=1e30)]
+Latency = Annotated[float, Meta(ge=0.0, le=1e9)]
+SiteNumber = Annotated[int, Meta(ge=0, lt=MAX_SITES)]
+SiteNumbers = Annotated[list[SiteNumber], Meta(max_length=MAX_SITES)]
+Pairs = list[tuple[SiteNumber, SiteNumber]]
 
 
-def parse_machine(text: str, where: str = "machine", sites: int | None = None, *, connected: bool = True) -> Machine:
-    """The machine that a JSON text describes; `where` names the text in errors.
+class FilePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An object in a machine file."""
 
-    `sites` is the count for a text that leaves it open. Not `connected`: a part of a machine, whose sites need not
-    reach each other. Raises MachineError for everything that is not a machine.
-    """
+
+class PeakRates(FilePart, frozen=True):
+    """FLOP/s by the name of an element type."""
+
+    f16: Peak | UnsetType = UNSET
+    bf16: Peak | UnsetType = UNSET
+    f32: Peak | UnsetType = UNSET
+    f64: Peak | UnsetType = UNSET
+    i32: Peak | UnsetType = UNSET
+    i64: Peak | UnsetType = UNSET
+    bool: Peak | UnsetType = UNSET
+
+
+class SiteEntry(FilePart, frozen=True):
+    """One entry of the list `sites`."""
+
+    hbm_gbs: Rate
+    memory_bytes: Annotated[int, Meta(ge=1, le=2**62)]
+    flops: PeakRates = PeakRates()
+
+
+class RepeatedSite(SiteEntry, frozen=True):
+    """`sites` as one object, which stands for `count` sites that are all alike."""
+
+    count: Annotated[int, Meta(ge=1, le=MAX_SITES)] | UnsetType = UNSET
+
+
+class ResourceEntry(FilePart, frozen=True):
+    """One entry of the list `resources`."""
+
+    name: str
+    gbs: Rate
+    pairs: Pairs
+
+
+class SwitchRule(FilePart, frozen=True, tag_field="kind", tag="switch"):
+    """Two resources for each site, egress and ingress (`"NAME out 3"`, `"NAME in 3"`), over all pairs among `sites`."""
+
+    name: str
+    gbs: Rate
+    sites: SiteNumbers | UnsetType = UNSET  # all
+
+
+class LinksRule(FilePart, frozen=True, tag_field="kind", tag="links"):
+    """For each of the unordered pairs in `between`, one resource per direction (`"NAME 0>1"`)."""
+
+    name: str
+    gbs: Rate
+    between: Pairs
+
+
+class SharedRule(FilePart, frozen=True, tag_field="kind", tag="shared"):
+    """One resource for all its pairs, both directions together. `pairs` lists unordered pairs; `"rest"` stands for all
+    pairs that no resource before it lists."""
+
+    name: str
+    gbs: Rate
+    pairs: Pairs | Literal["rest"]
+
+
+class NetworkRule(FilePart, frozen=True, tag_field="kind", tag="network"):
+    """An egress and an ingress resource for each group of sites, or for each site, over the pairs that leave its group
+    or come into it."""
+
+    name: str
+    gbs: Rate
+    groups: Annotated[list[SiteNumbers], Meta(max_length=MAX_SITES)]
+    per: Literal["group", "site"] = "group"
+
+
+Rule = SwitchRule | LinksRule | SharedRule | NetworkRule
+
+
+class LatencyEntry(FilePart, frozen=True):
+    """Microseconds before the first byte of a transfer, and of the launch of a kernel."""
+
+    transfer: Latency = 0.0
+    kernel: Latency = 0.0
+
+
+class MachineFile(FilePart, frozen=True):
+    """The whole file."""
+
+    name: str
+    sites: Annotated[list[SiteEntry], Meta(max_length=MAX_SITES)] | RepeatedSite
+    resources: Annotated[list[ResourceEntry], Meta(max_length=MAX_RESOURCES)] = []
+    rules: Annotated[list[Rule], Meta(max_length=MAX_RULES)] = []
+    latency_us: LatencyEntry = LatencyEntry()
+
+
+def decode_machine_file(text: str) -> MachineFile:
+    """The records of a text. Raises MachineError, which names the place of the first mistake."""
     if len(text) > MAX_TEXT:
-        raise MachineError(f"the machine file is larger than {MAX_TEXT} characters", where=where)
-    reader = Reader(where)
-    fields = reader.fields(
-        _parse_json(text, where), "the machine", ("name", "sites"), ("resources", "rules", "latency_us")
-    )
-    name = reader.name(fields["name"], "name")
-    site_list = _sites(reader, fields["sites"], sites)
-    count = len(site_list)
-    resources = []
-    for k, entry in enumerate(reader.items(fields.get("resources", []), "resources", MAX_RESOURCES)):
-        at = f"resources[{k}]"
-        part = reader.fields(entry, at, ("name", "gbs", "pairs"))
-        pairs = read_pairs(reader, part["pairs"], f"{at}.pairs", count)
-        resources.append(
-            Resource(reader.name(part["name"], f"{at}.name"), reader.rate(part["gbs"], f"{at}.gbs"), pairs)
-        )
-    resources += expand_rules(reader, reader.items(fields.get("rules", []), "rules", 1000), count, resources)
-    names: set[str] = set()
-    for resource in resources:
-        if resource.name in names:
-            raise reader.error(f"two resources have the name {resource.name!r}", "resources")
-        names.add(resource.name)
-    latency = reader.fields(fields.get("latency_us", {}), "latency_us", (), ("transfer", "kernel"))
-    transfer, kernel = (
-        reader.number(latency.get(key, 0.0), f"latency_us.{key}", 0.0, 1e9) for key in ("transfer", "kernel")
-    )
-    machine = Machine(name, site_list, tuple(resources), transfer, kernel)
-    if connected:
-        require_connected(machine, where)
-    return machine
-
-
-def require_connected(machine: Machine, where: str, hint: str | None = None) -> None:
-    """Raise MachineError unless every pair that can talk does so both ways, and data gets from any site to any other.
-
-    The rates of the two directions may differ. Relays count: a line of three sites is connected. `hint` replaces the
-    advice for machine files.
-    """
-    pairs = {pair for resource in machine.resources for pair in resource.pairs}
-    one_way = min(((a, b) for a, b in pairs if (b, a) not in pairs), default=None)
-    if one_way is not None:
-        a, b = one_way
-        raise MachineError(
-            f"resources: site {a} can send to site {b}, but {b} not to {a}",
-            where=where,
-            hint=f"list the pair [{b}, {a}] in a resource too; its rate may be another",
-        )
-    neighbours: dict[int, list[int]] = {}
-    for a, b in pairs:
-        neighbours.setdefault(a, []).append(b)
-    reached, open_sites = {0}, [0]
-    while open_sites:
-        for other in neighbours.get(open_sites.pop(), ()):
-            if other not in reached:
-                reached.add(other)
-                open_sites.append(other)
-    if len(reached) < len(machine.sites):
-        lost = next(site for site in range(len(machine.sites)) if site not in reached)
-        raise MachineError(
-            f"no data can get from site 0 to site {lost}, not even over other sites: "
-            f"site 0 is joined with {len(reached) - 1} of the {len(machine.sites) - 1} others",
-            where=where,
-            hint=hint or "resources must list pairs that join all sites",
-        )
-
-
-def machine_json(machine: Machine) -> str:
-    """The canonical text of a machine: plain form, one site or resource a line; `parse_machine` reads it back."""
-    sites = [
-        {"hbm_gbs": site.hbm_gbs, "memory_bytes": site.memory_bytes, "flops": dict(site.flops)}
-        for site in machine.sites
-    ]
-    resources = [
-        {"name": resource.name, "gbs": resource.gbs, "pairs": [list(pair) for pair in resource.pairs]}
-        for resource in machine.resources
-    ]
-    latency = {"transfer": machine.transfer_latency_us, "kernel": machine.kernel_latency_us}
-    return "\n".join(
-        (
-            "{",
-            f'  "name": {json.dumps(machine.name)},',
-            f'  "sites": [{_lines(sites)}],',
-            f'  "resources": [{_lines(resources)}],',
-            f'  "latency_us": {json.dumps(latency)}',
-            "}\n",
-        )
-    )
-
-
-def _lines(entries: list[dict[str, Any]]) -> str:
-    return "".join(f"{',' if k else ''}\n    {json.dumps(entry)}" for k, entry in enumerate(entries)) + "\n  "
-
-
-def _sites(reader: Reader, value: object, open_count: int | None) -> tuple[Site, ...]:
-    if isinstance(value, Mapping):
-        fields = reader.fields(value, "sites", ("hbm_gbs", "memory_bytes"), ("flops", "count"))
-        given = fields.get("count", open_count)
-        if given is None:
-            raise reader.error("the number of sites is not said", "sites.count")
-        count = reader.integer(given, "sites.count", 1, MAX_SITES)
-        return (_site(reader, {key: fields[key] for key in fields if key != "count"}, "sites"),) * count
-    entries = reader.items(value, "sites", MAX_SITES)
-    if not entries:
-        raise reader.error("a machine needs at least one site", "sites")
-    return tuple(_site(reader, entry, f"sites[{k}]") for k, entry in enumerate(entries))
-
-
-def _site(reader: Reader, value: object, at: str) -> Site:
-    fields = reader.fields(value, at, ("hbm_gbs", "memory_bytes"), ("flops",))
-    flops = reader.fields(fields.get("flops", {}), f"{at}.flops", (), [dtype.value for dtype in DType])
-    peaks = tuple(
-        (dtype, reader.number(peak, f"{at}.flops.{dtype}", 1.0, 1e30)) for dtype, peak in sorted(flops.items())
-    )
-    memory = reader.integer(fields["memory_bytes"], f"{at}.memory_bytes", 1, 2**62)
-    return Site(reader.rate(fields["hbm_gbs"], f"{at}.hbm_gbs"), memory, peaks)
-
-
-def _parse_json(text: str, where: str) -> object:
+        raise MachineError(f"the machine file is larger than {MAX_TEXT} characters")
     try:
-        return parse_json(text)
+        tree = parse_json(text)
     except ValueError as error:
-        raise MachineError(str(error), where=where) from None
+        raise MachineError(str(error)) from None
+    try:
+        file = msgspec.convert(tree, MachineFile)
+    except msgspec.ValidationError as error:
+        raise _describe_mistake(error, tree) from None
+    except UnicodeEncodeError:
+        raise MachineError("a field has a name that is no text: half of a pair of surrogates") from None
+    _check_name(file.name, "name")
+    for label, entries in (("resources", file.resources), ("rules", file.rules)):
+        for k, entry in enumerate(entries):
+            _check_name(entry.name, f"{label}[{k}].name")
+    return file
+
+
+def _check_name(name: str, at: str) -> None:
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise MachineError(f"{at}: expected {_EXPECTED['name']}, found {describe_value(name)}")
+
+
+_RATE, _SITE = "a number from 1e-09 to 1e+15", f"the number of a site, less than {MAX_SITES}"
+_EXPECTED = {
+    "sites": f"a list of at most {MAX_SITES} sites, or one site with a count",
+    "hbm_gbs": _RATE,
+    "memory_bytes": f"a whole number from 1 to {2**62}",
+    "count": f"a whole number from 1 to {MAX_SITES}",
+    **dict.fromkeys(PeakRates.__struct_fields__, "a number from 1 to 1e+30"),
+    "resources": f"a list of at most {MAX_RESOURCES} resources",
+    "name": f"a name of 1 to {MAX_NAME} printable characters",
+    "gbs": _RATE,
+    "pairs": "a list of pairs of sites",
+    "rules": f"a list of at most {MAX_RULES} rules",
+    "kind": "switch, links, shared or network",
+    "rules[].sites": f"a list of at most {MAX_SITES} sites",
+    "rules[].sites[]": _SITE,
+    "between": "a list of pairs of sites",
+    "rules[].pairs": 'a list of pairs of sites, or "rest"',
+    "groups": f"a list of at most {MAX_SITES} groups of sites",
+    "groups[]": f"a list of at most {MAX_SITES} sites",
+    "groups[][]": _SITE,
+    **dict.fromkeys(("pairs[]", "between[]"), "a pair of sites"),
+    **dict.fromkeys(("pairs[][]", "between[][]"), _SITE),
+    "per": '"group" or "site"',
+    **dict.fromkeys(("transfer", "kernel"), "a number from 0 to 1e+09"),
+}
+"""What has to stand at a place of a file; it is an object at all others. `[]` is any position in a list. The whole path
+is looked up first, then what follows its last dot."""
+
+_OBJECTS: Mapping[str, type[FilePart]] = {
+    "": MachineFile,
+    "sites": RepeatedSite,
+    "sites[]": SiteEntry,
+    "sites.flops": PeakRates,
+    "sites[].flops": PeakRates,
+    "resources[]": ResourceEntry,
+    "latency_us": LatencyEntry,
+}
+_RULES: Mapping[str, type[FilePart]] = {
+    "switch": SwitchRule, "links": LinksRule, "shared": SharedRule, "network": NetworkRule
+}  # fmt: skip
+_PATH = re.compile(r" - at `\$((?:\.[a-z0-9_]+|\[[0-9]+\])*)`$")
+
+
+def _describe_mistake(error: msgspec.ValidationError, tree: Any) -> MachineError:
+    """The error in full: msgspec says where the mistake is, and the tree what is there."""
+    found = _PATH.search(str(error))
+    path = found[1] if found else ""
+    try:
+        value = tree
+        for name, position in re.findall(r"\.([a-z0-9_]+)|\[([0-9]+)\]", path):
+            value = value[name or int(position)]
+    except (LookupError, TypeError):  # the name of an unknown field that looks like the end of a message
+        path, value = "", tree
+    path = path.removeprefix(".")
+    at, place = path or "the machine", re.sub(r"\[[0-9]+\]", "[]", path)
+    if isinstance(value, Mapping):
+        part = _RULES.get(str(value.get("kind"))) if place == "rules[]" else _OBJECTS.get(place)
+        known = [*["kind"] * (place == "rules[]"), *(part.__struct_fields__ if part else ())]
+        for name in value:
+            if part is not None and name not in known:
+                return MachineError(f"{at}: unknown field '{printable(name, 40)}' (known: {', '.join(known)})")
+        for field in [] if part is None else msgspec.structs.fields(part):
+            if field.required and field.name not in value:
+                return MachineError(f"{at}: the field '{field.name}' is missing")
+        if part is None and place == "rules[]":
+            return MachineError(f"{at}: the field 'kind' is missing")
+    expected = _EXPECTED.get(place) or _EXPECTED.get(place.rpartition(".")[2], "an object")
+    return MachineError(f"{at}: expected {expected}, found {describe_value(value)}")
+
+
+def describe_value(value: object) -> str:
+    """A value of JSON, short and printable."""
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return printable(repr(value), 40)

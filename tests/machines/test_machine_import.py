@@ -6,10 +6,9 @@ import random
 import pytest
 
 from einc.errors import EincError, MachineError, UsageError
-from einc.machines.importers.fabric import build_machine
+from einc.machines.importers import import_machine
 from einc.machines.importers.gpus import GPUS, by_name, pcie_gbs
-from einc.machines.importers.read import Wishes, import_machine
-from einc.machines.importers.topology import Topology
+from einc.machines.importers.topology import MachineOverrides, Topology, build_machine
 from einc.machines.load import load_machine, machine_json, parse_machine
 from tests.support.paced import within
 from tests.support.topologies import DGX1V, bus, cells, nccl, new_style, old_style, switched
@@ -17,8 +16,8 @@ from tests.support.topologies import DGX1V, bus, cells, nccl, new_style, old_sty
 CUBE = cells(DGX1V)
 
 
-def machine_of(text, **wishes):
-    return import_machine(text, "topo.txt", Wishes(**wishes)).machine
+def machine_of(text, **overrides):
+    return import_machine(text, "topo.txt", MachineOverrides(**overrides)).machine
 
 
 def links(machine):
@@ -143,8 +142,8 @@ def test_every_assumption_is_said_and_every_option_replaces_one():
     text = "\n".join(imported.assumptions)
     for option in ("--gpu", "--memory-gib", "--hbm-gbs", "--nvlink-gbs", "--pcie-gbs"):
         assert option in text
-    wishes = Wishes(gpu="h100", name="mine", nvlink_gbs=21, pcie_gbs=12, hbm_gbs=800, memory_gib=30.5)
-    imported = import_machine(new_style(CUBE), wishes=wishes)
+    overrides = MachineOverrides(gpu="h100", name="mine", nvlink_gbs=21, pcie_gbs=12, hbm_gbs=800, memory_gib=30.5)
+    imported = import_machine(new_style(CUBE), overrides=overrides)
     assert not [line for line in imported.assumptions if "--" in line]
     machine = imported.machine
     assert machine.name == "mine"
@@ -154,11 +153,12 @@ def test_every_assumption_is_said_and_every_option_replaces_one():
 
 
 @pytest.mark.parametrize(
-    "wishes", [{"name": "a\nb"}, {"name": "x" * 101}, {"memory_gib": 1e-12}, {"memory_gib": 1e15}, {"nvlink_gbs": 1e15}]
+    "overrides",
+    [{"name": "a\nb"}, {"name": "x" * 101}, {"memory_gib": 1e-12}, {"memory_gib": 1e15}, {"nvlink_gbs": 1e15}],
 )
-def test_wishes_that_no_machine_file_may_hold(wishes):
+def test_overrides_that_no_machine_file_may_hold(overrides):
     with pytest.raises(UsageError, match="no machine can be like this"):
-        machine_of(old_style(CUBE), **wishes)
+        machine_of(old_style(CUBE), **overrides)
 
 
 def test_unknown_gpus_need_an_option():
@@ -343,12 +343,14 @@ def test_unlike_gpus_meet_at_the_slower_ones_rate():
     pair = {(0, 1): 3, (1, 0): 3}
     topology = Topology(("GPU 0", "GPU 1"), (GPUS["b200"], GPUS["h100"]), pair, (0, 0), (0, 0))
     for links in ((GPUS["b200"], GPUS["h100"]), (GPUS["h100"], GPUS["b200"])):
-        machine = build_machine(dataclasses.replace(topology, gpus=links), Wishes(), "t").machine
+        machine = build_machine(dataclasses.replace(topology, gpus=links), MachineOverrides(), "t").machine
         assert [resource.gbs for resource in machine.resources] == [3 * 25.0] * 2
 
 
 def test_what_the_user_says_of_pcie_comes_before_the_file_and_that_before_the_table():
     topology = Topology(("GPU 0", "GPU 1"), (GPUS["a100"], GPUS["v100"]), {}, (0, 0), (0, 0))
     for told, wish, gbs in ((8.0, 12.0, 12.0), (8.0, None, 8.0), (None, None, GPUS["v100"].pcie_gbs)):
-        machine = build_machine(dataclasses.replace(topology, pcie_gbs=told), Wishes(pcie_gbs=wish), "t").machine
+        machine = build_machine(
+            dataclasses.replace(topology, pcie_gbs=told), MachineOverrides(pcie_gbs=wish), "t"
+        ).machine
         assert [(resource.name, resource.gbs) for resource in machine.resources] == [("pcie", gbs)]

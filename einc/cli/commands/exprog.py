@@ -240,7 +240,8 @@ def _machine(name: str | None, ideal: bool, tree: ProgramText) -> Machine | None
     """The machine of that name; the host has all the sites that a program names."""
     if name is None:
         return None
-    from einc.machines.load import MAX_SITES, host_cores, load_machine
+    from einc.machines.load import host_cores, load_machine
+    from einc.machines.schema import MAX_SITES
     from einc_runtime.plan.schema import HOST
 
     sites = min(max(host_cores(), tree.span), MAX_SITES) if name == HOST else None

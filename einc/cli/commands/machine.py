@@ -119,12 +119,13 @@ class _Rate(ParamType):
 @click.option("--hbm-gbs", type=_Rate(), metavar="GB/S", help="Memory bandwidth of a GPU.")
 @click.option("--memory-gib", type=_Rate(), metavar="GIB", help="Memory of a GPU.")
 @json_option
-def import_command(file: str, target: str | None, as_json: bool, **wishes: Any) -> None:
+def import_command(file: str, target: str | None, as_json: bool, **overrides: Any) -> None:
     """Make a machine of what `nvidia-smi topo -m` or NCCL (NCCL_TOPO_DUMP_FILE=FILE) says about this one.
 
     FILE may be `-` for standard input. Whatever the file does not say is assumed, and each assumption printed.
     """
-    from einc.machines.importers.read import Wishes, import_machine
+    from einc.machines.importers import import_machine
+    from einc.machines.importers.topology import MachineOverrides
     from einc.machines.load import machine_json
 
     if target is not None:
@@ -133,7 +134,7 @@ def import_command(file: str, target: str | None, as_json: bool, **wishes: Any) 
         text = files.read_text(file)
     except ModelError as error:  # what is not UTF-8
         raise MachineError(error.message, where=error.where, hint=error.hint) from None
-    imported = import_machine(text, "standard input" if file == files.STDIN else file, Wishes(**wishes))
+    imported = import_machine(text, "standard input" if file == files.STDIN else file, MachineOverrides(**overrides))
     for assumption in imported.assumptions:
         output.note(f"assumed: {assumption}")
     for warning in imported.warnings:

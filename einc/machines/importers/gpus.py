@@ -49,7 +49,7 @@ GPUS = {
 }
 """By the name that `--gpu` takes; where several share an `sm`, the first stands for it."""
 
-MOST_LINKS = max(gpu.links for gpu in GPUS.values())
+MAX_LINKS = max(gpu.links for gpu in GPUS.values())
 
 
 def by_links(count: int) -> Gpu | None:

@@ -1,12 +1,28 @@
-"""What a topology file says, whichever its format: GPUs, counts of NVLinks, and who may use PCIe."""
+"""What a topology file says, and the machine that follows from it.
+
+That is: which links belong to a switch, what rate each has, and what had to be assumed.
+
+- A pair with n direct NVLinks gets a resource per direction (`nvN a>b`) of n times the rate of a link.
+- GPUs on switches get an egress and an ingress resource each, of as many links as they have there.
+- All pairs of one host that have neither share its PCIe (`pcie`), both directions together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from einc.machines.importers.gpus import Gpu
-from einc.machines.model import Pair
+from einc.errors import MachineError, UsageError
+from einc.machines.importers.gpus import GPUS, MAX_LINKS, Gpu, by_links
+from einc.machines.load import require_connected
+from einc.machines.model import Machine, Pair, Resource, Site
+from einc.machines.picture import ranges
+from einc.machines.rules import switch_resources
+
+_TRANSFER_US, _KERNEL_US = 4.0, 2.0
+PCIE_GBS = 15.75
+"""Of a path between GPUs of which nothing else is known: PCIe 3.0 with 16 lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +49,197 @@ class Topology:
     def degree(self, site: int) -> int:
         """NVLinks that the file shows for a site, towards other GPUs."""
         return sum(self.direct.get((site, other), 0) for other in range(len(self.labels)))
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOverrides:
+    """What the user says about the machine; None leaves it to the file, then to the table of GPUs."""
+
+    gpu: str | None = None
+    name: str | None = None
+    nvlink_gbs: float | None = None
+    pcie_gbs: float | None = None
+    hbm_gbs: float | None = None
+    memory_gib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedMachine:
+    """A machine, a line for everything in it that its file does not say, and what in the file looks wrong."""
+
+    machine: Machine
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def build_machine(topology: Topology, overrides: MachineOverrides, where: str) -> ImportedMachine:
+    """The machine of a topology. Raises MachineError where links contradict each other or sites are cut off,
+    UsageError where neither the file nor the overrides tell enough."""
+    assumptions: list[str] = []
+    models = _models(topology, overrides, assumptions)
+    sites = _sites(models, overrides, assumptions)
+    direct, fabrics = _split_switches(topology, models, where)
+    rates = [overrides.nvlink_gbs or (float(model.link_gbs) if model else 0.0) for model in models]
+    if direct or fabrics:
+        _require(all(rates), "the rate of its NVLinks", "--nvlink-gbs")
+        if overrides.nvlink_gbs is None:
+            assumptions.append(f"NVLink: {_listed(rates)} GB/s per link and direction (--nvlink-gbs)")
+    resources = _links(direct, rates)
+    for k, fabric in enumerate(fabrics):
+        capacity = {site: links * rates[site] for site, links in fabric.items()}
+        resources += switch_resources("nvswitch" if k == 0 else f"nvswitch{k}", capacity)
+    resources += _bridges(topology, resources, models, overrides, assumptions)
+    if len(sites) > 1:
+        assumptions.append(f"latencies: {_TRANSFER_US:g} us per transfer, {_KERNEL_US:g} us per kernel (edit the file)")
+    name = overrides.name or f"{models[0].key if models[0] else 'gpus'}-x{len(sites)}"
+    machine = Machine(name, sites, tuple(resources), _TRANSFER_US, _KERNEL_US)
+    require_connected(machine, where, "the file shows no way between them; each computer of several is its own machine")
+    return ImportedMachine(machine, tuple(assumptions), (*topology.notes, *_unlinked(topology, resources)))
+
+
+def _models(topology: Topology, overrides: MachineOverrides, assumptions: list[str]) -> tuple[Gpu | None, ...]:
+    if overrides.gpu is not None:
+        return (GPUS[overrides.gpu],) * len(topology.labels)
+    if all(topology.gpus):
+        keys = sorted({gpu.key for gpu in topology.gpus if gpu is not None})
+        assumptions.append(f"GPU: {', '.join(keys)}, as the file names it (--gpu)")
+        return topology.gpus
+    guess = _guess(topology)
+    if guess is not None:
+        assumptions.append(f"GPU: {guess.key}, a guess from its {guess.links} NVLinks (--gpu)")
+        return (guess,) * len(topology.labels)
+    return topology.gpus
+
+
+def _guess(topology: Topology) -> Gpu | None:
+    """The model whose number of NVLinks the file shows, of one GPU in all or, through a switch, of every pair."""
+    everything = range(len(topology.labels))
+    in_all = max(max(topology.degree(site), topology.switched[site]) for site in everything)
+    return by_links(in_all) or by_links(max(topology.direct.values(), default=0))
+
+
+def _sites(models: Sequence[Gpu | None], overrides: MachineOverrides, assumptions: list[str]) -> tuple[Site, ...]:
+    if None in models:
+        _require(overrides.hbm_gbs is not None, "its memory bandwidth", "--hbm-gbs")
+        _require(overrides.memory_gib is not None, "its memory", "--memory-gib")
+    made = []
+    for model in models:
+        site = model.site if model is not None else Site(1.0, 1)
+        if overrides.hbm_gbs is not None:
+            site = dataclasses.replace(site, hbm_gbs=overrides.hbm_gbs)
+        if overrides.memory_gib is not None:
+            site = dataclasses.replace(site, memory_bytes=int(overrides.memory_gib * 2**30))
+        made.append(site)
+    if overrides.memory_gib is None:
+        assumptions.append(f"memory: {_listed(site.memory_bytes / 2**30 for site in made)} GiB per site (--memory-gib)")
+    if overrides.hbm_gbs is None:
+        assumptions.append(f"HBM: {_listed(site.hbm_gbs for site in made)} GB/s per site (--hbm-gbs)")
+    peaks = ", ".join(f"{flops / 1e12:g} {dtype}" for dtype, flops in made[0].flops) or "unknown"
+    assumptions.append(f"peak TFLOP/s: {peaks} (edit the file)")
+    return tuple(made)
+
+
+def _split_switches(
+    topology: Topology, models: Sequence[Gpu | None], where: str
+) -> tuple[dict[Pair, int], list[dict[int, int]]]:
+    """The direct links, and for every switch fabric the links of each of its sites."""
+    fabrics = [{site: links for site, links in enumerate(topology.switched) if links}]
+    direct = dict(topology.direct)
+    if topology.counts_switches:
+        for island in _islands(topology):
+            most = [model.links if (model := models[site]) else MAX_LINKS for site in island]
+            crowded = next((s for s, links in zip(island, most, strict=True) if topology.degree(s) > links), None)
+            if crowded is None:
+                continue
+            links = {site: max(topology.direct.get((site, other), 0) for other in island) for site in island}
+            for a in island:
+                for b in island:
+                    if a != b and topology.direct.get((a, b), 0) != min(links[a], links[b]):
+                        raise _overfull(topology, crowded, most[island.index(crowded)], (a, b), where)
+                    direct.pop((a, b), None)
+            fabrics.append(links)
+    return direct, [fabric for fabric in fabrics if len(fabric) > 1]
+
+
+def _islands(topology: Topology) -> list[list[int]]:
+    """The groups of sites that NVLinks join."""
+    neighbours: dict[int, list[int]] = {}
+    for a, b in topology.direct:
+        neighbours.setdefault(a, []).append(b)
+    seen: set[int] = set()
+    islands = []
+    for start in sorted(neighbours):
+        if start in seen:
+            continue
+        island, open_sites = {start}, [start]
+        while open_sites:
+            for other in neighbours[open_sites.pop()]:
+                if other not in island:
+                    island.add(other)
+                    open_sites.append(other)
+        seen |= island
+        islands.append(sorted(island))
+    return islands
+
+
+def _overfull(topology: Topology, site: int, has: int, pair: Pair, where: str) -> MachineError:
+    a, b = (topology.labels[end] for end in pair)
+    between = f"NV{topology.direct[pair]}" if pair in topology.direct else "no NVLink"
+    return MachineError(
+        f"{topology.labels[site]} shows {topology.degree(site)} NVLinks, but such a GPU has {has}; "
+        f"nor is it a switch, which joins all pairs alike: {a} and {b} have {between}",
+        where=where,
+        hint="is it another GPU? --gpu names it",
+    )
+
+
+def _links(direct: dict[Pair, int], rates: Sequence[float]) -> list[Resource]:
+    made = []
+    for count, a, b in sorted((count, *pair) for pair, count in direct.items() if pair[0] < pair[1]):
+        gbs = count * min(rates[a], rates[b])
+        made += [Resource(f"nv{count} {x}>{y}", gbs, ((x, y),)) for x, y in ((a, b), (b, a))]
+    return made
+
+
+def _bridges(
+    topology: Topology,
+    resources: Sequence[Resource],
+    models: Sequence[Gpu | None],
+    overrides: MachineOverrides,
+    assumptions: list[str],
+) -> list[Resource]:
+    """One shared path per host over its pairs that have no NVLink."""
+    taken = {pair for resource in resources for pair in resource.pairs} | topology.unreachable
+    made: list[Resource] = []
+    known = min((model.pcie_gbs for model in models if model is not None), default=PCIE_GBS)
+    gbs = overrides.pcie_gbs or topology.pcie_gbs or known
+    for host in sorted(set(topology.host)):
+        members = [site for site, at in enumerate(topology.host) if at == host]
+        pairs = tuple((a, b) for a in members for b in members if a != b and (a, b) not in taken)
+        if pairs:
+            made.append(Resource("pcie" if not made else f"pcie {host}", gbs, pairs))
+    if made and overrides.pcie_gbs is None:
+        source = "as the file says" if topology.pcie_gbs else "16 lanes"
+        assumptions.append(f"PCIe: one path of {gbs:g} GB/s ({source}) that pairs without NVLink share (--pcie-gbs)")
+    return made
+
+
+def _unlinked(topology: Topology, resources: Sequence[Resource]) -> list[str]:
+    """A warning where some GPUs have NVLinks and others none."""
+    linked = {site for resource in resources if resource.name[:4] != "pcie" for pair in resource.pairs for site in pair}
+    alone = set(range(len(topology.labels))) - linked
+    if not linked or not alone:
+        return []
+    return [f"no NVLink at {ranges(alone)}: are its links up? `nvidia-smi nvlink -s` shows the state of each"]
+
+
+def _require(known: object, what: str, option: str) -> None:
+    if not known:
+        raise UsageError(
+            f"the file does not tell which GPU this is, so {what} is unknown",
+            hint=f"give --gpu ({', '.join(GPUS)}), or {option}",
+        )
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.6g}" for value in sorted(set(values)))

@@ -11,9 +11,9 @@ from xml.parsers import expat
 
 from einc.errors import MachineError, SourceSpan
 
-_MOST_ELEMENTS = 100_000
-_MOST_ATTRIBUTES = 100
-_MOST_DEPTH = 64
+_MAX_ELEMENTS = 100_000
+_MAX_ATTRIBUTES = 100
+_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ def read_elements(text: str, where: str) -> list[Element]:
         return _Place(where, lines, parser.CurrentLineNumber, parser.CurrentColumnNumber)
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        if len(found) == _MOST_ELEMENTS:
-            raise MachineError(f"more than {_MOST_ELEMENTS} elements", where=here().span())
-        if len(open_elements) == _MOST_DEPTH:
-            raise MachineError(f"elements nested deeper than {_MOST_DEPTH} levels", where=here().span())
-        if len(attributes) > _MOST_ATTRIBUTES:
-            raise MachineError(f"an element with more than {_MOST_ATTRIBUTES} attributes", where=here().span())
+        if len(found) == _MAX_ELEMENTS:
+            raise MachineError(f"more than {_MAX_ELEMENTS} elements", where=here().span())
+        if len(open_elements) == _MAX_DEPTH:
+            raise MachineError(f"elements nested deeper than {_MAX_DEPTH} levels", where=here().span())
+        if len(attributes) > _MAX_ATTRIBUTES:
+            raise MachineError(f"an element with more than {_MAX_ATTRIBUTES} attributes", where=here().span())
         element = Element(name, attributes, tuple(open_elements), here())
         found.append(element)
         open_elements.append(element)
