@@ -42,9 +42,9 @@ def precompile(bundle: Bundle, plan: str, architectures: tuple[str, ...]) -> dic
     """Compiles the kernels of the plan that was written to `plan`, and says where and how many."""
     from einc_runtime.execution.cuda.precompile import precompile as compile_kernels
     from einc_runtime.execution.cuda.precompile import require_compiler as require
-    from einc_runtime.kernels.cuda.kernel_cache import beside
+    from einc_runtime.kernels.cuda.kernel_cache import directory_beside
 
-    place = beside(plan)
+    place = directory_beside(plan)
     try:
         count = compile_kernels(bundle, architectures, place)
     except OSError as error:

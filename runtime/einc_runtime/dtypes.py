@@ -21,7 +21,7 @@ INTEGERS = frozenset({"i32", "i64"})
 
 
 @cache
-def storage(name: str) -> DType:
+def storage_dtype(name: str) -> DType:
     """The numpy type that holds elements of `name` in memory."""
     if name == "bf16":
         import ml_dtypes
@@ -31,12 +31,12 @@ def storage(name: str) -> DType:
     return np.dtype(_NUMPY[name])
 
 
-def compute(name: str) -> str:
+def compute_type(name: str) -> str:
     """The type in which elementwise chains over `name` compute: f32 for the half-width floats."""
     return "f32" if name in ("f16", "bf16") else name
 
 
-def name_of(dtype: DType) -> str | None:
+def find_dtype_name(dtype: DType) -> str | None:
     """The bundle's name for a numpy type of native byte order, or None where a bundle cannot have it."""
     known = _NAMES.get(dtype)
     if known is None and dtype.name == "bfloat16":

@@ -10,8 +10,8 @@ import pytest
 from einc_runtime.errors import KernelFault
 from einc_runtime.execution.cuda import precompile
 from einc_runtime.kernels.cuda import kernel_cache, triton_compile
-from einc_runtime.kernels.cuda.triton_compile import Binary
-from einc_runtime.kernels.triton.plan import Source
+from einc_runtime.kernels.cuda.triton_compile import KernelBinary
+from einc_runtime.kernels.triton.launches import KernelSource
 from einc_runtime.plan.codec import decode
 
 FFN = "models/ffn.ein"
@@ -24,7 +24,7 @@ def compiler(monkeypatch):
 
     def compile_source(source, architecture):
         made.append((source.name, architecture))
-        return Binary(source.name, source.text.encode(), source.warps, 0, "triton 9.9")
+        return KernelBinary(source.name, source.text.encode(), source.warps, 0, "triton 9.9")
 
     monkeypatch.setattr(triton_compile, "compile_source", compile_source)
     monkeypatch.setattr(triton_compile, "version", lambda: "triton 9.9")
@@ -73,7 +73,7 @@ def test_kernels_are_written_once_beside_the_plan(einc, compiler, tmp_path):
     document = result.json()["kernels"]
     place = Path(document["directory"])
     assert f"{place}: {document['count']} kernels for sm_80, sm_90" in result.err
-    assert place == kernel_cache.beside(plan)
+    assert place == kernel_cache.directory_beside(plan)
     assert document["architectures"] == ["sm_80", "sm_90"]
     assert document["compiler"] == "triton 9.9"
     assert len(list(place.glob("*.cubin"))) == len(compiler) == 2 * document["count"]
@@ -87,7 +87,7 @@ def test_kernels_are_written_once_beside_the_plan(einc, compiler, tmp_path):
 
 def test_one_kernel_that_cannot_be_compiled(compiler, tmp_path, monkeypatch):
     sources = [
-        Source(name, f"def {name}(x):\n    pass\n", ("f32",), (True,)) for name in ("one", "bad", "other", "last")
+        KernelSource(name, f"def {name}(x):\n    pass\n", ("f32",), (True,)) for name in ("one", "bad", "other", "last")
     ]
     good = triton_compile.compile_source
 
@@ -108,7 +108,7 @@ def test_one_kernel_that_cannot_be_compiled(compiler, tmp_path, monkeypatch):
 
 def test_a_directory_that_cannot_be_written(einc, compiler, tmp_path):
     plan = tmp_path / "ffn.bin"
-    kernel_cache.beside(plan).write_text("in the way")
+    kernel_cache.directory_beside(plan).write_text("in the way")
     result = einc("compile", FFN, "-o", plan, "--precompile", "sm_80")
     assert result.code == 73
     assert "cannot write kernels" in result.err

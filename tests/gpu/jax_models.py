@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.dtypes import storage
+from einc_runtime.dtypes import storage_dtype
 from einc_runtime.plan.schema import Bundle
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -69,7 +69,7 @@ def _block(bundle: Bundle, implementation: str) -> Callable[[Any], Any]:
     shapes = {tensor.name: tensor.shape for tensor in bundle.tensors}
     d_head = shapes["w_q"][1]
     angles = np.arange(tokens)[:, None] * attributes["theta"] ** (-np.arange(0, d_head, 2) / d_head)
-    kind = storage(next(tensor.dtype for tensor in bundle.tensors if tensor.name == "x"))
+    kind = storage_dtype(next(tensor.dtype for tensor in bundle.tensors if tensor.name == "x"))
     cosine, sine = (table[:, None].astype(kind) for table in (np.cos(angles), np.sin(angles)))
 
     def norm(x: Any, gain: Any) -> Any:

@@ -12,10 +12,10 @@ from einc_runtime.execution.cuda.batches import batches
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.cuda.work import Workshop
 from einc_runtime.kernels.cuda import cublas, cublaslt
-from einc_runtime.kernels.triton.contract import plan_contract
+from einc_runtime.kernels.triton.batched_pair import batch_products
+from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.plan import layout
-from einc_runtime.kernels.triton.side_by_side import joined
+from einc_runtime.kernels.triton.launches import as_layout
 from einc_runtime.plan.schema import KernelTask
 from tests.gpu.places import Place
 from tests.gpu.steps import milliseconds
@@ -32,12 +32,12 @@ def products_of(executor: CudaExecutor) -> Iterator[tuple[str, Gemm]]:
     for number, task in enumerate(tasks):
         if isinstance(task, KernelTask) and bundle.operations[task.operation].kernel == "contract":
             own = shop._invocation(task)
-            steps = plan_contract(own.on([*map(layout, own.inputs)], [*map(layout, own.outputs)])).steps
+            steps = build_contract(own.on([*map(as_layout, own.inputs)], [*map(as_layout, own.outputs)])).steps
             if len(steps) == 1 and isinstance(steps[0], Gemm):
                 found[number] = steps[0]
                 yield task.serves, steps[0]
     for first, second in batches(bundle, tasks).items():
-        both = joined(found[first], found[second]) if {first, second} <= found.keys() else None
+        both = batch_products(found[first], found[second]) if {first, second} <= found.keys() else None
         if both is not None:
             yield f"{tasks[first].serves} and {tasks[second].serves}", both
 
@@ -47,7 +47,7 @@ def by_algorithm(executor: CudaExecutor, place: Place) -> list[str]:
     import torch
 
     use, device = executor._driver.use, 0
-    library, lt = cublas.Cublas(use), cublaslt.available(use)
+    library, lt = cublas.Cublas(use), cublaslt.open_if_available(use)
     memory = torch.empty(cublas.WORKSPACE, dtype=torch.uint8, device=place.torch)
     workspace = memory.data_ptr()
 

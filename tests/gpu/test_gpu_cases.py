@@ -14,7 +14,7 @@ from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT
 from einc_runtime.kernels.cuda.cublas import CublasError
-from einc_runtime.kernels.triton import planners
+from einc_runtime.kernels.triton import builders
 from einc_runtime.plan.schema import AggregateTask, KernelTask
 from tests.gpu import benchmark, products, steps
 from tests.gpu.benchmark import compiled as compiled_benchmark
@@ -77,8 +77,8 @@ def test_every_kernel_and_aggregation_is_in_some_plan():
                     kernels.add(bundle.operations[task.operation].kernel)
                 elif isinstance(task, AggregateTask):
                     (aggregations if len(task.writes) == 1 else merges).add(task.aggregation)
-    assert kernels == set(planners.KERNELS)
-    assert merges == set(planners.MERGES)
+    assert kernels == set(builders.KERNELS)
+    assert merges == set(builders.JOINT_AGGREGATIONS)
     assert aggregations == {"sum", "prod", "max", "min"}
 
 
@@ -192,7 +192,7 @@ def test_other_algorithms_for_the_products_of_a_plan(monkeypatch):
             return launched
 
     monkeypatch.setattr(products.cublas, "Cublas", Library)
-    monkeypatch.setattr(products.cublaslt, "available", Lt)
+    monkeypatch.setattr(products.cublaslt, "open_if_available", Lt)
     lines = products.by_algorithm(executor, CPU)
     shown = [re.sub(r"\d+\.\d{4}", "1", line) for line in lines]
     assert shown[0] == "- q, gemm tn f32 128x32x64: cuBLAS 1; cuBLASLt 1, status 15 ms"

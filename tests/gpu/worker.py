@@ -25,7 +25,7 @@ from typing import Any
 
 from einc_runtime.errors import KernelFault
 from einc_runtime.kernels.cuda import kernel_cache
-from einc_runtime.kernels.triton.plan import Source
+from einc_runtime.kernels.triton.launches import KernelSource
 from tests.gpu.cases import BENCHMARKS, CASES
 from tests.gpu.correctness import Array, Result, arrays_of, check, compiled, reference
 from tests.gpu.places import Place, of
@@ -65,7 +65,7 @@ def kernels(place: Place, seconds: float) -> Iterator[Record]:
     yield found | problem | {"seconds": round(perf_counter() - begin)}
 
 
-def _sources(plan: tuple[Place, str, bool, int, int]) -> tuple[Source, ...]:
+def _sources(plan: tuple[Place, str, bool, int, int]) -> tuple[KernelSource, ...]:
     """The kernels of a benchmark's plan, or of a case's."""
     from einc_runtime.execution.cuda import precompile
     from tests.gpu.benchmark import compiled as compiled_benchmark

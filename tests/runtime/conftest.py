@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from einc_runtime.kernels.llvm import llvm
+from einc_runtime.kernels.llvm import compiler
 
 
-@pytest.fixture(scope="module", params=["numpy", "native"])
+@pytest.fixture(scope="module", params=["numpy", "llvm"])
 def provider(request):
     """Machine code for nothing, or for invocations of any size."""
-    if request.param == "native" and not llvm.available():
+    if request.param == "llvm" and not compiler.is_available():
         pytest.skip("llvmlite is not installed, or not for this processor")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llvm, "SMALL", 0 if request.param == "native" else 1 << 62)
+        patch.setattr(compiler, "SMALL", 0 if request.param == "llvm" else 1 << 62)
         yield request.param

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from einc_runtime.execution.cuda.driver import DriverError
-from einc_runtime.kernels.gpu import Target
+from einc_runtime.kernels.gpu import GpuTarget
 
 PITCH = 256
 
@@ -204,7 +204,7 @@ class FakeDriver:
 
     @fetched
     def target(self, device):
-        return Target(device, f"Fake {device}", (9, 0), 132)
+        return GpuTarget(device, f"Fake {device}", (9, 0), 132)
 
     @fetched
     def use(self, device):

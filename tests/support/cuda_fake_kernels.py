@@ -6,11 +6,11 @@ import ctypes
 
 import numpy as np
 
-from einc_runtime.dtypes import storage
+from einc_runtime.dtypes import storage_dtype
 from einc_runtime.errors import ValueFault
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel
-from einc_runtime.kernels.triton.epilogue import planned_with_epilogue
+from einc_runtime.kernels.triton.epilogue import build_with_epilogue
 from tests.support.cuda_fake import Misuse
 
 
@@ -24,7 +24,7 @@ def array_at(pointer, shape, strides, dtype):
 
 
 def view(array):
-    return array_at(array.pointer, array.shape, array.strides, storage(array.dtype))
+    return array_at(array.pointer, array.shape, array.strides, storage_dtype(array.dtype))
 
 
 class NumpyKernels:
@@ -49,7 +49,9 @@ class NumpyKernels:
         return self._wrapped("map", kernel, (*reads, write), target)
 
     def merge(self, aggregation, reads, writes, dims, target):
-        kernel = registry.prepare_merge(aggregation, list(map(view, reads)), list(map(view, writes)), dims, "numpy")
+        kernel = registry.prepare_joint_aggregation(
+            aggregation, list(map(view, reads)), list(map(view, writes)), dims, "numpy"
+        )
         return self._wrapped(aggregation, kernel, (*reads, *writes), target)
 
     def moves(self, reads, writes, target):
@@ -66,7 +68,7 @@ class NumpyKernels:
     def with_epilogue(self, first, then, place, target):
         return None
 
-    def side_by_side(self, first, second, target):
+    def batched_pair(self, first, second, target):
         return None
 
     def give_up(self, reason):
@@ -119,7 +121,7 @@ class Together(NumpyKernels):
         self.pairs = []
 
     def with_epilogue(self, first, then, place, target):
-        if planned_with_epilogue(first, then, place) is None:
+        if build_with_epilogue(first, then, place) is None:
             return None
         self.pairs.append((first, then))
         middle, output = np.zeros(first.outputs[0].shape, "f4"), view(then.outputs[0])

@@ -7,8 +7,8 @@ import ctypes
 
 import numpy as np
 
-from einc_runtime.dtypes import storage
-from einc_runtime.kernels.triton.plan import SCRATCH
+from einc_runtime.dtypes import storage_dtype
+from einc_runtime.kernels.triton.launches import SCRATCH
 
 
 def multiply(product, workspace=0):
@@ -43,7 +43,7 @@ ACTIVATIONS = {
 
 def stack(address, shape, leading, stride, batch, kind, workspace):
     """Matrices in column order, batch first."""
-    dtype = storage(kind)
+    dtype = storage_dtype(kind)
     if address >= SCRATCH:
         address += workspace - SCRATCH
     size = dtype.itemsize

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.gpu import GpuArray
-from einc_runtime.kernels.triton import planners
-from einc_runtime.kernels.triton.plan import layout
+from einc_runtime.kernels.triton import builders
+from einc_runtime.kernels.triton.launches import as_layout
+from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.schema import ITEMSIZE, Block
-from einc_runtime.strides import strides_of
 
 BASE = 1 << 40
 
@@ -39,8 +39,8 @@ class Case:
 
     def plan(self, shift=0):
         invocation = self.invocation(shift)
-        views = ([layout(x) for x in arrays] for arrays in (invocation.inputs, invocation.outputs))
-        return planners.plan_kernel(invocation.on(*views))
+        views = ([as_layout(x) for x in arrays] for arrays in (invocation.inputs, invocation.outputs))
+        return builders.build_kernel(invocation.on(*views))
 
 
 def made(kernel, attributes, inputs, *outputs):

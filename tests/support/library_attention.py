@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.cuda.packed_attention import Packed
+from einc_runtime.kernels.cuda.varlen_attention import VarlenAttention
 from einc_runtime.plan.schema import Block
 
 
@@ -74,10 +74,10 @@ def by_pytorch(q, k, v, q_bounds, k_bounds, how, *, corner=1, base=np.e, window=
 
 
 KINDS = [
-    Packed((0, 512), (0, 512), 0, True, 0, 0.125),
-    Packed((0, 512), (0, 900), 0, False, 0, 0.125),
-    Packed((0, 300, 512), (0, 400, 900), 0, True, 0, 0.125),
-    Packed((0, 1, 2), (0, 70, 90), 0, True, 0, 0.125),
-    Packed((0, 512), (0, 512), 0, True, 100, 3.0),
-    Packed((0, 512), (0, 512), 0, False, 0, 0.0),
+    VarlenAttention((0, 512), (0, 512), 0, True, 0, 0.125),
+    VarlenAttention((0, 512), (0, 900), 0, False, 0, 0.125),
+    VarlenAttention((0, 300, 512), (0, 400, 900), 0, True, 0, 0.125),
+    VarlenAttention((0, 1, 2), (0, 70, 90), 0, True, 0, 0.125),
+    VarlenAttention((0, 512), (0, 512), 0, True, 100, 3.0),
+    VarlenAttention((0, 512), (0, 512), 0, False, 0, 0.0),
 ]

@@ -7,8 +7,8 @@ import numpy as np
 
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.triton import planners
-from einc_runtime.kernels.triton.plan import layout
+from einc_runtime.kernels.triton import builders
+from einc_runtime.kernels.triton.launches import as_layout
 from einc_runtime.plan.schema import Block
 from tests.support.triton_interpreter import device, run
 
@@ -39,7 +39,7 @@ def blocks(arrays, lowers=None):
 
 
 def views(arrays):
-    return [layout(device(array)) for array in arrays]
+    return [as_layout(device(array)) for array in arrays]
 
 
 def agree(found, expected, tolerance):
@@ -66,7 +66,7 @@ def check(name, attributes, inputs, outputs, lowers=None, out_lowers=None, toler
     for step in steps:
         sources = [embedded(array, step) for array in inputs]
         found = [embedded(np.full_like(output, 7), step) for output in outputs]
-        plan = planners.plan_kernel(Invocation(name, attributes, views(sources), views(found), ins, outs))
+        plan = builders.build_kernel(Invocation(name, attributes, views(sources), views(found), ins, outs))
         status = np.zeros(1, np.int32)
         run(plan.steps, plan.scratch, status)
         assert status[0] == 0

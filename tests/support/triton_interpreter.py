@@ -7,10 +7,10 @@ import os
 
 import numpy as np
 
-from einc_runtime.dtypes import name_of
+from einc_runtime.dtypes import find_dtype_name
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.plan import SCRATCH, Status, Table
+from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
 from tests.support.emulated_gemm import multiply
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
@@ -18,7 +18,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 def device(array):
     """A numpy array as the GPU's kernels see memory."""
-    return GpuArray(array.ctypes.data, array.shape, array.strides, name_of(array.dtype), 0)
+    return GpuArray(array.ctypes.data, array.shape, array.strides, find_dtype_name(array.dtype), 0)
 
 
 class Pointer:
@@ -110,7 +110,7 @@ def run(calls, scratch=0, status=None):
             if isinstance(argument, Table):
                 tables.append(np.frombuffer(argument.data, np.uint8).copy())
                 address = tables[-1].ctypes.data
-            elif isinstance(argument, Status):
+            elif isinstance(argument, StatusPointer):
                 address = word.ctypes.data
             else:
                 address = memory.ctypes.data + argument - SCRATCH if argument >= SCRATCH else argument

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from einc_runtime.dtypes import ITEMSIZE, compute
+from einc_runtime.dtypes import ITEMSIZE, compute_type
 from einc_runtime.errors import KernelFault
 from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
-from einc_runtime.kernels.program import COMPARISONS, FUNCTIONS
-from einc_runtime.kernels.triton import planners
-from einc_runtime.kernels.triton.plan import Call, Source, layout
+from einc_runtime.kernels.scalar_program import COMPARISONS, FUNCTIONS
+from einc_runtime.kernels.triton import builders
+from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_layout
 from tests.support.gpu_invocations import INVOCATIONS, MERGES, array, attention, made
 
 assert os.environ.get("TRITON_INTERPRET", "0") != "1", "the interpreter compiles nothing"
@@ -26,12 +26,14 @@ def cold(tmp_path, monkeypatch):
 
 
 def sources(plan):
-    return [step.source for step in plan.steps if isinstance(step, Call)]
+    return [step.source for step in plan.steps if isinstance(step, KernelLaunch)]
 
 
 def merge(name):
     aggregation, reads, writes, dims = MERGES[name]
-    return planners.plan_merge(aggregation, [layout(x) for x in reads], [layout(x) for x in writes], dims)
+    return builders.build_joint_aggregation(
+        aggregation, [as_layout(x) for x in reads], [as_layout(x) for x in writes], dims
+    )
 
 
 MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10}
@@ -77,7 +79,7 @@ def every_function(kind):
 
     value = "x0"
     for name, (arity, kinds) in FUNCTIONS.items():
-        if compute(kind) not in kinds:
+        if compute_type(kind) not in kinds:
             continue
         if arity == 1:
             value = step(f"{name} {value}")
@@ -150,7 +152,9 @@ def test_attention_uses_tensor_cores(tmp_path):
 
 
 def test_what_triton_refuses_is_one_line():
-    source = Source("wrong", "import triton\n\n\n@triton.jit\ndef wrong(x):\n    undefined(x)\n", ("f32",), (True,))
+    source = KernelSource(
+        "wrong", "import triton\n\n\n@triton.jit\ndef wrong(x):\n    undefined(x)\n", ("f32",), (True,)
+    )
     with pytest.raises(KernelFault, match="Triton could not compile wrong for sm_90") as caught:
         compile_source(source, "sm_90")
     assert "\n" not in caught.value.message

@@ -20,7 +20,7 @@ from einc_runtime.kernels.cuda.cublas import WORKSPACE
 from einc_runtime.kernels.cuda.kernels import PlannedKernels
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.plan import SCRATCH, Status, Table
+from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
 from tests.gpu.cases import CASES, TOLERANCE
 from tests.gpu.correctness import arrays_of, compiled, largest_error, reference
 from tests.support.cuda_fake import FakeDriver, Misuse
@@ -49,7 +49,7 @@ class InterpretedKernels(PlannedKernels):
         self.epilogues += 1
         return True
 
-    def prepared(self, plan, target):
+    def prepare(self, plan, target):
         products = any(isinstance(step, Gemm) for step in plan.steps)
         tables = {}
 
@@ -61,7 +61,7 @@ class InterpretedKernels(PlannedKernels):
                 if isinstance(argument, Table):
                     held = tables.setdefault(argument.data, np.frombuffer(argument.data, np.uint8).copy())
                     return Pointer(held.ctypes.data, KINDS[kind])
-                if isinstance(argument, Status):
+                if isinstance(argument, StatusPointer):
                     assert status, "a status word is there for a plan with a complaint"
                     return Pointer(status, KINDS[kind])
                 return Pointer(workspace + argument - SCRATCH if argument >= SCRATCH else argument, KINDS[kind])
@@ -80,7 +80,7 @@ class InterpretedKernels(PlannedKernels):
             return lambda stream: self.driver.kernel(stream, "planned", run)
 
         workspace = plan.scratch + (WORKSPACE if products else 0)
-        return GpuKernel(bind, Description("interpreted", "", ""), workspace, plan.complaint)
+        return GpuKernel(bind, Description("interpreted", "", ""), workspace, plan.status_message)
 
 
 def interpreted(bundle, devices=1):

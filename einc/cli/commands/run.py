@@ -101,7 +101,7 @@ def run_command(
         if backend == "cuda" or bundle.machine != HOST:
             from einc_runtime.kernels.cuda import kernel_cache
 
-            kernel_cache.look_into(kernel_cache.beside(plan))
+            kernel_cache.add_directory(kernel_cache.directory_beside(plan))
         arrays.check_outputs(bundle, targets, trace, [plan, weights, *inputs, *expect])
         phase("loading inputs and weights")
         sites = (devices,) if isinstance(devices, int) else devices

@@ -6,7 +6,7 @@ from time import perf_counter
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, storage
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import PlanFault
 from einc_runtime.execution.base import Record
 from einc_runtime.plan.boxes import shape
@@ -26,7 +26,7 @@ class NullExecutor:
 
     def fetch(self, region: Region) -> Array:
         buffer = self.bundle.buffers[region.buffer]
-        return np.zeros(shape(region.block), storage(self.bundle.tensors[buffer.tensor].dtype))
+        return np.zeros(shape(region.block), storage_dtype(self.bundle.tensors[buffer.tensor].dtype))
 
     def execute(self, records: list[Record] | None = None) -> float:
         origin = perf_counter()

@@ -72,9 +72,13 @@ class Session:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should be told of how the plan runs."""
-        from einc_runtime.kernels.llvm import llvm
+        from einc_runtime.kernels.llvm import compiler
 
-        told = [llvm.note(), _unused_gpus(self.bundle) if self._chosen else None] if self.backend == "cpu" else []
+        told = (
+            [compiler.describe_missing(), _unused_gpus(self.bundle) if self._chosen else None]
+            if self.backend == "cpu"
+            else []
+        )
         return (*getattr(self._executor, "notes", ()), *(note for note in told if note is not None))
 
     def close(self) -> None:
@@ -155,14 +159,14 @@ class Session:
         """A saved tensor as an array of its own, assembled from its blocks; bf16 comes as ml_dtypes' type."""
         import numpy as np
 
-        from einc_runtime.dtypes import storage
+        from einc_runtime.dtypes import storage_dtype
 
         if name not in self._outputs:
             raise ArrayFault(f"the plan saves no '{name}'", hint=suggest_name(name, list(self._outputs)))
         if not self._executed:
             raise ArrayFault(f"'{name}' is not computed yet", hint="execute first")
         tensor = self._tensors[name]
-        array = np.empty(tensor.shape, storage(tensor.dtype))
+        array = np.empty(tensor.shape, storage_dtype(tensor.dtype))
         for region in self._outputs[name].regions:
             array[_key(region.block.lower, region.block.upper)] = self._executor.fetch(region)
         return array
@@ -170,14 +174,14 @@ class Session:
     def _problem(self, name: str, array: Any) -> str | None:
         import numpy as np
 
-        from einc_runtime.dtypes import name_of
+        from einc_runtime.dtypes import find_dtype_name
 
         tensor = self._tensors.get(name)
         if tensor is None or tensor.kind == "value":
             return f"the plan has no input '{name}' ({suggest_name(name, self._wanted)})"
         if not isinstance(array, np.ndarray | np.generic):
             return f"'{name}' is no numpy array but {type(array).__name__}"
-        found = name_of(array.dtype.newbyteorder("=")) or str(array.dtype)
+        found = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
         fits = found == tensor.dtype or (tensor.dtype == "bf16" and found == "f32")
         if fits and array.shape == tensor.shape:
             return None

@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, DType, name_of
+from einc_runtime.dtypes import Array, DType, find_dtype_name
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import Attribute, Block
-
-if TYPE_CHECKING:
-    from einc_runtime.kernels.packs import Pack
 
 ALIGNMENT = 64
 Run = Callable[[], None]
@@ -28,18 +25,31 @@ Other = TypeVar("Other")
 Value = TypeVar("Value")
 
 
+class PrepackedOperand:
+    """A constant operand as a library wants it: `data` once it is made, which takes `size` bytes of memory."""
+
+    __slots__ = ("__weakref__", "_make", "data", "size", "source")
+
+    def __init__(self, source: Array, size: int, make: Callable[[], Array]) -> None:
+        self.source, self.size, self._make = source, size, make
+        self.data: Array | None = None
+
+    def make(self) -> None:
+        self.data = self._make()
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """`bind` takes a byte array of at least `scratch` bytes and gives the callable.
 
-    `nanoseconds` is a rough estimate of its time on one core, for the order in which tasks are started. `packs` are
+    `nanoseconds` is a rough estimate of its time on one core, for the order in which tasks are started. `prepacked` are
     constant operands that it can use in another layout, if whoever runs it makes them.
     """
 
     bind: Callable[[Array], Run]
     scratch: int = 0
     nanoseconds: float = 0.0
-    packs: tuple[Pack, ...] = ()
+    prepacked: tuple[PrepackedOperand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +112,11 @@ class Invocation(Generic[View]):
         return found
 
 
-Builder = Callable[[Invocation[Array]], Kernel]
+KernelBuilder = Callable[[Invocation[Array]], Kernel]
 """Prepares one invocation."""
 
 
-class ScratchPlan:
+class ScratchAllocator:
     """Hands out offsets in a kernel's scratch memory while it is prepared; `size` is what it needs in all."""
 
     __slots__ = ("size",)
@@ -142,13 +152,13 @@ def store(source: Any, target: Any) -> None:
     np.copyto(target, source, casting="unsafe")
 
 
-def plain(array: Array) -> Array:
+def view_as_integers(array: Array) -> Array:
     """The same bytes as integers, which numpy moves faster than elements of a type that it does not know."""
     return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
 
 
 def dtype_name(array: Array) -> str:
-    name = name_of(array.dtype)
+    name = find_dtype_name(array.dtype)
     if name is None:
         raise PlanFault(f"no kernel works on elements of type {array.dtype}")
     return name

@@ -34,7 +34,7 @@ _TYPESTRINGS = {"f16": "<f2", "bf16": "<u2", "f32": "<f4", "f64": "<f8", "i32": 
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class GpuTarget:
     """The device that a kernel is for. Its multiprocessors and architecture are facts for choosing variants."""
 
     device: int
@@ -132,7 +132,7 @@ class GpuKernel:
     bind: Callable[[int, int], Launch]
     description: Description
     workspace: int = 0
-    complaint: str | None = None
+    status_message: str | None = None
 
 
 class Kernels(Protocol):
@@ -145,21 +145,21 @@ class Kernels(Protocol):
     in pinned host memory.
     """
 
-    def kernel(self, invocation: Invocation[GpuArray], target: Target) -> GpuKernel:
+    def kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
         """A kernel as operations name it."""
 
     def with_epilogue(
-        self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: Target
+        self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: GpuTarget
     ) -> GpuKernel | None:
         """Both at once, if there is a kernel that can: `then` is a map, and its operand at `place` is what `first` has
         computed and nobody else will read, so that it need not be written."""
 
-    def side_by_side(
-        self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: Target
+    def batched_pair(
+        self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: GpuTarget
     ) -> GpuKernel | None:
         """Both at once, if there is a kernel that can and is likely to be faster; neither needs the other's result."""
 
-    def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: Target) -> GpuKernel:
+    def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget) -> GpuKernel:
         """sum, prod, max or min over two or more views in their order, rounded once; it may write over the first."""
 
     def merge(
@@ -168,11 +168,11 @@ class Kernels(Protocol):
         reads: Sequence[GpuArray],
         writes: Sequence[GpuArray],
         dims: Sequence[Sequence[int]],
-        target: Target,
+        target: GpuTarget,
     ) -> GpuKernel:
         """An aggregation of tuples: see `einc_runtime.kernels.registry.prepare_merge`."""
 
-    def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: Target) -> GpuKernel:
+    def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: GpuTarget) -> GpuKernel:
         """Copies views pairwise, of equal shapes and types, in one launch where it can."""
 
     def versions(self) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Equation:
+class IndexEquation:
     """Index names per operand, then of the result."""
 
     inputs: tuple[Names, ...]
@@ -31,7 +31,7 @@ class Equation:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedArray:
     """An array whose dimensions have names."""
 
     names: Names
@@ -51,27 +51,27 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedOperands:
     """Operands as views without repeated indices, and the extent of every index in order of appearance."""
 
-    operands: tuple[Named, ...]
+    operands: tuple[NamedArray, ...]
     extents: dict[str, int]
 
     def aligned(self, order: Sequence[str]) -> tuple[Array, ...]:
         return tuple(operand.aligned(order) for operand in self.operands)
 
 
-def parse(text: str) -> Equation:
+def parse(text: str) -> IndexEquation:
     left, arrow, right = text.partition("->")
     if not arrow or "->" in right:
-        raise PlanFault(f"an index equation has one '->', found {_shown(text)}")
-    equation = Equation(tuple(tuple(part.split()) for part in left.split(",")), tuple(right.split()))
+        raise PlanFault(f"an index equation has one '->', found {_quote(text)}")
+    equation = IndexEquation(tuple(tuple(part.split()) for part in left.split(",")), tuple(right.split()))
     if len(set(equation.output)) != len(equation.output):
-        raise PlanFault(f"an index occurs twice in the result of {_shown(text)}")
+        raise PlanFault(f"an index occurs twice in the result of {_quote(text)}")
     return equation
 
 
-def join(equation: Equation, inputs: Sequence[Array], output: Array) -> Joined:
+def join(equation: IndexEquation, inputs: Sequence[Array], output: Array) -> JoinedOperands:
     """Holds the equation against shapes. The result may have indices that no input has (it is broadcast there)."""
     if len(equation.inputs) != len(inputs):
         raise PlanFault(f"an index equation of {len(equation.inputs)} operands is applied to {len(inputs)}")
@@ -84,21 +84,21 @@ def join(equation: Equation, inputs: Sequence[Array], output: Array) -> Joined:
                 raise PlanFault(f"index '{name}' has extent {extents[name]} in one operand and {extent} in another")
     if len(extents) > MAX_INDICES:
         raise PlanFault(f"{len(extents)} indices in one kernel; at most {MAX_INDICES} are supported")
-    return Joined(tuple(map(_without_diagonal, equation.inputs, inputs)), extents)
+    return JoinedOperands(tuple(map(_merge_repeated_indices, equation.inputs, inputs)), extents)
 
 
-def _without_diagonal(names: Names, array: Array) -> Named:
+def _merge_repeated_indices(names: Names, array: Array) -> NamedArray:
     """Walking a repeated index moves along all of its dimensions at once: their strides add up."""
     unique = tuple(dict.fromkeys(names))
     if len(unique) == len(names):
-        return Named(names, array)
+        return NamedArray(names, array)
     strides = dict.fromkeys(unique, 0)
     extents = dict(zip(names, array.shape, strict=True))
     for name, stride in zip(names, array.strides, strict=True):
         strides[name] += stride
     shape = [extents[name] for name in unique]
-    return Named(unique, np.lib.stride_tricks.as_strided(array, shape, list(strides.values()), writeable=False))
+    return NamedArray(unique, np.lib.stride_tricks.as_strided(array, shape, list(strides.values()), writeable=False))
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return f"'{text}'" if len(text) <= 80 else f"'{text[:80]}...'"

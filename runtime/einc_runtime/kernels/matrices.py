@@ -9,23 +9,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.indices import Named, Names
+from einc_runtime.kernels.indices import NamedArray, Names
 
 
-def _dimensions(operand: Named, group: Names) -> list[tuple[int, int]]:
+def _dimensions(operand: NamedArray, group: Names) -> list[tuple[int, int]]:
     """Extents and byte strides of a group's indices, without those of extent 1."""
     places = [operand.names.index(name) for name in group]
     array = operand.array
     return [(array.shape[p], array.strides[p]) for p in places if array.shape[p] != 1]
 
 
-def mergeable(operand: Named, group: Names) -> bool:
+def mergeable(operand: NamedArray, group: Names) -> bool:
     """Whether the group can be walked with one stride."""
     dimensions = _dimensions(operand, group)
     return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dimensions))
 
 
-def split(group: Names, operands: Sequence[Named], least: int) -> tuple[Names, Names]:
+def split_off_batches(group: Names, operands: Sequence[NamedArray], least: int) -> tuple[Names, Names]:
     """Leading indices of a group to be batches, and its longest tail that is one dimension in all operands; the whole
     group where that tail would be smaller than it and than `least`."""
     start = 0
@@ -35,7 +35,7 @@ def split(group: Names, operands: Sequence[Named], least: int) -> tuple[Names, N
     return (group[:start], group[start:]) if tail >= min(least, whole) else ((), group)
 
 
-def grouped(operand: Named, batch: Names, first: Names, second: Names) -> Array:
+def view_as_matrices(operand: NamedArray, batch: Names, first: Names, second: Names) -> Array:
     """The array as (batch..., first, second). A dimension of extent 1 gets the stride that matrices have."""
     array = operand.array
     lone = {name: (1, 0) for name in batch if name not in operand.names}

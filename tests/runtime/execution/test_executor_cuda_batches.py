@@ -12,7 +12,7 @@ from einc_runtime.execution.cuda.tasks import spared
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.gpu import Description, GpuKernel
-from einc_runtime.kernels.triton.side_by_side import planned_side_by_side
+from einc_runtime.kernels.triton.batched_pair import build_batched_pair
 from tests.support.compiled_plans import MODELS, compiled
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels, Together, view
@@ -48,7 +48,7 @@ class Beside(NumpyKernels):
         super().__init__(driver)
         self.pairs = []
 
-    def side_by_side(self, first, second, target):
+    def batched_pair(self, first, second, target):
         self.pairs.append((first, second))
         kernels = [
             registry.prepare(own.on([*map(view, own.inputs)], [*map(view, own.outputs)]), "numpy")
@@ -85,8 +85,8 @@ class Batched(NumpyKernels):
         super().__init__(driver)
         self.products = []
 
-    def side_by_side(self, first, second, target):
-        plan = planned_side_by_side(first, second, target.multiprocessors)
+    def batched_pair(self, first, second, target):
+        plan = build_batched_pair(first, second, target.multiprocessors)
         if plan is None:
             return None
         (product,) = plan.steps

@@ -44,7 +44,7 @@ class WithLibrary(NumpyKernels):
 
             return by_library
 
-        return GpuKernel(bind, Description("library", "2", "attention"), kernel.workspace, kernel.complaint)
+        return GpuKernel(bind, Description("library", "2", "attention"), kernel.workspace, kernel.status_message)
 
     def _fails(self, stage):
         if stage == self.stage:

@@ -11,10 +11,10 @@ import pytest
 
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.llvm import llvm
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
-from einc_runtime.strides import strides_of
 from tests.support.compiled_plans import EVERYTHING, PLACES, TRANSFORMER, compiled
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_plans import agree, block, on_fake
@@ -44,11 +44,11 @@ def on_cpu(bundle, arrays):
     return results(Session(bundle, executor=CpuExecutor(bundle, 3, poison=True)), arrays)
 
 
-@pytest.mark.parametrize("small", [0, 1 << 62], ids=["native", "numpy"])
+@pytest.mark.parametrize("small", [0, 1 << 62], ids=["llvm", "numpy"])
 @pytest.mark.parametrize("sites", [1, 3, 8])
 @pytest.mark.parametrize("name", PLANS)
 def test_any_order_on_the_cpu(name, sites, small, monkeypatch):
-    monkeypatch.setattr(llvm, "SMALL", small)
+    monkeypatch.setattr(compiler, "SMALL", small)
     make, given = PLANS[name]
     bundle = make(sites)
     arrays = arrays_of(bundle, **given)

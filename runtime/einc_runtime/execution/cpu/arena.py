@@ -8,12 +8,12 @@ from types import EllipsisType
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, storage
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cpu.host import require_memory
+from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan import boxes
 from einc_runtime.plan.schema import Block, Bundle, Region
-from einc_runtime.strides import strides_of
 
 ALIGNMENT = 64
 LOADED = ("input", "weight")
@@ -47,7 +47,7 @@ class Arenas:
         for number, buffer in enumerate(bundle.buffers):
             shape = boxes.shape(buffer.block)
             tensor, arena = bundle.tensors[buffer.tensor], self.arenas[buffer.site]
-            dtype = storage(tensor.dtype)
+            dtype = storage_dtype(tensor.dtype)
             if min(shape, default=0) < 0 or not 0 <= buffer.offset <= arena.size - math.prod(shape) * dtype.itemsize:
                 raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
             strides = strides_of(shape, dtype.itemsize, tensor.order)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from einc_runtime.dtypes import Array
 from einc_runtime.execution.cpu.host import available_memory
-from einc_runtime.kernels.base import Kernel, address
-from einc_runtime.kernels.packs import Pack
+from einc_runtime.kernels.base import Kernel, PrepackedOperand, address
 
 SHARE = 2
 """One part in so many of the memory that is available may be taken."""
@@ -21,7 +20,7 @@ class Constants:
     """The packs of some kernels. None are made where they take too much memory: kernels do without."""
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
-        packs = {pack: address(pack.source) for kernel in kernels for pack in kernel.packs}
+        packs = {pack: address(pack.source) for kernel in kernels for pack in kernel.prepacked}
         available = available_memory()
         if available is not None and sum(pack.size for pack in packs) > available // SHARE:
             packs = {}
@@ -49,5 +48,5 @@ class Constants:
             from concurrent.futures import ThreadPoolExecutor
 
             with ThreadPoolExecutor(workers) as threads:
-                list(threads.map(Pack.make, sorted(self._stale, key=lambda pack: address(pack.source))))
+                list(threads.map(PrepackedOperand.make, sorted(self._stale, key=lambda pack: address(pack.source))))
             self._stale.clear()

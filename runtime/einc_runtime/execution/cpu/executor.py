@@ -30,11 +30,11 @@ from einc_runtime.execution.rewrites.kernel_splitting import SMALLEST_NS, parts_
 from einc_runtime.execution.rewrites.move_coalescing import gather
 from einc_runtime.execution.task_errors import place, preparing, subject, told
 from einc_runtime.kernels.base import Invocation, Kernel, Run
-from einc_runtime.kernels.llvm import llvm
+from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.contract import build_added_contract
 from einc_runtime.kernels.llvm.moves import build_moves
-from einc_runtime.kernels.numpy.pieces import runner
-from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_merge
+from einc_runtime.kernels.numpy.pieces import make_runner
+from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
 from einc_runtime.plan.joint_aggregation import groups
 from einc_runtime.plan.schema import (
     AggregateTask,
@@ -160,7 +160,7 @@ class CpuExecutor:
         return build_added_contract(self._invocation(msgspec.structs.replace(task, writes=(target,)))) is not None
 
     def _prepared(self, number: int, task: AnyTask, alike: int) -> Kernel:
-        with preparing(number, task), llvm.among(alike):
+        with preparing(number, task), compiler.expect_alike(alike):
             return self._adding(task) if number in self._added else self._kernel(task)
 
     def _kernel(self, task: AnyTask) -> Kernel:
@@ -171,7 +171,7 @@ class CpuExecutor:
             if len(task.writes) == 1:
                 return prepare_aggregate(task.aggregation, views(task.reads), self._arenas.view(task.writes[0]))
             group = self._groups[self.bundle.buffers[task.writes[0].buffer].tensor]
-            return prepare_merge(task.aggregation, views(task.reads), views(task.writes), group.dims)
+            return prepare_joint_aggregation(task.aggregation, views(task.reads), views(task.writes), group.dims)
         if isinstance(task, TransferTask):
             return build_moves(views([task.read]), views([task.write]))
         assert isinstance(task, CopyTask)
@@ -194,7 +194,7 @@ class CpuExecutor:
         kernel = prepare(invocation.on(invocation.inputs, [product]))
 
         def bind(memory: Array) -> Run:
-            return runner([(kernel.bind(memory), []), (np.add, [target, product, target])])
+            return make_runner([(kernel.bind(memory), []), (np.add, [target, product, target])])
 
         return Kernel(bind, kernel.scratch, kernel.nanoseconds)
 

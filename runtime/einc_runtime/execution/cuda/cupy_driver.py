@@ -11,7 +11,7 @@ from typing import Any
 
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.cuda.driver import DriverError
-from einc_runtime.kernels.gpu import Target
+from einc_runtime.kernels.gpu import GpuTarget
 
 INSTALL_HINT = "pip install 'einc[cuda12]' (einc[cuda13] where the driver is for CUDA 13); --backend cpu needs no GPU"
 
@@ -71,11 +71,11 @@ class CupyDriver:
     def device_count(self) -> int:
         return int(self._devices)
 
-    def target(self, device: int) -> Target:
+    def target(self, device: int) -> GpuTarget:
         name: bytes = self._call("getDeviceProperties", device)["name"]
         attribute = self._runtime.cudaDevAttrMultiProcessorCount
         major, minor, count = (int(self._call("deviceGetAttribute", a, device)) for a in (_MAJOR, _MINOR, attribute))
-        return Target(device, name.decode(errors="replace"), (major, minor), count)
+        return GpuTarget(device, name.decode(errors="replace"), (major, minor), count)
 
     def use(self, device: int) -> None:
         self._call("setDevice", device)

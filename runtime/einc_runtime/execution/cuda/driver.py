@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from einc_runtime.kernels.gpu import Target
+from einc_runtime.kernels.gpu import GpuTarget
 
 OUT_OF_MEMORY = 2
 """The status of an allocation that did not fit (cudaErrorMemoryAllocation)."""
@@ -30,7 +30,7 @@ class Driver(Protocol):
     def device_count(self) -> int:
         """How many devices this process may use; they are 0, 1, ..."""
 
-    def target(self, device: int) -> Target:
+    def target(self, device: int) -> GpuTarget:
         """What kernels are compiled and chosen for."""
 
     def use(self, device: int) -> None:

@@ -18,7 +18,7 @@ from time import perf_counter
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, storage
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import KernelFault, RuntimeFault, ValueFault
 from einc_runtime.execution.base import Record
 from einc_runtime.execution.cuda.capture import captured, enqueue, warm_up
@@ -27,8 +27,8 @@ from einc_runtime.execution.cuda.faults import plan_fault, told
 from einc_runtime.execution.cuda.holdings import Holdings
 from einc_runtime.execution.cuda.profile import Profile
 from einc_runtime.execution.cuda.ready import Ready, make_ready
+from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
 from einc_runtime.kernels.gpu import Kernels
-from einc_runtime.kernels.pitched import count_rows, rows_of
 from einc_runtime.plan.schema import Bundle, Region
 
 MAX_FETCH_COPIES = 64
@@ -85,7 +85,7 @@ class CudaExecutor:
     def fill(self, buffer: int, values: Array) -> None:
         self._require_open()
         view = self._ready.memory.buffers[buffer]
-        dense = np.empty(view.shape, storage(view.dtype))
+        dense = np.empty(view.shape, storage_dtype(view.dtype))
         np.copyto(dense, values, casting="unsafe")
         if dense.nbytes:
             with self._closing_on_failure():
@@ -95,13 +95,13 @@ class CudaExecutor:
     def fetch(self, region: Region) -> Array:
         self._require_open()
         view = self._ready.memory.view(region)
-        array = np.empty(view.shape, storage(view.dtype))
-        if count_rows(view.shape, view.itemsize, array.strides, view.strides) > MAX_FETCH_COPIES:
+        array = np.empty(view.shape, storage_dtype(view.dtype))
+        if count_2d_copies(view.shape, view.itemsize, array.strides, view.strides) > MAX_FETCH_COPIES:
             block = self.bundle.buffers[region.buffer].block
             bounds = zip(region.block.lower, region.block.upper, block.lower, strict=True)
             return self.fetch(Region(region.buffer, block))[tuple(slice(lo - at, up - at) for lo, up, at in bounds)]
         with self._closing_on_failure():
-            for row in rows_of(view.shape, view.itemsize, array.strides, view.strides):
+            for row in list_2d_copies(view.shape, view.itemsize, array.strides, view.strides):
                 target, source = array.ctypes.data + row.target, view.pointer + row.source
                 pitches = row.target_pitch, row.source_pitch
                 self._driver.copy(view.device, target, pitches[0], source, pitches[1], row.width, row.height)
@@ -237,6 +237,6 @@ def _real_driver() -> Driver:
 
 
 def _real_kernels() -> Kernels:
-    from einc_runtime.kernels.cuda.kernels import kernels
+    from einc_runtime.kernels.cuda.kernels import open_kernels
 
-    return kernels()
+    return open_kernels()

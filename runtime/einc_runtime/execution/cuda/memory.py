@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.kernels.gpu import GpuArray
+from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan import boxes
 from einc_runtime.plan.schema import Bundle, Region
-from einc_runtime.strides import strides_of
 from einc_runtime.text import gibibytes
 
 

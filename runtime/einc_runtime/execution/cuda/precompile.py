@@ -24,15 +24,15 @@ from einc_runtime.execution.cuda.steps import Part, lay_out
 from einc_runtime.execution.cuda.tasks import spared
 from einc_runtime.execution.cuda.work import Workshop
 from einc_runtime.kernels.cuda import kernel_cache, triton_compile
-from einc_runtime.kernels.cuda.triton_compile import ARCHITECTURES, Binary
-from einc_runtime.kernels.gpu import Description, GpuKernel, Target
-from einc_runtime.kernels.triton.plan import Call, Plan, Source
-from einc_runtime.kernels.triton.planned import PlannedKernels
+from einc_runtime.kernels.cuda.triton_compile import ARCHITECTURES, KernelBinary
+from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget
+from einc_runtime.kernels.triton.kernels import TritonKernels
+from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, LaunchSequence
 from einc_runtime.plan.schema import Bundle
 
 __all__ = ["ARCHITECTURES", "compile_all", "precompile", "require_compiler", "sources"]
 
-Job = tuple[Source, str]
+Job = tuple[KernelSource, str]
 """A kernel and the architecture that it is compiled for."""
 
 _APART = 1 << 40  # bytes between the arenas of sites, which nobody reads
@@ -100,7 +100,9 @@ def compile_all(
     return done
 
 
-def sources(bundle: Bundle, architecture: str, mappings: Iterable[tuple[int, ...]] | None = None) -> tuple[Source, ...]:
+def sources(
+    bundle: Bundle, architecture: str, mappings: Iterable[tuple[int, ...]] | None = None
+) -> tuple[KernelSource, ...]:
     """All kernels of a plan that have to be compiled, in a fixed order; `mappings` give every site its device."""
     kernels = _Collector()
     sites = len(bundle.memory)
@@ -111,7 +113,7 @@ def sources(bundle: Bundle, architecture: str, mappings: Iterable[tuple[int, ...
 
 def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, architecture: str) -> None:
     number = int(architecture.removeprefix("sm_"))
-    targets = {n: Target(n, architecture, divmod(number, 10), 0) for n in sorted(set(devices))}
+    targets = {n: GpuTarget(n, architecture, divmod(number, 10), 0) for n in sorted(set(devices))}
     tasks = spared(bundle, devices)
     steps = lay_out(bundle, tasks, devices, frozenset())
     memory = DeviceMemory(bundle, devices, [(site + 1) * _APART for site in range(len(devices))])
@@ -122,18 +124,18 @@ def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, archit
             workshop.prepared(work)
 
 
-class _Collector(PlannedKernels):
+class _Collector(TritonKernels):
     """Keeps the sources of plans; nothing is launched."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, Source] = {}
+        self.found: dict[str, KernelSource] = {}
 
-    def prepared(self, plan: Plan, target: Target) -> GpuKernel:
+    def prepare(self, plan: LaunchSequence, target: GpuTarget) -> GpuKernel:
         for step in plan.steps:
-            if isinstance(step, Call):
+            if isinstance(step, KernelLaunch):
                 self.found.setdefault(step.source.key, step.source)
-        return GpuKernel(_never, Description("triton", "", ""), plan.scratch, plan.complaint)
+        return GpuKernel(_never, Description("triton", "", ""), plan.scratch, plan.status_message)
 
     def versions(self) -> dict[str, str]:
         return {}
@@ -154,7 +156,7 @@ def _no_driver() -> Driver:
     return driver  # type: ignore[no-any-return]
 
 
-def _compiled(jobs: Sequence[Job]) -> Generator[Binary | KernelFault]:
+def _compiled(jobs: Sequence[Job]) -> Generator[KernelBinary | KernelFault]:
     workers = min(len(jobs), os.cpu_count() or 1, 16)
     if len(jobs) <= _FEW or workers < 2:
         yield from map(_compile, jobs)
@@ -163,7 +165,7 @@ def _compiled(jobs: Sequence[Job]) -> Generator[Binary | KernelFault]:
         yield from pool.map(_compile, jobs, chunksize=2)
 
 
-def _compile(job: Job) -> Binary | KernelFault:
+def _compile(job: Job) -> KernelBinary | KernelFault:
     try:
         return triton_compile.compile_source(*job)
     except KernelFault as fault:

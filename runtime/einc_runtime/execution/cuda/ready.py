@@ -20,7 +20,7 @@ from einc_runtime.execution.cuda.status import Complaint, StatusWords
 from einc_runtime.execution.cuda.steps import Layout, Part, lay_out
 from einc_runtime.execution.cuda.tasks import spared
 from einc_runtime.execution.cuda.work import Workshop
-from einc_runtime.kernels.gpu import Description, GpuKernel, Kernels, Launch, Target
+from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.plan.schema import Bundle
 
 Made = TypeVar("Made")
@@ -38,7 +38,7 @@ class Ready:
 
     blame: Blame
     devices: tuple[int, ...]
-    targets: Mapping[int, Target]
+    targets: Mapping[int, GpuTarget]
     reach: Reach
     memory: DeviceMemory
     layout: Layout
@@ -82,9 +82,9 @@ def make_ready(
     prepared, pairs = _prepared(driver, workshop, layout, blame)
     layout = together(layout, pairs)
     complaints = [
-        Complaint(number, layout.works[number].task, layout.device(number), kernel.complaint)
+        Complaint(number, layout.works[number].task, layout.device(number), kernel.status_message)
         for number, kernel in enumerate(prepared)
-        if kernel is not None and kernel.complaint is not None
+        if kernel is not None and kernel.status_message is not None
     ]
     layout = layout.with_status([complaint.step for complaint in complaints])
     status = StatusWords(driver, complaints, zeros, holdings.host_memory)
@@ -133,7 +133,7 @@ def _prepared(
             both[first] = then, kernel
     for first, then in batches(workshop.bundle, workshop.tasks).items():
         if first not in both and then not in both:
-            kernel = made(partial(workshop.side_by_side, first, then), first, step_of[first])
+            kernel = made(partial(workshop.batched_pair, first, then), first, step_of[first])
             if kernel is not None:
                 both[first] = then, kernel
     done = {then for then, _ in both.values()}

@@ -11,11 +11,11 @@ from einc_runtime.execution.cuda.memory import DeviceMemory
 from einc_runtime.execution.cuda.steps import Part, Work
 from einc_runtime.execution.task_errors import preparing
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, Kernels, Launch, Target
-from einc_runtime.kernels.pitched import count_rows, rows_of
+from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
+from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
+from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.joint_aggregation import Group, groups
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, TransferTask
-from einc_runtime.strides import strides_of
 
 MAX_COPIES = 32
 """Copies (nodes of a graph) for one transfer; regions that take more are moved by a kernel."""
@@ -30,7 +30,7 @@ class Workshop:
     memory: DeviceMemory
     kernels: Kernels
     driver: Driver
-    targets: Mapping[int, Target]
+    targets: Mapping[int, GpuTarget]
     slots: Sequence[int]
     groups: Mapping[int, Group]
 
@@ -41,7 +41,7 @@ class Workshop:
         memory: DeviceMemory,
         kernels: Kernels,
         driver: Driver,
-        targets: Mapping[int, Target],
+        targets: Mapping[int, GpuTarget],
         slots: Sequence[int],
     ) -> Workshop:
         return Workshop(bundle, tasks, memory, kernels, driver, targets, slots, groups(bundle))
@@ -59,12 +59,12 @@ class Workshop:
         assert isinstance(other, KernelTask)
         return self.kernels.with_epilogue(self._invocation(one), self._invocation(other), place, self._target(one.site))
 
-    def side_by_side(self, first: int, second: int) -> GpuKernel | None:
+    def batched_pair(self, first: int, second: int) -> GpuKernel | None:
         """A kernel for two tasks that share an operand."""
         one, other = self.tasks[first], self.tasks[second]
         assert isinstance(one, KernelTask)
         assert isinstance(other, KernelTask)
-        return self.kernels.side_by_side(self._invocation(one), self._invocation(other), self._target(one.site))
+        return self.kernels.batched_pair(self._invocation(one), self._invocation(other), self._target(one.site))
 
     def _invocation(self, task: KernelTask) -> Invocation[GpuArray]:
         operation = self.bundle.operations[task.operation]
@@ -97,9 +97,9 @@ class Workshop:
             dense = strides_of(source.shape, source.itemsize, source.memory_order)
             host = GpuArray(self.slots[work.slot], source.shape, dense, source.dtype, device)
             source, target = (source, host) if work.part is Part.OUT else (host, target)
-        if count_rows(source.shape, source.itemsize, target.strides, source.strides) > MAX_COPIES:
+        if count_2d_copies(source.shape, source.itemsize, target.strides, source.strides) > MAX_COPIES:
             return self.kernels.moves([source], [target], self.targets[device])
-        rows = rows_of(source.shape, source.itemsize, target.strides, source.strides)
+        rows = list_2d_copies(source.shape, source.itemsize, target.strides, source.strides)
         copy_async = self.driver.copy_async
         calls = [
             (target.pointer + row.target, row.target_pitch, source.pointer + row.source, row.source_pitch,
@@ -114,7 +114,7 @@ class Workshop:
         way = {Part.TASK: "device to device", Part.OUT: "to the host", Part.IN: "from the host"}[work.part]
         return GpuKernel(_bound(launch), Description("cuda", "", f"memcpy, {way}"))
 
-    def _target(self, site: int) -> Target:
+    def _target(self, site: int) -> GpuTarget:
         return self.targets[self.memory.devices[site]]
 
 

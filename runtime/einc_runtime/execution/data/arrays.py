@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, DType, name_of, storage
+from einc_runtime.dtypes import Array, DType, find_dtype_name, storage_dtype
 from einc_runtime.errors import ArrayFault, MissingFault
 from einc_runtime.plan.schema import Tensor
 from einc_runtime.text import listed, printable
@@ -93,7 +93,7 @@ class ArrayFile:
         """The array, in the tensor's type. With `rounded`, f32 is taken for any floating type, f16 for wider ones."""
         header = self.header()
         if header.shape != tensor.shape or not _acceptable(header.dtype, tensor.dtype, rounded):
-            found = f"{name_of(header.dtype.newbyteorder('='))}{list(header.shape)}"
+            found = f"{find_dtype_name(header.dtype.newbyteorder('='))}{list(header.shape)}"
             hint = None
             if tensor.dtype == "bf16":
                 hint = "numpy files cannot hold bf16: write float32, which is rounded"
@@ -101,7 +101,7 @@ class ArrayFile:
         if self.length is not None and self.length != header.size + header.bytes:
             what = "has bytes after the array" if self.length > header.size + header.bytes else "is cut short"
             raise self._fault(f"it {what}: {self.length} bytes, where its header says {header.size + header.bytes}")
-        return self._elements(header).astype(storage(tensor.dtype), copy=False)
+        return self._elements(header).astype(storage_dtype(tensor.dtype), copy=False)
 
     def header(self) -> Header:
         """Reads the header, strictly."""
@@ -167,7 +167,7 @@ class ArrayFile:
 
 
 def _acceptable(found: DType, wanted: str, rounded: bool) -> bool:
-    name = name_of(found.newbyteorder("="))
+    name = find_dtype_name(found.newbyteorder("="))
     if rounded and (name, wanted) in (("f16", "f32"), ("f16", "f64")):
         return True
     widest = ("f16", "bf16", "f64") if rounded else ("bf16",)

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from einc_runtime.dtypes import FLOATS, Array, storage
+from einc_runtime.dtypes import FLOATS, Array, storage_dtype
 from einc_runtime.plan.schema import Tensor
 
 
@@ -23,9 +23,9 @@ def random_input(tensor: Tensor, seed: int) -> Array:
     if tensor.dtype == "bool":
         return generator.integers(0, 2, tensor.shape, np.uint8).astype(np.bool_)
     if tensor.dtype not in FLOATS:
-        return generator.integers(0, 8, tensor.shape, np.int64).astype(storage(tensor.dtype))
+        return generator.integers(0, 8, tensor.shape, np.int64).astype(storage_dtype(tensor.dtype))
     wide = np.float64 if tensor.dtype == "f64" else np.float32
     values = generator.standard_normal(tensor.shape, wide)
     if tensor.kind == "weight":
         values *= wide(1 / math.sqrt(tensor.fan_in))
-    return values.astype(storage(tensor.dtype), copy=False)
+    return values.astype(storage_dtype(tensor.dtype), copy=False)

@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from einc_runtime.dtypes import ITEMSIZE, Array, storage
+from einc_runtime.dtypes import ITEMSIZE, Array, storage_dtype
 from einc_runtime.errors import ArrayFault
 from einc_runtime.strict_json import parse_json
 
@@ -67,7 +67,7 @@ class SafetensorsFile:
     def array(self, name: str) -> Array:
         """A tensor of a type that the runtime knows, read-only."""
         entry = self.entries[name]
-        dtype = storage(entry.dtype)
+        dtype = storage_dtype(entry.dtype)
         count = math.prod(entry.shape)
         if entry.dtype == "bool":
             flags: Array = np.frombuffer(self._data, np.uint8, count, self._start + entry.begin) != 0

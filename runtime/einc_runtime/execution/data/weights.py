@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from einc_runtime.dtypes import FLOATS, Array, name_of, storage
+from einc_runtime.dtypes import FLOATS, Array, find_dtype_name, storage_dtype
 from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.execution.data.arrays import NpzFile, tensor_text
 from einc_runtime.execution.data.draws import random_input
@@ -67,7 +67,7 @@ def weights_of(bundle: Bundle) -> tuple[Tensor, ...]:
 
 def read_weights(tensors: Sequence[Tensor], source: Source) -> dict[str, Array]:
     """All of these weights, by their names in the plan, in their types and shapes; see `each_weight`."""
-    dtypes = {tensor.name: storage(tensor.dtype) for tensor in tensors}
+    dtypes = {tensor.name: storage_dtype(tensor.dtype) for tensor in tensors}
     return {name: array.astype(dtypes[name], copy=False) for name, array in each_weight(tensors, source)}
 
 
@@ -125,7 +125,7 @@ def _given(arrays: Mapping[str, Any]) -> Files:
         array = arrays[name]
         if not isinstance(array, np.ndarray | np.generic):
             raise ArrayFault(f"'{name}' is no numpy array but {type(array).__name__}")
-        kind = name_of(array.dtype.newbyteorder("=")) or str(array.dtype)
+        kind = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
         return Stored(kind, array.shape, lambda _: np.asarray(array))
 
     return Files(arrays, entry)
@@ -133,7 +133,7 @@ def _given(arrays: Mapping[str, Any]) -> Files:
 
 def _npz_entry(archive: NpzFile, name: str) -> Stored:
     header = archive.header(name)
-    kind = name_of(header.dtype.newbyteorder("=")) or str(header.dtype)
+    kind = find_dtype_name(header.dtype.newbyteorder("=")) or str(header.dtype)
     return Stored(
         kind,
         header.shape,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.cuts import Along, Cut, cuts
+from einc_runtime.kernels.splits import KernelSplit, SplitAxis, find_splits
 from einc_runtime.plan.boxes import shape
 from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
 
@@ -38,7 +38,9 @@ def parts_wanted(kernels: int, workers: int) -> int:
 def split(operation: Operation, task: KernelTask, parts: int) -> Sequence[KernelTask]:
     """A task that has been seen to fit its kernel, in so many parts, or fewer where it cannot be cut like that."""
     reads, writes = ([shape(region.block) for region in regions] for regions in (task.reads, task.writes))
-    possible = cuts(Invocation(operation.kernel, operation.kernel_attributes, reads, writes)) if parts > 1 else []
+    possible = (
+        find_splits(Invocation(operation.kernel, operation.kernel_attributes, reads, writes)) if parts > 1 else []
+    )
     cut = next((cut for cut in possible if _even(cut, parts)), max(possible, key=lambda cut: cut.extent, default=None))
     if cut is None:
         return (task,)
@@ -52,12 +54,14 @@ def split(operation: Operation, task: KernelTask, parts: int) -> Sequence[Kernel
     ]
 
 
-def _even(cut: Cut, parts: int) -> bool:
+def _even(cut: KernelSplit, parts: int) -> bool:
     """Whether the parts differ by little."""
     return cut.extent % parts == 0 or cut.extent * (1 - BUSY) >= parts
 
 
-def _narrowed(regions: Sequence[Region], along: Sequence[Along | None], start: int, stop: int) -> tuple[Region, ...]:
+def _narrowed(
+    regions: Sequence[Region], along: Sequence[SplitAxis | None], start: int, stop: int
+) -> tuple[Region, ...]:
     found = []
     for region, way in zip(regions, along, strict=True):
         lower, upper = list(region.block.lower), list(region.block.upper)

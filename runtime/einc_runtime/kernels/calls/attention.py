@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from einc_runtime.dtypes import Array, DType, compute, storage
+from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.plan.schema import Block
@@ -17,7 +17,7 @@ _EXTRAS = ("mask", "positions")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class QueryRows:
     """Queries of one sequence and the keys of that sequence, both in coordinates of their blocks.
 
     Added to a query (or to its position, where positions are an input), `ahead` gives its place among the keys.
@@ -27,14 +27,14 @@ class Rows:
     keys: tuple[int, int]
     ahead: int
 
-    def split(self, most: int) -> Iterator[Rows]:
+    def split(self, most: int) -> Iterator[QueryRows]:
         """The same with at most so many queries each."""
         for start in range(self.queries.start, self.queries.stop, most):
-            yield Rows(slice(start, min(start + most, self.queries.stop)), self.keys, self.ahead)
+            yield QueryRows(slice(start, min(start + most, self.queries.stop)), self.keys, self.ahead)
 
 
 @dataclass(frozen=True, slots=True)
-class Visible:
+class KeyVisibility:
     """What a query sees: keys up to its own place if causal, and of those before it only the last in a window."""
 
     causal: bool
@@ -52,7 +52,7 @@ class Visible:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionCall:
     """The arrays and attributes of one invocation, found to fit each other. `dtype` is what it computes in."""
 
     q: Array
@@ -65,14 +65,14 @@ class Attention:
     dtype: DType
     scale: float
     softcap: float  # 0 is none
-    visible: Visible
+    visible: KeyVisibility
     q_lens: tuple[int, ...]
     k_lens: tuple[int, ...]
     first_query: int
     first_key: int
 
     @staticmethod
-    def parse(invocation: Invocation[Array]) -> Attention:
+    def parse(invocation: Invocation[Array]) -> AttentionCall:
         """Raises PlanFault for what is no attention."""
         invocation.allow("causal", "scale", "q_lens", "k_lens", "window", "softcap", "extras")
         inputs, outputs = invocation.inputs, invocation.outputs
@@ -86,7 +86,7 @@ class Attention:
         o, lse = outputs
         given = dict(zip(extras, inputs[3:], strict=True))
         kind = dtype_name(q)
-        dtype = storage(compute(kind))
+        dtype = storage_dtype(compute_type(kind))
         if any(array.ndim != 3 for array in (q, k, v, o)) or lse.ndim != 2 or dtype.kind != "f":
             raise PlanFault("attention is of floating tensors with three dimensions")
         if any(array.dtype != q.dtype for array in (k, v, o)) or lse.dtype != dtype:
@@ -108,7 +108,7 @@ class Attention:
             raise PlanFault(
                 f"attention has {q.shape[0]} query heads for {k.shape[0]} heads of keys, expected a multiple"
             )
-        first_query, first_key = _corners(q, k, extras, input_blocks, output_blocks)
+        first_query, first_key = _match_blocks(q, k, extras, input_blocks, output_blocks)
         q_lens, k_lens = _list(invocation, "q_lens", int), _list(invocation, "k_lens", int)
         if len(q_lens) != len(k_lens) or min((*q_lens, *k_lens), default=0) < 1:
             raise PlanFault("attention has as many q_lens as k_lens, all positive")
@@ -121,12 +121,12 @@ class Attention:
         softcap = invocation.attribute("softcap", float) if "softcap" in invocation.attributes else 0.0
         if not 0 <= softcap < math.inf:
             raise PlanFault(f"attention has a softcap of {softcap}")
-        return Attention(
-            q, k, v, given.get("mask"), given.get("positions"), o, lse, dtype, scale, softcap, Visible(causal, window),
-            tuple(q_lens), tuple(k_lens), first_query, first_key,
+        return AttentionCall(
+            q, k, v, given.get("mask"), given.get("positions"), o, lse, dtype, scale, softcap,
+            KeyVisibility(causal, window), tuple(q_lens), tuple(k_lens), first_query, first_key,
         )  # fmt: skip
 
-    def sequences(self) -> Iterator[Rows]:
+    def sequences(self) -> Iterator[QueryRows]:
         """The sequences that have queries in the block; they may have no keys in it."""
         queries, keys = self.q.shape[1], self.k.shape[1]
         q_end, k_end = -self.first_query, -self.first_key
@@ -136,9 +136,9 @@ class Attention:
                 continue
             lo, up = max(k_start, 0), min(k_end, keys)
             ahead = k_start if self.positions is not None else k_end - q_end
-            yield Rows(slice(max(q_start, 0), min(q_end, queries)), (lo, max(lo, up)), ahead)
+            yield QueryRows(slice(max(q_start, 0), min(q_end, queries)), (lo, max(lo, up)), ahead)
 
-    def most_pairs(self) -> int:
+    def max_pairs(self) -> int:
         """How many pairs of queries and keys see each other, roughly, and at most where positions are an input."""
         total = 0
         for rows in self.sequences():
@@ -152,7 +152,7 @@ class Attention:
         return total
 
 
-def _corners(
+def _match_blocks(
     q: Array, k: Array, extras: Sequence[str], inputs: Sequence[Block], outputs: Sequence[Block]
 ) -> tuple[int, int]:
     """The first query and key of the blocks, once the blocks of all arrays are seen to belong together."""

@@ -7,21 +7,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from einc_runtime.dtypes import Array, compute
+from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.kernels.indices import Named, Names
+from einc_runtime.kernels.indices import NamedArray, Names
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class ContractCall:
     """A product of operands, summed over the indices that `result` lacks, times `scale`; computed as `kind`."""
 
     invocation: Invocation[Array]
-    operands: tuple[Named, ...]
+    operands: tuple[NamedArray, ...]
     extents: Mapping[str, int]
-    result: Named
+    result: NamedArray
     kind: str
     scale: float
 
@@ -30,16 +30,16 @@ class Contraction:
         return len(self.result.names) < len(self.extents)
 
     @property
-    def spelled(self) -> Invocation[Array]:
+    def as_map_or_reduce(self) -> Invocation[Array]:
         """The map that makes it where nothing is summed, and else the reduce."""
-        program = product_program(len(self.invocation.inputs), self.scale)
+        program = write_product_program(len(self.invocation.inputs), self.scale)
         attributes = {"program": program, "indices": self.invocation.attribute("equation", str)}
         if not self.sums:
             return replace(self.invocation, name="map", attributes=attributes)
         return replace(self.invocation, name="reduce", attributes={**attributes, "aggregation": "sum"})
 
     @staticmethod
-    def parse(invocation: Invocation[Array]) -> Contraction:
+    def parse(invocation: Invocation[Array]) -> ContractCall:
         invocation.allow("equation", "scale")
         source, inputs, result = invocation.attribute("equation", str), invocation.inputs, invocation.output
         scale = invocation.attribute("scale", float) if "scale" in invocation.attributes else 1.0
@@ -51,15 +51,19 @@ class Contraction:
         for name in equation.output:
             if name not in known:
                 raise PlanFault(f"index '{name}' of a contraction's result is in none of its operands")
-        kinds = sorted({compute(dtype_name(array)) for array in (*inputs, result)})
+        kinds = sorted({compute_type(dtype_name(array)) for array in (*inputs, result)})
         if len(kinds) != 1 or kinds == ["bool"]:
             raise PlanFault(f"a contraction of {' and '.join(kinds)} is not defined")
         if scale != 1 and kinds[0] not in ("f32", "f64"):
             raise PlanFault(f"a contraction of {kinds[0]} has no scale")
-        return Contraction(invocation, joined.operands, joined.extents, Named(equation.output, result), kinds[0], scale)
+        return ContractCall(
+            invocation, joined.operands, joined.extents, NamedArray(equation.output, result), kinds[0], scale
+        )
 
 
-def smallest_pair(operands: Sequence[Names], output: Names, extents: Mapping[str, int]) -> tuple[int, int, Names]:
+def choose_smallest_pair(
+    operands: Sequence[Names], output: Names, extents: Mapping[str, int]
+) -> tuple[int, int, Names]:
     """The two operands, of more, whose product is smallest, once what nobody else needs is summed; and its indices."""
 
     def result(one: int, other: int) -> Names:
@@ -73,14 +77,14 @@ def smallest_pair(operands: Sequence[Names], output: Names, extents: Mapping[str
     return *pair, result(*pair)
 
 
-def product_program(operands: int, scale: float) -> str:
+def write_product_program(operands: int, scale: float) -> str:
     """The scalar program that multiplies so many operands and a number, which is left out if it is 1."""
     factors = [*(f"x{k}" for k in range(operands)), *([] if scale == 1 else [repr(scale)])]
     steps = [f"t{k} = mul {f't{k - 1}' if k else 'x0'} {factors[k + 1]}" for k in range(len(factors) - 1)]
     return "; ".join(steps) or "t0 = copy x0"
 
 
-def groups(a: Names, b: Names, result: Names) -> tuple[Names, Names, Names, Names]:
+def group_indices(a: Names, b: Names, result: Names) -> tuple[Names, Names, Names, Names]:
     """Of a product of two operands: the indices that are batches, rows, columns, and summed."""
     both = tuple(name for name in result if name in a and name in b)
     rows, columns = (tuple(name for name in result if name not in other) for other in (b, a))

@@ -9,22 +9,22 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
-from einc_runtime.kernels import indices, program
+from einc_runtime.kernels import indices, scalar_program
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.kernels.program import Typed
+from einc_runtime.kernels.scalar_program import TypedStep
 
 STEPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """Aggregation -> the function that combines two values."""
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class MapCall:
     """Steps over views, and the output, that all have the dimensions `indices`; of extent 1 where one is broadcast.
 
     `kinds` are the element types of the views and then of the output; `source` is the program's text.
     """
 
-    steps: tuple[Typed, ...]
+    steps: tuple[TypedStep, ...]
     views: tuple[Array, ...]
     output: Array
     kinds: tuple[str, ...]
@@ -32,18 +32,18 @@ class Map:
     source: str
 
     @staticmethod
-    def parse(invocation: Invocation[Array]) -> Map:
+    def parse(invocation: Invocation[Array]) -> MapCall:
         invocation.allow("program", "indices")
-        joined, names = _joined(invocation)
+        joined, names = _join_operands(invocation)
         missing = sorted(set(joined.extents) - set(names))
         if missing:
             raise PlanFault(f"a map's result lacks the index '{missing[0]}'; a reduce would aggregate over it")
-        steps, kinds, source = _program(invocation)
-        return Map(steps, joined.aligned(names), invocation.output, kinds, names, source)
+        steps, kinds, source = _parse_program(invocation)
+        return MapCall(steps, joined.aligned(names), invocation.output, kinds, names, source)
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction(Map):
+class ReduceCall(MapCall):
     """A map over the indices of the largest input, and then those of others, whose results are aggregated over those
     that are `reduced`, along which the output has extent 1."""
 
@@ -51,20 +51,20 @@ class Reduction(Map):
     aggregation: str
 
     @staticmethod
-    def parse(invocation: Invocation[Array]) -> Reduction:
+    def parse(invocation: Invocation[Array]) -> ReduceCall:
         invocation.allow("program", "indices", "aggregation")
-        joined, kept = _joined(invocation)
+        joined, kept = _join_operands(invocation)
         aggregation, output = invocation.attribute("aggregation", str), invocation.output
         if aggregation not in STEPS:
             raise PlanFault(f"unknown aggregation '{aggregation[:40]}'; expected sum, max, min or prod")
         if output.dtype == np.bool_:
             raise PlanFault("truth values cannot be aggregated")
-        steps, kinds, source = _program(invocation)
+        steps, kinds, source = _parse_program(invocation)
         largest = max(joined.operands, key=lambda operand: operand.array.size)
         order = tuple(dict.fromkeys([*largest.names, *joined.extents]))
         reduced = tuple(name not in kept for name in order)
-        result = indices.Named(kept, output).aligned(order)
-        return Reduction(steps, joined.aligned(order), result, kinds, order, source, reduced, aggregation)
+        result = indices.NamedArray(kept, output).aligned(order)
+        return ReduceCall(steps, joined.aligned(order), result, kinds, order, source, reduced, aggregation)
 
 
 def aggregation_as_map(name: str, reads: Sequence[Array], write: Array) -> Invocation[Array]:
@@ -77,13 +77,17 @@ def aggregation_as_map(name: str, reads: Sequence[Array], write: Array) -> Invoc
     return Invocation("map", {"program": "; ".join(chain) or "t0 = copy x0", "indices": equation}, reads, [write])
 
 
-def _joined(invocation: Invocation[Array]) -> tuple[indices.Joined, tuple[str, ...]]:
+def _join_operands(invocation: Invocation[Array]) -> tuple[indices.JoinedOperands, tuple[str, ...]]:
     """The operands joined, and the indices of the output."""
     equation = indices.parse(invocation.attribute("indices", str))
     return indices.join(equation, invocation.inputs, invocation.output), equation.output
 
 
-def _program(invocation: Invocation[Array]) -> tuple[tuple[Typed, ...], tuple[str, ...], str]:
+def _parse_program(invocation: Invocation[Array]) -> tuple[tuple[TypedStep, ...], tuple[str, ...], str]:
     source = invocation.attribute("program", str)
     kinds = tuple(dtype_name(array) for array in (*invocation.inputs, invocation.output))
-    return program.infer(program.parse(source, len(invocation.inputs)), kinds[:-1], kinds[-1]), kinds, source
+    return (
+        scalar_program.infer(scalar_program.parse(source, len(invocation.inputs)), kinds[:-1], kinds[-1]),
+        kinds,
+        source,
+    )

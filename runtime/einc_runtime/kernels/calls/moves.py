@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 
 
-def concat_parts(invocation: Invocation[Array]) -> tuple[list[Array], list[Array]]:
+def parse_concat(invocation: Invocation[Array]) -> tuple[list[Array], list[Array]]:
     """Parts of the inputs, and the parts of the output that get them; what inputs have beside that is not looked at."""
     invocation.allow("axis", "extents")
     inputs, target = invocation.inputs, invocation.output
@@ -38,7 +41,7 @@ def concat_parts(invocation: Invocation[Array]) -> tuple[list[Array], list[Array
     return sources, goals
 
 
-def regrouped(invocation: Invocation[Array]) -> tuple[Array, Array]:
+def parse_reshape(invocation: Invocation[Array]) -> tuple[Array, Array]:
     """The input and the output, which have the same elements in row-major order."""
     invocation.allow()
     source, target = invocation.input, invocation.output
@@ -47,8 +50,72 @@ def regrouped(invocation: Invocation[Array]) -> tuple[Array, Array]:
     return source, target
 
 
-def require_alike(reads: Sequence[Array], writes: Sequence[Array]) -> None:
+def require_equal_forms(reads: Sequence[Array], writes: Sequence[Array]) -> None:
     """That what is moved has the form of what it moves to."""
     for source, target in zip(reads, writes, strict=True):
         if source.shape != target.shape or source.dtype != target.dtype:
             raise PlanFault(f"a region of {source.shape} {source.dtype} moves to one of {target.shape} {target.dtype}")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingCall:
+    """`table` has the rows from `lower` on of a vocabulary of so many; `target` gets one for each of `ids`."""
+
+    ids: Array
+    table: Array
+    target: Array
+    vocabulary: int
+    lower: int
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> EmbeddingCall:
+        invocation.allow("vocabulary")
+        (ids, table), target = invocation.operands(2), invocation.output
+        vocabulary = invocation.attribute("vocabulary", int)
+        if ids.dtype.kind != "i" or table.ndim != 2 or table.dtype != target.dtype or table.dtype == np.bool_:
+            raise PlanFault(f"embedding of {ids.dtype}{ids.shape} in {table.dtype}{table.shape} as {target.dtype}")
+        if target.shape != (*ids.shape, table.shape[1]):
+            raise PlanFault(f"embedding of shape {ids.shape} in {table.shape} into {target.shape}")
+        lower, upper = invocation.input_blocks[1].lower[0], invocation.input_blocks[1].upper[0]
+        if upper - lower != len(table) or upper > vocabulary:
+            raise PlanFault(f"embedding with {len(table)} rows, {lower} to {upper} of {vocabulary}")
+        return EmbeddingCall(ids, table, target, vocabulary, lower)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendCall:
+    """A block of a cache, and new rows for its sequences.
+
+    A new row at `positions[t]` of its sequence, which has `extents[t]` rows, belongs to row `positions[t] + origins[t]`
+    of the block, if it has that one.
+    """
+
+    cache: Array
+    new: Array
+    positions: Array
+    target: Array
+    extents: Array
+    origins: Array
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> AppendCall:
+        invocation.allow("cache_lens", "new_lens")
+        (cache, new, positions), target = invocation.operands(3), invocation.output
+        cache_lens, new_lens = (np.array(invocation.integers(n), np.int64) for n in ("cache_lens", "new_lens"))
+        if cache.shape != target.shape or cache.dtype != target.dtype or new.dtype != target.dtype or cache.ndim != 3:
+            raise PlanFault(f"append to {cache.dtype}{cache.shape} as {target.dtype}{target.shape}")
+        if new.ndim != 3 or new.shape[::2] != cache.shape[::2] or positions.shape != new.shape[1:2]:
+            raise PlanFault(f"append of {new.shape} at {positions.shape} positions to {cache.shape}")
+        if positions.dtype.kind != "i" or len(cache_lens) != len(new_lens):
+            raise PlanFault("append takes integer positions, and as many sequences of new rows as of the cache")
+        rows, fresh = invocation.output_blocks[0], invocation.input_blocks[1]
+        (low, up), (first, last) = ((block.lower[1], block.upper[1]) for block in (rows, fresh))
+        cache_ends, new_ends = np.cumsum(cache_lens), np.cumsum(new_lens)
+        if up - low != cache.shape[1] or last - first != new.shape[1] or up > cache_ends[-1] or last > new_ends[-1]:
+            raise PlanFault(f"append of new rows {first} to {last} to rows {low} to {up}, which are not there")
+        begun, ended = np.searchsorted(cache_ends, low, side="right"), np.searchsorted(cache_ends, up)
+        if first > new_ends[begun] - new_lens[begun] or last < new_ends[ended]:
+            raise PlanFault(f"append to rows {low} to {up} lacks new rows: it has {first} to {last}")
+        sequence = np.searchsorted(new_ends, np.arange(first, last), side="right")
+        extents = cache_lens[sequence]
+        return AppendCall(cache, new, positions, target, extents, cache_ends[sequence] - extents - low)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, compute
+from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.plan.schema import Block
@@ -27,7 +27,7 @@ _SCALINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rotation:
+class RopeCall:
     """An invocation: its arrays, radians per position of each pair in f32, and every token's position.
 
     `given` says whether positions are an input, which may hold anything when the kernel runs.
@@ -40,39 +40,39 @@ class Rotation:
     given: bool
 
     @staticmethod
-    def parse(invocation: Invocation[Array]) -> Rotation:
+    def parse(invocation: Invocation[Array]) -> RopeCall:
         """Raises PlanFault for what is no rope."""
         given = len(invocation.inputs) == 2
         source, target = invocation.inputs[0] if given else invocation.input, invocation.output
         kind = dtype_name(target)
-        if source.shape != target.shape or source.dtype != target.dtype or compute(kind) not in ("f32", "f64"):
+        if source.shape != target.shape or source.dtype != target.dtype or compute_type(kind) not in ("f32", "f64"):
             raise PlanFault("rope has a floating input, and an output of its shape and type")
         if source.ndim < 2 or source.shape[-1] % 2:
             raise PlanFault(f"rope of shape {source.shape}: d_head is odd, or there are no tokens")
         tokens, half = source.shape[-2], source.shape[-1] // 2
         with np.errstate(all="ignore"):  # absurd parameters give infinities, and those not-a-numbers
-            frequencies, seq_lens = _parameters(invocation, half)
+            frequencies, seq_lens = _read_parameters(invocation, half)
         if given != (seq_lens is None):
             raise PlanFault("rope has positions either as its second input or by seq_lens")
         positions = invocation.inputs[-1]
         if given and (positions.shape != (tokens,) or positions.dtype.kind != "i"):
             raise PlanFault(f"rope of {tokens} tokens with positions {positions.dtype}{positions.shape}")
         if seq_lens is not None:
-            positions = _places(seq_lens, source, invocation.output_blocks)
-        return Rotation(source, target, frequencies, positions, given)
+            positions = _token_positions(seq_lens, source, invocation.output_blocks)
+        return RopeCall(source, target, frequencies, positions, given)
 
 
-def _parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[int] | None]:
+def _read_parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[int] | None]:
     """Radians per position of each pair in f32, and the lengths of the packed sequences, if there are any."""
     scaling = invocation.attribute("scaling", str)
     if scaling not in _SCALINGS:
         raise PlanFault(f"rope with the unknown scaling '{scaling[:40]}'")
     invocation.allow("theta", "scaling", "seq_lens", *_SCALINGS[scaling], *(["factors"] * (scaling == "longrope")))
-    theta, *scales = (_positive(invocation, name) for name in ("theta", *_SCALINGS[scaling]))
+    theta, *scales = (_read_positive(invocation, name) for name in ("theta", *_SCALINGS[scaling]))
     exponents = np.arange(half, dtype=np.float32) / np.float32(half)
     powers = np.power(theta, exponents, dtype=np.float64).astype(np.float32)
     if scaling == "longrope":
-        powers *= _factors(invocation, half)
+        powers *= _read_factors(invocation, half)
     frequencies = 1 / powers
     if scaling == "linear":
         frequencies /= scales[0]
@@ -88,7 +88,7 @@ def _parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[i
     return frequencies, invocation.integers("seq_lens") if "seq_lens" in invocation.attributes else None
 
 
-def _factors(invocation: Invocation[Array], pairs: int) -> Array:
+def _read_factors(invocation: Invocation[Array], pairs: int) -> Array:
     """How much slower each pair turns."""
     values = invocation.attribute("factors", list)
     found = [value for value in values if type(value) is float and 0 < value < math.inf]
@@ -97,14 +97,14 @@ def _factors(invocation: Invocation[Array], pairs: int) -> Array:
     return np.array(found, np.float32)
 
 
-def _positive(invocation: Invocation[Array], name: str) -> float:
+def _read_positive(invocation: Invocation[Array], name: str) -> float:
     value = invocation.attribute(name, float)
     if not 0 < value < math.inf:
         raise PlanFault(f"rope with {name} {value}")
     return value
 
 
-def _places(seq_lens: Sequence[int], source: Array, blocks: Sequence[Block]) -> Array:
+def _token_positions(seq_lens: Sequence[int], source: Array, blocks: Sequence[Block]) -> Array:
     """The position of every token of the block in its own sequence."""
     (block,) = blocks
     lower, upper = block.lower[-2], block.upper[-2]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einc_runtime.dtypes import Array, compute
+import numpy as np
+
+from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 
 
 @dataclass(frozen=True, slots=True)
-class Softmax:
+class SoftmaxCall:
     """Of rows along `axis`, computed as `kind`."""
 
     source: Array
@@ -21,19 +24,19 @@ class Softmax:
     kind: str
 
     @staticmethod
-    def parse(invocation: Invocation[Array]) -> Softmax:
+    def parse(invocation: Invocation[Array]) -> SoftmaxCall:
         invocation.allow("axis")
         source, target, axis = invocation.input, invocation.output, invocation.attribute("axis", int)
-        kind = compute(dtype_name(target))
+        kind = compute_type(dtype_name(target))
         if source.shape != target.shape or source.dtype != target.dtype or kind not in ("f32", "f64"):
             raise PlanFault("a softmax has one floating input and an output of its shape and type")
         if not -source.ndim <= axis < source.ndim:
             raise PlanFault(f"softmax over axis {axis} of a tensor of {source.ndim} dimensions")
-        return Softmax(source, target, axis % source.ndim, kind)
+        return SoftmaxCall(source, target, axis % source.ndim, kind)
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class NormCall:
     """Of rows along the last axis, computed as `kind`; `vectors` are the gain and, for layernorm, the bias. `offset` is
     added to the gain."""
 
@@ -45,12 +48,12 @@ class Norm:
     kind: str
 
     @staticmethod
-    def parse(invocation: Invocation[Array]) -> Norm:
+    def parse(invocation: Invocation[Array]) -> NormCall:
         invocation.allow("eps", "offset")
         name, target, eps = invocation.name, invocation.output, invocation.attribute("eps", float)
         count = 2 if name == "rmsnorm" else 3
         source, *vectors = invocation.operands(count)
-        kind = compute(dtype_name(target))
+        kind = compute_type(dtype_name(target))
         if kind not in ("f32", "f64") or any(x.dtype != target.dtype for x in invocation.inputs):
             raise PlanFault(f"{name} has {count} floating inputs of one type, and an output of that type")
         if source.shape != target.shape or source.ndim == 0 or any(v.shape != source.shape[-1:] for v in vectors):
@@ -60,4 +63,32 @@ class Norm:
         offset = invocation.attribute("offset", float) if "offset" in invocation.attributes else 0.0
         if not math.isfinite(offset):
             raise PlanFault(f"{name} with offset {offset}")
-        return Norm(source, vectors, target, eps, offset, kind)
+        return NormCall(source, vectors, target, eps, offset, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class MeanPoolCall:
+    """`target` gets a row for each of `spans`, the first token of a sequence in `source` and the one after its last."""
+
+    source: Array
+    mask: Array
+    target: Array
+    spans: Array
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> MeanPoolCall:
+        invocation.allow("seq_lens")
+        (source, mask), target = invocation.operands(2), invocation.output
+        if source.ndim != 2 or mask.shape != source.shape[:1] or mask.dtype != np.bool_ or source.dtype != target.dtype:
+            raise PlanFault(f"meanpool of {source.dtype}{source.shape} with mask {mask.dtype}{mask.shape}")
+        if compute_type(dtype_name(target)) not in ("f32", "f64"):
+            raise PlanFault(f"meanpool of {target.dtype}")
+        bounds = np.concatenate([[0], np.cumsum(np.array(invocation.integers("seq_lens"), np.int64))])
+        tokens, sequences = invocation.input_blocks[0], invocation.output_blocks[0]
+        (low, up), (first, last) = ((block.lower[0], block.upper[0]) for block in (tokens, sequences))
+        if last >= len(bounds) or (low, up) != (bounds[first], bounds[last]) or up - low != len(source):
+            raise PlanFault(f"meanpool of tokens {low} to {up} into sequences {first} to {last}, which end elsewhere")
+        if target.shape != (last - first, source.shape[1]):
+            raise PlanFault(f"meanpool of shape {source.shape} into {target.shape}")
+        spans = np.array(list(itertools.pairwise(bounds[first : last + 1] - low)), np.int64)
+        return MeanPoolCall(source, mask, target, spans)

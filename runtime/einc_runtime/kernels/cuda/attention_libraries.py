@@ -13,8 +13,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from einc_runtime.kernels.cuda.attention_trial import Attend
-from einc_runtime.kernels.cuda.packed_attention import Packed
+from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention
 
 ENVIRONMENT = "EINC_ATTENTION"
 OWN = "einc"
@@ -23,11 +22,11 @@ OWN = "einc"
 _CUDNN = 3  # torch.nn.attention.SDPBackend.CUDNN_ATTENTION
 
 
-class Library(Protocol):
+class AttentionLibrary(Protocol):
     name: str
     version: str
 
-    def choices(self, q: Any, k: Any, v: Any, how: Packed) -> list[tuple[str, Attend]]:
+    def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
         """What of the library may be taken for operands like these, with its name; the best first."""
 
 
@@ -46,22 +45,22 @@ class TorchAttention:
         self._cudnn: Any = getattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", None)
         require_cuda(torch)
 
-    def choices(self, q: Any, k: Any, v: Any, how: Packed) -> list[tuple[str, Attend]]:
+    def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
         found: list[tuple[str, Attend]] = [("flash", self._by_flash)]
         if self._cudnn is not None and how.one_square:
-            operands = [_batched(x) for x in (q, k, v)]
+            operands = [_as_batch(x) for x in (q, k, v)]
             asked = {"scale": how.scale, "enable_gqa": True}
             chosen = self._torch._fused_sdp_choice(*operands, None, 0.0, how.causal, **asked)
-            if chosen == _CUDNN or from_hopper_on(self._torch, q):
+            if chosen == _CUDNN or is_hopper_or_later(self._torch, q):
                 found.insert(0, ("cudnn", self._by_cudnn))
         return found
 
-    def _by_cudnn(self, q: Any, k: Any, v: Any, _: Any, __: Any, how: Packed) -> tuple[Any, Any]:
-        operands = [_batched(x) for x in (q, k, v)]
+    def _by_cudnn(self, q: Any, k: Any, v: Any, _: Any, __: Any, how: VarlenAttention) -> tuple[Any, Any]:
+        operands = [_as_batch(x) for x in (q, k, v)]
         found = self._cudnn(*operands, None, True, 0.0, how.causal, False, scale=how.scale)
         return found[0][0].permute(1, 0, 2), found[1].reshape(q.shape[1], q.shape[0])
 
-    def _by_flash(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: Packed) -> tuple[Any, Any]:
+    def _by_flash(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention) -> tuple[Any, Any]:
         limits: dict[str, int] = {}
         if how.window:
             limits = {"window_size_left": how.window - 1, "window_size_right": 0 if how.causal else -1}
@@ -84,10 +83,10 @@ class FlashAttention:
         self._forward: Any = flash_attn.flash_attn_varlen_func
         require_cuda(torch)
 
-    def choices(self, q: Any, k: Any, v: Any, how: Packed) -> list[tuple[str, Attend]]:
+    def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
         return [("varlen", self._attend)]
 
-    def _attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: Packed) -> tuple[Any, Any]:
+    def _attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention) -> tuple[Any, Any]:
         window = (how.window - 1 if how.window else -1, 0 if how.causal else -1)
         found = self._forward(
             q, k, v, q_bounds, k_bounds, *how.longest, 0.0, softmax_scale=how.scale, causal=how.causal,
@@ -96,14 +95,14 @@ class FlashAttention:
         return found[0], found[1]
 
 
-LIBRARIES: dict[str, tuple[str, Callable[[], Library]]] = {
+LIBRARIES: dict[str, tuple[str, Callable[[], AttentionLibrary]]] = {
     "flash": ("flash_attn", FlashAttention),
     "torch": ("torch", TorchAttention),
 }
 """Name in EINC_ATTENTION -> module, and what to make of it; in the order in which they are preferred."""
 
 
-class Useless(Exception):
+class UnusableLibrary(Exception):
     """A library that is there and cannot be used."""
 
 
@@ -112,19 +111,19 @@ def require_cuda(torch: Any) -> None:
     if torch.version.cuda is None:
         raise ImportError("a build of PyTorch for the CPU")
     if not torch.cuda.is_available():
-        raise Useless(f"PyTorch {torch.__version__} finds no GPU")
+        raise UnusableLibrary(f"PyTorch {torch.__version__} finds no GPU")
     if not hasattr(torch.cuda, "use_mem_pool") or not hasattr(torch.cuda.MemPool, "use_count"):
-        raise Useless(f"PyTorch {torch.__version__} has no pools of memory that last")
+        raise UnusableLibrary(f"PyTorch {torch.__version__} has no pools of memory that last")
 
 
-def from_hopper_on(torch: Any, tensor: Any) -> bool:
+def is_hopper_or_later(torch: Any, tensor: Any) -> bool:
     """Whether the tensor's device has the tensor cores that PyTorch's build of flash-attn (version 2) leaves alone."""
     return bool(tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0))
 
 
-def libraries() -> tuple[list[Library], list[str]]:
+def find_libraries() -> tuple[list[AttentionLibrary], list[str]]:
     """Those that are wanted and installed, in their order, and what is wrong with others."""
-    found: list[Library] = []
+    found: list[AttentionLibrary] = []
     notes: list[str] = []
     for name in os.environ.get(ENVIRONMENT, ",".join(LIBRARIES)).split(","):
         name = name.strip()
@@ -136,17 +135,17 @@ def libraries() -> tuple[list[Library], list[str]]:
             continue
         module, make = LIBRARIES[name]
         try:
-            if find_spec(module) is not None and not _for_cpus(module):
+            if find_spec(module) is not None and not _is_cpu_build(module):
                 found.append(make())
         except ImportError as error:
             if module == "flash_attn":  # built for another PyTorch; a PyTorch without CUDA is as good as absent
-                notes.append(passed_over(name, error))
+                notes.append(describe_rejection(name, error))
         except Exception as error:  # whatever a library's own start does
-            notes.append(passed_over(name, error))
+            notes.append(describe_rejection(name, error))
     return found, notes
 
 
-def _for_cpus(module: str) -> bool:
+def _is_cpu_build(module: str) -> bool:
     """Whether it says so in its version, and so need not be imported, which takes seconds."""
     try:
         return metadata.version(module).endswith("+cpu")
@@ -154,13 +153,13 @@ def _for_cpus(module: str) -> bool:
         return False
 
 
-def passed_over(name: str, reason: object) -> str:
+def describe_rejection(name: str, reason: object) -> str:
     """One line that says that a library is not used, and why."""
-    named = isinstance(reason, Exception) and not isinstance(reason, Useless)
+    named = isinstance(reason, Exception) and not isinstance(reason, UnusableLibrary)
     said = f"{type(reason).__name__}: {reason}" if named else str(reason)
     return f"attention of {name} is not used: {' '.join(said.split())[:200]}"
 
 
-def _batched(tensor: Any) -> Any:
+def _as_batch(tensor: Any) -> Any:
     """Tokens, heads, elements as a batch of one of heads, tokens, elements."""
     return tensor.permute(1, 0, 2)[None]

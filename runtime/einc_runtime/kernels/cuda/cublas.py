@@ -69,7 +69,7 @@ class CublasOutOfMemory(CublasError):
     """cuBLAS could not have the memory that it needs."""
 
 
-class Products(Protocol):
+class ProductLibrary(Protocol):
     """What the registry needs of a library for products of matrices."""
 
     def version(self, device: int) -> str: ...
@@ -127,10 +127,10 @@ class CublasLibrary:
 
 
 class Cublas(CublasLibrary):
-    """See `Products`. Raises MissingFault where cuBLAS is not there."""
+    """See `ProductLibrary`. Raises MissingFault where cuBLAS is not there."""
 
     def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
-        super().__init__(use, library or opened(), PROTOTYPES, ("cublasCreate_v2", "cublasDestroy_v2"))
+        super().__init__(use, library or open_library(), PROTOTYPES, ("cublasCreate_v2", "cublasDestroy_v2"))
         self._numbers: dict[tuple[Any, float], Any] = {}
 
     def version(self, device: int) -> str:
@@ -170,7 +170,7 @@ class Cublas(CublasLibrary):
         self._call("cublasSetMathMode", handle, _NO_REDUCED_PRECISION)
 
 
-def opened(library: str = "cublas", files: Sequence[str] = _NAMES) -> Any:
+def open_library(library: str = "cublas", files: Sequence[str] = _NAMES) -> Any:
     """A library: the one that is loaded already, that of NVIDIA's Python packages, or that of the system.
 
     `files` are its names for CUDA 13 and 12.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from einc_runtime.errors import MissingFault
-from einc_runtime.kernels.cuda.cublas import COMPUTE, TYPES, WORKSPACE, CublasError, CublasLibrary, opened
+from einc_runtime.kernels.cuda.cublas import COMPUTE, TYPES, WORKSPACE, CublasError, CublasLibrary, open_library
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Launch
 from einc_runtime.kernels.triton.gemm import Gemm
 
@@ -49,7 +49,7 @@ _WITH_BIAS = 4
 _BATCH_COUNT, _BATCH_OFFSET = 5, 6
 
 # cublasLtMatmulPreferenceAttributes_t, and schemes of partial sums: in workspace, in the type that is computed in
-_MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+_MAX_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 _IN_COMPUTE_TYPE = 2
 
 _NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
@@ -67,7 +67,7 @@ class Algorithm(ctypes.Structure):
     )
 
 
-class Epilogues(Protocol):
+class EpilogueLibrary(Protocol):
     """What the registry needs of a library for products with an epilogue."""
 
     def fits(self, product: Gemm, device: int) -> bool:
@@ -80,10 +80,10 @@ class Epilogues(Protocol):
 
 
 class CublasLt(CublasLibrary):
-    """See `Epilogues`. Raises MissingFault where cuBLASLt is not there."""
+    """See `EpilogueLibrary`. Raises MissingFault where cuBLASLt is not there."""
 
     def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
-        library = library or opened("cublasLt", _NAMES)
+        library = library or open_library("cublasLt", _NAMES)
         super().__init__(use, library, PROTOTYPES, ("cublasLtCreate", "cublasLtDestroy"))
         self._algorithms: dict[tuple[Gemm, tuple[int, ...], int], Algorithm | None] = {}
         self._made: list[tuple[str, int]] = []  # names of what gives it back, and descriptors of launches
@@ -98,7 +98,7 @@ class CublasLt(CublasLibrary):
         algorithm = algorithm or self._algorithm(product, device)
         if algorithm is None:
             raise CublasError(f"cublasLt has no algorithm for {p.variant}")
-        what, (a, b, c, d) = self._described(p, self._made)
+        what, (a, b, c, d) = self._make_descriptors(p, self._made)
         scale, beta = ctypes.c_float(p.scale), self._one if p.addend else self._zero
         arguments = (
             handle, what, ctypes.addressof(scale), p.a, a, p.b, b, ctypes.addressof(beta), p.addend or p.c, c, p.c, d,
@@ -133,9 +133,9 @@ class CublasLt(CublasLibrary):
         handle = self._handle(device)
         made: list[tuple[str, int]] = []
         try:
-            what, matrices = self._described(product, made)
+            what, matrices = self._make_descriptors(product, made)
             preference = self._new("cublasLtMatmulPreference", made)
-            self._set("cublasLtMatmulPreference", preference, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
+            self._set("cublasLtMatmulPreference", preference, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
             self._set("cublasLtMatmulPreference", preference, _REDUCTIONS, ctypes.c_uint32(_IN_COMPUTE_TYPE))
             for attribute, address in zip(_ALIGNMENTS, _addresses(product), strict=True):
                 self._set("cublasLtMatmulPreference", preference, attribute, ctypes.c_uint32(_alignment(address)))
@@ -148,7 +148,7 @@ class CublasLt(CublasLibrary):
             for name, descriptor in reversed(made):
                 self._call(name, descriptor)
 
-    def _described(self, product: Gemm, made: list[tuple[str, int]]) -> tuple[int, tuple[int, int, int, int]]:
+    def _make_descriptors(self, product: Gemm, made: list[tuple[str, int]]) -> tuple[int, tuple[int, int, int, int]]:
         """Descriptors of the operation and of A, B, C and D; what gives them back is added to `made`."""
         p = product
         what = self._new("cublasLtMatmulDesc", made, COMPUTE[p.kind], _COMPUTED_IN[p.kind])
@@ -181,7 +181,7 @@ class CublasLt(CublasLibrary):
         self._call(f"{kind}SetAttribute", descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value))
 
 
-def available(use: Callable[[int], None]) -> CublasLt | None:
+def open_if_available(use: Callable[[int], None]) -> CublasLt | None:
     """The library, where it is there."""
     try:
         return CublasLt(use)

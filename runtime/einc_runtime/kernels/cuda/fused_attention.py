@@ -6,7 +6,7 @@ lasts until the kernels are closed, after the graph that uses it. From there res
 them.
 
 Nothing that a library does in a capture can be tried before there is one. So everything of this may fail at any time:
-the executor then begins again without what it had taken (`Libraries.give_up`).
+the executor then begins again without what it had taken (`AttentionLibraries.give_up`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.calls.attention import Attention
+from einc_runtime.kernels.calls.attention import AttentionCall
 from einc_runtime.kernels.cuda import attention_libraries
-from einc_runtime.kernels.cuda.attention_libraries import Library, passed_over
-from einc_runtime.kernels.cuda.attention_trial import Attend, flaw
-from einc_runtime.kernels.cuda.packed_attention import Packed, packed
-from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, Launch, Target
-from einc_runtime.kernels.triton.plan import layout
+from einc_runtime.kernels.cuda.attention_libraries import AttentionLibrary, describe_rejection
+from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention, as_varlen, find_flaw
+from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Launch
+from einc_runtime.kernels.triton.launches import as_layout
 
 
-class Libraries:
+class AttentionLibraries:
     """The libraries of one executor's kernels. They are looked for when there is the first attention for them."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self._there: list[Library] | None = None
+        self._there: list[AttentionLibrary] | None = None
         self._used: dict[str, str] = {}  # name and version of those that kernels were made of
         self._taken: set[tuple[str, str]] = set()  # the same by name and variant
         self._given_up: set[tuple[str, str]] = set()
@@ -46,7 +45,7 @@ class Libraries:
         if not self._taken:
             return False
         named = ", ".join(f"{name} ({variant})" for name, variant in sorted(self._taken))
-        self.notes.append(passed_over(named, reason))
+        self.notes.append(describe_rejection(named, reason))
         self._given_up |= self._taken
         self._taken.clear()
         self._used.clear()
@@ -56,42 +55,50 @@ class Libraries:
         """Gives memory back, after the last launch. After a device was lost PyTorch would end the process for it."""
         while self._pools:
             (device, _), pool = self._pools.popitem()
-            if not _works(device):
+            if not _device_works(device):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
 
-    def prepared(self, invocation: Invocation[GpuArray], target: Target) -> GpuKernel | None:
+    def prepare(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel | None:
         """A kernel by the first library that fits and is right on this device, or None. Raises PlanFault."""
         if self._there == []:
             return None
         inputs, outputs = invocation.inputs, invocation.outputs
-        how = packed(Attention.parse(invocation.on([layout(x) for x in inputs], [layout(x) for x in outputs])))
+        how = as_varlen(
+            AttentionCall.parse(invocation.on([as_layout(x) for x in inputs], [as_layout(x) for x in outputs]))
+        )
         if how is None:
             return None
         if self._there is None:
-            self._there, notes = attention_libraries.libraries()
+            self._there, notes = attention_libraries.find_libraries()
             self.notes += notes
         for library in self._there:
             try:
-                choices = library.choices(*_operands(how, inputs, target), how)
+                choices = library.choices(*_as_tensors(how, inputs, target), how)
             except Exception as error:
                 self._note(library, f"{type(error).__name__}: {error}")
                 continue
             for variant, attend in choices:
                 if (library.name, variant) in self._given_up:
                     continue
-                if self._right(library, variant, attend, how, inputs, target):
+                if self._is_right(library, variant, attend, how, inputs, target):
                     self._used[library.name] = library.version
                     self._taken.add((library.name, variant))
 
                     def bind(workspace: int, status: int, attend: Attend = attend) -> Launch:
-                        return self._bound(attend, how, inputs, outputs, target)
+                        return self._bind(attend, how, inputs, outputs, target)
 
                     shown = f"attention {inputs[0].dtype}, {variant}"
                     return GpuKernel(bind, Description(library.name, library.version, shown))
         return None
 
-    def _right(
-        self, library: Library, variant: str, attend: Attend, how: Packed, inputs: Sequence[GpuArray], target: Target
+    def _is_right(
+        self,
+        library: AttentionLibrary,
+        variant: str,
+        attend: Attend,
+        how: VarlenAttention,
+        inputs: Sequence[GpuArray],
+        target: GpuTarget,
     ) -> bool:
         """Whether it computes on this device what it is asked for; it is asked once for every kind."""
         import torch
@@ -100,30 +107,30 @@ class Libraries:
         group, width = q.shape[0] // k.shape[0], q.shape[2]
         key = (library.name, variant, q.dtype, group, width, target.device, how.kind)
         if key not in self._flaws:
-            self._flaws[key] = flaw(attend, how, q.dtype, group, width, torch.device("cuda", target.device))
+            self._flaws[key] = find_flaw(attend, how, q.dtype, group, width, torch.device("cuda", target.device))
         wrong = self._flaws[key]
         if wrong is not None:
             self._note(library, f"{variant}: {wrong}")
         return wrong is None
 
-    def _note(self, library: Library, reason: str) -> None:
-        note = passed_over(f"{library.name} {library.version}", reason)
+    def _note(self, library: AttentionLibrary, reason: str) -> None:
+        note = describe_rejection(f"{library.name} {library.version}", reason)
         if note not in self.notes:
             self.notes.append(note)
 
-    def _bound(
+    def _bind(
         self,
         attend: Attend,
-        how: Packed,
+        how: VarlenAttention,
         inputs: Sequence[GpuArray],
         outputs: Sequence[GpuArray],
-        target: Target,
+        target: GpuTarget,
     ) -> Launch:
         import torch
 
         device = torch.device("cuda", target.device)
-        q, k, v = _operands(how, inputs, target)
-        o, lse = _tensor(outputs[0], target).permute(1, 0, 2), _tensor(outputs[1], target)
+        q, k, v = _as_tensors(how, inputs, target)
+        o, lse = _as_tensor(outputs[0], target).permute(1, 0, 2), _as_tensor(outputs[1], target)
         bounds = [torch.tensor(marks, dtype=torch.int32, device=device) for marks in (how.queries, how.keys)]
         torch.cuda.synchronize(device)
 
@@ -149,7 +156,7 @@ class Libraries:
         return self._pools[device, stream]
 
 
-def _works(device: int) -> bool:
+def _device_works(device: int) -> bool:
     """Whether the device is there still: an error like an illegal address makes every later call fail."""
     import torch
 
@@ -160,14 +167,14 @@ def _works(device: int) -> bool:
     return True
 
 
-def _operands(how: Packed, inputs: Sequence[GpuArray], target: Target) -> tuple[Any, Any, Any]:
+def _as_tensors(how: VarlenAttention, inputs: Sequence[GpuArray], target: GpuTarget) -> tuple[Any, Any, Any]:
     """q, k and v by tokens, heads and elements, and of the keys only those of the sequences."""
-    q, k, v = (_tensor(array, target).permute(1, 0, 2) for array in inputs[:3])
+    q, k, v = (_as_tensor(array, target).permute(1, 0, 2) for array in inputs[:3])
     first, last = how.first_key, how.first_key + how.keys[-1]
     return q, k[first:last], v[first:last]
 
 
-def _tensor(array: GpuArray, target: Target) -> Any:
+def _as_tensor(array: GpuArray, target: GpuTarget) -> Any:
     import torch
 
     tensor = torch.as_tensor(array, device=torch.device("cuda", target.device))

@@ -4,8 +4,9 @@
     map_1f0c9a3e-<key>.sm_90.cubin    the code
     map_1f0c9a3e-<key>.sm_90.json     how to launch it, who compiled it, and the code's checksum
 
-`key` is the hash of all that determines a kernel (`Source.key`), so that a kernel is found only by the source that this
-runtime would compile itself. The checksum tells damage, not malice: who can write to the directory decides what runs.
+`key` is the hash of all that determines a kernel (`KernelSource.key`), so a kernel is found only by the source that
+this runtime would compile itself. The checksum detects damage, not malice: whoever can write to the directory decides
+what runs.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from einc_runtime.kernels.cuda.triton_compile import Binary
-from einc_runtime.kernels.triton.plan import Source
+from einc_runtime.kernels.cuda.triton_compile import KernelBinary
+from einc_runtime.kernels.triton.launches import KernelSource
 
 MAX_BYTES = 64 << 20
 """Of a file that is read; larger ones are no kernels."""
@@ -32,7 +33,7 @@ _FIELDS = {"function": str, "warps": int, "shared": int, "compiler": str, "sha25
 _further: list[Path] = []
 
 
-def look_into(place: Path) -> None:
+def add_directory(place: Path) -> None:
     """From now on kernels are looked for in this directory, too, before all others."""
     if place not in _further:
         _further.insert(0, place)
@@ -50,12 +51,12 @@ def user_directory() -> Path:
     return Path(home) / "einc" / "kernels"
 
 
-def beside(plan: str | os.PathLike[str]) -> Path:
+def directory_beside(plan: str | os.PathLike[str]) -> Path:
     """The directory of the kernels that were compiled for a plan file."""
     return Path(f"{os.fspath(plan)}.kernels")
 
 
-def find(source: Source, architecture: str, places: Sequence[Path], compiler: str | None) -> Binary | None:
+def find(source: KernelSource, architecture: str, places: Sequence[Path], compiler: str | None) -> KernelBinary | None:
     """A kernel for this architecture, or an earlier one whose code runs on it; None where there is none.
 
     Where there is a `compiler`, code of another version of it is left alone. What is damaged or unreadable is not
@@ -69,13 +70,13 @@ def find(source: Source, architecture: str, places: Sequence[Path], compiler: st
     return None
 
 
-def known(source: Source, places: Sequence[Path]) -> list[str]:
+def list_architectures(source: KernelSource, places: Sequence[Path]) -> list[str]:
     """The architectures for which a kernel is there."""
     names = {path.name.split(".")[-2] for place in places for path in place.glob(f"{_stem(source)}.sm_*.json")}
     return sorted(names)
 
 
-def store(source: Source, architecture: str, binary: Binary, place: Path) -> None:
+def store(source: KernelSource, architecture: str, binary: KernelBinary, place: Path) -> None:
     """Writes a kernel; each file appears whole or not at all. Raises OSError."""
     place.mkdir(parents=True, exist_ok=True)
     stem = place / f"{_stem(source)}.{architecture}"
@@ -88,7 +89,7 @@ def store(source: Source, architecture: str, binary: Binary, place: Path) -> Non
     _write(stem.with_name(stem.name + ".json"), (json.dumps(note, indent=1) + "\n").encode())
 
 
-def _stem(source: Source) -> str:
+def _stem(source: KernelSource) -> str:
     return f"{source.name}-{source.key[:32]}"
 
 
@@ -100,10 +101,10 @@ def _runs_on(architecture: str) -> list[str]:
     return [f"sm_{n}" for n in range(number, number // 10 * 10 - 1, -1)]
 
 
-def _read(stem: Path) -> Binary | None:
+def _read(stem: Path) -> KernelBinary | None:
     try:
-        note = json.loads(_bounded(stem.with_name(stem.name + ".json")))
-        code = _bounded(stem.with_name(stem.name + ".cubin"))
+        note = json.loads(_read_bounded(stem.with_name(stem.name + ".json")))
+        code = _read_bounded(stem.with_name(stem.name + ".cubin"))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(note, dict) or any(type(note.get(name)) is not kind for name, kind in _FIELDS.items()):
@@ -112,10 +113,10 @@ def _read(stem: Path) -> Binary | None:
         return None
     if not 1 <= note["warps"] <= 32 or not 0 <= note["shared"] < 1 << 20 or not note["function"].isidentifier():
         return None
-    return Binary(note["function"], code, note["warps"], note["shared"], note["compiler"])
+    return KernelBinary(note["function"], code, note["warps"], note["shared"], note["compiler"])
 
 
-def _bounded(path: Path) -> bytes:
+def _read_bounded(path: Path) -> bytes:
     with path.open("rb") as stream:
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:

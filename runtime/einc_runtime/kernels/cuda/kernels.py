@@ -13,46 +13,45 @@ from pathlib import Path
 
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.cuda import cublaslt, kernel_cache
-from einc_runtime.kernels.cuda.cublas import WORKSPACE, Cublas, Products
-from einc_runtime.kernels.cuda.cublaslt import Epilogues
-from einc_runtime.kernels.cuda.fused_attention import Libraries
-from einc_runtime.kernels.cuda.launch import CupyModules, ModuleDriver
-from einc_runtime.kernels.cuda.modules import Modules, placed
-from einc_runtime.kernels.cuda.triton_compile import Binary
-from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, Kernels, Launch, Target
+from einc_runtime.kernels.cuda.cublas import WORKSPACE, Cublas, ProductLibrary
+from einc_runtime.kernels.cuda.cublaslt import EpilogueLibrary
+from einc_runtime.kernels.cuda.fused_attention import AttentionLibraries
+from einc_runtime.kernels.cuda.modules import CupyModules, LoadedModules, ModuleDriver, resolve_address
+from einc_runtime.kernels.cuda.triton_compile import KernelBinary
+from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.plan import Call, Plan
-from einc_runtime.kernels.triton.planned import PlannedKernels
+from einc_runtime.kernels.triton.kernels import TritonKernels
+from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence
 
 
-def kernels(places: Sequence[Path] | None = None) -> Kernels:
+def open_kernels(places: Sequence[Path] | None = None) -> Kernels:
     """The real ones. `places` are directories with compiled kernels, by default those of `kernel_cache`."""
-    return GpuKernels(kernel_cache.directories() if places is None else tuple(places))
+    return CudaKernels(kernel_cache.directories() if places is None else tuple(places))
 
 
-class GpuKernels(PlannedKernels):
-    """See `einc_runtime.kernels.gpu.Kernels`. `modules`, `products` and `epilogues` are CUDA's unless a test has others."""
+class CudaKernels(TritonKernels):
+    """See `gpu.Kernels`. `modules`, `products` and `epilogues` are those of CUDA unless a test gives others."""
 
     def __init__(
         self,
         places: Sequence[Path],
         modules: ModuleDriver | None = None,
-        products: Products | None = None,
-        epilogues: Epilogues | None = None,
+        products: ProductLibrary | None = None,
+        epilogues: EpilogueLibrary | None = None,
     ) -> None:
         super().__init__()
-        self._modules = Modules(places, modules if modules is not None else CupyModules())
+        self._modules = LoadedModules(places, modules if modules is not None else CupyModules())
         self._own_products = products
-        self._epilogues: Epilogues | None = epilogues
+        self._epilogues: EpilogueLibrary | None = epilogues
         self._epilogues_wanted = epilogues is None and products is None
         self._with_epilogues = False  # whether some kernel has one
         self._notes: list[str] = []
         self._cublas = ""
-        self._libraries = Libraries()
+        self._libraries = AttentionLibraries()
 
-    def kernel(self, invocation: Invocation[GpuArray], target: Target) -> GpuKernel:
+    def kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
         if invocation.name == "attention":
-            fused = self._libraries.prepared(invocation, target)
+            fused = self._libraries.prepare(invocation, target)
             if fused is not None:
                 return fused
         return super().kernel(invocation, target)
@@ -91,23 +90,23 @@ class GpuKernels(PlannedKernels):
             stack.callback(self._modules.close)
 
     @property
-    def _products(self) -> Products:
+    def _products(self) -> ProductLibrary:
         if self._own_products is None:
             self._own_products = Cublas(self._modules.driver.use)
         return self._own_products
 
-    def has_epilogues(self, plan: Plan, target: Target) -> bool:
+    def has_epilogues(self, plan: LaunchSequence, target: GpuTarget) -> bool:
         if self._epilogues_wanted:
-            self._epilogues, self._epilogues_wanted = cublaslt.available(self._modules.driver.use), False
+            self._epilogues, self._epilogues_wanted = cublaslt.open_if_available(self._modules.driver.use), False
         found = self._epilogues
         products = [step for step in plan.steps if isinstance(step, Gemm) and step.epilogue]
         fits = found is not None and all(found.fits(product, target.device) for product in products)
         self._with_epilogues |= fits
         return fits
 
-    def prepared(self, plan: Plan, target: Target) -> GpuKernel:
+    def prepare(self, plan: LaunchSequence, target: GpuTarget) -> GpuKernel:
         """Everything is compiled here; modules are loaded as the kernel is bound."""
-        calls = [step for step in plan.steps if isinstance(step, Call)]
+        calls = [step for step in plan.steps if isinstance(step, KernelLaunch)]
         binaries = {step.source.key: self._modules.binary(step.source, target.architecture) for step in calls}
         products = any(isinstance(step, Gemm) for step in plan.steps)
         workspace = plan.scratch + (WORKSPACE if products else 0)
@@ -119,11 +118,13 @@ class GpuKernels(PlannedKernels):
                 else self._modules.launch(step, binaries[step.source.key], memory, status, target)
                 for step in plan.steps
             ]
-            return _in_order(launches)
+            return _run_in_order(launches)
 
-        return GpuKernel(bind, self._description(plan, binaries, target), workspace, plan.complaint)
+        return GpuKernel(bind, self._description(plan, binaries, target), workspace, plan.status_message)
 
-    def _description(self, plan: Plan, binaries: Mapping[str, Binary], target: Target) -> Description:
+    def _description(
+        self, plan: LaunchSequence, binaries: Mapping[str, KernelBinary], target: GpuTarget
+    ) -> Description:
         providers, variants = [], []
         for step in plan.steps:
             providers.append(("cublasLt" if step.epilogue else "cublas") if isinstance(step, Gemm) else "triton")
@@ -135,15 +136,15 @@ class GpuKernels(PlannedKernels):
         shown = ", ".join(dict.fromkeys(variants)) or "nothing to do"
         return Description("+".join(sorted(set(providers))) or "triton", version, shown)
 
-    def _product(self, product: Gemm, memory: int, scratch: int, target: Target) -> Launch:
-        a, b, c = (placed(address, memory) for address in (product.a, product.b, product.c))
+    def _product(self, product: Gemm, memory: int, scratch: int, target: GpuTarget) -> Launch:
+        a, b, c = (resolve_address(address, memory) for address in (product.a, product.b, product.c))
         if product.epilogue:
             assert self._epilogues is not None, "no product has an epilogue without"
             return self._epilogues.launch(replace(product, a=a, b=b, c=c), memory + scratch, target.device)
         return self._products.launch(product, (a, b, c), memory + scratch, target.device)
 
 
-def _in_order(launches: Sequence[Launch]) -> Launch:
+def _run_in_order(launches: Sequence[Launch]) -> Launch:
     if len(launches) == 1:
         return launches[0]
 

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
-from einc_runtime.errors import MissingFault
+from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.kernels.cuda import kernel_cache, triton_compile
-from einc_runtime.kernels.cuda.launch import ModuleDriver, launcher
-from einc_runtime.kernels.cuda.triton_compile import Binary
-from einc_runtime.kernels.gpu import Launch, Target
-from einc_runtime.kernels.triton.plan import SCRATCH, Argument, Call, Source, Status, Table
+from einc_runtime.kernels.cuda.triton_compile import HIDDEN, KernelBinary
+from einc_runtime.kernels.gpu import GpuTarget, Launch
+from einc_runtime.kernels.triton.launches import SCRATCH, Argument, KernelLaunch, KernelSource, StatusPointer, Table
 
 
-class Modules:
+class LoadedModules:
     """`places` are directories with compiled kernels."""
 
     def __init__(self, places: Sequence[Path], driver: ModuleDriver) -> None:
         self.driver = driver
         self.compiler = triton_compile.version()
         self._places = tuple(places)
-        self._binaries: dict[tuple[str, str], Binary] = {}
+        self._binaries: dict[tuple[str, str], KernelBinary] = {}
         self._functions: dict[tuple[int, str], int] = {}
         self._loaded: list[tuple[int, int]] = []  # device and module
         self._tables: dict[tuple[int, bytes], int] = {}
 
-    def binary(self, source: Source, architecture: str) -> Binary:
+    def binary(self, source: KernelSource, architecture: str) -> KernelBinary:
         """Raises MissingFault where it is not there and cannot be compiled, and KernelFault where that fails."""
         key = (source.key, architecture)
         if key not in self._binaries:
-            self._binaries[key] = self._found_or_compiled(source, architecture)
+            self._binaries[key] = self._find_or_compile(source, architecture)
         return self._binaries[key]
 
-    def launch(self, call: Call, binary: Binary, memory: int, status: int, target: Target) -> Launch:
+    def launch(self, call: KernelLaunch, binary: KernelBinary, memory: int, status: int, target: GpuTarget) -> Launch:
         """A call with its workspace and its status word; the device is current."""
         key = (target.device, call.source.key)
         if key not in self._functions:
@@ -41,7 +42,7 @@ class Modules:
             self._loaded.append((target.device, module))
             self._functions[key] = function
         pointers = [self._pointer(argument, memory, status, target) for argument in call.arguments]
-        return launcher(self.driver, self._functions[key], call.grid, binary.warps, binary.shared, pointers)
+        return make_launch(self.driver, self._functions[key], call.grid, binary.warps, binary.shared, pointers)
 
     def close(self) -> None:
         """Everything is tried, also after a device was lost; the first error is raised in the end."""
@@ -56,14 +57,14 @@ class Modules:
                 stack.callback(self.driver.use, device)
             self._functions.clear()
 
-    def _found_or_compiled(self, source: Source, architecture: str) -> Binary:
+    def _find_or_compile(self, source: KernelSource, architecture: str) -> KernelBinary:
         found = kernel_cache.find(source, architecture, self._places, self.compiler)
         if found is not None:
             return found
         try:
             binary = triton_compile.compile_source(source, architecture)
         except MissingFault as fault:
-            others = kernel_cache.known(source, self._places)
+            others = kernel_cache.list_architectures(source, self._places)
             if not others:
                 raise
             message = f"this plan's kernels are compiled for {', '.join(others)} only, and this is {architecture}"
@@ -72,15 +73,99 @@ class Modules:
             kernel_cache.store(source, architecture, binary, kernel_cache.user_directory())
         return binary
 
-    def _pointer(self, argument: Argument, memory: int, status: int, target: Target) -> int:
+    def _pointer(self, argument: Argument, memory: int, status: int, target: GpuTarget) -> int:
         if isinstance(argument, Table):
             key = (target.device, argument.data)
             if key not in self._tables:
                 self._tables[key] = self.driver.upload(argument.data)
             return self._tables[key]
-        return status if isinstance(argument, Status) else placed(argument, memory)
+        return status if isinstance(argument, StatusPointer) else resolve_address(argument, memory)
 
 
-def placed(address: int, memory: int) -> int:
+def resolve_address(address: int, memory: int) -> int:
     """An address of a plan, once its workspace is there."""
     return memory + address - SCRATCH if address >= SCRATCH else address
+
+
+STATIC_SHARED = 48 << 10
+"""Bytes of shared memory that a kernel may have without being allowed more."""
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class ModuleDriver(Protocol):
+    """Works on the current device."""
+
+    def use(self, device: int) -> None:
+        """Makes a device current."""
+
+    def load(self, code: bytes, function: str, shared: int) -> tuple[int, int]:
+        """A module and its function, which may use so much dynamic shared memory."""
+
+    def unload(self, module: int) -> None: ...
+
+    def launch(self, function: int, grid: int, threads: int, shared: int, stream: int, parameters: int) -> None:
+        """`parameters` is the address of an array of addresses of parameters."""
+
+    def upload(self, data: bytes) -> int:
+        """New device memory with this content."""
+
+    def release(self, pointer: int) -> None: ...
+
+
+class CupyModules:
+    """`ModuleDriver` by cupy's thin bindings. Raises MissingFault where cupy is not installed."""
+
+    def __init__(self) -> None:
+        try:
+            from cupy.cuda import driver, runtime
+        except ImportError as error:
+            hint = "pip install 'einc[cuda12]' (einc[cuda13] where the driver is for CUDA 13)"
+            raise MissingFault("GPU kernels need cupy, which is not installed", hint=hint) from error
+        self._driver: Any = driver
+        self._runtime: Any = runtime
+
+    def use(self, device: int) -> None:
+        self._runtime.setDevice(device)
+
+    def load(self, code: bytes, function: str, shared: int) -> tuple[int, int]:
+        try:
+            module = self._driver.moduleLoadData(code)
+            found = self._driver.moduleGetFunction(module, function)
+            if shared > STATIC_SHARED:
+                self._driver.funcSetAttribute(found, _MAX_DYNAMIC_SHARED, shared)
+        except self._driver.CUDADriverError as error:
+            raise KernelFault(f"the kernel {function} cannot be loaded: {error}") from error
+        return int(module), int(found)
+
+    def unload(self, module: int) -> None:
+        self._driver.moduleUnload(module)
+
+    def launch(self, function: int, grid: int, threads: int, shared: int, stream: int, parameters: int) -> None:
+        self._driver.launchKernel(function, grid, 1, 1, threads, 1, 1, shared, stream, parameters, 0)
+
+    def upload(self, data: bytes) -> int:
+        pointer = int(self._runtime.malloc(max(1, len(data))))
+        held = ctypes.create_string_buffer(data, len(data))
+        self._runtime.memcpy(pointer, ctypes.addressof(held), len(data), self._runtime.memcpyHostToDevice)
+        self._runtime.streamSynchronize(0)  # our streams do not wait for the default one
+        return pointer
+
+    def release(self, pointer: int) -> None:
+        self._runtime.free(pointer)
+
+
+def make_launch(
+    driver: ModuleDriver, function: int, grid: int, warps: int, shared: int, pointers: Sequence[int]
+) -> Launch:
+    """A launch whose parameters are these pointers, and those that Triton adds, which are 0."""
+    count = len(pointers) + HIDDEN
+    values = (ctypes.c_uint64 * count)(*pointers, *[0] * HIDDEN)
+    size = ctypes.sizeof(ctypes.c_uint64)
+    addresses = (ctypes.c_uint64 * count)(*(ctypes.addressof(values) + size * n for n in range(count)))
+    parameters, threads = ctypes.addressof(addresses), 32 * warps
+
+    def launch(stream: int, _kept: object = (values, addresses)) -> None:
+        driver.launch(function, grid, threads, shared, stream, parameters)
+
+    return launch

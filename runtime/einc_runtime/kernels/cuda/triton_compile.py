@@ -1,4 +1,4 @@
-"""Machine code of kernels: Triton compiles a `Source` for an architecture, with a GPU or without.
+"""Machine code of kernels: Triton compiles a `KernelSource` for an architecture, with a GPU or without.
 
 Triton is imported here and nowhere else, and takes part in nothing but compiling: kernels are launched by the driver
 like any other module, so that a machine with compiled kernels needs no Triton.
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from einc_runtime.errors import KernelFault, MissingFault
-from einc_runtime.kernels.triton.plan import ALIGNMENT, Source
+from einc_runtime.kernels.triton.launches import ALIGNMENT, KernelSource
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
 """What kernels can be compiled for."""
@@ -30,7 +30,7 @@ INSTALL_HINT = "pip install 'einc[triton]', or run where the plan's kernels have
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class KernelBinary:
     """A compiled kernel. `shared` is dynamic shared memory in bytes; its parameters are the source's pointers, and
     HIDDEN pointers more, which are 0."""
 
@@ -48,12 +48,12 @@ def version() -> str | None:
     try:
         return f"triton {metadata.version('triton')}"
     except metadata.PackageNotFoundError:  # builds of it under another name
-        return f"triton {_triton().__version__}"
+        return f"triton {_import_triton().__version__}"
 
 
-def compile_source(source: Source, architecture: str) -> Binary:
+def compile_source(source: KernelSource, architecture: str) -> KernelBinary:
     """Raises MissingFault where Triton is not installed, and KernelFault where it fails."""
-    triton = _triton()
+    triton = _import_triton()
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -62,7 +62,7 @@ def compile_source(source: Source, architecture: str) -> Binary:
     options = {"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": True}
     try:
         compiled: Any = triton.compile(
-            ASTSource(_function(source), source.signature(), constexprs={}, attrs=attributes),
+            ASTSource(_load_function(source), source.signature(), constexprs={}, attrs=attributes),
             target=GPUTarget("cuda", capability, 32),
             options=options,
         )
@@ -75,10 +75,10 @@ def compile_source(source: Source, architecture: str) -> Binary:
     if special or entry is None or entry[1].count(".param") > len(source.types) + HIDDEN:
         raise KernelFault(f"Triton compiled {source.name} to what only Triton can launch")
     name, code = str(facts.name), bytes(compiled.asm["cubin"])
-    return Binary(name, code, int(facts.num_warps), int(facts.shared), version() or "triton")
+    return KernelBinary(name, code, int(facts.num_warps), int(facts.shared), version() or "triton")
 
 
-def _function(source: Source) -> Any:
+def _load_function(source: KernelSource) -> Any:
     """The source's function, with its lines where Triton and tracebacks find them."""
     file = f"<{source.name}>"
     linecache.cache[file] = (len(source.text), None, source.text.splitlines(True), file)
@@ -88,7 +88,7 @@ def _function(source: Source) -> Any:
 
 
 @cache
-def _triton() -> Any:
+def _import_triton() -> Any:
     try:
         import triton
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The kernel `attention` as machine code: one call for all heads and sequences of an invocation; see `tiles.py`.
+"""The kernel `emit_attention` as machine code: one call for all heads and sequences of an invocation; see `tiles.py`.
 
 What it is not made for falls to numpy: f64, operands that are not dense along the last axis, and small invocations.
 """
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchArray, ScratchPlan, address, dtype_name
-from einc_runtime.kernels.calls.attention import Attention
-from einc_runtime.kernels.llvm import llvm
-from einc_runtime.kernels.llvm.llvm import LANES
-from einc_runtime.kernels.numpy.attention import tiled
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray, address, dtype_name
+from einc_runtime.kernels.calls.attention import AttentionCall
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.numpy.attention import make_attention
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -31,29 +31,29 @@ _LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def build_attention(invocation: Invocation[Array]) -> Kernel:
-    signature = Attention.parse(invocation)
-    pairs = signature.q.shape[0] * signature.most_pairs()
+    signature = AttentionCall.parse(invocation)
+    pairs = signature.q.shape[0] * signature.max_pairs()
     arrays = (signature.q, signature.k, signature.v, signature.o, signature.mask)
     dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
     few = signature.k.shape[1] < 1 << 30
-    if signature.dtype != np.float32 or not (dense and few and llvm.worthwhile(pairs)):
-        return tiled(signature)
-    layout = _Layout.plan(signature)
+    if signature.dtype != np.float32 or not (dense and few and compiler.is_worthwhile(pairs)):
+        return make_attention(signature)
+    layout = _AttentionMemory.plan(signature)
 
     def bind(memory: Array) -> Run:
-        return _Worker(signature, layout, memory).run
+        return _BoundAttention(signature, layout, memory).run
 
     width = signature.q.shape[2] + signature.v.shape[2]
     return Kernel(bind, layout.scratch, pairs * (width / 50 + 0.5))
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _AttentionMemory:
     """A worker's memory for an invocation, and its parts: (first query, queries) of one sequence each."""
 
     parts: tuple[tuple[int, int], ...]
     tile: int
-    code: Future[llvm.Compiled]
+    code: Future[compiler.Compiled]
     limits: tuple[Array, Array] | None
     """The keys that queries see, where that is known beforehand; else there is room for them."""
     room: tuple[ScratchArray, ScratchArray]
@@ -62,10 +62,10 @@ class _Layout:
     scratch: int
 
     @staticmethod
-    def plan(s: Attention) -> _Layout:
-        from einc_runtime.kernels.llvm.tiles import Shape, attention
+    def plan(s: AttentionCall) -> _AttentionMemory:
+        from einc_runtime.kernels.llvm.attention_code import RegisterTile, emit_attention
 
-        shape = Shape(12, 2) if llvm.wide_registers() else Shape(6, 1)
+        shape = RegisterTile(12, 2) if compiler.has_wide_registers() else RegisterTile(6, 1)
         lanes, numbers = shape.lanes, shape.numbers
         group = s.q.shape[0] // s.k.shape[0]
         parts = [part for rows in s.sequences() for part in rows.split(max(1, ROWS // group))]
@@ -73,17 +73,17 @@ class _Layout:
         blocks = -(-most * group // lanes)
         tile = max(1, min(TILE, s.k.shape[1]))
         deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
-        plan = ScratchPlan()
+        plan = ScratchAllocator()
         wide = np.dtype(np.float32)
         copied = s.mask is not None or s.k.dtype != wide
         fixed, queries = s.positions is None, s.q.shape[1]
         limits = np.empty(queries, _LIMIT), np.empty(queries, _LIMIT)
         if fixed:
-            _limit(s, *limits)
-        return _Layout(
+            _find_visible_keys(s, *limits)
+        return _AttentionMemory(
             tuple((part.queries.start, part.queries.stop - part.queries.start) for part in parts),
             tile,
-            attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
+            emit_attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
             limits=limits if fixed else None,
             room=(plan.take((0 if fixed else queries,), _LIMIT), plan.take((0 if fixed else queries,), _LIMIT)),
             results=(plan.take(s.q.shape[:2], wide), plan.take(s.q.shape[:2], wide)),
@@ -103,10 +103,10 @@ class _Layout:
         )
 
 
-class _Worker:
+class _BoundAttention:
     """One invocation with one worker's memory."""
 
-    def __init__(self, signature: Attention, layout: _Layout, memory: Array) -> None:
+    def __init__(self, signature: AttentionCall, layout: _AttentionMemory, memory: Array) -> None:
         s = self.s = signature
         self.limits = layout.limits or (layout.room[0].of(memory), layout.room[1].of(memory))
         self.sums, self.largest = (result.of(memory) for result in layout.results)
@@ -132,17 +132,17 @@ class _Worker:
             layout.tile,
             *(where(array.of(memory)) for array in layout.memory),
         ]
-        self.code = llvm.Call(layout.code, arguments, memory, table)
+        self.code = compiler.CompiledCall(layout.code, arguments, memory, table)
 
     def run(self) -> None:
         if self.s.positions is not None:
-            _limit(self.s, *self.limits)
+            _find_visible_keys(self.s, *self.limits)
         self.code()
         np.log(self.sums, out=self.sums)
         np.add(self.sums, self.largest, out=self.s.lse)
 
 
-def _limit(s: Attention, first: Array, last: Array) -> None:
+def _find_visible_keys(s: AttentionCall, first: Array, last: Array) -> None:
     """The keys that every query sees, from `first` to `last`, as far as they are in its block."""
     for rows in s.sequences():
         (lo, up), own = rows.keys, rows.queries

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation, Kernel
-from einc_runtime.kernels.llvm.map import build_map, move
-from einc_runtime.kernels.numpy.contract import CannotAdd, contraction
+from einc_runtime.dtypes import Array, find_dtype_name
+from einc_runtime.kernels import scalar_program
+from einc_runtime.kernels.base import Invocation, Kernel, store
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.map import build_map, compile_map
+from einc_runtime.kernels.numpy.contract import CannotAdd, build_contraction
+from einc_runtime.kernels.numpy.pieces import Resolved
+
+_MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf16"), ("f32", "f32")})
+"""Copies that `prepare_copy` compiles: conversions, and copies from one memory order to another, slow in numpy."""
 
 
 def build_contract(invocation: Invocation[Array]) -> Kernel:
-    return contraction(invocation, build_map, move)
+    return build_contraction(invocation, build_map, prepare_copy)
 
 
 def build_added_contract(invocation: Invocation[Array]) -> Kernel | None:
     """The kernel that adds its result to what the output holds, rounded in the output's type, if there is one."""
     try:
-        return contraction(invocation, build_map, move, add=True)
+        return build_contraction(invocation, build_map, prepare_copy, add=True)
     except CannotAdd:
         return None
+
+
+def prepare_copy(source: Array, target: Array) -> Resolved:
+    """Copies one array to another of its shape, rounding or widening floats."""
+    names = (find_dtype_name(source.dtype), find_dtype_name(target.dtype))
+    if names in _MOVES and compiler.is_worthwhile(target.size):
+        steps = scalar_program.infer(scalar_program.parse("t0 = copy x0", 1), names[:1], names[1])
+        run = compile_map(steps, names, [source, target])
+        if run is not None:
+            return run, []
+    return store, [source, target]

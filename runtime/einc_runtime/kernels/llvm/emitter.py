@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from einc_runtime.dtypes import ITEMSIZE
-from einc_runtime.kernels.llvm.llvm import LANES
+from einc_runtime.kernels.llvm.compiler import LANES
 
 Value = Any
 """A value of the module that is being built."""
@@ -48,9 +48,9 @@ class Emitter:
         self._taken += 1
         return self.b.load(place)
 
-    def operand(self, leading: int) -> Operand:
+    def operand(self, leading: int) -> RowOperand:
         """The next arguments: an address and the strides of `leading` axes."""
-        return Operand(self.argument(), [self.argument() for _ in range(leading)])
+        return RowOperand(self.argument(), [self.argument() for _ in range(leading)])
 
     def variable(self, initial: Value) -> Value:
         """A place for a value, which is a register once the module is compiled."""
@@ -65,7 +65,7 @@ class Emitter:
 
     # Numbers
 
-    def splat(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         """A scalar in every lane."""
         empty = ir.Constant(vector(value.type), ir.Undefined)
         first = self.b.insert_element(empty, value, I32(0))
@@ -127,10 +127,10 @@ class Emitter:
         left = b.sub(count, whole)
         with b.if_then(b.icmp_signed(">", left, I64(0))):
             lanes = ir.Constant(vector(I32), list(range(LANES)))
-            body(whole, b.icmp_signed("<", lanes, self.splat(b.trunc(left, I32))))
+            body(whole, b.icmp_signed("<", lanes, self.broadcast(b.trunc(left, I32))))
 
     @contextmanager
-    def rows(self, extents: Sequence[Value], operands: Sequence[Operand]) -> Iterator[list[Value]]:
+    def rows(self, extents: Sequence[Value], operands: Sequence[RowOperand]) -> Iterator[list[Value]]:
         """A loop over all index vectors of the leading axes; gives the address of every operand's row."""
         with self._nest(list(extents), [x.strides for x in operands], [x.address for x in operands]) as rows:
             yield rows
@@ -157,17 +157,17 @@ class Emitter:
             nothing = ir.Constant(vector(stored), [0 if stored in (I8, I16) else 0.0] * LANES)
             name = f"llvm.masked.load.v{LANES}{_element(stored)}.p0"
             value = self.intrinsic(name, vector(stored), place, I32(ITEMSIZE[kind]), mask, nothing)
-        return self.widened(value, kind)
+        return self.widen(value, kind)
 
     def load_one(self, row: Value, kind: str) -> Value:
         """A row's single element in every lane."""
         stored = _STORED[kind]
-        return self.widened(self.splat(self.b.load(self.b.inttoptr(row, stored.as_pointer()))), kind)
+        return self.widen(self.broadcast(self.b.load(self.b.inttoptr(row, stored.as_pointer()))), kind)
 
     def store(self, value: Value, row: Value, position: Value, kind: str, mask: Value | None) -> None:
         stored = _STORED[kind]
         place = self._place(row, position, stored)
-        value = self.rounded(value, kind)
+        value = self.round_to(value, kind)
         if mask is None:
             self.b.store(value, place, align=ITEMSIZE[kind])
         else:
@@ -191,7 +191,7 @@ class Emitter:
         """Integers of 32 bits from `position` of an array."""
         return self.b.load(self._place(table, position, I32), align=4)
 
-    def transposed(self, lines: Sequence[Value]) -> list[Value]:
+    def transpose_square(self, lines: Sequence[Value]) -> list[Value]:
         """A square of `LANES` vectors, turned: quarters across each other trade places, in ever smaller squares."""
         lines, width = list(lines), LANES // 2
         while width:
@@ -207,7 +207,7 @@ class Emitter:
             width //= 2
         return lines
 
-    def rounded(self, value: Value, kind: str) -> Value:
+    def round_to(self, value: Value, kind: str) -> Value:
         """Values in the form that is stored: ties to even, any not-a-number as a quiet one."""
         b = self.b
         if kind == "f16":
@@ -223,7 +223,7 @@ class Emitter:
         quiet = b.or_(high, self.number(0x40, I32))
         return b.trunc(b.select(b.fcmp_unordered("uno", value, value), quiet, up), vector(I16))
 
-    def widened(self, value: Value, kind: str) -> Value:
+    def widen(self, value: Value, kind: str) -> Value:
         b = self.b
         if kind == "f16":
             return b.fpext(value, vector(F32))
@@ -277,7 +277,7 @@ class Emitter:
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class RowOperand:
     """An array: its address, and a byte stride for every leading axis."""
 
     address: Value

@@ -9,61 +9,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einc_runtime.dtypes import Array, name_of
-from einc_runtime.kernels import program
-from einc_runtime.kernels.base import Invocation, Kernel, store
-from einc_runtime.kernels.calls.map import Map
-from einc_runtime.kernels.llvm import llvm
-from einc_runtime.kernels.numpy.map import mapped
-from einc_runtime.kernels.numpy.pieces import Resolved
-from einc_runtime.kernels.views import merged
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels import scalar_program
+from einc_runtime.kernels.base import Invocation, Kernel
+from einc_runtime.kernels.calls.map import MapCall
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.numpy.map import make_map
+from einc_runtime.kernels.views import merge_axes
 
-_KINDS = llvm.FLOATS | {"bool"}
-_MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf16"), ("f32", "f32")})
-"""What `move` does not leave to numpy: conversions, and copies from one order to another, which numpy makes slowly."""
+_KINDS = compiler.FLOATS | {"bool"}
 
 
 def build_map(invocation: Invocation[Array]) -> Kernel:
-    call = Map.parse(invocation)
-    if set(call.kinds) <= _KINDS and llvm.worthwhile(call.output.size):
-        run = prepared(call.steps, call.kinds, [*call.views, call.output])
+    call = MapCall.parse(invocation)
+    if set(call.kinds) <= _KINDS and compiler.is_worthwhile(call.output.size):
+        run = compile_map(call.steps, call.kinds, [*call.views, call.output])
         if run is not None:
             each = 0.1 * len(call.kinds) + 0.05 * len(call.steps)
             return Kernel(lambda _: run, nanoseconds=each * call.output.size)
-    return mapped(call)
+    return make_map(call)
 
 
-def prepared(steps: tuple[program.Typed, ...], names: tuple[str, ...], views: Sequence[Array]) -> llvm.Call | None:
+def compile_map(
+    steps: tuple[scalar_program.TypedStep, ...], names: tuple[str, ...], views: Sequence[Array]
+) -> compiler.CompiledCall | None:
     """The program over views of one rank (extent 1 where one is broadcast), the last of which it writes; None where no
     machine code can be had for it. Kernels can be compiled here."""
-    from einc_runtime.kernels.llvm.vectors import supported
+    from einc_runtime.kernels.llvm.vectors import is_supported
 
-    views, _ = merged(views, [False] * views[0].ndim) if views[0].ndim else ([view[None] for view in views], [])
+    views, _ = merge_axes(views, [False] * views[0].ndim) if views[0].ndim else ([view[None] for view in views], [])
     *sources, target = views
     lone = tuple(view.shape[-1] == 1 for view in sources)
     dense = all(view.strides[-1] == view.itemsize or one for view, one in zip(views, (*lone, False), strict=True))
-    if not dense or not supported(steps):
+    if not dense or not is_supported(steps):
         return None
     leading = target.ndim - 1
     arguments = list(target.shape)
     for view in views:
-        arguments += llvm.operand(view)
-    return llvm.Call(_function(steps, names, lone, leading), arguments, *views)
+        arguments += compiler.operand_arguments(view)
+    return compiler.CompiledCall(_emit_map(steps, names, lone, leading), arguments, *views)
 
 
-def move(source: Array, target: Array) -> Resolved:
-    """Copies one array to another of its shape, rounding or widening floats."""
-    names = (name_of(source.dtype), name_of(target.dtype))
-    if names in _MOVES and llvm.worthwhile(target.size):
-        steps = program.infer(program.parse("t0 = copy x0", 1), names[:1], names[1])
-        run = prepared(steps, names, [source, target])
-        if run is not None:
-            return run, []
-    return store, [source, target]
-
-
-@llvm.code
-def _function(steps: tuple[program.Typed, ...], names: tuple[str, ...], lone: tuple[bool, ...], leading: int) -> Any:
+@compiler.compile_once
+def _emit_map(
+    steps: tuple[scalar_program.TypedStep, ...], names: tuple[str, ...], lone: tuple[bool, ...], leading: int
+) -> Any:
     """Machine code for a program over operands of these types; `lone` are those with one element per row."""
     from einc_runtime.kernels.llvm.emitter import Emitter, Value
     from einc_runtime.kernels.llvm.vectors import evaluate

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Kernel, Run, address, plain
-from einc_runtime.kernels.calls.moves import require_alike
-from einc_runtime.kernels.llvm import llvm
-from einc_runtime.kernels.numpy.pieces import runner
-from einc_runtime.kernels.pitched import count_rows, rows_of
+from einc_runtime.kernels.base import Kernel, Run, address, view_as_integers
+from einc_runtime.kernels.calls.moves import require_equal_forms
+from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.numpy.pieces import make_runner
 
-FEWEST = 4
+MIN_MOVES = 4
 """Moves below which numpy's calls are as good."""
 
-SHORTEST = 64
+MIN_ROW_BYTES = 64
 """Bytes of a row below which numpy, which knows elements, is faster than one copy for each."""
 
 _FIELDS = 6
@@ -29,35 +29,37 @@ _FIELDS = 6
 
 def build_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:
     """Copies arrays pairwise."""
-    require_alike(sources, targets)
-    run = moves(sources, targets)
+    require_equal_forms(sources, targets)
+    run = compile_moves(sources, targets)
     if run is None:
-        run = runner([(np.copyto, [plain(to), plain(of)]) for to, of in zip(targets, sources, strict=True)])
+        run = make_runner(
+            [(np.copyto, [view_as_integers(to), view_as_integers(of)]) for to, of in zip(targets, sources, strict=True)]
+        )
     return Kernel(lambda _: run, nanoseconds=0.15 * sum(source.nbytes for source in sources))
 
 
-def moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | None:
+def compile_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | None:
     """What copies arrays of equal shapes and types; None where numpy should."""
     pairs = [(target, source) for target, source in zip(targets, sources, strict=True) if target.size]
-    if len(pairs) < FEWEST or not llvm.worthwhile(sum(target.size for target, _ in pairs)):
+    if len(pairs) < MIN_MOVES or not compiler.is_worthwhile(sum(target.size for target, _ in pairs)):
         return None
     table: list[int] = []
     for target, source in pairs:
         layout = (target.shape, target.itemsize, target.strides, source.strides)
-        if count_rows(*layout) > target.nbytes // SHORTEST:
+        if count_2d_copies(*layout) > target.nbytes // MIN_ROW_BYTES:
             return None
         to, start = address(target), address(source)
-        for rows in rows_of(*layout):
-            if rows.width < SHORTEST:
+        for rows in list_2d_copies(*layout):
+            if rows.width < MIN_ROW_BYTES:
                 return None
             table += [to + rows.target, start + rows.source]
             table += [rows.target_pitch, rows.source_pitch, rows.width, rows.height]
     held = np.array(table, np.int64)
-    return llvm.Call(_function(), [len(table), address(held)], held, *targets, *sources)
+    return compiler.CompiledCall(_emit_moves(), [len(table), address(held)], held, *targets, *sources)
 
 
-@llvm.code
-def _function() -> Any:
+@compiler.compile_once
+def _emit_moves() -> Any:
     from einc_runtime.kernels.llvm.emitter import I64, Emitter
 
     e = Emitter()

@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, name_of
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, address
-from einc_runtime.kernels.calls.rope import Rotation
-from einc_runtime.kernels.llvm import llvm
-from einc_runtime.kernels.numpy.pieces import runner
-from einc_runtime.kernels.numpy.rope import require_natural, turned
+from einc_runtime.dtypes import Array, find_dtype_name
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, address
+from einc_runtime.kernels.calls.rope import RopeCall
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.numpy.pieces import make_runner
+from einc_runtime.kernels.numpy.rope import make_rope, require_natural
 
 
 def build_rope(invocation: Invocation[Array]) -> Kernel:
-    rotation = Rotation.parse(invocation)
-    target, kind = rotation.target, name_of(rotation.target.dtype)
+    rotation = RopeCall.parse(invocation)
+    target, kind = rotation.target, find_dtype_name(rotation.target.dtype)
     dense = all(array.strides[-1] == array.itemsize for array in (rotation.source, target))
-    if kind not in llvm.FLOATS or not dense or not llvm.worthwhile(target.size):
-        return turned(rotation)
+    if kind not in compiler.FLOATS or not dense or not compiler.is_worthwhile(target.size):
+        return make_rope(rotation)
     source, positions, frequencies = rotation.source, rotation.positions, np.ascontiguousarray(rotation.frequencies)
-    function = _function(kind, source.ndim - 2)
-    scratch = ScratchPlan()
+    function = _emit_rope(kind, source.ndim - 2)
+    scratch = ScratchAllocator()
     place = scratch.take(positions.shape, np.dtype(np.int64))
 
     def bind(memory: Array) -> Run:
@@ -34,19 +34,19 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
         arguments += [address(places), address(frequencies)]
         for view in (source, target):
             arguments += [address(view), view.strides[-2], *view.strides[:-2]]
-        turn = llvm.Call(function, arguments, places, frequencies, source, target)
+        turn = compiler.CompiledCall(function, arguments, places, frequencies, source, target)
         if not rotation.given:
             return turn
-        return runner([(require_natural, [positions]), (np.copyto, [places, positions]), (turn, [])])
+        return make_runner([(require_natural, [positions]), (np.copyto, [places, positions]), (turn, [])])
 
     return Kernel(bind, scratch.size, 0.5 * source.size)
 
 
-@llvm.code
-def _function(kind: str, leading: int) -> Any:
+@compiler.compile_once
+def _emit_rope(kind: str, leading: int) -> Any:
     from einc_runtime.dtypes import ITEMSIZE
-    from einc_runtime.kernels.llvm.emitter import F32, F64, I64, Emitter, Operand, Value, vector
-    from einc_runtime.kernels.llvm.vectors import waves
+    from einc_runtime.kernels.llvm.emitter import F32, F64, I64, Emitter, RowOperand, Value, vector
+    from einc_runtime.kernels.llvm.vectors import cos_sin
 
     e = Emitter()
     b = e.b
@@ -56,13 +56,13 @@ def _function(kind: str, leading: int) -> Any:
     width = b.mul(half, I64(ITEMSIZE[kind]))
     with e.loop(tokens) as token:
         place = b.load(b.gep(b.inttoptr(positions, I64.as_pointer()), [token]))
-        where = e.splat(b.sitofp(place, F64))
-        here = [Operand(b.add(x.address, b.mul(token, x.strides[0])), x.strides[1:]) for x in (source, target)]
+        where = e.broadcast(b.sitofp(place, F64))
+        here = [RowOperand(b.add(x.address, b.mul(token, x.strides[0])), x.strides[1:]) for x in (source, target)]
 
         def turn(position: Value, mask: Value | None) -> None:
             steps = b.fpext(e.load(frequencies, position, "f32", mask), vector(F64))
             angles = b.fptrunc(b.fmul(where, steps), vector(F32))
-            cosine, sine = waves(e, b.fpext(angles, vector(F64)))
+            cosine, sine = cos_sin(e, b.fpext(angles, vector(F64)))
             with e.rows(heads, here) as (read, written):
                 x = e.load(read, position, kind, mask)
                 y = e.load(b.add(read, width), position, kind, mask)

@@ -9,47 +9,49 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from einc_runtime.dtypes import Array, name_of
+from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import Invocation, Kernel, address
-from einc_runtime.kernels.calls.rows import Norm, Softmax
-from einc_runtime.kernels.llvm import llvm
-from einc_runtime.kernels.numpy.rows import normed, softmaxed
-from einc_runtime.kernels.views import merged_rows
+from einc_runtime.kernels.calls.rows import NormCall, SoftmaxCall
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.numpy.rows import make_norm, make_softmax
+from einc_runtime.kernels.views import merge_leading_axes
 
 
 def build_norm(invocation: Invocation[Array]) -> Kernel:
-    call = Norm.parse(invocation)
-    return _compiled(invocation.name, (call.eps, call.offset), call.source, call.vectors, call.target) or normed(call)
+    call = NormCall.parse(invocation)
+    return _compile_rows(invocation.name, (call.eps, call.offset), call.source, call.vectors, call.target) or make_norm(
+        call
+    )
 
 
 def build_softmax(invocation: Invocation[Array]) -> Kernel:
-    call = Softmax.parse(invocation)
+    call = SoftmaxCall.parse(invocation)
     last = call.axis == call.source.ndim - 1
-    compiled = _compiled("softmax", (0.0, 0.0), call.source, (), call.target) if last else None
-    return compiled or softmaxed(call)
+    compiled = _compile_rows("softmax", (0.0, 0.0), call.source, (), call.target) if last else None
+    return compiled or make_softmax(call)
 
 
-def _compiled(
+def _compile_rows(
     name: str, numbers: tuple[float, float], source: Array, vectors: Sequence[Array], target: Array
 ) -> Kernel | None:
     """Machine code where it can be had; the numbers are eps and offset."""
-    kind = name_of(target.dtype)
-    if kind not in llvm.FLOATS or not llvm.worthwhile(target.size):
+    kind = find_dtype_name(target.dtype)
+    if kind not in compiler.FLOATS or not compiler.is_worthwhile(target.size):
         return None
-    views = merged_rows([source, target])
+    views = merge_leading_axes([source, target])
     if any(array.strides[-1] != array.itemsize for array in (*views, *vectors)):
         return None
     leading = views[0].ndim - 1
     arguments = [*target.shape[-1:], *views[0].shape[:-1]]
     for view in views:
-        arguments += llvm.operand(view)
+        arguments += compiler.operand_arguments(view)
     arguments += [address(vector) for vector in vectors]
-    run = llvm.Call(_function(name, kind, leading, *numbers), arguments, *views, *vectors)
+    run = compiler.CompiledCall(_emit_rows(name, kind, leading, *numbers), arguments, *views, *vectors)
     return Kernel(lambda _: run, nanoseconds=(0.5 + len(vectors) * 0.3 if vectors else 2.0) * target.size)
 
 
-@llvm.code
-def _function(name: str, kind: str, leading: int, eps: float, offset: float) -> Any:
+@compiler.compile_once
+def _emit_rows(name: str, kind: str, leading: int, eps: float, offset: float) -> Any:
     from einc_runtime.kernels.llvm.emitter import F32, Emitter, Value
     from einc_runtime.kernels.llvm.vectors import exp
 
@@ -57,7 +59,7 @@ def _function(name: str, kind: str, leading: int, eps: float, offset: float) -> 
     count, *heads = [e.argument() for _ in range(leading + 1)]
     operands = [e.operand(leading) for _ in range(2)]
     vectors = [e.argument() for _ in range({"rmsnorm": 1, "layernorm": 2, "softmax": 0}[name])]
-    extent = e.splat(e.b.sitofp(count, F32))
+    extent = e.broadcast(e.b.sitofp(count, F32))
     with e.rows(heads, operands) as (source, target):
 
         def read(position: Value, mask: Value | None) -> Value:

@@ -13,13 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from einc_runtime.kernels.llvm.compiler import FLOATS
 from einc_runtime.kernels.llvm.emitter import BIT, F32, F64, I32, I64, Emitter, Value, vector
-from einc_runtime.kernels.llvm.llvm import FLOATS
-from einc_runtime.kernels.program import CAST, COMPARISONS, GELU_TAIL, Constant, Input, Operand, Typed
+from einc_runtime.kernels.scalar_program import (
+    CAST,
+    COMPARISONS,
+    GELU_TAIL,
+    Constant,
+    ProgramInput,
+    ScalarOperand,
+    TypedStep,
+)
 
 _SYMBOLS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_LEAST = -126 * math.log(2)
-_MOST = 88.8
+_LOWEST = -126 * math.log(2)
+_HIGHEST = 88.8
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 _SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
@@ -29,7 +37,7 @@ _ROUNDER = 12582912.0
 """1.5 * 2**23: a number added to it loses its fraction."""
 
 
-def supported(steps: Sequence[Typed]) -> bool:
+def is_supported(steps: Sequence[TypedStep]) -> bool:
     """Whether a program is of f32 and truth values, and of functions that are known here."""
     return all(
         {step.operand_type, step.result_type} <= {"f32", "bool"}
@@ -39,20 +47,20 @@ def supported(steps: Sequence[Typed]) -> bool:
     )
 
 
-def evaluate(e: Emitter, steps: Sequence[Typed], inputs: Sequence[Value]) -> Value:
+def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) -> Value:
     """The value of a supported program, from vectors of its inputs."""
     results: list[Value] = []
 
-    def place(operand: Operand, kind: str) -> Value:
+    def place(operand: ScalarOperand, kind: str) -> Value:
         if isinstance(operand, Constant):
             return e.number(operand.value, BIT) if kind == "bool" else e.number(float(np.float32(operand.value)))
-        return inputs[operand.position] if isinstance(operand, Input) else results[operand.position]
+        return inputs[operand.position] if isinstance(operand, ProgramInput) else results[operand.position]
 
     for step in steps:
         arguments = [place(operand, step.operand_type) for operand in step.operands]
         if step.function.startswith(CAST):
             kind = step.function[len(CAST) :]
-            results.append(e.widened(e.rounded(arguments[0], kind), kind))
+            results.append(e.widen(e.round_to(arguments[0], kind), kind))
         elif step.function in ("eq", "ne") and step.operand_type == "bool":
             results.append(e.b.icmp_unsigned(_SYMBOLS[step.function], *arguments))
         elif step.function in COMPARISONS:
@@ -65,8 +73,8 @@ def evaluate(e: Emitter, steps: Sequence[Typed], inputs: Sequence[Value]) -> Val
 def exp(e: Emitter, x: Value) -> Value:
     """2**n * polynomial(r), with x = n log 2 + r; n in two steps, for it may be 128."""
     b = e.b
-    tiny = b.fcmp_ordered("<", x, e.number(_LEAST))
-    x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(_MOST)), e.number(_MOST), x))
+    tiny = b.fcmp_ordered("<", x, e.number(_LOWEST))
+    x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(_HIGHEST)), e.number(_HIGHEST), x))
     value, shifted = _remainder(e, x)
     power = b.sub(b.bitcast(shifted, vector(I32)), b.bitcast(e.number(_ROUNDER), vector(I32)))
     half = b.ashr(power, e.number(1, I32))
@@ -79,7 +87,7 @@ def exp(e: Emitter, x: Value) -> Value:
 def decay(e: Emitter, x: Value) -> Value:
     """`exp` of what is not above 0, in fewer steps: one addition to the bits multiplies by 2**n."""
     b = e.b
-    tiny = b.fcmp_ordered("<", x, e.number(_LEAST))
+    tiny = b.fcmp_ordered("<", x, e.number(_LOWEST))
     x = b.select(tiny, e.number(0.0), x)
     value, shifted = _remainder(e, x)
     power = b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32))
@@ -98,7 +106,7 @@ def _remainder(e: Emitter, x: Value) -> tuple[Value, Value]:
     return value, shifted
 
 
-def waves(e: Emitter, angles: Value) -> tuple[Value, Value]:
+def cos_sin(e: Emitter, angles: Value) -> tuple[Value, Value]:
     """Cosine and sine of angles in f64 below 2**31, as f32: those of what is left beyond the nearest quarter turn."""
     b = e.b
     shifted = b.fadd(b.fmul(angles, e.number(2 / math.pi, F64)), e.number(_ROUNDER_F64, F64))

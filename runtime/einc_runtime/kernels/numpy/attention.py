@@ -17,8 +17,8 @@ from functools import lru_cache
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchArray, ScratchPlan
-from einc_runtime.kernels.calls.attention import Attention, Rows
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray
+from einc_runtime.kernels.calls.attention import AttentionCall, QueryRows
 
 STACKED = 256
 """Query rows in a tile, all heads of a group together: enough for a fast matrix product."""
@@ -36,28 +36,28 @@ WIDENED = 1 << 22
 
 def build_attention(invocation: Invocation[Array]) -> Kernel:
     """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
-    return tiled(Attention.parse(invocation))
+    return make_attention(AttentionCall.parse(invocation))
 
 
-def tiled(signature: Attention) -> Kernel:
-    tiles = Tiles.plan(signature)
+def make_attention(signature: AttentionCall) -> Kernel:
+    tiles = AttentionTiles.plan(signature)
 
     def bind(memory: Array) -> Run:
-        return Worker(signature, tiles, memory).run
+        return AttentionWorker(signature, tiles, memory).run
 
     width = signature.q.shape[2] + signature.v.shape[2]
-    scoring = signature.q.shape[0] * signature.most_pairs() * (width / 30 + 1.5)
+    scoring = signature.q.shape[0] * signature.max_pairs() * (width / 30 + 1.5)
     return Kernel(bind, tiles.scratch, scoring + 0.1 * (signature.k.size + signature.v.size))
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class AttentionTiles:
     """How large tiles are, and a worker's memory for one."""
 
     heads: int
     keys: int
     all_keys: bool  # are widened at once
-    rows: tuple[Rows, ...]
+    rows: tuple[QueryRows, ...]
     scratch: int
     queries: ScratchArray
     scores: ScratchArray
@@ -70,7 +70,7 @@ class Tiles:
     places: ScratchArray
 
     @staticmethod
-    def plan(signature: Attention) -> Tiles:
+    def plan(signature: AttentionCall) -> AttentionTiles:
         q, k, v, dtype = signature.q, signature.k, signature.v, signature.dtype
         group = q.shape[0] // k.shape[0]
         most = max(STACKED // group, 1)
@@ -85,19 +85,19 @@ class Tiles:
         used_often = any(a.keys == b.keys for a, b in itertools.pairwise(rows))
         all_keys = used_often and heads * k.shape[1] * (k.shape[2] + v.shape[2]) <= WIDENED
         span = k.shape[1] if all_keys else keys
-        plan = ScratchPlan()
+        plan = ScratchAllocator()
         flags = np.dtype(np.bool_)
 
         def take(*shape: int) -> ScratchArray:
             return plan.take((math.prod((heads, *shape)),), dtype)
 
-        return Tiles(
+        return AttentionTiles(
             heads,
             keys,
             all_keys,
             rows,
             queries=take(stacked, q.shape[2]),
-            scores=take(stacked, pitch(keys)),
+            scores=take(stacked, row_pitch(keys)),
             wide_keys=take(span, k.shape[2]) if k.dtype != dtype else None,
             wide_values=take(span, v.shape[2]) if v.dtype != dtype or signature.mask is not None else None,
             totals=take(stacked, v.shape[2]),
@@ -109,10 +109,10 @@ class Tiles:
         )
 
 
-class Worker:
+class AttentionWorker:
     """The views of one invocation with one worker's memory."""
 
-    def __init__(self, signature: Attention, tiles: Tiles, memory: Array) -> None:
+    def __init__(self, signature: AttentionCall, tiles: AttentionTiles, memory: Array) -> None:
         self.s, self.tiles = signature, tiles
         self.group = signature.q.shape[0] // signature.k.shape[0]
         self.hidden, self.places = tiles.hidden.of(memory), tiles.places.of(memory)
@@ -121,7 +121,7 @@ class Worker:
         self.wide_values = tiles.wide_values.of(memory) if tiles.wide_values else None
         self.totals, self.parts = tiles.totals.of(memory), tiles.parts.of(memory)
         self.lines = [line.of(memory) for line in tiles.lines]
-        self.tokens = _numbers(max(signature.q.shape[1], signature.k.shape[1]))
+        self.tokens = _count_up(max(signature.q.shape[1], signature.k.shape[1]))
         self.widened: tuple[int, int, int] | None = None  # the first head and the keys that are now in wide memory
         self.least = np.finfo(signature.dtype).min
 
@@ -132,7 +132,7 @@ class Worker:
             for rows in self.tiles.rows:
                 self._rows(heads, rows)
 
-    def _rows(self, heads: slice, rows: Rows) -> None:
+    def _rows(self, heads: slice, rows: QueryRows) -> None:
         """All tiles of a row block."""
         s, group = self.s, self.group
         count, queries = heads.stop - heads.start, rows.queries.stop - rows.queries.start
@@ -143,19 +143,19 @@ class Worker:
         np.add(own_places[rows.queries], rows.ahead, out=places, dtype=np.int64)
         lowest, highest = int(places.min()), int(places.max())
         lo, up = s.visible.span(lowest, highest, rows.keys)
-        q = carved(self.queries, own.stop - own.start, queries, s.q.shape[2])
+        q = reshape_start(self.queries, own.stop - own.start, queries, s.q.shape[2])
         np.copyto(q, s.q[own, rows.queries], casting="unsafe")
         np.multiply(q, s.scale, out=q)
         q = q.reshape(count, stacked, -1)
-        totals = carved(self.totals, count, stacked, s.v.shape[2])
-        largest, sums, worth = (carved(line, count, stacked, 1) for line in self.lines[:3])
+        totals = reshape_start(self.totals, count, stacked, s.v.shape[2])
+        largest, sums, worth = (reshape_start(line, count, stacked, 1) for line in self.lines[:3])
         largest.fill(self.least)
         sums.fill(0)
         tiles = -(-(up - lo) // self.tiles.keys)
         for tile in range(tiles):
             keys = (lo + tile * (up - lo) // tiles, lo + (tile + 1) * (up - lo) // tiles)
             extent = keys[1] - keys[0]
-            scores = carved(self.scores, count, stacked, pitch(extent))[..., :extent]
+            scores = reshape_start(self.scores, count, stacked, row_pitch(extent))[..., :extent]
             own_keys, values = self._operands(heads, keys)
             np.matmul(q, own_keys.swapaxes(1, 2), out=scores)
             if s.softcap:
@@ -165,7 +165,7 @@ class Worker:
             if tile == 0:
                 np.matmul(scores, values, out=totals)
             else:
-                products = carved(self.parts, *totals.shape)
+                products = reshape_start(self.parts, *totals.shape)
                 np.matmul(scores, values, out=products)
                 np.add(np.multiply(totals, worth, out=totals), products, out=totals)
         if not tiles:
@@ -194,7 +194,7 @@ class Worker:
         """
         self.hide(scores, places, extremes, keys)
         rows = scores.reshape(*largest.shape[:-1], -1)
-        new, part = (carved(line, *largest.shape) for line in self.lines[3:])
+        new, part = (reshape_start(line, *largest.shape) for line in self.lines[3:])
         np.maximum.reduce(rows, axis=-1, out=new, keepdims=True)
         np.maximum(largest, new, out=new)
         np.subtract(rows, new, out=rows)
@@ -213,7 +213,7 @@ class Worker:
         self.widened = (heads.start, lo, up)
         for n, memory in enumerate((self.wide_keys, self.wide_values)):
             if memory is not None:
-                wide = carved(memory, *views[n].shape)
+                wide = reshape_start(memory, *views[n].shape)
                 if fresh:
                     np.copyto(wide, views[n], casting="unsafe")
                 views[n] = wide
@@ -232,11 +232,11 @@ class Worker:
         (lowest, highest), (lo, up), visible = extremes, keys, self.s.visible
         first, last = max(lo, lowest + 1), min(up, highest - visible.window + 1)
         if visible.causal and first < up:
-            hidden = carved(self.hidden, len(places), up - first)
+            hidden = reshape_start(self.hidden, len(places), up - first)
             np.greater(self.tokens[first:up], places[:, np.newaxis], out=hidden)
             np.copyto(scores[..., first - lo :], -np.inf, where=hidden)
         if visible.window and lo < last:
-            hidden = carved(self.hidden, len(places), last - lo)
+            hidden = reshape_start(self.hidden, len(places), last - lo)
             np.less_equal(self.tokens[lo:last], places[:, np.newaxis] - visible.window, out=hidden)
             np.copyto(scores[..., : last - lo], -np.inf, where=hidden)
         if self.s.mask is not None:
@@ -244,18 +244,18 @@ class Worker:
 
 
 @lru_cache(maxsize=16)
-def _numbers(count: int) -> Array:
+def _count_up(count: int) -> Array:
     """0, 1, 2, ...: shared by all kernels of one extent, and never written."""
     numbers = np.arange(count, dtype=np.int64)
     numbers.flags.writeable = False
     return numbers
 
 
-def carved(memory: Array, *shape: int) -> Array:
+def reshape_start(memory: Array, *shape: int) -> Array:
     """The start of a flat array in another shape."""
     return memory[: math.prod(shape)].reshape(shape)
 
 
-def pitch(keys: int) -> int:
+def row_pitch(keys: int) -> int:
     """Scores from row to row: an odd number of cache lines, as rows at powers of two get into each other's way."""
     return (-(-keys // 16) | 1) * 16

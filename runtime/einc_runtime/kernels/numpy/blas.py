@@ -1,6 +1,6 @@
 """Matrix products by a BLAS that is called directly: one that is faster than numpy's own, and products added to others.
 
-Intel's MKL is taken where it is installed (the extra `mkl`), for it is a tenth faster than the OpenBLAS in numpy's
+Intel's MKL is taken where it is installed (the extra `load_mkl`), for it is a tenth faster than the OpenBLAS in numpy's
 wheels; else that OpenBLAS, for what `np.matmul` cannot say: add to what is there. Where neither is found, or matrices
 are small or of another type, products are `np.matmul`'s, and none can be added. Libraries are looked for when a large
 product is first prepared. All of them compute in the calling thread alone: executors see to that.
@@ -25,7 +25,7 @@ from einc_runtime.kernels.numpy.pieces import Resolved
 
 SMALL = 1 << 18
 """Multiplications in a product below which a call from numpy is as fast."""
-MOST_MATRICES = 64
+MAX_MATRICES = 64
 """Matrices in a stack that are multiplied one by one; numpy is left to loop over more."""
 
 BY_ROWS, _PLAIN, _TURNED = 101, 111, 112  # what the C interface to BLAS calls these
@@ -38,22 +38,26 @@ _SYMBOLS = (
 LETTERS: dict[str, tuple[str, Any]] = {"<f4": ("s", ctypes.c_float), "<f8": ("d", ctypes.c_double)}
 
 Gemm = Callable[..., None]
-Layout = tuple[int, int]
+MatrixLayout = tuple[int, int]
 """How BLAS is told of a matrix: as it is or turned, and the elements between its rows (or columns)."""
 
 
-def product(left: Array, right: Array, target: Array) -> Resolved:
+def prepare_product(left: Array, right: Array, target: Array) -> Resolved:
     """The call that writes `left @ right` to `target`, for stacks of matrices as `np.matmul` takes them."""
-    direct = _direct(left, right, target, add=False) if large(left, target) and mkl() is not None else None
+    direct = (
+        _prepare_blas_calls(left, right, target, add=False)
+        if is_large(left, target) and load_mkl() is not None
+        else None
+    )
     return direct if direct is not None else (np.matmul, [left, right, target])
 
 
-def added_product(left: Array, right: Array, target: Array) -> Resolved | None:
+def prepare_added_product(left: Array, right: Array, target: Array) -> Resolved | None:
     """The call that adds `left @ right` to `target`, or None where there is none."""
-    return _direct(left, right, target, add=True) if large(left, target) else None
+    return _prepare_blas_calls(left, right, target, add=True) if is_large(left, target) else None
 
 
-class Multiplication:
+class BlasCalls:
     """Products of matrices by address; it keeps alive what they are of."""
 
     __slots__ = ("_calls", "_gemm", "_kept")
@@ -66,35 +70,35 @@ class Multiplication:
             self._gemm(*arguments)
 
 
-def large(left: Array, target: Array) -> bool:
+def is_large(left: Array, target: Array) -> bool:
     """Whether a product is worth a call of its own, and one of few matrices."""
     rows, columns = target.shape[-2:]
-    return math.prod(target.shape[:-2]) <= MOST_MATRICES and bool(rows * columns * left.shape[-1] >= SMALL)
+    return math.prod(target.shape[:-2]) <= MAX_MATRICES and bool(rows * columns * left.shape[-1] >= SMALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatrixProduct:
     """One product of stacks of matrices as BLAS is told of it: by rows of the target, which may turn all three."""
 
     left: Array
     right: Array
     target: Array
-    layouts: tuple[Layout, Layout, Layout]
+    layouts: tuple[MatrixLayout, MatrixLayout, MatrixLayout]
     turned: bool
 
     @staticmethod
-    def of(left: Array, right: Array, target: Array) -> Product | None:
+    def of(left: Array, right: Array, target: Array) -> MatrixProduct | None:
         """None where the operands are not laid out for it."""
         if not left.dtype == right.dtype == target.dtype:
             return None
-        layout = _layout(target)
+        layout = _find_layout(target)
         turned = layout is not None and layout[0] == _TURNED
         if turned:  # the transposes' product is the product's transpose
             left, right, target = (array.swapaxes(-1, -2) for array in (right, left, target))
-        first, second, third = (_layout(array) for array in (left, right, target))
+        first, second, third = (_find_layout(array) for array in (left, right, target))
         if first is None or second is None or third is None:
             return None
-        return Product(left, right, target, (first, second, third), turned)
+        return MatrixProduct(left, right, target, (first, second, third), turned)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -102,20 +106,20 @@ class Product:
         return rows, columns, self.left.shape[-1]
 
 
-def _direct(left: Array, right: Array, target: Array, *, add: bool) -> Resolved | None:
-    gemm, found = _gemm(target.dtype.str), Product.of(left, right, target)
+def _prepare_blas_calls(left: Array, right: Array, target: Array, *, add: bool) -> Resolved | None:
+    gemm, found = _load_gemm(target.dtype.str), MatrixProduct.of(left, right, target)
     if gemm is None or found is None:
         return None
     (turn_left, rows_left), (turn_right, rows_right), (_, rows_target) = found.layouts
     arrays, stack = (found.left, found.right, found.target), target.shape[:-2]
     calls = [
         (BY_ROWS, turn_left, turn_right, *found.sizes, 1.0, a, rows_left, b, rows_right, float(add), c, rows_target)
-        for a, b, c in zip(*(_addresses(array, stack) for array in arrays), strict=True)
+        for a, b, c in zip(*(_matrix_addresses(array, stack) for array in arrays), strict=True)
     ]
-    return Multiplication(gemm, calls, *arrays), []
+    return BlasCalls(gemm, calls, *arrays), []
 
 
-def _layout(array: Array) -> Layout | None:
+def _find_layout(array: Array) -> MatrixLayout | None:
     (rows, columns), (row, column), size = array.shape[-2:], array.strides[-2:], array.itemsize
     if column == size and row % size == 0 and row >= columns * size:
         return _PLAIN, row // size
@@ -124,7 +128,7 @@ def _layout(array: Array) -> Layout | None:
     return None
 
 
-def _addresses(array: Array, stack: Sequence[int]) -> Iterator[int]:
+def _matrix_addresses(array: Array, stack: Sequence[int]) -> Iterator[int]:
     whole = np.broadcast_to(array, (*stack, *array.shape[-2:]))
     start = address(array)
     for place in np.ndindex(*stack):
@@ -132,12 +136,12 @@ def _addresses(array: Array, stack: Sequence[int]) -> Iterator[int]:
 
 
 @cache
-def _gemm(dtype: str) -> Gemm | None:
+def _load_gemm(dtype: str) -> Gemm | None:
     if dtype not in LETTERS:
         return None
     letter, number = LETTERS[dtype]
-    intel = mkl()
-    library, symbols = (intel, _SYMBOLS[-1:]) if intel is not None else (_openblas(), _SYMBOLS)
+    intel = load_mkl()
+    library, symbols = (intel, _SYMBOLS[-1:]) if intel is not None else (_load_openblas(), _SYMBOLS)
     for name, integer in symbols:
         function: Any = getattr(library, name.format(letter), None)
         if function is not None:
@@ -150,7 +154,7 @@ def _gemm(dtype: str) -> Gemm | None:
 
 
 @cache
-def mkl() -> ctypes.CDLL | None:
+def load_mkl() -> ctypes.CDLL | None:
     """Intel's library, told to compute in the calling thread; from where its wheel puts it."""
     for path in sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so.*")):
         try:
@@ -164,7 +168,7 @@ def mkl() -> ctypes.CDLL | None:
 
 
 @cache
-def _openblas() -> ctypes.CDLL | None:
+def _load_openblas() -> ctypes.CDLL | None:
     """The library that numpy has loaded."""
     from threadpoolctl import ThreadpoolController
 

@@ -14,22 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.dtypes import DType, compute, storage
+from einc_runtime.dtypes import DType, compute_type, storage_dtype
 from einc_runtime.kernels.base import store
-from einc_runtime.kernels.program import CAST, GELU_TAIL, Constant, Input, Operand, Typed
+from einc_runtime.kernels.scalar_program import CAST, GELU_TAIL, Constant, ProgramInput, ScalarOperand, TypedStep
 
 Breadth = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class StoredInput:
     """Input `position`, as it is stored."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class LoweredValue:
     """The result of a call. `breadth` are the axes along which it varies; it has extent 1 along all others."""
 
     number: int
@@ -47,16 +47,16 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class LoweredResult:
     """The array that the whole program writes."""
 
 
 Scalar = np.generic
-Place = Source | Value | Register | Result | Scalar
+Place = StoredInput | LoweredValue | Register | LoweredResult | Scalar
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NumpyCall:
     """`function(*arguments, target)`."""
 
     function: Callable[..., Any]
@@ -68,12 +68,12 @@ class Call:
 class Code:
     """Calls in order, the bytes per element of each register slot, and where the value is when they are done."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[NumpyCall, ...]
     slots: tuple[int, ...]
     value: Place
 
 
-def lower(steps: Sequence[Typed], inputs: Sequence[str], breadths: Sequence[Breadth], output: DType | None) -> Code:
+def lower(steps: Sequence[TypedStep], inputs: Sequence[str], breadths: Sequence[Breadth], output: DType | None) -> Code:
     """Code for typed steps over inputs of these element types, which vary along these axes.
 
     With `output`, the value is written to the result, converted to that type; without, it stays where it is in its
@@ -119,18 +119,18 @@ class _Expansion:
 
     def __init__(self, inputs: Sequence[str], breadths: Sequence[Breadth]) -> None:
         self.inputs, self.breadths = inputs, breadths
-        self.calls: list[Call] = []
+        self.calls: list[NumpyCall] = []
         self.results: list[Place] = []
         self.loaded: dict[int, Place] = {}
 
-    def add(self, step: Typed) -> None:
+    def add(self, step: TypedStep) -> None:
         arguments = [self._operand(operand, step.operand_type) for operand in step.operands]
-        dtype = storage(step.result_type)
+        dtype = storage_dtype(step.result_type)
         if step.function == "copy":
             self.results.append(arguments[0])
         elif step.function.startswith(CAST):
-            rounded = self.call(store, storage(step.function[len(CAST) :]), arguments[0])
-            self.results.append(self._converted(rounded, dtype))
+            rounded = self.call(store, storage_dtype(step.function[len(CAST) :]), arguments[0])
+            self.results.append(self._convert(rounded, dtype))
         elif step.function in _UFUNCS:
             self.results.append(self.call(_UFUNCS[step.function], dtype, *arguments))
         else:
@@ -143,41 +143,41 @@ class _Expansion:
             return value if not isinstance(value, Scalar) else self.call(store, value.dtype, value)
         if self.calls and self.calls[-1].target == value and self.calls[-1].function is store:
             narrow = self.calls[-1].arguments[0]
-            if isinstance(narrow, Value) and narrow.dtype == output:  # a cast to what the result stores anyway
+            if isinstance(narrow, LoweredValue) and narrow.dtype == output:  # a cast to what the result stores anyway
                 self.calls.pop()
                 value = narrow
-        if self.calls and self.calls[-1].target == value and isinstance(value, Value) and value.dtype == output:
-            self.calls[-1] = Call(self.calls[-1].function, self.calls[-1].arguments, Result())
+        if self.calls and self.calls[-1].target == value and isinstance(value, LoweredValue) and value.dtype == output:
+            self.calls[-1] = NumpyCall(self.calls[-1].function, self.calls[-1].arguments, LoweredResult())
         else:
-            self.calls.append(Call(store, (value,), Result()))
-        return Result()
+            self.calls.append(NumpyCall(store, (value,), LoweredResult()))
+        return LoweredResult()
 
-    def call(self, function: Callable[..., Any], dtype: DType, *arguments: Place) -> Value:
+    def call(self, function: Callable[..., Any], dtype: DType, *arguments: Place) -> LoweredValue:
         breadth: Breadth = frozenset()
         for argument in arguments:
-            if isinstance(argument, Value):
+            if isinstance(argument, LoweredValue):
                 breadth |= argument.breadth
-            elif isinstance(argument, Source):
+            elif isinstance(argument, StoredInput):
                 breadth |= self.breadths[argument.position]
-        value = Value(len(self.calls), dtype, breadth)
-        self.calls.append(Call(function, arguments, value))
+        value = LoweredValue(len(self.calls), dtype, breadth)
+        self.calls.append(NumpyCall(function, arguments, value))
         return value
 
-    def _converted(self, value: Value, dtype: DType) -> Place:
+    def _convert(self, value: LoweredValue, dtype: DType) -> Place:
         return value if value.dtype == dtype else self.call(store, dtype, value)
 
-    def _operand(self, operand: Operand, kind: str) -> Place:
+    def _operand(self, operand: ScalarOperand, kind: str) -> Place:
         if isinstance(operand, Constant):
             # The condition of a `where` is never a literal, so a literal has the operands' common type.
-            constant: Scalar = storage(kind).type(operand.value)
+            constant: Scalar = storage_dtype(kind).type(operand.value)
             return constant
-        if not isinstance(operand, Input):
+        if not isinstance(operand, ProgramInput):
             return self.results[operand.position]
         stored = self.inputs[operand.position]
-        if compute(stored) == stored:
-            return Source(operand.position)
+        if compute_type(stored) == stored:
+            return StoredInput(operand.position)
         if operand.position not in self.loaded:
-            wide = self.call(store, storage(compute(stored)), Source(operand.position))
+            wide = self.call(store, storage_dtype(compute_type(stored)), StoredInput(operand.position))
             self.loaded[operand.position] = wide
         return self.loaded[operand.position]
 
@@ -222,26 +222,26 @@ class _Expansion:
         return self.call(np.subtract, dtype, self._relu(x, dtype), tail)
 
 
-def allocate(calls: Sequence[Call], value: Place) -> Code:
+def allocate(calls: Sequence[NumpyCall], value: Place) -> Code:
     """Puts values into registers by one pass over their lifetimes."""
     last_use = {argument: number for number, call in enumerate(calls) for argument in call.arguments
-                if isinstance(argument, Value)}  # fmt: skip
-    registers: dict[Value, Register] = {}
+                if isinstance(argument, LoweredValue)}  # fmt: skip
+    registers: dict[LoweredValue, Register] = {}
     free: list[int] = []
     slots: list[int] = []
-    placed: list[Call] = []
+    placed: list[NumpyCall] = []
 
     def place(item: Place) -> Place:
-        return registers[item] if isinstance(item, Value) else item
+        return registers[item] if isinstance(item, LoweredValue) else item
 
     for number, call in enumerate(calls):
-        dying = [x for x in dict.fromkeys(call.arguments) if isinstance(x, Value) and last_use[x] == number]
+        dying = [x for x in dict.fromkeys(call.arguments) if isinstance(x, LoweredValue) and last_use[x] == number]
         dying = [x for x in dying if x != value]
         arguments = tuple(map(place, call.arguments))
         target = call.target
-        if isinstance(target, Value):
+        if isinstance(target, LoweredValue):
             # numpy works in place where an operand has exactly the target's layout; any other overlap would copy.
-            reusable = [x for x in dying if _in_place(call.function) and _alike(x, target)]
+            reusable = [x for x in dying if _works_in_place(call.function) and _have_equal_layout(x, target)]
             if reusable:
                 slot = registers[reusable[0]].slot
                 dying.remove(reusable[0])
@@ -253,15 +253,15 @@ def allocate(calls: Sequence[Call], value: Place) -> Code:
             slots[slot] = max(slots[slot], target.dtype.itemsize)
             registers[target] = Register(slot, target.dtype, target.breadth)
         free += [registers[x].slot for x in dying]
-        placed.append(Call(call.function, arguments, place(target)))
-        if isinstance(target, Value) and target not in last_use and target != value:
+        placed.append(NumpyCall(call.function, arguments, place(target)))
+        if isinstance(target, LoweredValue) and target not in last_use and target != value:
             free.append(registers[target].slot)
     return Code(tuple(placed), tuple(slots), place(value))
 
 
-def _in_place(function: Callable[..., Any]) -> bool:
+def _works_in_place(function: Callable[..., Any]) -> bool:
     return isinstance(function, np.ufunc) or function in (_maximum, _minimum)
 
 
-def _alike(one: Value, other: Value) -> bool:
+def _have_equal_layout(one: LoweredValue, other: LoweredValue) -> bool:
     return one.dtype == other.dtype and one.breadth == other.breadth

@@ -11,32 +11,32 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, DType, compute, storage
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan
-from einc_runtime.kernels.calls.map import Map, Reduction
+from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator
+from einc_runtime.kernels.calls.map import MapCall, ReduceCall
 from einc_runtime.kernels.numpy.lowering import lower
-from einc_runtime.kernels.numpy.pieces import Evaluator, Piece, Resolved, Walk, breadth_of, walk_runner
-from einc_runtime.kernels.views import merged
+from einc_runtime.kernels.numpy.pieces import ArrayPiece, PieceEvaluator, Resolved, Walk, breadth_of, make_walk_runner
+from einc_runtime.kernels.views import merge_axes
 
 _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def build_map(invocation: Invocation[Array]) -> Kernel:
-    return mapped(Map.parse(invocation))
+    return make_map(MapCall.parse(invocation))
 
 
-def mapped(call: Map) -> Kernel:
+def make_map(call: MapCall) -> Kernel:
     output = call.output
-    (*sources, target), _ = merged([*call.views, output], [False] * output.ndim)
+    (*sources, target), _ = merge_axes([*call.views, output], [False] * output.ndim)
     code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], output.dtype)
     # One call in place needs no registers, and numpy walks best on its own.
     walk = Walk.over([target], max(1, output.size)) if len(code.calls) == 1 else Walk.over([target])
-    scratch = ScratchPlan()
-    evaluator = Evaluator.plan(code, walk, scratch)
+    scratch = ScratchAllocator()
+    evaluator = PieceEvaluator.plan(code, walk, scratch)
 
     def bind(memory: Array) -> Run:
         resolve = evaluator.bind(memory, sources, target)
-        return walk_runner(walk, lambda piece: resolve(piece)[0])
+        return make_walk_runner(walk, lambda piece: resolve(piece)[0])
 
     return Kernel(bind, scratch.size, 0.3 * output.size * len(code.calls))
 
@@ -44,13 +44,13 @@ def mapped(call: Map) -> Kernel:
 def build_reduce(invocation: Invocation[Array]) -> Kernel:
     """Walks the join in the layout of its largest input. Pieces aggregate in the compute type, and their results in a
     wider one (sums and products of f32 in f64, integers in i64), which is rounded once at the end."""
-    call = Reduction.parse(invocation)
-    (*sources, target), kinds = merged([*call.views, call.output], call.reduced)
+    call = ReduceCall.parse(invocation)
+    (*sources, target), kinds = merge_axes([*call.views, call.output], call.reduced)
     code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], None)
     walk = Walk.over([*sources, target])
-    scratch = ScratchPlan()
-    evaluator = Evaluator.plan(code, walk, scratch)
-    wide = _accumulator(call.kinds[-1], call.aggregation)
+    scratch = ScratchAllocator()
+    evaluator = PieceEvaluator.plan(code, walk, scratch)
+    wide = _accumulator_dtype(call.kinds[-1], call.aggregation)
     sums = scratch.take(target.shape, wide)
     axes = tuple(axis for axis, kind in enumerate(kinds) if kind)
     ufunc = _UFUNCS[call.aggregation]
@@ -59,12 +59,12 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
         accumulator = sums.of(memory)
         resolve = evaluator.bind(memory, sources, None)
 
-        def calls(piece: Piece) -> list[Resolved]:
+        def calls(piece: ArrayPiece) -> list[Resolved]:
             evaluation, value = resolve(piece)
             full = np.broadcast_to(value, walk.shape(piece.count, frozenset(range(len(walk.extents)))))
             return [*evaluation, (_accumulate, [ufunc, full, axes, piece.of(accumulator)])]
 
-        aggregate = walk_runner(walk, calls)
+        aggregate = make_walk_runner(walk, calls)
 
         def run() -> None:
             accumulator.fill(_identity(call.aggregation, wide))
@@ -82,11 +82,11 @@ def _accumulate(ufunc: Any, values: Array, axes: tuple[int, ...], accumulator: A
     ufunc(accumulator, ufunc.reduce(values, axis=axes, dtype=dtype, keepdims=True) if axes else values, out=accumulator)
 
 
-def _accumulator(stored: str, aggregation: str) -> DType:
-    computed = compute(stored)
+def _accumulator_dtype(stored: str, aggregation: str) -> DType:
+    computed = compute_type(stored)
     if computed in ("i32", "i64"):
         return np.dtype(np.int64)
-    return storage("f64" if aggregation in ("sum", "prod") else computed)
+    return storage_dtype("f64" if aggregation in ("sum", "prod") else computed)
 
 
 def _identity(aggregation: str, dtype: DType) -> Any:

@@ -7,40 +7,138 @@ from collections.abc import Sequence
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, plain, store
-from einc_runtime.kernels.calls.moves import concat_parts, regrouped
-from einc_runtime.kernels.numpy.pieces import Resolved, runner
+from einc_runtime.errors import PlanFault, ValueFault
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store, view_as_integers
+from einc_runtime.kernels.calls.moves import AppendCall, EmbeddingCall, parse_concat, parse_reshape
+from einc_runtime.kernels.numpy.pieces import PIECE, ArrayPiece, Resolved, Walk, make_runner, make_walk_runner
 
 
 def build_concat(invocation: Invocation[Array]) -> Kernel:
     """Every input's part of the output, by the bounds of the blocks."""
-    sources, goals = concat_parts(invocation)
+    sources, goals = parse_concat(invocation)
     moves: list[Resolved] = [
-        (np.copyto, [plain(goal), plain(source)]) for source, goal in zip(sources, goals, strict=True)
+        (np.copyto, [view_as_integers(goal), view_as_integers(source)])
+        for source, goal in zip(sources, goals, strict=True)
     ]
-    return Kernel(lambda _: runner(moves), nanoseconds=0.5 * invocation.output.size)
+    return Kernel(lambda _: make_runner(moves), nanoseconds=0.5 * invocation.output.size)
 
 
-def build_regroup(invocation: Invocation[Array]) -> Kernel:
+def build_reshape(invocation: Invocation[Array]) -> Kernel:
     """The same elements in the same row-major order, in another shape."""
-    source, target = regrouped(invocation)
-    seen = _reshaped(source, target.shape)
+    source, target = parse_reshape(invocation)
+    seen = _try_reshape(source, target.shape)
     if seen is not None:
-        return Kernel(lambda _: runner([(store, [seen, target])]), nanoseconds=0.5 * source.size)
-    written = _reshaped(target, source.shape)
+        return Kernel(lambda _: make_runner([(store, [seen, target])]), nanoseconds=0.5 * source.size)
+    written = _try_reshape(target, source.shape)
     if written is not None:
-        return Kernel(lambda _: runner([(store, [source, written])]), nanoseconds=0.5 * source.size)
-    scratch = ScratchPlan()
+        return Kernel(lambda _: make_runner([(store, [source, written])]), nanoseconds=0.5 * source.size)
+    scratch = ScratchAllocator()
     dense = scratch.take(source.shape, source.dtype)
 
     def bind(memory: Array) -> Run:
         copy = dense.of(memory)
-        return runner([(store, [source, copy]), (store, [copy.reshape(target.shape), target])])
+        return make_runner([(store, [source, copy]), (store, [copy.reshape(target.shape), target])])
 
     return Kernel(bind, scratch.size, 1.0 * source.size)
 
 
-def _reshaped(view: Array, shape: Sequence[int]) -> Array | None:
+def _try_reshape(view: Array, shape: Sequence[int]) -> Array | None:
     """The view in another shape, or None where that takes a copy."""
     reshaped = view.reshape(shape)
     return reshaped if np.may_share_memory(reshaped, view) else None
+
+
+def build_embedding(invocation: Invocation[Array]) -> Kernel:
+    """Rows of the table by id; zeros for the ids of rows that the block of the table lacks.
+
+    An id outside of the whole vocabulary raises ValueFault when the kernel runs.
+    """
+    call = EmbeddingCall.parse(invocation)
+    ids, table, target, vocabulary, lower = call.ids, call.table, call.target, call.vocabulary, call.lower
+    rows, bits = target.reshape(-1, target.shape[-1]), view_as_integers(table)
+    if not np.may_share_memory(rows, target):
+        raise PlanFault("embedding writes dense blocks")
+    walk = Walk((ids.size,), 0, max(1, PIECE // max(1, target.shape[-1])))
+    scratch = ScratchAllocator()
+    place = scratch.take((ids.size,), np.dtype(np.int64))
+    absent = scratch.take((ids.size,), np.dtype(np.bool_))
+    whole = len(table) == vocabulary
+
+    def bind(memory: Array) -> Run:
+        local, missing = place.of(memory), absent.of(memory)
+        before: list[Resolved] = [  # of ids that are not dense, only a run may make a copy: before it there are none
+            (_require_ids, [ids, vocabulary]),
+            (np.subtract, [ids, np.int64(lower), local.reshape(ids.shape)]),
+        ]
+        if not whole:
+            before += [(_find_outside, [local, len(table), missing]), (np.copyto, [local, 0, "same_kind", missing])]
+
+        def calls(piece: ArrayPiece) -> list[Resolved]:
+            part = slice(piece.start[0], piece.start[0] + piece.count)
+            steps: list[Resolved] = [(_take, [bits, local[part], view_as_integers(rows[part])])]
+            if not whole:
+                steps.append((np.copyto, [rows[part], rows.dtype.type(0), "same_kind", missing[part, None]]))
+            return steps
+
+        return make_runner([*before, (make_walk_runner(walk, calls), [])])
+
+    return Kernel(bind, scratch.size, 1.0 * target.size)
+
+
+def build_append(invocation: Invocation[Array]) -> Kernel:
+    """A block of the cache with those new rows written into it whose position is there, in their order.
+
+    A position outside of its sequence raises ValueFault when the kernel runs.
+    """
+    call = AppendCall.parse(invocation)
+    cache, new, positions, target = call.cache, call.new, call.positions, call.target
+    scratch = ScratchAllocator()
+    place = scratch.take((new.shape[1],), np.dtype(np.int64))
+
+    def write(goals: Array) -> None:
+        inside = np.flatnonzero((goals >= 0) & (goals < target.shape[1]))
+        goals = goals[inside]
+        # Of equal goals the last counts, whatever order numpy writes in.
+        goals, latest = np.unique(goals[::-1], return_index=True)
+        view_as_integers(target)[:, goals] = view_as_integers(new)[:, inside[::-1][latest]]
+
+    def bind(memory: Array) -> Run:
+        goals = place.of(memory)
+        return make_runner(
+            [
+                (_require_positions, [positions, call.extents]),
+                (np.add, [positions, call.origins, goals]),
+                (np.copyto, [view_as_integers(target), view_as_integers(cache)]),
+                (write, [goals]),
+            ]
+        )
+
+    return Kernel(bind, scratch.size, 0.5 * (cache.size + new.size))
+
+
+def _take(table: Array, rows: Array, target: Array) -> None:
+    """A dense table is read in place; of a part of one numpy.take would make a copy first."""
+    if table.flags.c_contiguous:
+        np.take(table, rows, axis=0, out=target, mode="clip")
+    else:
+        np.copyto(target, table[rows])
+
+
+def _find_outside(numbers: Array, extent: int, target: Array) -> None:
+    np.less(numbers.view(np.uint64), np.uint64(extent), target)  # negative numbers are large ones
+    np.logical_not(target, target)
+
+
+def _require_ids(ids: Array, vocabulary: int) -> None:
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocabulary:
+        wrong = low if low < 0 else high
+        raise ValueFault(f"an id is {wrong}; ids of this vocabulary are 0 to {vocabulary - 1}")
+
+
+def _require_positions(positions: Array, extents: Array) -> None:
+    wrong = (positions < 0) | (positions >= extents)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        found, last = int(positions[at]), int(extents[at]) - 1
+        raise ValueFault(f"a position is {found}; positions in its sequence of the cache are 0 to {last}")

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Run, ScratchArray, ScratchPlan
-from einc_runtime.kernels.numpy.lowering import Breadth, Code, Place, Register, Result, Source
-from einc_runtime.kernels.views import merged_rows
+from einc_runtime.kernels.base import Run, ScratchAllocator, ScratchArray
+from einc_runtime.kernels.numpy.lowering import Breadth, Code, LoweredResult, Place, Register, StoredInput
+from einc_runtime.kernels.views import merge_leading_axes
 
 PIECE = 1 << 15
 """Elements in a piece: 128 KiB of f32, so that a few registers fit into a core's L2 cache."""
@@ -61,14 +61,14 @@ class Walk:
         full = (1,) * self.axis + (count,) + self.extents[self.axis + 1 :]
         return tuple(extent if axis in breadth else 1 for axis, extent in enumerate(full))
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[ArrayPiece]:
         for prefix in np.ndindex(self.extents[: self.axis]):
             for start in range(0, self.extents[self.axis], self.step):
-                yield Piece((*prefix, start), min(self.step, self.extents[self.axis] - start))
+                yield ArrayPiece((*prefix, start), min(self.step, self.extents[self.axis] - start))
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ArrayPiece:
     """`count` positions of the last axis that `start` names, and one of each before it."""
 
     start: tuple[int, ...]
@@ -82,9 +82,9 @@ class Piece:
         return view[tuple(slice(None) if n == 1 else part for n, part in zip(view.shape, key, strict=False))]
 
 
-def as_rows(views: Sequence[Array]) -> tuple[list[Array], Walk]:
+def walk_rows(views: Sequence[Array]) -> tuple[list[Array], Walk]:
     """Arrays of one shape with leading axes merged, and a walk over whole rows whose pieces stay in cache."""
-    rows = merged_rows(views)
+    rows = merge_leading_axes(views)
     return rows, Walk.over([rows[0][..., 0]], max(1, PIECE // max(1, rows[0].shape[-1])))
 
 
@@ -93,7 +93,7 @@ def breadth_of(view: Array) -> Breadth:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluator:
+class PieceEvaluator:
     """Code with scratch memory for its registers, for the pieces of a walk."""
 
     code: Code
@@ -101,11 +101,11 @@ class Evaluator:
     slots: tuple[ScratchArray, ...]
 
     @staticmethod
-    def plan(code: Code, walk: Walk, scratch: ScratchPlan) -> Evaluator:
+    def plan(code: Code, walk: Walk, scratch: ScratchAllocator) -> PieceEvaluator:
         byte = np.dtype(np.uint8)
-        return Evaluator(code, walk, tuple(scratch.take((width * walk.size,), byte) for width in code.slots))
+        return PieceEvaluator(code, walk, tuple(scratch.take((width * walk.size,), byte) for width in code.slots))
 
-    def bind(self, memory: Array, inputs: Sequence[Array], output: Array | None) -> Callable[[Piece], Evaluation]:
+    def bind(self, memory: Array, inputs: Sequence[Array], output: Array | None) -> Callable[[ArrayPiece], Evaluation]:
         """What gives the calls for one piece of whole inputs (and output), and the value that they leave."""
         registers: dict[tuple[Register, int], Array] = {}
 
@@ -116,16 +116,16 @@ class Evaluator:
                 registers[item, count] = np.ndarray(shape, item.dtype, memory.data, slot.offset)
             return registers[item, count]
 
-        def resolve(piece: Piece) -> Evaluation:
+        def resolve(piece: ArrayPiece) -> Evaluation:
             views = [piece.of(view) for view in inputs]
             result = None if output is None else piece.of(output)
 
             def place(item: Place) -> Any:
                 if isinstance(item, Register):
                     return register(item, piece.count)
-                if isinstance(item, Source):
+                if isinstance(item, StoredInput):
                     return views[item.position]
-                return result if isinstance(item, Result) else item
+                return result if isinstance(item, LoweredResult) else item
 
             calls = [(call.function, [place(x) for x in (*call.arguments, call.target)]) for call in self.code.calls]
             return calls, place(self.code.value)
@@ -133,7 +133,7 @@ class Evaluator:
         return resolve
 
 
-def runner(calls: Sequence[Resolved]) -> Run:
+def make_runner(calls: Sequence[Resolved]) -> Run:
     """All calls in order."""
     if len(calls) == 1:
         function, arguments = calls[0]
@@ -146,10 +146,10 @@ def runner(calls: Sequence[Resolved]) -> Run:
     return run
 
 
-def walk_runner(walk: Walk, resolve: Callable[[Piece], Sequence[Resolved]]) -> Run:
+def make_walk_runner(walk: Walk, resolve: Callable[[ArrayPiece], Sequence[Resolved]]) -> Run:
     """The calls of every piece: made beforehand for a few pieces, and as the walk goes for many."""
     if walk.pieces <= MAX_PREPARED:
-        return runner([call for piece in walk for call in resolve(piece)])
+        return make_runner([call for piece in walk for call in resolve(piece)])
 
     def run() -> None:
         for piece in walk:

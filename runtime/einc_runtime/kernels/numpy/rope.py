@@ -6,26 +6,26 @@ import math
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, compute, storage
+from einc_runtime.dtypes import Array, compute_type, storage_dtype
 from einc_runtime.errors import ValueFault
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, dtype_name
-from einc_runtime.kernels.calls.rope import Rotation
-from einc_runtime.kernels.numpy.pieces import PIECE, Piece, Resolved, Walk, runner, walk_runner
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, dtype_name
+from einc_runtime.kernels.calls.rope import RopeCall
+from einc_runtime.kernels.numpy.pieces import PIECE, ArrayPiece, Resolved, Walk, make_runner, make_walk_runner
 
 
 def build_rope(invocation: Invocation[Array]) -> Kernel:
-    return turned(Rotation.parse(invocation))
+    return make_rope(RopeCall.parse(invocation))
 
 
-def turned(rotation: Rotation) -> Kernel:
+def make_rope(rotation: RopeCall) -> Kernel:
     """Angles are rounded to f32, as the models that use this were trained and are run elsewhere."""
     source, target, frequencies, positions = rotation.source, rotation.target, rotation.frequencies, rotation.positions
     tokens, half = source.shape[-2], source.shape[-1] // 2
-    dtype = storage(compute(dtype_name(target)))
+    dtype = storage_dtype(compute_type(dtype_name(target)))
     leading = math.prod(source.shape[:-2])
     step = max(1, min(tokens, PIECE // max(1, leading * half)))
     walk = Walk((tokens,), 0, step)
-    scratch = ScratchPlan()
+    scratch = ScratchAllocator()
     angles = scratch.take((step, half), np.dtype(np.float32))
     waves = [scratch.take((step, half), dtype) for _ in range(2)]
     products = [scratch.take((*source.shape[:-2], step, half), dtype) for _ in range(2)]
@@ -34,7 +34,7 @@ def turned(rotation: Rotation) -> Kernel:
     def bind(memory: Array) -> Run:
         angle, cosine, sine, one, other = (array.of(memory) for array in (angles, *waves, *products))
 
-        def calls(piece: Piece) -> list[Resolved]:
+        def calls(piece: ArrayPiece) -> list[Resolved]:
             part = slice(piece.count)
             span = slice(piece.start[0], piece.start[0] + piece.count)
             a, cos, sin = angle[part], cosine[part], sine[part]
@@ -48,8 +48,8 @@ def turned(rotation: Rotation) -> Kernel:
             return [
                 *before,
                 (_apply, [np.multiply, positions[span, None], frequencies, a]),
-                (_wave, [np.cos, a, cos]),
-                (_wave, [np.sin, a, sin]),
+                (_apply_wave, [np.cos, a, cos]),
+                (_apply_wave, [np.sin, a, sin]),
                 (np.multiply, [x, cos, u]),
                 (np.multiply, [y, sin, v]),
                 (_apply, [np.subtract, u, v, target[..., span, :half]]),
@@ -58,8 +58,8 @@ def turned(rotation: Rotation) -> Kernel:
                 (_apply, [np.add, u, v, target[..., span, half:]]),
             ]
 
-        turn = walk_runner(walk, calls)
-        return runner([(require_natural, [positions]), (turn, [])]) if rotation.given else turn
+        turn = make_walk_runner(walk, calls)
+        return make_runner([(require_natural, [positions]), (turn, [])]) if rotation.given else turn
 
     return Kernel(bind, scratch.size, 2.0 * source.size + 40.0 * tokens * half)
 
@@ -69,7 +69,7 @@ def require_natural(positions: Array) -> None:
         raise ValueFault(f"a position is {int(positions.min())}; positions are 0 or more")
 
 
-def _wave(function: np.ufunc, angles: Array, target: Array) -> None:
+def _apply_wave(function: np.ufunc, angles: Array, target: Array) -> None:
     function(angles, out=target, dtype=target.dtype)
 
 

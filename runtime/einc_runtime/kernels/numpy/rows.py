@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, storage
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchPlan, store
-from einc_runtime.kernels.calls.rows import Norm, Softmax
-from einc_runtime.kernels.numpy.pieces import Piece, Resolved, as_rows, runner, walk_runner
+from einc_runtime.dtypes import Array, storage_dtype
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store
+from einc_runtime.kernels.calls.rows import MeanPoolCall, NormCall, SoftmaxCall
+from einc_runtime.kernels.numpy.pieces import ArrayPiece, Resolved, make_runner, make_walk_runner, walk_rows
 
 
 def build_softmax(invocation: Invocation[Array]) -> Kernel:
-    return softmaxed(Softmax.parse(invocation))
+    return make_softmax(SoftmaxCall.parse(invocation))
 
 
-def softmaxed(call: Softmax) -> Kernel:
+def make_softmax(call: SoftmaxCall) -> Kernel:
     """exp(x - max) / sum of them along one axis, in f32 or wider; it cannot overflow."""
-    source, axis, dtype = call.source, call.axis, storage(call.kind)
+    source, axis, dtype = call.source, call.axis, storage_dtype(call.kind)
     extent = source.shape[axis]
-    full, walk = as_rows([np.moveaxis(view, axis, -1) for view in (source, call.target)])
-    scratch = ScratchPlan()
+    full, walk = walk_rows([np.moveaxis(view, axis, -1) for view in (source, call.target)])
+    scratch = ScratchAllocator()
     work = scratch.take((walk.size * extent,), dtype)
     edge = scratch.take((walk.size,), dtype)
 
     def bind(memory: Array) -> Run:
         exps_of, edges = work.of(memory), edge.of(memory)
 
-        def calls(piece: Piece) -> list[Resolved]:
+        def calls(piece: ArrayPiece) -> list[Resolved]:
             x, y = (piece.of(view) for view in full)
             exps = exps_of[: x.size].reshape(x.shape)
             line = edges[: x.size // extent].reshape((*x.shape[:-1], 1))
@@ -41,22 +41,22 @@ def softmaxed(call: Softmax) -> Kernel:
                 *([] if last is y else [(store, [exps, y])]),
             ]
 
-        return walk_runner(walk, calls)
+        return make_walk_runner(walk, calls)
 
     return Kernel(bind, scratch.size, 4.0 * source.size)
 
 
 def build_norm(invocation: Invocation[Array]) -> Kernel:
-    return normed(Norm.parse(invocation))
+    return make_norm(NormCall.parse(invocation))
 
 
-def normed(call: Norm) -> Kernel:
+def make_norm(call: NormCall) -> Kernel:
     """x / sqrt(mean(x * x) + eps) * (gain + offset); for layernorm x - mean(x) in place of x, and bias added."""
-    source, target, dtype = call.source, call.target, storage(call.kind)
+    source, target, dtype = call.source, call.target, storage_dtype(call.kind)
     extent = source.shape[-1]
-    (read, written), walk = as_rows([source, target])
+    (read, written), walk = walk_rows([source, target])
     native = target.dtype == dtype
-    scratch = ScratchPlan()
+    scratch = ScratchAllocator()
     squares, wide = (scratch.take((walk.size * extent,), dtype) for _ in range(2))  # wide: x converted, or centered
     edge = scratch.take((walk.size,), dtype)
     as_stored = native and not call.offset
@@ -70,7 +70,7 @@ def normed(call: Norm) -> Kernel:
         if call.offset:
             before.append((np.add, [factor, offset, factor]))
 
-        def calls(piece: Piece) -> list[Resolved]:
+        def calls(piece: ArrayPiece) -> list[Resolved]:
             x, y = piece.of(read), piece.of(written)
             work, other = (buffer[: x.size].reshape(x.shape) for buffer in (works, wides))
             line = lines[: x.size // extent].reshape((*x.shape[:-1], 1))
@@ -98,6 +98,29 @@ def normed(call: Norm) -> Kernel:
             ]
             return steps if native else [*steps, (store, [work, y])]
 
-        return runner([*before, (walk_runner(walk, calls), [])])
+        return make_runner([*before, (make_walk_runner(walk, calls), [])])
 
     return Kernel(bind, scratch.size, (2.0 + len(call.vectors)) * source.size)
+
+
+def build_meanpool(invocation: Invocation[Array]) -> Kernel:
+    """Sums are made in f64. Values that the mask stops are not looked at; without any other, the mean is zero."""
+    call = MeanPoolCall.parse(invocation)
+    source, mask = call.source, call.mask
+    scratch = ScratchAllocator()
+    line = scratch.take((source.shape[1],), np.dtype(np.float64))
+
+    def bind(memory: Array) -> Run:
+        sums = line.of(memory)
+        spans = [slice(start, stop) for start, stop in call.spans.tolist()]
+        calls: list[Resolved] = [
+            (_average_rows, [source[span], mask[span], sums, row]) for span, row in zip(spans, call.target, strict=True)
+        ]
+        return make_runner(calls)
+
+    return Kernel(bind, scratch.size, 2.0 * source.size)
+
+
+def _average_rows(values: Array, mask: Array, sums: Array, target: Array) -> None:
+    np.add.reduce(values, axis=0, dtype=sums.dtype, out=sums, where=mask[:, None])
+    np.divide(sums, max(1, int(mask.sum())), out=target, casting="unsafe")

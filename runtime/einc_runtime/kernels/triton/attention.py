@@ -13,22 +13,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, storage
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.kernels.calls.attention import Attention
-from einc_runtime.kernels.calls.merges import Merge
-from einc_runtime.kernels.triton.merges import plan_merge_logsumexp
-from einc_runtime.kernels.triton.plan import Argument, Call, Plan, Table, Workspace
+from einc_runtime.kernels.calls.attention import AttentionCall
+from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
+from einc_runtime.kernels.triton.joint_aggregation import build_logsumexp
+from einc_runtime.kernels.triton.launches import Argument, KernelLaunch, LaunchSequence, Table, WorkspaceAllocator
 from einc_runtime.kernels.triton.scalar import HELPERS
-from einc_runtime.kernels.triton.source import LANGUAGE, Operand, assembled, masked, power_of_two, widening
+from einc_runtime.kernels.triton.source import (
+    LANGUAGE,
+    PointerOperand,
+    assemble,
+    index_cast,
+    mask_arguments,
+    power_of_two,
+)
 
 PROGRAMS = 264
 """Where there are fewer programs, keys are shared out: two for each multiprocessor of a large GPU."""
 
-SHARE = 512
+MIN_SHARE = 512
 """The fewest keys in a share."""
 
-SHARES = 16
+MAX_SHARES = 16
 """At most; the merge has as many operands."""
 
 SMALL_MEMORY = frozenset({"sm_86", "sm_89", "sm_120", "sm_121"})
@@ -36,7 +43,7 @@ SMALL_MEMORY = frozenset({"sm_86", "sm_89", "sm_120", "sm_121"})
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AttentionTile:
     """Of a program's work: rows and keys in a tile, warps, and stages of the loads' pipeline."""
 
     rows: int
@@ -45,44 +52,44 @@ class Shape:
     stages: int
 
     @staticmethod
-    def choose(kind: str, head: int, rows: int, architecture: str) -> Shape:
+    def choose(kind: str, head: int, rows: int, architecture: str) -> AttentionTile:
         """By type, width of heads and rows that there are. 16-bit types use tensor cores, whose tiles are large."""
         stages = 2 if architecture in SMALL_MEMORY else 3
         if kind in ("f16", "bf16"):
             large = 128 if head <= 128 and stages == 3 else 64 if head <= 256 else 32
             keys = 64 if head <= 128 else 32
             most = min(large, max(16, power_of_two(rows)))
-            return Shape(most, keys, 8 if most * head >= 128 * 128 else 4, stages)
+            return AttentionTile(most, keys, 8 if most * head >= 128 * 128 else 4, stages)
         small = 32 if kind == "f32" and head <= 128 else 16
-        return Shape(min(2 * small, max(16, power_of_two(rows))), small, 4, 2)
+        return AttentionTile(min(2 * small, max(16, power_of_two(rows))), small, 4, 2)
 
 
-def plan_attention(invocation: Invocation[Array], architecture: str) -> Plan:
+def build_attention(invocation: Invocation[Array], architecture: str) -> LaunchSequence:
     """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
-    signature = Attention.parse(invocation)
+    signature = AttentionCall.parse(invocation)
     head = power_of_two(max(16, signature.q.shape[2], signature.v.shape[2]))
     group = signature.q.shape[0] // signature.k.shape[0]
     heads = min(group, 64)
     longest = max((rows.queries.stop - rows.queries.start for rows in signature.sequences()), default=1)
-    shape = Shape.choose(dtype_name(signature.q), head, heads * longest, architecture)
+    shape = AttentionTile.choose(dtype_name(signature.q), head, heads * longest, architecture)
     heads = min(heads, shape.rows)
-    work = _work(signature, max(1, shape.rows // heads))
+    work = _list_tiles(signature, max(1, shape.rows // heads))
     programs = len(work) * signature.k.shape[0] * -(-group // heads)
     keys = max((int(row[3] - row[2]) for row in work), default=0)
-    shares = max(1, min(SHARES, PROGRAMS // programs, keys // SHARE))
+    shares = max(1, min(MAX_SHARES, PROGRAMS // programs, keys // MIN_SHARE))
     if shares == 1:
-        return Plan((_Source(signature, shape, heads, signature.o, signature.lse, 1).call(work),))
-    scratch = Workspace()
+        return LaunchSequence((_AttentionSource(signature, shape, heads, signature.o, signature.lse, 1).call(work),))
+    scratch = WorkspaceAllocator()
     parts = scratch.take((shares, *signature.o.shape), signature.lse.dtype)
     logs = scratch.take((shares, *signature.lse.shape), signature.lse.dtype)
-    first = _Source(signature, shape, heads, parts, logs, shares).call(work)
+    first = _AttentionSource(signature, shape, heads, parts, logs, shares).call(work)
     copies = [(parts[n], logs[n]) for n in range(shares)]
     like = (parts[0], signature.lse)  # the types that are merged; results are rounded as they are written
-    merge = plan_merge_logsumexp(Merge(copies, like, ((0, 1, 2), (0, 1))), rounded=signature.o)
-    return Plan((first, *merge.steps), scratch.size)
+    merge = build_logsumexp(JointAggregationCall(copies, like, ((0, 1, 2), (0, 1))), rounded=signature.o)
+    return LaunchSequence((first, *merge.steps), scratch.size)
 
 
-def _work(signature: Attention, queries: int) -> Array:
+def _list_tiles(signature: AttentionCall, queries: int) -> Array:
     """For every tile: its first query, how many, the keys of its sequence, and how far queries are ahead of keys.
 
     Tiles that see most keys come first, so that the last programs to start are short.
@@ -103,13 +110,13 @@ def _work(signature: Attention, queries: int) -> Array:
     return np.array(sorted(rows, key=lambda row: (-seen(row), row)), np.int64).reshape(-1, 5)
 
 
-class _Source:
+class _AttentionSource:
     """The source for tiles of some query rows, `heads` of a group for each query; keys may be in shares.
 
     `o` and `lse` are what is written: with shares, each has a dimension for them before its own.
     """
 
-    def __init__(self, s: Attention, shape: Shape, heads: int, o: Array, lse: Array, shares: int) -> None:
+    def __init__(self, s: AttentionCall, shape: AttentionTile, heads: int, o: Array, lse: Array, shares: int) -> None:
         self.s, self.shape, self.heads, self.shares = s, shape, heads, shares
         self.kind = dtype_name(s.q)
         self.number = LANGUAGE["f64" if self.kind == "f64" else "f32"]
@@ -117,8 +124,8 @@ class _Source:
         self.chunks = -(-self.group // heads)  # of the heads of a group
         arrays = {"q": s.q, "k": s.k, "v": s.v, "o": o, "lse": lse, "mask": s.mask, "positions": s.positions}
         views = {name: view for name, view in arrays.items() if view is not None}
-        self.items = {name: Operand.of(name, view) for name, view in views.items()}
-        casts = (widening([self.items[name]], view.shape) for name, view in views.items())
+        self.items = {name: PointerOperand.of(name, view) for name, view in views.items()}
+        casts = (index_cast([self.items[name]], view.shape) for name, view in views.items())
         self.cast = next(filter(None, casts), "")
         width, depth = s.q.shape[2], s.v.shape[2]
         self.q_span, self.v_span = power_of_two(max(16, width)), power_of_two(max(16, depth))
@@ -129,11 +136,11 @@ class _Source:
         # Where it is positive, the maximum is that of the products, and scaling and subtracting are one instruction.
         self.times = f" * {self.factor!r}" if self.factor > 0 and not s.softcap else ""
 
-    def call(self, work: Array) -> Call:
+    def call(self, work: Array) -> KernelLaunch:
         s, visible, (kv_heads, keys) = self.s, self.s.visible, self.s.k.shape[:2]
         grid = len(work) * kv_heads * self.chunks * self.shares
         number = "i64" if self.cast or np.abs(work).max(initial=0) >= 1 << 30 else "i32"
-        tables: list[tuple[str, Argument, str]] = [("work", Table.of(work.astype(storage(number))), number)]
+        tables: list[tuple[str, Argument, str]] = [("work", Table.of(work.astype(storage_dtype(number))), number)]
         title = (
             f"attention of {s.q.shape[1]} queries with {self.group} heads for each of {kv_heads}, {keys} keys"
             f"{', causal' if visible.causal else ''}{f', window {visible.window}' if visible.window else ''}"
@@ -143,7 +150,7 @@ class _Source:
         lines = [*self._rows(len(work)), *self._limits(), *self._beginning(), *self._loops(), *self._end()]
         items, shape = list(self.items.values()), self.shape
         helpers = HELPERS[self.tanh] if s.softcap else ""
-        return assembled("attention", title, items, s.q.shape, lines, grid, helpers, tables, shape.warps, shape.stages)
+        return assemble("attention", title, items, s.q.shape, lines, grid, helpers, tables, shape.warps, shape.stages)
 
     def _rows(self, tiles: int) -> list[str]:
         """Lines that find a program's rows: m, with the query and the head of each, e and f along them."""
@@ -174,7 +181,7 @@ class _Source:
         """Lines that set every row's place, and start and stop of the keys that any row may see."""
         visible, lines = self.s.visible, ["place = query + ahead"]
         if self.s.positions is not None:
-            given = _at("positions", ("query", self.items["positions"].strides[0]))
+            given = _tile_address("positions", ("query", self.items["positions"].strides[0]))
             lines = [f"place = tl.load({given}).to(tl.int64) + ahead.to(tl.int64)"]
         if visible.causal:
             lines.append("stop = tl.minimum(stop, tl.max(place, 0) + 1)")
@@ -193,11 +200,11 @@ class _Source:
     def _beginning(self) -> list[str]:
         """Lines that load the queries, with nothing seen yet."""
         terms = zip(("own[:, None]", "query[:, None]", "e[None, :]"), self._strides("q"), strict=True)
-        where = masked("inside[:, None]", self.q_in.format("e[None, :]"), other="0")
+        where = mask_arguments("inside[:, None]", self.q_in.format("e[None, :]"), other="0")
         return [
             f"k_base = k + {self._head_of_keys} * {self._strides('k')[0]}",
             f"v_base = v + {self._head_of_keys} * {self._strides('v')[0]}",
-            f"at = {_at('q', *terms)}",
+            f"at = {_tile_address('q', *terms)}",
             f"queries = tl.load(at{where})",
             f'most = tl.full([{self.shape.rows}], float("-inf"), {self.number})',
             f"total = tl.zeros([{self.shape.rows}], {self.number})",
@@ -227,12 +234,12 @@ class _Source:
             precision += ", out_dtype=tl.float64"
         k_there = "(n[None, :] < stop)" if hiding else ""
         v_there = ("let[:, None]" if s.mask is not None else "(n[:, None] < stop)") if hiding else ""
-        k_at = _at("k_base", ("e[:, None]", self._strides("k")[2]), ("n[None, :]", self._strides("k")[1]))
-        v_at = _at("v_base", ("n[:, None]", self._strides("v")[1]), ("f[None, :]", self._strides("v")[2]))
+        k_at = _tile_address("k_base", ("e[:, None]", self._strides("k")[2]), ("n[None, :]", self._strides("k")[1]))
+        v_at = _tile_address("v_base", ("n[:, None]", self._strides("v")[1]), ("f[None, :]", self._strides("v")[2]))
         base = "base" if hiding else "new"
         return [
             f"n = begin + tl.arange(0, {self.shape.keys}){self.cast}",
-            f"keys = tl.load({k_at}{masked(k_there, self.q_in.format('e[:, None]'), other='0')})",
+            f"keys = tl.load({k_at}{mask_arguments(k_there, self.q_in.format('e[:, None]'), other='0')})",
             f"scores = tl.dot(queries, keys{precision}){'' if times else f' * {self.factor!r}'}",
             *([f"scores = {self.tanh}(scores) * {s.softcap * math.log2(math.e)!r}"] if s.softcap else []),
             *(self._hidden() if hiding else []),
@@ -241,7 +248,7 @@ class _Source:
             f"weights = tl.exp2(scores{times} - {base}[:, None])",
             f"fade = tl.exp2(most - {base})",
             "total = total * fade + tl.sum(weights, 1)",
-            f"values = tl.load({v_at}{masked(v_there, self.v_in, other='0')})",
+            f"values = tl.load({v_at}{mask_arguments(v_there, self.v_in, other='0')})",
             "sums = sums * fade[:, None]",
             f"sums = tl.dot(weights.to({LANGUAGE[kind]}), values, sums{precision})",
             "most = new",
@@ -267,9 +274,9 @@ class _Source:
         lse_terms = zip(("own", "query"), self._strides("lse"), strict=True)
         return [
             "sums = sums / tl.where(total == 0, 1.0, total)[:, None]",
-            f"at = {_at('o', *share['o'], *o_terms)}",
-            f"tl.store(at, sums.to({kinds['o']}){masked('inside[:, None]', self.v_in)})",
-            f"at = {_at('lse', *share['lse'], *lse_terms)}",
+            f"at = {_tile_address('o', *share['o'], *o_terms)}",
+            f"tl.store(at, sums.to({kinds['o']}){mask_arguments('inside[:, None]', self.v_in)})",
+            f"at = {_tile_address('lse', *share['lse'], *lse_terms)}",
             f"tl.store(at, ((most + tl.log2(total)) * {math.log(2)!r}).to({kinds['lse']}), mask=inside)",
         ]
 
@@ -282,6 +289,6 @@ class _Source:
         return self.items[name].strides[-2 if name == "lse" else -3 :]
 
 
-def _at(base: str, *terms: tuple[str, int]) -> str:
-    """The address of a tile by subscripts and their strides; unlike `Operand.at` it keeps the tile's shape."""
+def _tile_address(base: str, *terms: tuple[str, int]) -> str:
+    """The address of a tile by subscripts and their strides; unlike `PointerOperand.at` it keeps the tile's shape."""
     return " + ".join([base, *(places if stride == 1 else f"{places} * {stride}" for places, stride in terms)])

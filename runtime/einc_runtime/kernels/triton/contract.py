@@ -12,16 +12,15 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from einc_runtime.dtypes import Array, storage
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, address
-from einc_runtime.kernels.calls.contract import Contraction, groups, product_program, smallest_pair
-from einc_runtime.kernels.indices import Named, Names
-from einc_runtime.kernels.matrices import mergeable, split
+from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair, group_indices, write_product_program
+from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.matrices import mergeable, split_off_batches
 from einc_runtime.kernels.triton import gemm
 from einc_runtime.kernels.triton.gemm import Axis, Matrix
-from einc_runtime.kernels.triton.map import plan_map
-from einc_runtime.kernels.triton.plan import Plan, Step, Workspace
-from einc_runtime.kernels.triton.reduce import plan_reduce
+from einc_runtime.kernels.triton.launches import LaunchSequence, LaunchStep, WorkspaceAllocator
+from einc_runtime.kernels.triton.map import build_map, build_reduce
 
 MIN_GROUP = 16
 """Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
@@ -30,59 +29,59 @@ MAX_PRODUCTS = 64
 """Launches for one pair; more would cost more than a slower kernel of one launch."""
 
 
-def plan_contract(invocation: Invocation[Array]) -> Plan:
+def build_contract(invocation: Invocation[Array]) -> LaunchSequence:
     """Raises PlanFault for what is no contraction."""
-    call = Contraction.parse(invocation)
+    call = ContractCall.parse(invocation)
     if not call.sums:
-        return plan_map(call.spelled)
+        return build_map(call.as_map_or_reduce)
     summed = call.extents.keys() - set(call.result.names)
     lone = any(sum(name in operand.names for operand in call.operands) == 1 for name in summed)
     if len(call.operands) > 1 and not lone and call.kind in ("f32", "f64"):
-        lowering = _Lowering(call)
+        lowering = _GemmLowering(call)
         if lowering.plan():
-            return Plan(tuple(lowering.steps), lowering.scratch.size)
-    return plan_reduce(call.spelled)
+            return LaunchSequence(tuple(lowering.steps), lowering.scratch.size)
+    return build_reduce(call.as_map_or_reduce)
 
 
-class _Lowering:
+class _GemmLowering:
     """Collects the steps of one contraction."""
 
-    def __init__(self, call: Contraction) -> None:
+    def __init__(self, call: ContractCall) -> None:
         self.call, self.kind = call, call.kind  # which intermediates have, too
-        self.scratch = Workspace()
-        self.steps: list[Step] = []
+        self.scratch = WorkspaceAllocator()
+        self.steps: list[LaunchStep] = []
 
     def plan(self) -> bool:
         """Whether products of matrices can do it."""
         left, output = list(self.call.operands), self.call.result
         while len(left) > 2:
-            one, other, names = smallest_pair([x.names for x in left], output.names, self.call.extents)
-            target = Named(names, self.scratch.take(self._shape(names), storage(self.kind)))
+            one, other, names = choose_smallest_pair([x.names for x in left], output.names, self.call.extents)
+            target = NamedArray(names, self.scratch.take(self._shape(names), storage_dtype(self.kind)))
             if not self._pair(left[one], left[other], target):
                 return False
             left = [target, *(x for k, x in enumerate(left) if k not in (one, other))]
         return self._pair(left[0], left[1], output)
 
-    def _pair(self, a: Named, b: Named, c: Named) -> bool:
-        batch, rows, columns, summed = groups(a.names, b.names, c.names)
+    def _pair(self, a: NamedArray, b: NamedArray, c: NamedArray) -> bool:
+        batch, rows, columns, summed = group_indices(a.names, b.names, c.names)
         if not summed:
             equation = f"{' '.join(a.names)}, {' '.join(b.names)} -> {' '.join(c.names)}"
-            self._map(product_program(2, self._factor(c)), equation, [a.array, b.array], c.array)
+            self._map(write_product_program(2, self._factor(c)), equation, [a.array, b.array], c.array)
             return True
         kind = a.kind if a.kind == b.kind else self.kind
         a, b = (x if x.kind == kind else self._dense(x, x.names, kind) for x in (a, b))
         if not mergeable(b, summed):
             summed = tuple(n for n in b.names if n in summed)
-        loose_rows, rows = split(rows, (a, c), MIN_GROUP)
-        loose_columns, columns = split(columns, (b, c), MIN_GROUP)
+        loose_rows, rows = split_off_batches(rows, (a, c), MIN_GROUP)
+        loose_columns, columns = split_off_batches(columns, (b, c), MIN_GROUP)
         batch = tuple(n for n in c.names if n in {*batch, *loose_rows, *loose_columns})
-        a = self._fitting(a, batch, rows, summed)
-        b = self._fitting(b, batch, summed, columns)
+        a = self._fit(a, batch, rows, summed)
+        b = self._fit(b, batch, summed, columns)
         target = c
-        if c.kind not in (kind, self.kind) or _matrix(c, rows, columns) is None:
+        if c.kind not in (kind, self.kind) or _find_matrix(c, rows, columns) is None:
             names = (*batch, *rows, *columns)
             result = c.kind if c.kind in (kind, self.kind) else self.kind
-            target = Named(names, self.scratch.take(self._shape(names), storage(result)))
+            target = NamedArray(names, self.scratch.take(self._shape(names), storage_dtype(result)))
         products = self._products(a, b, target, (batch, rows, summed, columns), self._factor(c))
         if products is None:
             return False
@@ -91,61 +90,61 @@ class _Lowering:
             self._map("t0 = copy x0", f"{' '.join(target.names)} -> {' '.join(c.names)}", [target.array], c.array)
         return True
 
-    def _fitting(self, operand: Named, batch: Names, first: Names, second: Names) -> Named:
+    def _fit(self, operand: NamedArray, batch: Names, first: Names, second: Names) -> NamedArray:
         """The operand, or a dense copy of it, as a stack of matrices."""
-        if _matrix(operand, first, second) is not None:
+        if _find_matrix(operand, first, second) is not None:
             return operand
         order = tuple(name for name in (*batch, *first, *second) if name in operand.names)
         return self._dense(operand, order, operand.kind)
 
-    def _dense(self, operand: Named, order: Names, kind: str) -> Named:
-        copy = Named(order, self.scratch.take(self._shape(order), storage(kind)))
+    def _dense(self, operand: NamedArray, order: Names, kind: str) -> NamedArray:
+        copy = NamedArray(order, self.scratch.take(self._shape(order), storage_dtype(kind)))
         self._map("t0 = copy x0", f"{' '.join(operand.names)} -> {' '.join(order)}", [operand.array], copy.array)
         return copy
 
     def _products(
         self,
-        a: Named,
-        b: Named,
-        c: Named,
+        a: NamedArray,
+        b: NamedArray,
+        c: NamedArray,
         indices: tuple[Names, Names, Names, Names],
         scale: float,
-    ) -> list[Step] | None:
+    ) -> list[LaunchStep] | None:
         """Products of stacks of matrices of one type, by their batches, rows, summed indices and columns."""
         batch, rows, summed, columns = indices
-        matrices = (_matrix(a, rows, summed), _matrix(b, summed, columns), _matrix(c, rows, columns))
+        matrices = (_find_matrix(a, rows, summed), _find_matrix(b, summed, columns), _find_matrix(c, rows, columns))
         assert all(matrix is not None for matrix in matrices)
-        stacks = [tuple(_axes(x, [n])[0].stride for x in (a, b, c)) for n in batch]
-        walks = _walks([(self.call.extents[n], s[0], s[1], s[2]) for n, s in zip(batch, stacks, strict=True)])
+        stacks = [tuple(_find_axes(x, [n])[0].stride for x in (a, b, c)) for n in batch]
+        walks = _merge_batches([(self.call.extents[n], s[0], s[1], s[2]) for n, s in zip(batch, stacks, strict=True)])
         inner = max(walks, key=lambda walk: walk[0], default=(1, 0, 0, 0))
         if inner in walks:
             walks.remove(inner)
         if math.prod(walk[0] for walk in walks) > MAX_PRODUCTS:
             return None
-        found: list[Step] = []
+        found: list[LaunchStep] = []
         for position in itertools.product(*(range(walk[0]) for walk in walks)):
             moved = []
             for which, (matrix, x) in enumerate(zip(matrices, (a, b, c), strict=True)):
                 assert matrix is not None
                 offset = sum(at * walk[1 + which] for at, walk in zip(position, walks, strict=True))
                 moved.append(Matrix(matrix.address + offset * x.array.itemsize, matrix.rows, matrix.columns))
-            product = gemm.product(moved[0], moved[1], moved[2], inner, a.kind, c.kind, scale)
+            product = gemm.make_gemm(moved[0], moved[1], moved[2], inner, a.kind, c.kind, scale)
             if product is None:
                 return None
-            found += gemm.slabs(product)
+            found += gemm.split_for_cache(product)
         return found
 
-    def _factor(self, target: Named) -> float:
+    def _factor(self, target: NamedArray) -> float:
         return self.call.scale if target is self.call.result else 1.0
 
     def _map(self, program: str, equation: str, inputs: Sequence[Array], output: Array) -> None:
-        self.steps += plan_map(Invocation("map", {"program": program, "indices": equation}, inputs, [output])).steps
+        self.steps += build_map(Invocation("map", {"program": program, "indices": equation}, inputs, [output])).steps
 
     def _shape(self, names: Sequence[str]) -> list[int]:
         return [self.call.extents[name] for name in names]
 
 
-def _axes(operand: Named, group: Sequence[str]) -> list[Axis]:
+def _find_axes(operand: NamedArray, group: Sequence[str]) -> list[Axis]:
     """Extents and strides in elements; extent 1 and stride 0 for indices that it lacks."""
     array = operand.array
     own = zip(operand.names, array.shape, array.strides, strict=True)
@@ -153,16 +152,16 @@ def _axes(operand: Named, group: Sequence[str]) -> list[Axis]:
     return [axes.get(name, Axis(1, 0)) for name in group]
 
 
-def _matrix(operand: Named, first: Names, second: Names) -> Matrix | None:
+def _find_matrix(operand: NamedArray, first: Names, second: Names) -> Matrix | None:
     """The first matrix of a stack, if both groups are one dimension each, and cuBLAS can walk it."""
-    rows, columns = gemm.merged(_axes(operand, first)), gemm.merged(_axes(operand, second))
+    rows, columns = gemm.merge_strided(_find_axes(operand, first)), gemm.merge_strided(_find_axes(operand, second))
     if rows is None or columns is None:
         return None
     matrix = Matrix(address(operand.array), rows, columns)
-    return None if matrix.stored() is None else matrix
+    return None if matrix.find_order() is None else matrix
 
 
-def _walks(dimensions: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+def _merge_batches(dimensions: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
     """Batch dimensions (extent, and strides in a, b and c) with neighbours merged where all three allow it."""
     merged: list[tuple[int, int, int, int]] = []
     for extent, *strides in dimensions:

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from einc_runtime.kernels import indices, program
+from einc_runtime.kernels import indices, scalar_program
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.gpu import GpuArray
-from einc_runtime.kernels.program import Input
-from einc_runtime.kernels.program import Step as Earlier
-from einc_runtime.kernels.triton.contract import plan_contract
+from einc_runtime.kernels.scalar_program import EarlierStep as Earlier
+from einc_runtime.kernels.scalar_program import ProgramInput
+from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.plan import SCRATCH, Plan, layout
+from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout
 
 ACTIVATIONS = ("relu", "gelu_tanh")
 KINDS = ("f16", "bf16", "f32")
@@ -34,17 +34,17 @@ class Epilogue:
     activation: str
 
 
-def understood(source: str, arity: int, place: int) -> Epilogue | None:
+def parse_epilogue(source: str, arity: int, place: int) -> Epilogue | None:
     """A map's program as an epilogue of its operand at `place`; None where it is none."""
-    steps = program.parse(source, arity)
-    value: Input | Earlier = Input(place)
+    steps = scalar_program.parse(source, arity)
+    value: ProgramInput | Earlier = ProgramInput(place)
     added: list[int] = []
     activation = ""
     for position, step in enumerate(steps):
         others = [operand for operand in step.operands if operand != value]
         if step.function in ACTIVATIONS and not others and not activation:
             activation = step.function
-        elif step.function == "add" and len(others) == 1 and isinstance(others[0], Input) and not activation:
+        elif step.function == "add" and len(others) == 1 and isinstance(others[0], ProgramInput) and not activation:
             added.append(others[0].position)
         else:
             return None
@@ -54,13 +54,13 @@ def understood(source: str, arity: int, place: int) -> Epilogue | None:
     return Epilogue(place, tuple(added), activation)
 
 
-def planned_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray], place: int) -> Plan | None:
+def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray], place: int) -> LaunchSequence | None:
     """A plan of products alone (and of copies before them) for a contraction and a map of its result, its operand at
     `place`. None for what no product can do, also where the map's result has bytes of what the products read, which
     end before it begins in a plan. Raises PlanFault for what is no contraction or no map."""
     then.allow("program", "indices")
     source, equation = (then.attribute(name, str) for name in ("program", "indices"))
-    epilogue, names = understood(source, len(then.inputs), place), indices.parse(equation)
+    epilogue, names = parse_epilogue(source, len(then.inputs), place), indices.parse(equation)
     (result,), (output,), kind = first.outputs, then.outputs, then.outputs[0].dtype
     if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in KINDS:
         return None
@@ -68,29 +68,29 @@ def planned_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray
         return None
     if names.inputs[place] != names.output or result.shape != output.shape or not output.compact:
         return None
-    plan = plan_contract(first.on([layout(x) for x in first.inputs], [layout(output)]))
+    plan = build_contract(first.on([as_layout(x) for x in first.inputs], [as_layout(output)]))
     products = [step for step in plan.steps if isinstance(step, Gemm) and step.c < SCRATCH]
     if not products or plan.steps[-len(products) :] != tuple(products) or any(p.result != kind for p in products):
         return None
-    if any(_overlap(output, *operand) for product in products for operand in _read(product, output.itemsize)):
+    if any(_overlaps(output, *operand) for product in products for operand in _read_ranges(product, output.itemsize)):
         return None  # what was read by copies before the products may be written over, but not what these read
     done = [replace(product, activation=epilogue.activation) for product in products]
     in_memory = [names.output[dim] for dim in output.memory_order]
     for position in epilogue.added:
         other, own = then.inputs[position], names.inputs[position]
-        if not other.compact or (other != output and _overlap(output, other.pointer, other.pointer + other.nbytes)):
+        if not other.compact or (other != output and _overlaps(output, other.pointer, other.pointer + other.nbytes)):
             return None
         alike = (own, other.shape, other.strides) == (names.output, output.shape, output.strides)
         if alike and not done[0].addend:
             done = [replace(product, addend=other.pointer + product.c - output.pointer) for product in done]
-        elif other.dense and _trailing(own, in_memory) and _one(done, other.size) and not done[0].bias:
+        elif other.dense and _are_innermost(own, in_memory) and _is_one_matrix(done, other.size) and not done[0].bias:
             done = [replace(done[0], bias=other.pointer)]
         else:
             return None
     return replace(plan, steps=(*plan.steps[: -len(products)], *done))
 
 
-def _read(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:
+def _read_ranges(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:
     """The bytes of both operands of a product, from the first to the last; what is in workspace is nobody else's."""
     p = product
     for address, lines, run, leading, stride in (
@@ -101,15 +101,15 @@ def _read(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:
             yield address, address + ((p.batch - 1) * stride + (lines - 1) * leading + run) * itemsize
 
 
-def _overlap(written: GpuArray, first: int, end: int) -> bool:
+def _overlaps(written: GpuArray, first: int, end: int) -> bool:
     return first < written.pointer + written.nbytes and written.pointer < end
 
 
-def _trailing(names: Sequence[str], output: Sequence[str]) -> bool:
+def _are_innermost(names: Sequence[str], output: Sequence[str]) -> bool:
     """Whether these are the innermost indices of the output, but not all of them."""
     return 0 < len(names) < len(output) and tuple(output[-len(names) :]) == tuple(names)
 
 
-def _one(products: Sequence[Gemm], rows: int) -> bool:
+def _is_one_matrix(products: Sequence[Gemm], rows: int) -> bool:
     """Whether it is one product of one matrix, whose columns (cuBLAS's) are what is innermost in memory."""
     return len(products) == 1 and products[0].batch == 1 and products[0].m == rows > 1

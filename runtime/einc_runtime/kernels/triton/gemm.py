@@ -19,7 +19,7 @@ LIMIT = 1 << 31
 SLAB = 32 << 20
 """Bytes that stay in the cache of a large GPU while all matrices of a batch read them."""
 
-MOST_SLABS = 16
+MAX_SLABS = 16
 """Launches instead of one."""
 
 
@@ -86,7 +86,7 @@ class Matrix:
     rows: Axis
     columns: Axis
 
-    def stored(self) -> tuple[bool, int] | None:
+    def find_order(self) -> tuple[bool, int] | None:
         """Whether it is in row order, and its leading dimension; None if neither order takes it."""
         for by_rows, run, lines in ((True, self.columns, self.rows), (False, self.rows, self.columns)):
             if run.extent > 1 and run.stride != 1:
@@ -97,7 +97,7 @@ class Matrix:
         return None
 
 
-def merged(axes: Sequence[Axis]) -> Axis | None:
+def merge_strided(axes: Sequence[Axis]) -> Axis | None:
     """Axes, the outermost first, as one; None if they cannot be walked with one stride."""
     long = [axis for axis in axes if axis.extent > 1]
     if any(outer.stride != inner.extent * inner.stride for outer, inner in itertools.pairwise(long)):
@@ -105,11 +105,11 @@ def merged(axes: Sequence[Axis]) -> Axis | None:
     return Axis(math.prod(axis.extent for axis in long), long[-1].stride) if long else Axis(1, 1)
 
 
-def product(
+def make_gemm(
     a: Matrix, b: Matrix, c: Matrix, batch: tuple[int, int, int, int], kind: str, result: str, scale: float = 1.0
 ) -> Gemm | None:
     """C = scale A B, `batch` being how many and how far apart in a, b and c; None for what cuBLAS does not take."""
-    stored = [matrix.stored() for matrix in (a, b, c)]
+    stored = [matrix.find_order() for matrix in (a, b, c)]
     if max(a.rows.extent, a.columns.extent, b.columns.extent, batch[0]) >= LIMIT:
         return None
     if stored[0] is None or stored[1] is None or stored[2] is None:
@@ -124,7 +124,7 @@ def product(
                 c.address, ldc, stride_c, count, kind, result, scale)  # fmt: skip
 
 
-def slabs(product: Gemm) -> list[Gemm]:
+def split_for_cache(product: Gemm) -> list[Gemm]:
     """The same in parts, where all matrices of a batch share a large operand, such as all heads the activations.
 
     A batch goes through its matrices one after another, and so through the shared operand as often, from memory where
@@ -137,7 +137,7 @@ def slabs(product: Gemm) -> list[Gemm]:
     extent = p.m if by_rows else p.n
     if extent * p.k * size <= 2 * SLAB or p.epilogue:
         return [p]
-    step = max(SLAB // (p.k * size), -(-extent // MOST_SLABS))
+    step = max(SLAB // (p.k * size), -(-extent // MAX_SLABS))
     step = -(-step // 256) * 256
     parts = []
     for start in range(0, extent, step):

@@ -5,30 +5,219 @@ Aggregations of copies are maps too: a chain of additions in the order of the pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
-from einc_runtime.dtypes import Array
+import numpy as np
+
+from einc_runtime.dtypes import Array, compute_type, storage_dtype
+from einc_runtime.kernels import scalar_program
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.calls.map import Map, aggregation_as_map
-from einc_runtime.kernels.program import Input
-from einc_runtime.kernels.triton.plan import Plan
-from einc_runtime.kernels.triton.scalar import Program
-from einc_runtime.kernels.triton.tiles import Elements
+from einc_runtime.kernels.calls.map import MapCall, ReduceCall, aggregation_as_map
+from einc_runtime.kernels.scalar_program import ProgramInput
+from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, WorkspaceAllocator
+from einc_runtime.kernels.triton.scalar import ScalarSource
+from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble, index_cast, power_of_two
+from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS, PROGRAMS, ElementwiseTiles, TileGrid
+from einc_runtime.kernels.views import merge_axes, strides_of
 
 
-def plan_map(invocation: Invocation[Array]) -> Plan:
+def build_map(invocation: Invocation[Array]) -> LaunchSequence:
     """One launch. Raises PlanFault for what is no map."""
-    call = Map.parse(invocation)
+    call = MapCall.parse(invocation)
     names = [f"x{k}" for k in range(len(call.views))]
-    elements = Elements([*call.views, call.output], [*names, "y"])
-    chain = Program(call.steps, [f"v{k}" for k in range(len(names))])
-    used = {operand.position for step in call.steps for operand in step.operands if isinstance(operand, Input)}
+    elements = ElementwiseTiles([*call.views, call.output], [*names, "y"])
+    chain = ScalarSource(call.steps, [f"v{k}" for k in range(len(names))])
+    used = {operand.position for step in call.steps for operand in step.operands if isinstance(operand, ProgramInput)}
     lines = [f"v{k} = {elements.load(names[k])}" for k in sorted(used)]
     lines += [*chain.lines, elements.store("y", chain.value)]
     title = f"map over {' '.join(call.indices) or 'one element'}: {call.source}"
-    return Plan((elements.call("map", title, lines, chain.source()),))
+    return LaunchSequence((elements.call("map", title, lines, chain.source()),))
 
 
-def plan_aggregate(aggregation: str, reads: Sequence[Array], write: Array) -> Plan:
+def build_aggregate(aggregation: str, reads: Sequence[Array], write: Array) -> LaunchSequence:
     """The chain of additions (or the like) over views in their order."""
-    return plan_map(aggregation_as_map(aggregation, reads, write))
+    return build_map(aggregation_as_map(aggregation, reads, write))
+
+
+ELEMENTS = 2048
+"""Partial aggregates of a program."""
+
+SHARED_OUT = 16
+"""Steps of a program's loop from which on they may be shared out."""
+
+_COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "largest({0}, {1})", "min": "smallest({0}, {1})"}
+_FINISH = {
+    "sum": "tl.sum(acc, {0})", "prod": "tl.reduce(acc, {0}, product)",
+    "max": "tl.reduce(acc, {0}, largest)", "min": "tl.reduce(acc, {0}, smallest)",
+}  # fmt: skip
+_HELPER = {"sum": (), "prod": ("product",), "max": ("largest",), "min": ("smallest",)}
+
+
+def build_reduce(invocation: Invocation[Array]) -> LaunchSequence:
+    """One launch, or two. Raises PlanFault for what is no aggregation of a join."""
+    call, scratch = ReduceCall.parse(invocation), WorkspaceAllocator()
+    over = " ".join(name for name, gone in zip(call.indices, call.reduced, strict=True) if gone)
+    title = f"{call.aggregation} over {over}: {call.source}"
+    return LaunchSequence(tuple(_launch_all(call, title, scratch)), scratch.size)
+
+
+def _launch_all(call: ReduceCall, title: str, scratch: WorkspaceAllocator) -> list[KernelLaunch]:
+    layouts, gone = merge_axes([*call.views, call.output], call.reduced)
+    extents = tuple(max(column) for column in zip(*(view.shape for view in layouts), strict=True))
+    reads = [PointerOperand.of(f"x{k}", view) for k, view in enumerate(layouts[:-1])]
+    work = _ReductionTiles.share(extents, gone, reads)
+    stored = call.kinds[-1]
+    computed = compute_type(stored)
+    number = "i64" if computed in ("i32", "i64") else computed
+    if work.shares == 1:
+        return [_launch_one(call, reads, layouts[-1], work, number, title)]
+    partial = scratch.take((work.shares, *layouts[-1].shape), storage_dtype(number))
+    first = _launch_one(call, reads, partial, work, number, f"{title}, in {work.shares} shares")
+    shape = (work.shares, *call.output.shape)
+    shaped = np.lib.stride_tricks.as_strided(partial, shape, strides_of(shape, partial.itemsize))
+    source = f"t0 = {'cast:i32' if stored == 'i32' else 'copy'} x0"  # other results are rounded as they are stored
+    rest = replace(
+        call,
+        steps=scalar_program.infer(scalar_program.parse(source, 1), [number], stored),
+        views=(shaped,),
+        output=call.output[None],
+        kinds=(number, stored),
+        indices=("share", *call.indices),
+        source=source,
+        reduced=(True, *(False for _ in call.indices)),
+    )
+    return [first, *_launch_all(rest, f"{title}, of shares", scratch)]
+
+
+@dataclass(frozen=True, slots=True)
+class _ReductionTiles:
+    """What programs do: `reduced` is the axis along which a tile reaches `width` (None: no such axis), and `gone` says
+    which axes are reduced; through all others of these a program goes step by step, as far as its share reaches."""
+
+    extents: tuple[int, ...]
+    gone: tuple[bool, ...]
+    tiles: TileGrid  # of the kept axes: rows are the kept axis, all reduced axes have extent 1
+    reduced: int | None
+    width: int
+    shares: int
+
+    @property
+    def loops(self) -> list[int]:
+        return [axis for axis, gone in enumerate(self.gone) if gone and axis != self.reduced]
+
+    @property
+    def steps(self) -> int:
+        inner = 1 if self.reduced is None else -(-self.extents[self.reduced] // self.width)
+        return inner * math.prod(self.extents[axis] for axis in self.loops)
+
+    def positions(self, cast: str) -> list[str]:
+        """Lines that set k, the tile's positions along the reduced axis, and j1, ... along the other reduced axes."""
+        lines = []
+        rest = "tl.cast(step, tl.int64)" if cast else "step"
+        if self.reduced is not None:
+            count = -(-self.extents[self.reduced] // self.width)
+            span = f"tl.arange(0, {self.width})[None, :]{cast}"
+            lines.append(f"k = {f'({rest} % {count}) * {self.width} + ' if count > 1 else ''}{span}")
+            if count > 1:
+                lines.append(f"rest = {rest} // {count}")
+                rest = "rest"
+        for axis in reversed(self.loops):
+            lines.append(f"j{axis} = {rest} % {self.extents[axis]}")
+            lines.append(f"rest = {rest} // {self.extents[axis]}")
+            rest = "rest"
+        if lines and lines[-1].startswith("rest ="):
+            lines.pop()
+        return lines
+
+    def subscripts(self, item: PointerOperand) -> dict[int, str]:
+        """By the axes along which an operand varies."""
+        reduced = {axis: f"j{axis}" for axis in self.loops} | {self.reduced: "k"}
+        return {axis: reduced.get(axis, place) for axis, place in self.tiles.subscripts(item).items()}
+
+    @property
+    def inside(self) -> str:
+        """What is inside along the reduced axis; empty where tiles fill it."""
+        if self.reduced is None or self.extents[self.reduced] % self.width == 0:
+            return ""
+        return f"(k < {self.extents[self.reduced]})"
+
+    def mask(self, axes: Collection[int]) -> str:
+        """What is inside along these axes."""
+        return " & ".join(filter(None, (self.tiles.mask(axes), self.inside if self.reduced in axes else "")))
+
+    @staticmethod
+    def share(extents: tuple[int, ...], gone: Sequence[bool], reads: Sequence[PointerOperand]) -> _ReductionTiles:
+        largest = max(reads, key=lambda item: sum(1 for s in item.strides if s))
+        axes = range(len(extents))
+        order = sorted(axes, key=lambda axis: (largest.strides[axis] == 0, largest.strides[axis], -extents[axis]))
+        reduced = next((axis for axis in order if gone[axis]), None)
+        kept = next((axis for axis in order if not gone[axis]), None)
+        inner_kept = kept is not None and (reduced is None or order.index(kept) < order.index(reduced))
+        width = 1 if reduced is None else power_of_two(extents[reduced])
+        height = 1 if kept is None else power_of_two(extents[kept])
+        if inner_kept:
+            height = min(height, 128)
+            width = min(width, max(1, ELEMENTS // height))
+        else:
+            width = min(width, 1024)
+            height = min(height, max(1, ELEMENTS // width))
+        outer = math.prod(extents[axis] for axis in axes if not gone[axis] and axis != kept)
+        while height > 1 and outer * -(-(extents[kept] if kept is not None else 1) // height) < 2 * MULTIPROCESSORS:
+            if height <= 16 and inner_kept:
+                break
+            height //= 2
+        spans = tuple(1 if gone[axis] else extent for axis, extent in enumerate(extents))
+        tiles = TileGrid(spans, kept, None, height, 1)
+        work = _ReductionTiles(extents, tuple(gone), tiles, reduced, width, 1)
+        return replace(work, shares=max(1, min(work.steps // SHARED_OUT, PROGRAMS // max(1, tiles.count()))))
+
+
+def _launch_one(
+    call: ReduceCall, reads: Sequence[PointerOperand], output: Array, work: _ReductionTiles, number: str, title: str
+) -> KernelLaunch:
+    """A launch that writes results, or those of shares, to an output."""
+    aggregation = call.aggregation
+    shared = output.ndim > len(work.extents)  # partial results have shares before all other axes
+    target = PointerOperand.of("y", output)
+    spans = (work.shares, *work.extents) if shared else work.extents
+    padded = [PointerOperand(r.name, r.dtype, (0, *r.strides) if shared else r.strides, r.address) for r in reads]
+    cast = index_cast([*padded, target], spans)
+    chain = ScalarSource(call.steps, [f"v{k}" for k in range(len(reads))])
+    value, identity = f"{chain.value}.to({LANGUAGE[number]})", _identity(aggregation, number)
+
+    lines = work.tiles.locate(cast)
+    if shared:
+        lines = [f"tile = tl.program_id(0){cast}", f"share = tile % {work.shares}",
+                 f"tile = tile // {work.shares}", *lines[1:]]  # fmt: skip
+    lines.append(f"acc = tl.full([{work.tiles.height}, {work.width}], {identity}, {LANGUAGE[number]})")
+    each = -(-work.steps // work.shares)
+    bounds = f"share * {each}, tl.minimum(share * {each} + {each}, {work.steps})" if shared else f"0, {work.steps}"
+    loops = work.steps > 1 or shared
+    body = work.positions(cast)
+    for k, item in enumerate(reads):
+        subscripts = work.subscripts(item)
+        body.append(f"v{k} = {item.load(subscripts, work.mask(subscripts))}")
+    body += chain.lines
+    counted = f"tl.where({work.inside}, {value}, {identity})" if work.inside else value
+    body.append(f"acc = {_COMBINE[aggregation].format('acc', counted)}")
+    lines += [f"for step in range({bounds}):", *("    " + line for line in body)] if loops else ["step = 0", *body]
+    lines.append(f"result = {_FINISH[aggregation].format(1)}")
+    if work.tiles.rows is None:
+        lines.append(f"result = {_FINISH[aggregation].format(0).replace('acc', 'result')}")
+    else:
+        lines.append("result = result[:, None]")
+    kept = work.tiles.subscripts(PointerOperand.of("y", output[0] if shared else output))
+    places = {0: "share", **{axis + 1: place for axis, place in kept.items()}} if shared else kept
+    lines.append(target.store(places, "result", work.tiles.mask(kept)))
+    grid = work.tiles.count() * (work.shares if shared else 1)
+    return assemble("reduce", title, [*reads, target], work.extents, lines, grid, chain.source(*_HELPER[aggregation]))
+
+
+def _identity(aggregation: str, number: str) -> str:
+    if aggregation in ("sum", "prod"):
+        return "0" if aggregation == "sum" else "1"
+    if number == "i64":
+        return str(-(2**63) if aggregation == "max" else 2**63 - 1)
+    return f'float("{"-inf" if aggregation == "max" else "inf"}")'

@@ -16,57 +16,75 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, address
-from einc_runtime.kernels.calls.moves import concat_parts, regrouped, require_alike
-from einc_runtime.kernels.triton.plan import ALIGNMENT, SCRATCH, Call, Plan, Table, Workspace
-from einc_runtime.kernels.triton.source import HEADER, UNITS, Operand, assembled, call, masked, power_of_two, widening
-from einc_runtime.kernels.triton.tiles import elementwise
-from einc_runtime.kernels.views import merged
+from einc_runtime.kernels.calls.moves import AppendCall, EmbeddingCall, parse_concat, parse_reshape, require_equal_forms
+from einc_runtime.kernels.triton.launches import (
+    ALIGNMENT,
+    SCRATCH,
+    Argument,
+    KernelLaunch,
+    LaunchSequence,
+    StatusPointer,
+    Table,
+    WorkspaceAllocator,
+)
+from einc_runtime.kernels.triton.source import (
+    HEADER,
+    UNITS,
+    PointerOperand,
+    assemble,
+    index_cast,
+    make_launch,
+    mask_arguments,
+    power_of_two,
+)
+from einc_runtime.kernels.triton.tiles import choose_tiles
+from einc_runtime.kernels.views import merge_axes
 
 TILE = 1024
 """Units in a tile of a launch for many blocks."""
 
 
-def plan_moves(reads: Sequence[Array], writes: Sequence[Array]) -> Plan:
+def build_moves(reads: Sequence[Array], writes: Sequence[Array]) -> LaunchSequence:
     """Copies views pairwise in one launch."""
-    require_alike(reads, writes)
-    moves = [_Move.of(source, target) for source, target in zip(reads, writes, strict=True)]
+    require_equal_forms(reads, writes)
+    moves = [_BlockMove.of(source, target) for source, target in zip(reads, writes, strict=True)]
     if len(moves) == 1 or any(max(move.source, move.target) >= SCRATCH for move in moves):
-        return Plan(tuple(_single(move) for move in moves))
-    return Plan((_many(moves),)) if moves else Plan(())
+        return LaunchSequence(tuple(_launch_single(move) for move in moves))
+    return LaunchSequence((_launch_many(moves),)) if moves else LaunchSequence(())
 
 
-def plan_concat(invocation: Invocation[Array]) -> Plan:
+def build_concat(invocation: Invocation[Array]) -> LaunchSequence:
     """Every input's part of the output, by the bounds of the blocks."""
-    return plan_moves(*concat_parts(invocation))
+    return build_moves(*parse_concat(invocation))
 
 
-def plan_regroup(invocation: Invocation[Array]) -> Plan:
+def build_reshape(invocation: Invocation[Array]) -> LaunchSequence:
     """The same elements in the same row-major order, in another shape; through dense workspace where strides clash."""
-    source, target = regrouped(invocation)
-    pair = _refined(source, target)
+    source, target = parse_reshape(invocation)
+    pair = _align_axes(source, target)
     if pair is not None:
-        return plan_moves([pair[0]], [pair[1]])
-    scratch = Workspace()
+        return build_moves([pair[0]], [pair[1]])
+    scratch = WorkspaceAllocator()
     dense = scratch.take((source.size,), source.dtype)
-    calls: list[Call] = []
+    calls: list[KernelLaunch] = []
     for one, other in ((source, dense), (dense, target)):
-        pair = _refined(one, other)
+        pair = _align_axes(one, other)
         assert pair is not None  # dense memory can be cut anywhere
-        calls += [_single(_Move.of(*pair))]
-    return Plan(tuple(calls), scratch.size)
+        calls += [_launch_single(_BlockMove.of(*pair))]
+    return LaunchSequence(tuple(calls), scratch.size)
 
 
-def _refined(source: Array, target: Array) -> tuple[Array, Array] | None:
+def _align_axes(source: Array, target: Array) -> tuple[Array, Array] | None:
     """Both arrays with the axes that row-major order has if it is cut wherever one of them is cut."""
-    flats = [merged([view], [False] * view.ndim)[0][0] for view in (source, target)]
+    flats = [merge_axes([view], [False] * view.ndim)[0][0] for view in (source, target)]
     cuts = sorted({cut for flat in flats for cut in accumulate((1, *reversed(flat.shape)), operator.mul)})
     if any(after % before for before, after in pairwise(cuts)):
         return None
-    one, other = (_cut(flat, cuts) for flat in flats)
+    one, other = (_cut_axes(flat, cuts) for flat in flats)
     return one, other
 
 
-def _cut(flat: Array, cuts: Sequence[int]) -> Array:
+def _cut_axes(flat: Array, cuts: Sequence[int]) -> Array:
     """A view with its axes cut at these numbers of elements, counted from the end, which its own cuts are among."""
     shape, strides = [], []
     own = list(accumulate((1, *reversed(flat.shape)), operator.mul))
@@ -78,7 +96,7 @@ def _cut(flat: Array, cuts: Sequence[int]) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Move:
+class _BlockMove:
     """A copy in bytes: the last axis is a run of them on both sides."""
 
     source: int
@@ -88,16 +106,16 @@ class _Move:
     target_strides: tuple[int, ...]
 
     @staticmethod
-    def of(source: Array, target: Array) -> _Move:
+    def of(source: Array, target: Array) -> _BlockMove:
         size = source.itemsize
         views = [
             np.lib.stride_tricks.as_strided(view, (*view.shape, size), (*view.strides, 1)) for view in (source, target)
         ]
-        (one, other), _ = merged(views, [False] * views[0].ndim)
+        (one, other), _ = merge_axes(views, [False] * views[0].ndim)
         extents, strides = one.shape, (one.strides, other.strides)
         if (strides[0][-1], strides[1][-1]) != (1, 1):  # single bytes far from each other
             extents, strides = (*extents, 1), ((*strides[0], 1), (*strides[1], 1))
-        return _Move(address(source), address(target), extents, *strides)
+        return _BlockMove(address(source), address(target), extents, *strides)
 
     @property
     def unit(self) -> int:
@@ -112,31 +130,31 @@ class _Move:
         return all(number % ALIGNMENT == 0 for number in marks)
 
 
-def _single(move: _Move) -> Call:
+def _launch_single(move: _BlockMove) -> KernelLaunch:
     """A launch for one block, of which everything is a constant."""
     unit = move.unit
     inner = move.extents[-1] // unit
     extents = (*move.extents[:-1], inner)
     kept = [axis for axis, extent in enumerate(extents) if extent > 1]
 
-    def operand(name: str, where: int, strides: Sequence[int]) -> Operand:
+    def operand(name: str, where: int, strides: Sequence[int]) -> PointerOperand:
         units = [*(stride // unit for stride in strides[:-1]), 1]
-        return Operand(name, UNITS[unit], tuple(units[axis] for axis in kept), where)
+        return PointerOperand(name, UNITS[unit], tuple(units[axis] for axis in kept), where)
 
     x = operand("x", move.source, move.source_strides)
     y = operand("y", move.target, move.target_strides)
     extents = tuple(extents[axis] for axis in kept)
-    tiles = elementwise(extents, [x], y)
+    tiles = choose_tiles(extents, [x], y)
     subscripts = tiles.subscripts(y)
-    where = masked(tiles.mask(subscripts))
+    where = mask_arguments(tiles.mask(subscripts))
     lines = [
-        *tiles.locate(widening([x, y], extents)),
+        *tiles.locate(index_cast([x, y], extents)),
         f"tl.store({y.at(subscripts)}, tl.load({x.at(subscripts)}{where}){where})",
     ]
-    return assembled("move", f"a block in units of {unit} bytes", [x, y], extents, lines, tiles.count())
+    return assemble("move", f"a block in units of {unit} bytes", [x, y], extents, lines, tiles.count())
 
 
-def _many(moves: Sequence[_Move]) -> Call:
+def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
     """One launch for all blocks."""
     unit = math.gcd(*(move.unit for move in moves))
     depth = max(1, max(len(move.extents) for move in moves) - 1)
@@ -198,4 +216,89 @@ def _many(moves: Sequence[_Move]) -> Call:
         f"@triton.jit\ndef moves(table, owners):\n    {lines_of_body}\n"
     )
     tables = [Table.of(np.array(rows, np.int64)), Table.of(np.concatenate(owners))]
-    return call("moves", text, [(tables[0], "i64"), (tables[1], "i32")], first)
+    return make_launch("moves", text, [(tables[0], "i64"), (tables[1], "i32")], first)
+
+
+def build_embedding(invocation: Invocation[Array]) -> LaunchSequence:
+    """Rows of the table by id; zeros for the ids of rows that the block of the table lacks."""
+    call = EmbeddingCall.parse(invocation)
+    table, target, vocabulary, lower = call.table, call.target, call.vocabulary, call.lower
+    bits = UNITS[table.dtype.itemsize]
+    number = PointerOperand.of("ids", call.ids[..., None])
+    row = PointerOperand.of("table", table[(None,) * (target.ndim - 1) + (0,)], bits)
+    y = PointerOperand.of("y", target, bits)
+    tiles = choose_tiles(target.shape, [row], y)
+    stride = table.strides[0] // table.itemsize if len(table) > 1 else 0
+    at = tiles.subscripts(y)
+    inside = tiles.mask(at)
+    where = mask_arguments("found", inside, other="0")
+    lines = [
+        *tiles.locate(index_cast([number, y], target.shape)),
+        f"number = {tiles.load(number)}.to(tl.int64)",
+        f"wrong = ((number < 0) | (number >= {vocabulary})).to(tl.int32)",
+        *tiles.any("wrong", number),
+        "tl.store(status, 1, mask=wrong != 0)",
+        f"number -= {lower}",
+        f"found = (number >= 0) & (number < {len(table)})",
+        f"value = tl.load({row.at(tiles.subscripts(row))} + number * {stride}{where})",
+        f"tl.store({y.at(at)}, value{mask_arguments(inside)})",
+    ]
+    title = f"rows {lower} to {lower + len(table)} of a vocabulary of {vocabulary}"
+    status = [("status", StatusPointer(), "i32")]
+    found = assemble("embedding", title, [number, row, y], target.shape, lines, tiles.count(), tables=status)
+    return LaunchSequence((found,), status_message=f"an id is outside of the vocabulary: ids are 0 to {vocabulary - 1}")
+
+
+def build_append(invocation: Invocation[Array]) -> LaunchSequence:
+    """A block of the cache with those new rows written into it whose position is there; the latest of equal positions.
+
+    Every row of the block first learns which new row comes last there, if any (a maximum of integers, which is the same
+    in whatever order it is taken), and then all rows are written once.
+    """
+    call = AppendCall.parse(invocation)
+    cache, new, target = call.cache, call.new, call.target
+    rows, count = cache.shape[1], new.shape[1]
+    scratch = WorkspaceAllocator()
+    latest = PointerOperand.of("latest", scratch.take((rows,), np.dtype(np.int32)))
+    clear = assemble(
+        "clear", "no row is new yet", [latest], (rows,),
+        ["r = tl.program_id(0) * 1024 + tl.arange(0, 1024)", f"tl.store(latest + r, -1, mask=r < {rows})"],
+        -(-rows // 1024),
+    )  # fmt: skip
+    place = PointerOperand.of("positions", call.positions)
+    tables: list[tuple[str, Argument, str]] = [
+        ("extents", Table.of(call.extents), "i64"),
+        ("origins", Table.of(call.origins), "i64"),
+        ("status", StatusPointer(), "i32"),
+    ]
+    nth = f"t{index_cast([place], (count,))}"
+    body = [
+        "t = tl.program_id(0) * 256 + tl.arange(0, 256)",
+        f"inside = t < {count}",
+        f"position = tl.load(positions + {nth} * {place.strides[0]}, mask=inside, other=0).to(tl.int64)",
+        "wrong = (position < 0) | (position >= tl.load(extents + t, mask=inside, other=1))",
+        "tl.store(status, 1, mask=tl.max(wrong.to(tl.int32), 0) != 0)",
+        "row = position + tl.load(origins + t, mask=inside, other=0)",
+        f"here = inside & (wrong == 0) & (row >= 0) & (row < {rows})",
+        "tl.atomic_max(latest + tl.where(here, row, 0), t, mask=here)",
+    ]
+    mark = assemble("mark", "which row is new", [place, latest], (count,), body, -(-count // 256), tables=tables)
+
+    bits = UNITS[cache.dtype.itemsize]
+    views = {"cache": cache, "new": new[:, :1], "y": target}
+    old, fresh, y = (PointerOperand.of(name, view, bits) for name, view in views.items())
+    tiles = choose_tiles(target.shape, [old], y)
+    step = new.strides[1] // new.itemsize if count > 1 else 0
+    line = PointerOperand("latest", "i32", (0, 1 if rows > 1 else 0, 0), latest.address)
+    at = tiles.subscripts(y)
+    inside = tiles.mask(at)
+    left, replaced = (mask_arguments(f"(row {sign} 0)", inside, other="0") for sign in ("<", ">="))
+    lines = [
+        *tiles.locate(index_cast([old, fresh, y], target.shape)),
+        f"row = {tiles.load(line)}.to(tl.int64)",
+        f"kept = tl.load({old.at(tiles.subscripts(old))}{left})",
+        f"written = tl.load({fresh.at(tiles.subscripts(fresh))} + row * {step}{replaced})",
+        f"tl.store({y.at(at)}, tl.where(row < 0, kept, written){mask_arguments(inside)})",
+    ]
+    write = assemble("append", f"{count} new rows", [old, fresh, line, y], target.shape, lines, tiles.count())
+    return LaunchSequence((clear, mark, write), scratch.size, "a position is outside of its sequence of the cache")

@@ -8,52 +8,54 @@ from __future__ import annotations
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, storage
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.kernels.calls.rope import Rotation
-from einc_runtime.kernels.triton.plan import Argument, Plan, Status, Table
-from einc_runtime.kernels.triton.source import LANGUAGE, Operand, assembled, power_of_two, widening
-from einc_runtime.kernels.triton.tiles import Tiles
+from einc_runtime.kernels.calls.rope import RopeCall
+from einc_runtime.kernels.triton.launches import Argument, LaunchSequence, StatusPointer, Table
+from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble, index_cast, power_of_two
+from einc_runtime.kernels.triton.tiles import TileGrid
 
 TILE = 2048
 """Pairs of elements in a program's tile."""
 
 
-def plan_rope(invocation: Invocation[Array]) -> Plan:
+def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
     """One launch; a position below 0 is a complaint."""
-    rotation = Rotation.parse(invocation)
+    rotation = RopeCall.parse(invocation)
     half = rotation.source.shape[-1] // 2
     views = [
         view[..., part] for view in (rotation.source, rotation.target) for part in (slice(half), slice(half, None))
     ]
     kind = dtype_name(rotation.target)
     x, x_far, y, y_far = items = [
-        Operand.of(name, view) for name, view in zip(("x", "x_far", "y", "y_far"), views, strict=True)
+        PointerOperand.of(name, view) for name, view in zip(("x", "x_far", "y", "y_far"), views, strict=True)
     ]
     extents = views[0].shape
     tokens, last = len(extents) - 2, len(extents) - 1
     # Rows are heads where there are any: they share angles, whose sines take longer than all else.
     rows = max(range(last), key=lambda axis: (axis != tokens and extents[axis] > 1, extents[axis]))
     width = min(power_of_two(half), TILE)
-    tiles = Tiles(extents, rows, last, min(power_of_two(extents[rows]), TILE // width), width)
+    tiles = TileGrid(extents, rows, last, min(power_of_two(extents[rows]), TILE // width), width)
     wave = "f64" if kind == "f64" else "f32"
 
-    def vector(name: str, dtype: str, axis: int, stride: int) -> Operand:
-        return Operand(name, dtype, tuple(stride if axis == a and extents[a] > 1 else 0 for a in range(last + 1)), 0)
+    def vector(name: str, dtype: str, axis: int, stride: int) -> PointerOperand:
+        return PointerOperand(
+            name, dtype, tuple(stride if axis == a and extents[a] > 1 else 0 for a in range(last + 1)), 0
+        )
 
     if rotation.given:
-        position = Operand.of("positions", rotation.positions)
+        position = PointerOperand.of("positions", rotation.positions)
         place = vector("positions", position.dtype, tokens, position.strides[0])
         tables: list[tuple[str, Argument, str]] = [
             ("frequencies", Table.of(rotation.frequencies.astype(np.float32)), "f32"),
             ("positions", position.address, position.dtype),
-            ("status", Status(), "i32"),
+            ("status", StatusPointer(), "i32"),
         ]
     else:
         distinct, own = np.unique(rotation.positions, return_inverse=True)
         with np.errstate(all="ignore"):  # absurd parameters give infinities, and those not-a-numbers
             angles = np.multiply(distinct[:, None], rotation.frequencies, dtype=np.float64).astype(np.float32)
-            waves = [function(angles, dtype=storage(wave)) for function in (np.cos, np.sin)]
+            waves = [function(angles, dtype=storage_dtype(wave)) for function in (np.cos, np.sin)]
         place = vector("positions", "i32", tokens, 1)
         tables = [
             ("positions", Table.of(own.astype(np.int32)), "i32"),
@@ -61,7 +63,7 @@ def plan_rope(invocation: Invocation[Array]) -> Plan:
             ("sines", Table.of(waves[1]), wave),
         ]
 
-    lines = [*tiles.locate(widening(items, extents)), f"position = {tiles.load(place)}"]
+    lines = [*tiles.locate(index_cast(items, extents)), f"position = {tiles.load(place)}"]
     if rotation.given:
         lines += ["negative = (position < 0).to(tl.int32)", *tiles.any("negative", place)]
         lines.append("tl.store(status, 1, mask=negative != 0)")
@@ -77,5 +79,7 @@ def plan_rope(invocation: Invocation[Array]) -> Plan:
         tiles.store(y_far, "(b * cos + a * sin)"),
     ]
     title = f"rope of {extents[tokens]} tokens, pairs {half} apart"
-    call = assembled("rope", title, items, extents, lines, tiles.count(), tables=tables)
-    return Plan((call,), complaint="a position is negative; positions are 0 or more" if rotation.given else None)
+    call = assemble("rope", title, items, extents, lines, tiles.count(), tables=tables)
+    return LaunchSequence(
+        (call,), status_message="a position is negative; positions are 0 or more" if rotation.given else None
+    )

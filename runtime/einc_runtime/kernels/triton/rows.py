@@ -9,27 +9,34 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, compute
-from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.calls.rows import Norm, Softmax
-from einc_runtime.kernels.triton.plan import Plan
+from einc_runtime.dtypes import Array, compute_type
+from einc_runtime.kernels.base import Invocation, dtype_name
+from einc_runtime.kernels.calls.rows import MeanPoolCall, NormCall, SoftmaxCall
+from einc_runtime.kernels.triton.launches import LaunchSequence, Table
 from einc_runtime.kernels.triton.scalar import square_root
-from einc_runtime.kernels.triton.source import LANGUAGE, Operand, assembled, power_of_two, widening
-from einc_runtime.kernels.triton.tiles import Tiles
-from einc_runtime.kernels.views import merged_rows
+from einc_runtime.kernels.triton.source import (
+    LANGUAGE,
+    PointerOperand,
+    assemble,
+    index_cast,
+    mask_arguments,
+    power_of_two,
+)
+from einc_runtime.kernels.triton.tiles import TileGrid
+from einc_runtime.kernels.views import merge_leading_axes
 
 TILE = 2048
 """Elements of a program's tile where rows are shorter than that."""
 
-WHOLE = 16384
+MAX_WHOLE_ROW = 16384
 """The longest row of f32 that is held in registers: 32 of them for each of 512 threads."""
 
 
-def plan_softmax(invocation: Invocation[Array]) -> Plan:
+def build_softmax(invocation: Invocation[Array]) -> LaunchSequence:
     """exp(x - max) / sum of them along one axis; it cannot overflow."""
-    call = Softmax.parse(invocation)
-    x, y = merged_rows([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)])
-    rows = _Rows([x, y], ["x_ptr", "y_ptr"])
+    call = SoftmaxCall.parse(invocation)
+    x, y = merge_leading_axes([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)])
+    rows = _RowTiles([x, y], ["x_ptr", "y_ptr"])
     if rows.whole:
         lines = [
             rows.load("x", 'float("-inf")'),
@@ -52,13 +59,13 @@ def plan_softmax(invocation: Invocation[Array]) -> Plan:
     return rows.call("softmax", f"softmax of rows of {x.shape[-1]}", lines)
 
 
-def plan_norm(invocation: Invocation[Array]) -> Plan:
+def build_norm(invocation: Invocation[Array]) -> LaunchSequence:
     """x / sqrt(mean(x * x) + eps) * (gain + offset); for layernorm x - mean(x) in place of x, and bias added."""
-    call = Norm.parse(invocation)
-    x, y = merged_rows([call.source, call.target])
+    call = NormCall.parse(invocation)
+    x, y = merge_leading_axes([call.source, call.target])
     vectors = [vector[(None,) * (x.ndim - 1)] for vector in call.vectors]
     centered = len(vectors) > 1
-    rows = _Rows([x, *vectors, y], ["x_ptr", "gain_ptr", *(["bias_ptr"] if centered else []), "y_ptr"])
+    rows = _RowTiles([x, *vectors, y], ["x_ptr", "gain_ptr", *(["bias_ptr"] if centered else []), "y_ptr"])
     extent = x.shape[-1]
     inside = rows.inside
     result = f"x{' - mean' if centered else ''}"
@@ -94,14 +101,14 @@ def plan_norm(invocation: Invocation[Array]) -> Plan:
     return rows.call(invocation.name, f"{invocation.name} of rows of {extent}, eps {call.eps}", lines)
 
 
-class _Rows:
+class _RowTiles:
     """Tiles of rows. The first operand is read, the last one written; all have the row along their last axis."""
 
     def __init__(self, views: Sequence[Array], names: Sequence[str]) -> None:
-        self.items = [Operand.of(name, view) for name, view in zip(names, views, strict=True)]
+        self.items = [PointerOperand.of(name, view) for name, view in zip(names, views, strict=True)]
         self.extents = views[0].shape
-        self.cast = widening(self.items, self.extents)
-        self.kind = compute(self.items[0].dtype)
+        self.cast = index_cast(self.items, self.extents)
+        self.kind = compute_type(self.items[0].dtype)
         self.type = LANGUAGE[self.kind]
         self.least = "-3.4028234663852886e38" if self.kind == "f32" else "-1.7976931348623157e308"
         self.extent = self.extents[-1]
@@ -110,7 +117,7 @@ class _Rows:
         unit = next((axis for axis in leading if item.strides[axis] == 1), None)  # rows lie across memory
         across = unit is not None and item.strides[-1] != 1
         rows = unit if across else max(leading, key=lambda axis: (self.extents[axis] > 1, axis), default=None)
-        most = WHOLE if self.kind == "f32" else WHOLE // 2
+        most = MAX_WHOLE_ROW if self.kind == "f32" else MAX_WHOLE_ROW // 2
         self.width = power_of_two(self.extent)
         height = min(power_of_two(self.extents[rows]), 32) if rows is not None and across else 1
         self.whole = self.width * height <= most
@@ -118,7 +125,7 @@ class _Rows:
             self.width = max(1, TILE // height)
         if rows is not None and not across:
             height = min(power_of_two(self.extents[rows]), max(1, TILE // self.width))
-        self.tiles = Tiles((*self.extents[:-1], 1), rows, None, height, 1)
+        self.tiles = TileGrid((*self.extents[:-1], 1), rows, None, height, 1)
 
     @property
     def span(self) -> str:
@@ -135,7 +142,7 @@ class _Rows:
             *("    " + line for line in body),
         ]
 
-    def _place(self, item: Operand) -> tuple[dict[int, str], str]:
+    def _place(self, item: PointerOperand) -> tuple[dict[int, str], str]:
         subscripts = self.tiles.subscripts(item)
         masks = [self.tiles.mask(subscripts)]
         if item.strides[-1]:
@@ -152,11 +159,52 @@ class _Rows:
         subscripts, mask = self._place(item)
         return item.store(subscripts, value, mask)
 
-    def call(self, name: str, title: str, lines: Sequence[str]) -> Plan:
+    def call(self, name: str, title: str, lines: Sequence[str]) -> LaunchSequence:
         where = self.tiles.locate(self.cast)
         if self.whole:
             where.append(f"k = {self.span}")
         size = self.width * self.tiles.height
         warps = 4 if size <= 2048 else 8 if size <= 4096 else 16
-        call = assembled(name, title, self.items, self.extents, [*where, *lines], self.tiles.count(), warps=warps)
-        return Plan((call,))
+        call = assemble(name, title, self.items, self.extents, [*where, *lines], self.tiles.count(), warps=warps)
+        return LaunchSequence((call,))
+
+
+TOKENS = 16
+"""Of a sequence that a program looks at together."""
+
+
+def build_meanpool(invocation: Invocation[Array]) -> LaunchSequence:
+    """A program for some columns of a sequence. Tokens that the mask stops are not looked at; the mean of none is 0."""
+    call = MeanPoolCall.parse(invocation)
+    source, target, spans = call.source, call.target, call.spans
+    kind = compute_type(dtype_name(target))
+    x, gate, y = (
+        PointerOperand.of("x", source),
+        PointerOperand.of("mask", call.mask[:, None]),
+        PointerOperand.of("y", target),
+    )
+    width = min(power_of_two(source.shape[1]), 128)
+    tiles = TileGrid(target.shape, None, 1, 1, width)
+    cast = index_cast([x, gate, y], source.shape)
+    columns, row = source.shape[1], "i0" if len(spans) > 1 else "0"
+    inside = f"(c[None, :] < {columns})" if columns % width else ""
+    stride = gate.strides[0]
+    lines = [
+        *tiles.locate(cast),
+        f"sums = tl.zeros([{TOKENS}, {width}], {LANGUAGE[kind]})",
+        f"count = tl.zeros([{TOKENS}], tl.int32)",
+        f"end = tl.load(spans + 2 * {row} + 1)",
+        f"for start in range(tl.load(spans + 2 * {row}), end, {TOKENS}):",
+        f"    t = start + tl.arange(0, {TOKENS}){cast}",
+        f"    let = tl.load(mask + t * {stride}, mask=t < end, other=0) != 0",
+        f"    at = x + t[:, None] * {x.strides[0]} + c[None, :] * {x.strides[1]}",
+        f"    sums += tl.load(at{mask_arguments('let[:, None]', inside, other='0')}){x.load_suffix}",
+        "    count += let.to(tl.int32)",
+        f"mean = tl.sum(sums, 0) / tl.maximum(tl.sum(count, 0), 1).to({LANGUAGE[kind]})",
+        tiles.store(y, "mean"),
+    ]
+    title = f"means of {len(spans)} sequences"
+    tables = [("spans", Table.of(spans), "i64")]
+    return LaunchSequence(
+        (assemble("meanpool", title, [x, gate, y], source.shape, lines, tiles.count(), tables=tables),)
+    )

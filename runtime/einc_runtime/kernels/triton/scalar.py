@@ -1,5 +1,8 @@
-"""Scalar programs as lines of Triton: every function in its compute type, with the CPU kernels' treatment of
-not-a-numbers, signs of quotients, and small results (the meaning of the functions: `einc_runtime.kernels.program`)."""
+"""Scalar programs as lines of Triton source: every function in its compute type.
+
+Not-a-numbers, signs of quotients and small results come out as in the CPU's kernels. What the functions mean is in
+`kernels/scalar_program.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from einc_runtime.dtypes import FLOATS
-from einc_runtime.kernels.program import CAST, GELU_TAIL, Constant, Input, Operand, Typed
+from einc_runtime.kernels.scalar_program import CAST, GELU_TAIL, Constant, ProgramInput, ScalarOperand, TypedStep
 from einc_runtime.kernels.triton.source import LANGUAGE
 
 _OPERATORS = {
@@ -125,10 +128,10 @@ _CALLS = {
 }  # fmt: skip
 
 
-class Program:
+class ScalarSource:
     """Typed steps as lines over the values of inputs; `helpers` are those that the lines call."""
 
-    def __init__(self, steps: Sequence[Typed], inputs: Sequence[str]) -> None:
+    def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str]) -> None:
         self.helpers: set[str] = set()
         self.lines: list[str] = []
         self._steps, self._inputs = steps, inputs
@@ -147,7 +150,7 @@ class Program:
         self.helpers.add(name)
         return f"{name}({', '.join(arguments)})"
 
-    def _expression(self, step: Typed) -> str:
+    def _expression(self, step: TypedStep) -> str:
         kind = step.operand_type
         values = [self._operand(operand, kind) for operand in step.operands]
         floating = kind in FLOATS
@@ -155,7 +158,7 @@ class Program:
             return _cast(values[0], kind, step.function[len(CAST) :], step.result_type)
         if step.function in _OPERATORS:
             plain = [
-                _shown(x.value) if isinstance(x, Constant) and kind != "bool" else value
+                _format_number(x.value) if isinstance(x, Constant) and kind != "bool" else value
                 for x, value in zip(step.operands, values, strict=True)
             ]
             return f"{plain[0]} {_OPERATORS[step.function]} {plain[1]}"
@@ -184,7 +187,7 @@ class Program:
             return self._help("gelu", x) if kind == "f32" else f"0.5 * {x} * (1 + tl.erf({x} * {math.sqrt(0.5)!r}))"
         return _CALLS[step.function].format(*values)
 
-    def _power(self, step: Typed, values: Sequence[str]) -> str:
+    def _power(self, step: TypedStep, values: Sequence[str]) -> str:
         exponent = step.operands[1]
         if isinstance(exponent, Constant) and exponent.value in (2, 3):
             return " * ".join([values[0]] * int(exponent.value))
@@ -192,8 +195,8 @@ class Program:
             return values[0]
         return self._help("power", *values)
 
-    def _operand(self, operand: Operand, kind: str) -> str:
-        if isinstance(operand, Input):
+    def _operand(self, operand: ScalarOperand, kind: str) -> str:
+        if isinstance(operand, ProgramInput):
             return self._inputs[operand.position]
         return _literal(operand.value, kind) if isinstance(operand, Constant) else f"t{operand.position}"
 
@@ -205,10 +208,10 @@ def square_root(value: str, kind: str) -> str:
 
 def _literal(value: bool | int | float, kind: str) -> str:
     """A tensor without axes, for functions that take no Python numbers."""
-    return f"tl.full([], {_shown(value)}, {LANGUAGE[kind]})"
+    return f"tl.full([], {_format_number(value)}, {LANGUAGE[kind]})"
 
 
-def _shown(value: bool | int | float) -> str:
+def _format_number(value: bool | int | float) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(int(value) if isinstance(value, bool) else value)

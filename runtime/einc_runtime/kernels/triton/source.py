@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from einc_runtime.dtypes import ITEMSIZE, Array
 from einc_runtime.kernels.base import address, dtype_name
-from einc_runtime.kernels.triton.plan import ALIGNMENT, Argument, Call, Source, Table
+from einc_runtime.kernels.triton.launches import ALIGNMENT, Argument, KernelLaunch, KernelSource, Table
 
 BYTES = {**ITEMSIZE, "i8": 1, "i16": 2}
 
@@ -25,7 +25,7 @@ HEADER = "import triton\nimport triton.language as tl\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class PointerOperand:
     """A view as an argument of a kernel: strides are elements, 0 along axes where it is broadcast."""
 
     name: str
@@ -34,11 +34,11 @@ class Operand:
     address: int
 
     @staticmethod
-    def of(name: str, view: Array, dtype: str = "") -> Operand:
+    def of(name: str, view: Array, dtype: str = "") -> PointerOperand:
         """A view with extent 1 where it is broadcast; its elements may be taken for another `dtype` of their size."""
         steps = zip(view.shape, view.strides, strict=True)
         strides = tuple(0 if extent == 1 else stride // view.itemsize for extent, stride in steps)
-        return Operand(name, dtype or dtype_name(view), strides, address(view))
+        return PointerOperand(name, dtype or dtype_name(view), strides, address(view))
 
     def at(self, subscripts: Mapping[int, str]) -> str:
         """The address of an element, or of a tile of them, by the axes' subscripts; other axes are left out."""
@@ -52,12 +52,12 @@ class Operand:
     def load(self, subscripts: Mapping[int, str], mask: str, other: str = "0", offset: str = "") -> str:
         """The expression for elements in their compute type, some offset further; `other` where the mask is off, which
         is empty if all is inside."""
-        return f"tl.load({self.at(subscripts)}{offset}{masked(mask, other=other)}){self.load_suffix}"
+        return f"tl.load({self.at(subscripts)}{offset}{mask_arguments(mask, other=other)}){self.load_suffix}"
 
     def store(self, subscripts: Mapping[int, str], value: str, mask: str) -> str:
         """The line that rounds a value and writes it where the mask is on."""
         stored = "tl.int8" if self.dtype == "bool" else LANGUAGE[self.dtype]
-        return f"tl.store({self.at(subscripts)}, {value}.to({stored}){masked(mask)})"
+        return f"tl.store({self.at(subscripts)}, {value}.to({stored}){mask_arguments(mask)})"
 
     @property
     def load_suffix(self) -> str:
@@ -67,39 +67,39 @@ class Operand:
         return ".to(tl.float32)" if self.dtype in ("f16", "bf16") else ""
 
 
-def _plain(title: str) -> str:
+def _sanitize_title(title: str) -> str:
     """A plan may name indices as it likes; nothing but a comment comes of them."""
     return re.sub(r"[^A-Za-z0-9_.,:;=+>() -]", "?", " ".join(title.split()))[:400]
 
 
-def call(
+def make_launch(
     name: str,
     text: str,
-    arguments: Sequence[Operand | tuple[Argument, str]],
+    arguments: Sequence[PointerOperand | tuple[Argument, str]],
     grid: int,
     warps: int = 4,
     stages: int = 3,
-) -> Call:
+) -> KernelLaunch:
     """A launch of the kernel `name`; its source gets that name and a digest, so that profilers tell kernels apart.
 
     Arguments are operands, or other pointers with the type of what they point to.
     """
-    pointers = [(a.address, a.dtype) if isinstance(a, Operand) else a for a in arguments]
+    pointers = [(a.address, a.dtype) if isinstance(a, PointerOperand) else a for a in arguments]
     aligned = tuple(isinstance(p, Table) or (isinstance(p, int) and p % ALIGNMENT == 0) for p, _ in pointers)
-    source = Source(name, text, tuple(dtype for _, dtype in pointers), aligned, warps, stages)
+    source = KernelSource(name, text, tuple(dtype for _, dtype in pointers), aligned, warps, stages)
     unique = f"{name}_{source.key[:8]}"
     source = replace(source, name=unique, text=text.replace(f"def {name}(", f"def {unique}("))
-    return Call(source, grid, tuple(p for p, _ in pointers))
+    return KernelLaunch(source, grid, tuple(p for p, _ in pointers))
 
 
-def masked(*parts: str, other: str = "") -> str:
+def mask_arguments(*parts: str, other: str = "") -> str:
     """The further arguments of an access where all parts hold, of which those that are empty always do; with `other`,
     what is loaded elsewhere."""
     mask = " & ".join(filter(None, parts))
     return f", mask={mask}{f', other={other}' if other else ''}" if mask else ""
 
 
-def widening(items: Sequence[Operand], extents: Sequence[int]) -> str:
+def index_cast(items: Sequence[PointerOperand], extents: Sequence[int]) -> str:
     """What makes positions 64 bits wide, where offsets of elements take as many; else nothing."""
     reach = [
         sum(abs(s) * (e - 1) for s, e in zip(item.strides, extents, strict=True)) + max(extents, default=1)
@@ -113,10 +113,10 @@ def power_of_two(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def assembled(
+def assemble(
     name: str,
     title: str,
-    items: Sequence[Operand],
+    items: Sequence[PointerOperand],
     extents: Sequence[int],
     lines: Sequence[str],
     grid: int,
@@ -124,15 +124,18 @@ def assembled(
     tables: Sequence[tuple[str, Argument, str]] = (),
     warps: int = 4,
     stages: int = 3,
-) -> Call:
+) -> KernelLaunch:
     """A call of the kernel made of these lines. Further pointers are tables: name, argument, element type."""
     shapes = " x ".join(map(str, extents)) or "1"
     kinds = ", ".join(f"{item.name} {item.dtype}{list(item.strides)}" for item in items)
     names = ", ".join([*(item.name for item in items), *(table for table, _, _ in tables)])
     body = "\n    ".join(lines)
     text = (
-        f'"""{_plain(title)}\n\nExtents {shapes}; strides in elements: {kinds}.\n"""\n\n{HEADER}{helpers}\n\n'
+        f'"""{_sanitize_title(title)}\n\nExtents {shapes}; strides in elements: {kinds}.\n"""\n\n{HEADER}{helpers}\n\n'
         f"@triton.jit\ndef {name}({names}):\n    {body}\n"
     )
-    pointers: list[Operand | tuple[Argument, str]] = [*items, *((argument, kind) for _, argument, kind in tables)]
-    return call(name, text, pointers, grid, warps, stages)
+    pointers: list[PointerOperand | tuple[Argument, str]] = [
+        *items,
+        *((argument, kind) for _, argument, kind in tables),
+    ]
+    return make_launch(name, text, pointers, grid, warps, stages)

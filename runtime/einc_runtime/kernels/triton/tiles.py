@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.triton.plan import Call
-from einc_runtime.kernels.triton.source import BYTES, Operand, assembled, power_of_two, widening
-from einc_runtime.kernels.views import merged
+from einc_runtime.kernels.triton.launches import KernelLaunch
+from einc_runtime.kernels.triton.source import BYTES, PointerOperand, assemble, index_cast, power_of_two
+from einc_runtime.kernels.views import merge_axes
 
 ACCESSES = 2
 """Vector accesses of 16 bytes per thread and operand, of the widest type, if there is enough to do."""
@@ -27,12 +27,12 @@ PROGRAMS = 528
 MULTIPROCESSORS = 132
 """As many are wanted before a thread has a whole access."""
 
-LEAST = 256
+MIN_ELEMENTS = 256
 """Elements in a tile even then: fewer would leave threads idle."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class TileGrid:
     """`rows` and `columns` are axes (None: no such axis), `height` and `width` the tile's extents, powers of two."""
 
     extents: tuple[int, ...]
@@ -51,7 +51,7 @@ class Tiles:
         return math.prod(-(-extent // steps.get(axis, 1)) for axis, extent in enumerate(self.extents))
 
     def locate(self, cast: str) -> list[str]:
-        """Lines that set r, c and the positions i0, i1, ... along the other axes, by `widening`."""
+        """Lines that set r, c and the positions i0, i1, ... along the other axes, by `index_cast`."""
         lines = [f"tile = tl.program_id(0){cast}"]
         left = self.count()  # numbers that programs still have to tell apart
         flat = self.rows is None
@@ -78,7 +78,7 @@ class Tiles:
             lines += [f"tile = tile // {self.extents[axis]}"] if left > 1 else []
         return lines
 
-    def subscripts(self, item: Operand) -> dict[int, str]:
+    def subscripts(self, item: PointerOperand) -> dict[int, str]:
         """By the axes along which an operand varies."""
         found = {axis: f"i{axis}" for axis in self.others}
         if self.rows is not None:
@@ -95,34 +95,34 @@ class Tiles:
                 parts.append(f"({name} < {self.extents[axis]})")
         return " & ".join(parts)
 
-    def load(self, item: Operand, offset: str = "") -> str:
+    def load(self, item: PointerOperand, offset: str = "") -> str:
         """The expression for an operand's elements of the tile, or for those some offset further."""
         subscripts = self.subscripts(item)
         return item.load(subscripts, self.mask(subscripts), offset=offset)
 
-    def store(self, item: Operand, value: str) -> str:
+    def store(self, item: PointerOperand, value: str) -> str:
         """The line that writes an operand's elements of the tile."""
         subscripts = self.subscripts(item)
         return item.store(subscripts, value, self.mask(subscripts))
 
-    def any(self, name: str, item: Operand) -> list[str]:
+    def any(self, name: str, item: PointerOperand) -> list[str]:
         """Lines that make one flag of as many as there are elements of the operand in the tile."""
         shaped = any(axis is not None and item.strides[axis] for axis in (self.rows, self.columns))
         return [f"{name} = tl.max({name}, 0)"] * (shaped * (1 if self.rows is None else 2))
 
 
-class Elements:
+class ElementwiseTiles:
     """Tiles over views of one rank (extent 1 where one is broadcast), of which the last one is written.
 
     `load` and `store` name views; `call` makes a kernel of lines.
     """
 
     def __init__(self, views: Sequence[Array], names: Sequence[str]) -> None:
-        layouts, _ = merged(views, [False] * views[0].ndim)
+        layouts, _ = merge_axes(views, [False] * views[0].ndim)
         self._extents = layouts[-1].shape
-        self._items = {name: Operand.of(name, view) for name, view in zip(names, layouts, strict=True)}
+        self._items = {name: PointerOperand.of(name, view) for name, view in zip(names, layouts, strict=True)}
         *reads, target = self._items.values()
-        self._tiles = elementwise(self._extents, reads, target)
+        self._tiles = choose_tiles(self._extents, reads, target)
 
     def load(self, name: str) -> str:
         return self._tiles.load(self._items[name])
@@ -130,37 +130,37 @@ class Elements:
     def store(self, name: str, value: str) -> str:
         return self._tiles.store(self._items[name], value)
 
-    def call(self, name: str, title: str, lines: Sequence[str], helpers: str = "") -> Call:
+    def call(self, name: str, title: str, lines: Sequence[str], helpers: str = "") -> KernelLaunch:
         items = list(self._items.values())
-        where = self._tiles.locate(widening(items, self._extents))
-        return assembled(name, title, items, self._extents, [*where, *lines], self._tiles.count(), helpers)
+        where = self._tiles.locate(index_cast(items, self._extents))
+        return assemble(name, title, items, self._extents, [*where, *lines], self._tiles.count(), helpers)
 
 
-def elementwise(extents: Sequence[int], reads: Sequence[Operand], target: Operand) -> Tiles:
+def choose_tiles(extents: Sequence[int], reads: Sequence[PointerOperand], target: PointerOperand) -> TileGrid:
     """Tiles for an element of the target per point. Where an operand is contiguous along another axis than the target
     (a transpose), tiles are square, so that both are read and written in runs."""
     axes = range(len(extents))
     if not extents:
-        return Tiles((), None, None, 1, 1)
+        return TileGrid((), None, None, 1, 1)
     columns = min(axes, key=lambda axis: (extents[axis] == 1, target.strides[axis], -axis))
     across = [axis for axis in axes if axis != columns and any(item.strides[axis] == 1 for item in reads)]
     rest = [axis for axis in axes if axis != columns and extents[axis] > 1]
     rows = across[0] if across else max(rest, key=lambda axis: (axis, extents[axis]), default=None)
-    elements = _elements(math.prod(extents), max(BYTES[item.dtype] for item in (*reads, target)))
+    elements = _tile_elements(math.prod(extents), max(BYTES[item.dtype] for item in (*reads, target)))
     widest = 64 if across else elements
     width = min(power_of_two(extents[columns]), widest)
     height = 1 if rows is None else min(power_of_two(extents[rows]), max(1, elements // width))
     if height == 1:
         rows = None
-    return Tiles(tuple(extents), rows, columns, height, width)
+    return TileGrid(tuple(extents), rows, columns, height, width)
 
 
-def _elements(total: int, size: int) -> int:
+def _tile_elements(total: int, size: int) -> int:
     """In a tile, of so many bytes each."""
     vector = 16 * THREADS // size
     elements = ACCESSES * vector
     while elements > vector and total // elements < PROGRAMS:
         elements //= 2
-    while elements > LEAST and total // elements < MULTIPROCESSORS:
+    while elements > MIN_ELEMENTS and total // elements < MULTIPROCESSORS:
         elements //= 2
-    return max(LEAST, elements)
+    return max(MIN_ELEMENTS, elements)

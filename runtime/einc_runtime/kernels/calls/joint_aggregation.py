@@ -1,0 +1,67 @@
+"""An aggregation of tuples: its copies and its target held against each other, and members side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einc_runtime.dtypes import FLOATS, Array, compute_type
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import dtype_name
+from einc_runtime.kernels.calls.ranking import INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class JointAggregationCall:
+    """`copies` and `target` have one view per member; the views of the first copy may be those of the target.
+
+    `dims` says which dimension of the first member each dimension of each member is.
+    """
+
+    copies: Sequence[Sequence[Array]]
+    target: Sequence[Array]
+    dims: Sequence[Sequence[int]]
+
+    @staticmethod
+    def of(reads: Sequence[Array], writes: Sequence[Array], dims: Sequence[Sequence[int]]) -> JointAggregationCall:
+        """`reads` has as many arrays as `writes` for each copy, copy after copy."""
+        members = len(writes)
+        copies = [tuple(reads[first : first + members]) for first in range(0, len(reads), members)]
+        return JointAggregationCall(copies, tuple(writes), dims)
+
+    def member(self, number: int) -> list[Array]:
+        """A member of all copies and then of the target: views with the rank of the first member, of extent 1 along
+        what this one lacks."""
+        dims, rank = self.dims[number], self.target[0].ndim
+        lacking = tuple(dim for dim in range(rank) if dim not in dims)
+        order = [dims.index(dim) for dim in sorted(dims)]
+        return [np.expand_dims(of[number].transpose(order), lacking) for of in (*self.copies, self.target)]
+
+    def average_types(self) -> list[str]:
+        """The element types of averages and of the logarithms of their weights. Raises PlanFault for anything else."""
+        kinds = self._types()
+        if len(kinds) != 2 or kinds[0] not in FLOATS or kinds[1] not in ("f32", compute_type(kinds[0])):
+            raise PlanFault("logsumexp merges floats and the logarithms of their weights in f32, or f64 beside f64")
+        return kinds
+
+    def ranked_type(self, index: int) -> str:
+        """The element type of numbers, whose indices are the member `index`. Raises PlanFault for anything else."""
+        kinds, target = self._types(), self.target
+        if len(kinds) != 2 or target[0].size != target[1].size or kinds[index] != INDEX or kinds[1 - index] == "bool":
+            raise PlanFault(f"numbers are ranked with indices of type {INDEX}, one each")
+        return kinds[1 - index]
+
+    def require_lists(self) -> None:
+        """That this is a merge of lists of numbers and of their indices."""
+        self.ranked_type(1)
+        if not self.target[0].ndim:
+            raise PlanFault("topk merges lists along a last dimension")
+
+    def _types(self) -> list[str]:
+        """The members' element types; all copies have the target's types and shapes."""
+        for copy in self.copies:
+            if [(a.shape, a.dtype) for a in copy] != [(a.shape, a.dtype) for a in self.target]:
+                raise PlanFault("an aggregation combines copies of different shapes or types")
+        return [dtype_name(array) for array in self.target]

@@ -1,0 +1,83 @@
+"""Invocations of the kernels `parse_argmax` and `parse_topk`: attributes, arrays and blocks held against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array, DType
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation, dtype_name
+
+
+@dataclass(frozen=True, slots=True)
+class RankingCall:
+    """`source` is searched along its last axis, whose first element has index `first` in the whole tensor.
+
+    `values` and `indices` have the other axes of `source`, for `parse_topk` and then one more.
+    """
+
+    source: Array
+    first: int
+    values: Array
+    indices: Array
+
+
+def parse_argmax(invocation: Invocation[Array]) -> RankingCall:
+    source, first = _parse_input(invocation)
+    outputs = invocation.outputs
+    if len(outputs) != 2 or any(output.shape != source.shape[:-1] for output in outputs):
+        raise PlanFault("argmax has two outputs with the dimensions of its input but the one it searches")
+    return _check_types(RankingCall(source, first, values=outputs[1], indices=outputs[0]))
+
+
+def parse_topk(invocation: Invocation[Array]) -> RankingCall:
+    source, first = _parse_input(invocation)
+    outputs = invocation.outputs
+    if len(outputs) != 2 or outputs[0].shape != outputs[1].shape or outputs[0].shape[:-1] != source.shape[:-1]:
+        raise PlanFault("topk has two outputs of one shape, with lists in place of the dimension that it searches")
+    return _check_types(RankingCall(source, first, values=outputs[0], indices=outputs[1]))
+
+
+def _parse_input(invocation: Invocation[Array]) -> tuple[Array, int]:
+    """The input with the axis that is searched moved to the end, and where the block begins along it."""
+    invocation.allow("axis")
+    source, axis, blocks = invocation.input, invocation.attribute("axis", int), invocation.input_blocks
+    if not 0 <= axis < source.ndim or len(blocks) != 1 or len(blocks[0].lower) != source.ndim:
+        raise PlanFault(f"{invocation.name} over axis {axis} of a tensor of {source.ndim} dimensions")
+    return np.moveaxis(source, axis, -1), blocks[0].lower[axis]
+
+
+def _check_types(found: RankingCall) -> RankingCall:
+    source, values = found.source, found.values
+    if dtype_name(found.indices) != INDEX or values.dtype != source.dtype or dtype_name(source) == "bool":
+        raise PlanFault(f"numbers are ranked with indices of type {INDEX}")
+    return found
+
+
+INDEX = "i64"
+"""The element type of indices."""
+
+NOWHERE = np.iinfo(np.int64).max
+"""The index of a place that no value takes; its value is `lowest_value`."""
+
+
+def lowest_value(dtype: DType) -> Any:
+    """The value that comes last, behind all others of its type."""
+    return np.iinfo(dtype).min if dtype.kind == "i" else -np.inf
+
+
+def rank_keys(values: Array) -> Array:
+    """Integers of the shape of `values` (i32, i64 or floats) whose ascending order ranks them."""
+    if values.dtype.kind == "i":
+        return np.invert(values, out=np.empty_like(values))  # descending, and nothing overflows as it would in -values
+    double = values.dtype == np.float64
+    wide: Array = values.astype(np.float64 if double else np.float32)
+    np.add(wide, 0, out=wide)  # turns -0 into 0
+    np.copyto(wide, np.nan, where=np.isnan(wide))  # of one sign
+    bits: Array = wide.view(np.int64 if double else np.int32)
+    flipped = np.bitwise_xor(bits, np.iinfo(np.int64 if double else np.int32).max)
+    np.copyto(bits, flipped, where=np.signbit(wide))  # floats order as these integers do
+    return np.invert(bits, out=bits)

@@ -1,0 +1,57 @@
+"""How a view is moved as rows of bytes with a pitch, which is all that CUDA's copies and our own know of dimensions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MAX_PITCH = (1 << 31) - 1
+"""Bytes between rows that CUDA's copies can step over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy2D:
+    """`height` rows of `width` bytes, at byte offsets into two memories and with a pitch in each."""
+
+    target: int
+    target_pitch: int
+    source: int
+    source_pitch: int
+    width: int
+    height: int
+
+
+def list_2d_copies(shape: Sequence[int], itemsize: int, targets: Sequence[int], sources: Sequence[int]) -> list[Copy2D]:
+    """The copies that move an array of this shape between two layouts, given by their strides in bytes."""
+    extents = [(n, t, s) for n, t, s in zip(shape, targets, sources, strict=True) if n != 1]
+    if any(n == 0 for n, _, _ in extents):
+        return []
+    width = itemsize
+    while extents and extents[-1][1] == extents[-1][2] == width:
+        width *= extents.pop()[0]
+    outer: list[tuple[int, int, int]] = []
+    for n, t, s in extents:
+        if outer and outer[-1][1] == t * n and outer[-1][2] == s * n:
+            outer[-1] = (outer[-1][0] * n, t, s)
+        else:
+            outer.append((n, t, s))
+    height, target_pitch, source_pitch = 1, width, width
+    if outer and width <= min(outer[-1][1:]) and max(outer[-1][1:]) <= MAX_PITCH:
+        height, target_pitch, source_pitch = outer.pop()
+    starts = itertools.product(*([(i * t, i * s) for i in range(n)] for n, t, s in outer))
+    return [
+        Copy2D(sum(t for t, _ in start), target_pitch, sum(s for _, s in start), source_pitch, width, height)
+        for start in starts
+    ]
+
+
+def count_2d_copies(shape: Sequence[int], itemsize: int, targets: Sequence[int], sources: Sequence[int]) -> int:
+    """At most how many copies `list_2d_copies` would give, without making them: one for each position of all dimensions
+    but the last two."""
+    flat = list(zip(shape, targets, sources, strict=True))
+    width = itemsize
+    while flat and (flat[-1][0] == 1 or flat[-1][1] == flat[-1][2] == width):
+        width *= flat.pop()[0]
+    return math.prod(n for n, _, _ in flat[:-1])

@@ -1,0 +1,162 @@
+"""Attention as libraries take it: 16-bit types, whole heads of one width, packed sequences whose last query sees the
+last key, no mask, no soft cap and no positions of their own. What else there is, our own kernel computes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import address, dtype_name
+from einc_runtime.kernels.calls.attention import AttentionCall
+from einc_runtime.kernels.triton.launches import ALIGNMENT
+
+MAX_WIDTH = 256
+"""Elements of a head."""
+MAX_ELEMENTS = 1 << 31
+"""Between the first and the last of a view: offsets beyond are 64 bits wide, which not all libraries have."""
+
+
+@dataclass(frozen=True, slots=True)
+class VarlenAttention:
+    """Sequences of queries and keys one behind the other: where each begins, and where the last one ends.
+
+    Keys count from `first_key` of the block. Of a sequence the last query and the last key are at one place.
+    """
+
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    first_key: int
+    causal: bool
+    window: int
+    scale: float
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        return max(_gaps(self.queries)), max(_gaps(self.keys))
+
+    @property
+    def one_square(self) -> bool:
+        """One sequence of which all causal masks mean the same, whichever corner they are aligned to."""
+        return len(self.queries) == 2 and not self.window and (not self.causal or self.queries == self.keys)
+
+    @property
+    def whole_tiles(self) -> bool:
+        return not any(mark % 64 for mark in (*self.queries, *self.keys))
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for invocations whose `small` ones are."""
+        return self.small.queries, self.small.keys, self.causal, self.window > 0, self.scale
+
+    @property
+    def small(self) -> VarlenAttention:
+        """A small invocation of the same kind: one sequence where that is all, of whole tiles where it has such, and
+        with more keys than queries where their numbers differ; otherwise two sequences of different lengths."""
+        window = min(self.window, 7)
+        if self.one_square:
+            own, more = (128, 192) if self.whole_tiles else (130, 199)
+            return VarlenAttention(
+                (0, own), (0, own if self.queries == self.keys else more), 0, self.causal, window, self.scale
+            )
+        queries = (0, 1, 2) if self.longest[0] == 1 else (0, 23, 40)
+        return VarlenAttention(queries, (0, 31, 72), 0, self.causal, window, self.scale)
+
+
+def as_varlen(signature: AttentionCall) -> VarlenAttention | None:
+    """The invocation in terms of libraries, or None if it has none."""
+    s = signature
+    width = s.q.shape[2]
+    if dtype_name(s.q) not in ("f16", "bf16") or s.v.shape[2] != width or width % 8 or width > MAX_WIDTH:
+        return None
+    if s.mask is not None or s.positions is not None or s.softcap or not all(map(_is_readable, (s.q, s.k, s.v))):
+        return None
+    queries: list[int] = [0]
+    keys: list[int] = []
+    for rows in s.sequences():
+        own, (lo, up) = rows.queries.stop - rows.queries.start, rows.keys
+        if lo == up or (keys and keys[-1] != lo):
+            return None
+        if s.visible.limited and rows.queries.start + rows.ahead - lo != (up - lo) - own:
+            return None
+        if s.visible.limited and own > up - lo:
+            return None  # some queries would see nothing
+        queries.append(rows.queries.stop)
+        keys += [up] if keys else [lo, up]
+    if not keys:
+        return None
+    first = keys[0]
+    return VarlenAttention(
+        tuple(queries), tuple(key - first for key in keys), first, s.visible.causal, s.visible.window, s.scale
+    )
+
+
+def _is_readable(view: Array) -> bool:
+    """Rows of elements side by side that begin where 16 bytes can be read at once, and not too far apart."""
+    rows = [(extent, stride) for extent, stride in zip(view.shape, view.strides, strict=True)][:-1]
+    far = sum((extent - 1) * stride for extent, stride in rows) // view.itemsize
+    aligned = all(stride % ALIGNMENT == 0 and stride > 0 for extent, stride in rows if extent > 1)
+    return view.strides[-1] == view.itemsize and aligned and not address(view) % ALIGNMENT and far < MAX_ELEMENTS
+
+
+def _gaps(marks: Sequence[int]) -> list[int]:
+    return [up - lo for lo, up in itertools.pairwise(marks)]
+
+
+_TOLERANCE = 0.03
+"""More than 16-bit types lose, and far less than what another mask or another base of the logarithm makes."""
+
+Attend = Callable[[Any, Any, Any, Any, Any, VarlenAttention], tuple[Any, Any]]
+"""Of q, k and v with the dimensions tokens, heads, elements; where sequences of queries and of keys begin and the last
+one ends, as tensors of i32; and what is to be computed. Gives o in the form of q, and the lse by heads and tokens."""
+
+
+def attend_by_definition(q: Array, k: Array, v: Array, how: VarlenAttention) -> tuple[Array, Array]:
+    """What is to be computed, in float64: arrays as in `Attend`."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    o, lse = np.zeros(q.shape), np.zeros((q.shape[1], q.shape[0]))
+    group = q.shape[1] // k.shape[1]
+    for (q0, q1), (k0, k1) in zip(itertools.pairwise(how.queries), itertools.pairwise(how.keys), strict=True):
+        place = np.arange(q1 - q0)[:, None] + (k1 - k0) - (q1 - q0)
+        key = np.arange(k1 - k0)
+        seen = (key <= place) if how.causal else np.ones((q1 - q0, k1 - k0), bool)
+        if how.window:
+            seen &= key > place - how.window
+        for h in range(q.shape[1]):
+            scores = np.where(seen, how.scale * q[q0:q1, h] @ k[k0:k1, h // group].T, -np.inf)
+            most = scores.max(1, keepdims=True)
+            weights = np.exp(scores - most)
+            total = weights.sum(1, keepdims=True)
+            o[q0:q1, h], lse[h, q0:q1] = weights @ v[k0:k1, h // group] / total, (most + np.log(total))[:, 0]
+    return o, lse
+
+
+def find_flaw(attend: Attend, how: VarlenAttention, kind: str, group: int, width: int, device: Any) -> str | None:
+    """What is wrong with how a library computes a small invocation of the kind; None if it is right."""
+    import torch
+
+    try:
+        rng, few = np.random.default_rng(5), how.small
+        counts = ((few.queries[-1], 2 * group), (few.keys[-1], 2), (few.keys[-1], 2))
+        arrays = [rng.standard_normal((heads, tokens, width)) for tokens, heads in counts]
+        arrays[0] *= min(8.0, 1 / max(1e-6, abs(few.scale) * width**0.5))  # scores of moderate size, whatever the scale
+        dtype = torch.float16 if kind == "f16" else torch.bfloat16
+        tensors = [torch.from_numpy(x).to(dtype).to(device).permute(1, 0, 2) for x in arrays]
+        rounded = [x.double().cpu().numpy() for x in tensors]
+        bounds = [torch.tensor(marks, dtype=torch.int32, device=device) for marks in (few.queries, few.keys)]
+        with torch.no_grad():
+            found = attend(tensors[0], tensors[1], tensors[2], bounds[0], bounds[1], few)
+        wanted = attend_by_definition(rounded[0], rounded[1], rounded[2], few)
+        for name, own, true in zip(("result", "lse"), found, wanted, strict=True):
+            if tuple(own.shape) != true.shape:
+                return f"its {name} has the shape {tuple(own.shape)}, and not {true.shape}"
+            error = float(np.abs(own.double().cpu().numpy() - true).max())
+            if not error <= _TOLERANCE * max(1.0, float(np.abs(true).max())):
+                return f"its {name} of a small test is off by {error:.2g}"
+    except Exception as error:  # whatever a library says of a device that it has nothing for
+        return f"{type(error).__name__}: {error}"
+    return None

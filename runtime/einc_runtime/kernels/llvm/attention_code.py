@@ -1,0 +1,366 @@
+"""The machine code of attention: tiles of scores, some keys against as many query rows as there are lanes.
+
+Queries lie in lanes: those of all heads of a group, one after the other, are packed into blocks of `lanes` rows, turned
+so that a vector holds one feature of 16 rows. Keys and values are then read where they lie, a number at a time into all
+lanes, and neither the scores' largest nor their sums cross lanes. A tile goes through three steps while it is in cache:
+scores and their largest, weights and their sums, weights times values; what came before is scaled to the new largest.
+16-bit keys and values, and those that a mask picks, are copied a tile at a time first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.emitter import F32, I8, I32, I64, Emitter, Value
+from einc_runtime.kernels.llvm.vectors import decay, tanh
+
+LOWEST = float(np.finfo(np.float32).min)
+"""What the largest score is before any was seen: weights of scores of -inf are then 0."""
+
+
+class RegisterTile(NamedTuple):
+    """Of the tiles that are kept in registers: so many keys (or features of values) by so many vectors of rows."""
+
+    numbers: int
+    vectors: int
+
+    @property
+    def lanes(self) -> int:
+        return self.vectors * LANES
+
+
+class AttentionArguments(NamedTuple):
+    """What the function is called with: counts, addresses and byte strides. `of` names arrays of scratch memory."""
+
+    heads: Value
+    group: Value
+    parts: Value
+    table: Value
+    """(first query, queries) of every part, as i64."""
+    firsts: Value
+    lasts: Value
+    """The keys that a query sees, as i32."""
+    mask: Value
+    q: Value
+    q_head: Value
+    q_token: Value
+    k: Value
+    k_head: Value
+    k_token: Value
+    v: Value
+    v_head: Value
+    v_token: Value
+    o: Value
+    o_head: Value
+    o_token: Value
+    queries: Value
+    sums: Value
+    largest: Value
+    """[query heads, queries] of what is to become the lse."""
+    width_k: Value
+    width_v: Value
+    deep_k: Value
+    deep_v: Value
+    """The widths rounded up to whole vectors."""
+    scale: Value
+    """The bits of an f32."""
+    tile: Value
+    """Keys in a tile."""
+    of_rows: Value
+    of_queries: Value
+    of_totals: Value
+    of_scores: Value
+    of_limits: Value
+    of_spans: Value
+    of_stats: Value
+    of_keys: Value
+    of_values: Value
+    of_places: Value
+
+
+@compiler.compile_once
+def emit_attention(kind: str, masked: bool, rest: int, shape: RegisterTile, softcap: float) -> ir.Module:
+    """For operands of one type, values with `rest` features more than a multiple of `shape.numbers`."""
+    return _AttentionEmitter(kind, masked, rest, shape, softcap).emit()
+
+
+class _AttentionEmitter:
+    def __init__(self, kind: str, masked: bool, rest: int, shape: RegisterTile, softcap: float) -> None:
+        self.kind, self.masked, self.rest, self.shape, self.softcap = kind, masked, rest, shape, softcap
+        self.e = Emitter()
+        self.b = self.e.b
+        self.a = AttentionArguments(*(self.e.argument() for _ in AttentionArguments._fields))
+        self.vectors = range(shape.vectors)
+        self.pitch = self._bytes(self._larger(self.a.deep_k, self.a.deep_v))
+
+    def emit(self) -> ir.Module:
+        e, b, a = self.e, self.b, self.a
+        with e.loop(a.heads) as head, e.loop(a.parts) as part:
+            query = e.read(a.table, b.mul(part, I64(2)), I64)
+            rows = b.mul(e.read(a.table, b.add(b.mul(part, I64(2)), I64(1)), I64), a.group)
+            blocks = b.sdiv(b.add(rows, I64(self.shape.lanes - 1)), I64(self.shape.lanes))
+            lo, up = e.variable(I64(1 << 31)), e.variable(I64(0))
+            with e.loop(blocks) as block:
+                self._pack(head, query, rows, block, lo, up)
+            first, keys = b.load(lo), b.sub(b.load(up), b.load(lo))
+            with e.loop(b.sdiv(b.add(keys, b.sub(a.tile, I64(1))), a.tile)) as number:
+                start = b.add(first, b.mul(number, a.tile))
+                stop = self._smaller(b.add(start, a.tile), b.load(up))
+                self._tile(head, blocks, start, stop)
+            with e.loop(blocks) as block:
+                self._finish(head, query, rows, block)
+        return e.finish()
+
+    # A block of rows
+
+    def _pack(self, head: Value, query: Value, rows: Value, block: Value, lo: Value, up: Value) -> None:
+        """Turns the queries of a block, notes which keys they see, and sets out with nothing seen."""
+        e, b, a = self.e, self.b, self.a
+        span = [e.variable(I64(start)) for start in (1 << 31, 0, 0, 1 << 31)]
+        scale = e.broadcast(b.bitcast(b.trunc(a.scale, I32), F32))
+        with e.loop(self._rows(rows, block)) as row:
+            own, of_head = self._row(head, query, block, row)
+            source = b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(own, a.q_token)))
+            target = b.add(a.of_rows, b.mul(row, self.pitch))
+            self._copy(source, self.kind, target, "f32", a.width_k, scale)
+            place = b.add(b.mul(block, I64(2 * self.shape.lanes)), row)
+            for table, at, (least, most) in ((a.firsts, 0, span[:2]), (a.lasts, self.shape.lanes, span[3:1:-1])):
+                limit = e.read(table, own, I32)
+                e.put(a.of_limits, b.add(place, I64(at)), limit)
+                limit = b.sext(limit, I64)
+                b.store(self._smaller(b.load(least), limit), least)
+                b.store(self._larger(b.load(most), limit), most)
+        for number, limit in enumerate(span):
+            e.put(a.of_spans, b.add(b.mul(block, I64(4)), I64(number)), b.load(limit))
+        b.store(self._smaller(b.load(lo), b.load(span[0])), lo)
+        b.store(self._larger(b.load(up), b.load(span[2])), up)
+        packed = self._packed(block)
+        with e.loop(a.deep_k, LANES) as feature, e.loop(I64(self.shape.vectors)) as v:
+            lines = [e.load(*self._staged(v, lane, feature), "f32", None) for lane in range(LANES)]
+            for number, line in enumerate(e.transpose_square(lines)):
+                self._put(line, packed, b.add(feature, I64(number)), v)
+        totals = self._totals(block)
+        with e.loop(a.width_v) as feature:
+            for v in self.vectors:
+                self._put(e.number(0.0), totals, feature, v)
+        for v in self.vectors:
+            self._put(e.number(LOWEST), self._stats(block), I64(0), v)
+            self._put(e.number(0.0), self._stats(block), I64(1), v)
+
+    def _finish(self, head: Value, query: Value, rows: Value, block: Value) -> None:
+        """Divides the totals by the sums, below 1 only where nothing is seen, and turns them into rows."""
+        e, b, a = self.e, self.b, self.a
+        totals, stats, one = self._totals(block), self._stats(block), e.number(1.0)
+        with e.loop(I64(self.shape.vectors)) as v:
+            total = self._get(stats, I64(1), v)
+            share = b.fdiv(one, b.select(b.fcmp_ordered("<", total, one), one, total))
+            with e.loop(a.deep_v, LANES) as feature:
+                lines = [b.fmul(self._get(totals, b.add(feature, I64(n)), v), share) for n in range(LANES)]
+                for lane, line in enumerate(e.transpose_square(lines)):
+                    e.store(line, *self._staged(v, lane, feature), "f32", None)
+        with e.loop(self._rows(rows, block)) as row:
+            own, of_head = self._row(head, query, block, row)
+            target = b.add(a.o, b.add(b.mul(of_head, a.o_head), b.mul(own, a.o_token)))
+            self._copy(b.add(a.of_rows, b.mul(row, self.pitch)), "f32", target, self.kind, a.width_v)
+            place = b.add(b.mul(of_head, a.queries), own)
+            e.put(a.largest, place, e.read(stats, row, F32))
+            e.put(a.sums, place, e.read(stats, b.add(row, I64(self.shape.lanes)), F32))
+
+    # A tile of keys
+
+    def _tile(self, head: Value, blocks: Value, start: Value, stop: Value) -> None:
+        """The keys from `start` to `stop` for all blocks that see any of them."""
+        e, b, a = self.e, self.b, self.a
+        keys, values = b.add(a.k, b.mul(head, a.k_head)), b.add(a.v, b.mul(head, a.v_head))
+        steps = [a.k_token, a.v_token]
+        copied = self.masked or self.kind != "f32"
+        kept = b.sub(stop, start)
+        if copied:
+            kept = self._copy_tile(keys, values, start, stop)
+            keys, values, steps = a.of_keys, a.of_values, [self._bytes(a.deep_k), self._bytes(a.deep_v)]
+        with e.loop(blocks) as block:
+            from_any, from_all, to_any, to_all = (
+                e.read(a.of_spans, b.add(b.mul(block, I64(4)), I64(n)), I64) for n in range(4)
+            )
+            lo, up = self._larger(start, from_any), self._smaller(stop, to_any)
+            count = b.sub(up, lo) if not self.masked else b.select(b.icmp_signed("<", lo, up), kept, I64(0))
+            if self.masked:
+                lo, up = start, stop
+            partly = b.or_(b.icmp_signed(">", from_all, lo), b.icmp_signed("<", to_all, up))
+            skipped = b.sub(lo, start) if copied else lo
+            rows = [b.add(base, b.mul(skipped, step)) for base, step in zip((keys, values), steps, strict=True)]
+            with b.if_then(b.icmp_signed(">", count, I64(0))):
+                most = self._scores(block, rows[0], steps[0], lo, count, partly)
+                self._add(block, rows[1], steps[1], count, self._weigh(block, count, most))
+
+    def _copy_tile(self, keys: Value, values: Value, start: Value, stop: Value) -> Value:
+        """Copies keys and values, those that the mask leaves one after the other; gives how many."""
+        e, b, a = self.e, self.b, self.a
+        kept = e.variable(I64(0))
+
+        def keep(key: Value) -> None:
+            slot = b.load(kept)
+            for base, step, target, width, deep in (
+                (keys, a.k_token, a.of_keys, a.width_k, a.deep_k),
+                (values, a.v_token, a.of_values, a.width_v, a.deep_v),
+            ):
+                row = b.add(base, b.mul(key, step))
+                self._copy(row, self.kind, b.add(target, b.mul(slot, self._bytes(deep))), "f32", width)
+            e.put(a.of_places, slot, b.trunc(key, I32))
+            b.store(b.add(slot, I64(1)), kept)
+
+        with e.loop(b.sub(stop, start)) as number:
+            key = b.add(start, number)
+            if self.masked:
+                with b.if_then(b.icmp_unsigned("!=", e.read(a.mask, key, I8), I8(0))):
+                    keep(key)
+            else:
+                keep(key)
+        return b.load(kept)
+
+    def _scores(
+        self, block: Value, keys: Value, step: Value, first: Value, count: Value, partly: Value
+    ) -> Sequence[Value]:
+        """Writes the scores of the keys, -inf where a row does not see one; gives the largest of every row."""
+        e, b, a = self.e, self.b, self.a
+        queries, last = self._packed(block), b.sub(count, I64(1))
+        limits = b.add(a.of_limits, b.mul(block, I64(8 * self.shape.lanes)))
+        most = [e.variable(self._get(self._stats(block), I64(0), v)) for v in self.vectors]
+        with e.loop(count, self.shape.numbers) as key:
+            numbers = [self._smaller(b.add(key, I64(n)), last) for n in range(self.shape.numbers)]
+            rows = [b.add(keys, b.mul(number, step)) for number in numbers]
+            sums = [[e.variable(e.number(0.0)) for _ in self.vectors] for _ in rows]
+            with e.loop(a.width_k) as feature:
+                self._accumulate(sums, [b.add(row, self._bytes(feature)) for row in rows], queries, feature)
+            if self.softcap:
+                for place in itertools.chain(*sums):
+                    capped = tanh(e, b.fmul(b.load(place), e.number(1 / self.softcap)))
+                    b.store(b.fmul(capped, e.number(self.softcap)), place)
+            with b.if_then(partly):
+                for number, line in zip(numbers, sums, strict=True):
+                    place = e.read(a.of_places, number, I32) if self.masked else b.trunc(b.add(first, number), I32)
+                    for v in self.vectors:
+                        lo, up = (e.load_bits(limits, I64(n * self.shape.lanes + v * LANES)) for n in range(2))
+                        hidden = b.icmp_unsigned(">=", b.sub(e.broadcast(place), lo), b.sub(up, lo))
+                        b.store(b.select(hidden, e.number(-float("inf")), b.load(line[v])), line[v])
+            for n, line in enumerate(sums):
+                for v in self.vectors:
+                    score = b.load(line[v])
+                    self._put(score, a.of_scores, b.add(key, I64(n)), v)
+                    before = b.load(most[v])
+                    b.store(b.select(b.fcmp_ordered(">", score, before), score, before), most[v])
+        return [b.load(one) for one in most]
+
+    def _weigh(self, block: Value, count: Value, most: Sequence[Value]) -> Sequence[Value]:
+        """Scores become weights, exp(score - most), and are summed; gives what earlier weights are now worth."""
+        e, b, a = self.e, self.b, self.a
+        stats = self._stats(block)
+        totals = [e.variable(e.number(0.0)) for _ in self.vectors]
+        with e.loop(count) as key:
+            for v in self.vectors:
+                weight = decay(e, b.fsub(self._get(a.of_scores, key, v), most[v]))
+                self._put(weight, a.of_scores, key, v)
+                b.store(b.fadd(b.load(totals[v]), weight), totals[v])
+        worths = []
+        for v in self.vectors:
+            worth = decay(e, b.fsub(self._get(stats, I64(0), v), most[v]))
+            self._put(most[v], stats, I64(0), v)
+            self._put(e.multiply_add(self._get(stats, I64(1), v), worth, b.load(totals[v])), stats, I64(1), v)
+            worths.append(worth)
+        return worths
+
+    def _add(self, block: Value, values: Value, step: Value, count: Value, worths: Sequence[Value]) -> None:
+        """The totals, times what they are now worth, plus weights times values."""
+        e, b, a = self.e, self.b, self.a
+        totals = self._totals(block)
+
+        def features(first: Value, most: int) -> None:
+            places = [b.add(first, I64(n)) for n in range(most)]
+            sums = [
+                [e.variable(b.fmul(self._get(totals, place, v), worths[v])) for v in self.vectors] for place in places
+            ]
+            column = b.add(values, self._bytes(first))
+            with e.loop(count) as key:
+                row = b.add(column, b.mul(key, step))
+                self._accumulate(sums, [b.add(row, I64(4 * n)) for n in range(most)], a.of_scores, key)
+            for place, line in zip(places, sums, strict=True):
+                for v in self.vectors:
+                    self._put(b.load(line[v]), totals, place, v)
+
+        whole = b.sub(a.width_v, I64(self.rest))
+        with e.loop(whole, self.shape.numbers) as feature:
+            features(feature, self.shape.numbers)
+        if self.rest:
+            features(whole, self.rest)
+
+    def _accumulate(self, sums: Sequence[Sequence[Value]], numbers: Sequence[Value], table: Value, line: Value) -> None:
+        """Adds to every line of sums a number, given by its address, times one line of a table."""
+        lines = [self._get(table, line, v) for v in self.vectors]
+        for number, places in zip(numbers, sums, strict=True):
+            factor = self.e.load_one(number, "f32")
+            for place, values in zip(places, lines, strict=True):
+                self.b.store(self.e.multiply_add(factor, values, self.b.load(place)), place)
+
+    # Addresses
+
+    def _rows(self, rows: Value, block: Value) -> Value:
+        return self._smaller(I64(self.shape.lanes), self.b.sub(rows, self.b.mul(block, I64(self.shape.lanes))))
+
+    def _row(self, head: Value, query: Value, block: Value, row: Value) -> tuple[Value, Value]:
+        """The query and the query head of a row of a block: all heads of a query, then those of the next."""
+        b, group = self.b, self.a.group
+        number = b.add(b.mul(block, I64(self.shape.lanes)), row)
+        return b.add(query, b.udiv(number, group)), b.add(b.mul(head, group), b.urem(number, group))
+
+    def _packed(self, block: Value) -> Value:
+        return self.b.add(self.a.of_queries, self._lines(self.b.mul(block, self.a.deep_k)))
+
+    def _totals(self, block: Value) -> Value:
+        return self.b.add(self.a.of_totals, self._lines(self.b.mul(block, self.a.deep_v)))
+
+    def _stats(self, block: Value) -> Value:
+        return self.b.add(self.a.of_stats, self._lines(self.b.mul(block, I64(2))))
+
+    def _lines(self, number: Value) -> Value:
+        """Bytes of so many lines, each with a value per row of a block."""
+        return self.b.mul(number, I64(4 * self.shape.lanes))
+
+    def _staged(self, v: Value, lane: int, feature: Value) -> tuple[Value, Value]:
+        row = self.b.add(self.b.mul(v, I64(LANES)), I64(lane))
+        return self.b.add(self.a.of_rows, self.b.mul(row, self.pitch)), feature
+
+    def _get(self, table: Value, line: Value, v: Value | int) -> Value:
+        return self.e.load(self._line(table, line, v), I64(0), "f32", None)
+
+    def _put(self, value: Value, table: Value, line: Value, v: Value | int) -> None:
+        self.e.store(value, self._line(table, line, v), I64(0), "f32", None)
+
+    def _line(self, table: Value, line: Value, v: Value | int) -> Value:
+        """The address of a vector of a line."""
+        vector = I64(4 * LANES * v) if isinstance(v, int) else self.b.mul(v, I64(4 * LANES))
+        return self.b.add(self.b.add(table, self._lines(line)), vector)
+
+    def _copy(self, source: Value, kind: str, target: Value, to: str, width: Value, scale: Value | None = None) -> None:
+        e = self.e
+
+        def body(position: Value, mask: Value | None) -> None:
+            value = e.load(source, position, kind, mask)
+            e.store(value if scale is None else self.b.fmul(value, scale), target, position, to, mask)
+
+        e.sweep(width, body)
+
+    def _bytes(self, elements: Value) -> Value:
+        return self.b.mul(elements, I64(4))
+
+    def _smaller(self, one: Value, other: Value) -> Value:
+        return self.b.select(self.b.icmp_signed("<", one, other), one, other)
+
+    def _larger(self, one: Value, other: Value) -> Value:
+        return self.b.select(self.b.icmp_signed(">", one, other), one, other)

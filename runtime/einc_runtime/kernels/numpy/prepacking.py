@@ -1,0 +1,187 @@
+"""How a constant operand of a matrix product is laid out once: packed by MKL, or at least as matrices of its type.
+
+MKL's packed products are 6 to 20 percent faster than those that pack their operands in every call, and twice as fast
+where the other operand has few rows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import PrepackedOperand, Run, address
+from einc_runtime.kernels.numpy import blas
+from einc_runtime.kernels.numpy.pieces import make_runner
+
+_PACKED, _LEFT = 151, 161  # what the C interface to BLAS calls these
+
+
+class PrepackedForm(Protocol):
+    """A form of a constant operand: what tells it from others, its bytes, its values, and the product with it."""
+
+    @property
+    def form(self) -> Hashable: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def pack(self, matrix: Array) -> Array:
+        """The operand in this form; `matrix` is laid out as the one that the form was chosen for."""
+        ...
+
+    def multiply(self, packed: Array) -> Run: ...
+
+
+def choose_form(
+    left: Array, right: Array, target: Array, side: int, *, add: bool, converted: bool
+) -> PrepackedForm | None:
+    """The best form of the left (0) or right (1) operand; None where the product is small or one of stacks, or where
+    nothing is gained: `converted` tells that the operand has another type than the matrix that is given."""
+    if target.ndim != 2 or not blas.is_large(left, target):
+        return None
+    functions, product = _load_functions(target.dtype.str), blas.MatrixProduct.of(left, right, target)
+    if functions is not None and product is not None:
+        side = 1 - side if product.turned else side
+        return _MklForm(product, side, add, functions)
+    return _ConvertedForm((left, right), target, side, add) if converted else None
+
+
+class _MklFunctions(NamedTuple):
+    """MKL's, that tell the size of a packed operand, pack it, and multiply with it."""
+
+    size: Any
+    pack: Any
+    compute: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _MklForm:
+    product: blas.MatrixProduct
+    side: int
+    add: bool
+    functions: _MklFunctions
+
+    @property
+    def size(self) -> int:
+        """What is written of it: MKL asks for room that it leaves alone."""
+        array = self.product.right if self.side else self.product.left
+        return array.size * array.itemsize
+
+    @property
+    def form(self) -> Hashable:
+        return self.side, self.product.sizes, self.product.layouts[self.side]
+
+    def pack(self, matrix: Array) -> Array:
+        where = matrix.T if self.product.turned else matrix
+        turn, step = self.product.layouts[self.side]
+        which, sizes = _LEFT + self.side, self.product.sizes
+        room: int = self.functions.size(which, *sizes)
+        raw = np.empty(room + 64, np.uint8)
+        start: int = -address(raw) % 64
+        packed = raw[start : start + room]
+        self.functions.pack(blas.BY_ROWS, which, turn, *sizes, 1.0, address(where), step, address(packed))
+        return packed
+
+    def multiply(self, packed: Array) -> Run:
+        product = self.product
+        operands = [product.left, product.right]
+        operands[self.side] = packed
+        turns, steps = ([layout[n] for layout in product.layouts] for n in range(2))
+        turns[self.side] = _PACKED
+        left, right, target = map(address, (*operands, product.target))
+        call = (
+            blas.BY_ROWS, *turns[:2], *product.sizes, left, steps[0], right, steps[1], float(self.add), target, steps[2]
+        )  # fmt: skip
+        return blas.BlasCalls(self.functions.compute, [call], *operands, product.target)
+
+
+@dataclass(frozen=True, slots=True)
+class _ConvertedForm:
+    matrices: tuple[Array, Array]
+    target: Array
+    side: int
+    add: bool
+
+    @property
+    def form(self) -> Hashable:
+        matrix = self.matrices[self.side]
+        return matrix.shape, matrix.strides, matrix.dtype
+
+    @property
+    def size(self) -> int:
+        return self.matrices[self.side].nbytes
+
+    def pack(self, matrix: Array) -> Array:
+        return matrix
+
+    def multiply(self, packed: Array) -> Run:
+        left, right = (packed if n == self.side else matrix for n, matrix in enumerate(self.matrices))
+        call = (
+            blas.prepare_added_product(left, right, self.target)
+            if self.add
+            else blas.prepare_product(left, right, self.target)
+        )
+        assert call is not None  # one was found for a matrix of the same layout
+        return make_runner([call])
+
+
+@cache
+def _load_functions(dtype: str) -> _MklFunctions | None:
+    mkl = blas.load_mkl()
+    if dtype not in blas.LETTERS or mkl is None:
+        return None
+    letter, number = blas.LETTERS[dtype]
+    integer, address = ctypes.c_int, ctypes.c_void_p
+    try:
+        size, pack, compute = (getattr(mkl, f"cblas_{letter}gemm_{name}") for name in _NAMES)
+    except AttributeError:
+        return None
+    size.restype, pack.restype, compute.restype = ctypes.c_size_t, None, None
+    size.argtypes = [integer] * 4
+    pack.argtypes = [*[integer] * 6, number, address, integer, address]
+    compute.argtypes = [*[integer] * 6, *[address, integer] * 2, number, address, integer]
+    return _MklFunctions(size, pack, compute)
+
+
+_NAMES = ("pack_get_size", "pack", "compute")
+
+
+class PrepackedProduct:
+    """A product that takes the pack where there is one."""
+
+    __slots__ = ("_data", "_fast", "_pack", "_product", "_without")
+
+    def __init__(self, pack: PrepackedOperand, product: Callable[[Array], Run], without: Run) -> None:
+        self._pack, self._product, self._without = pack, product, without
+        self._data: Array | None = None
+        self._fast = without
+
+    def __call__(self) -> None:
+        data = self._pack.data
+        if data is not self._data:
+            self._data, self._fast = data, self._without if data is None else self._product(data)
+        self._fast()
+
+
+_known: WeakValueDictionary[Hashable, PrepackedOperand] = WeakValueDictionary()
+"""Packs that kernels hold: those that read one operand in one way share it."""
+
+
+def is_constant(array: Array) -> bool:
+    return not array.flags.writeable
+
+
+def share_prepacked(source: Array, form: Hashable, size: int, make: Callable[[], Array]) -> PrepackedOperand:
+    """The pack of an operand in a form, of which there is one."""
+    key = (address(source), source.shape, source.strides, source.dtype, form)
+    pack = _known.get(key)
+    if pack is None:
+        pack = _known[key] = PrepackedOperand(source, size, make)
+    return pack

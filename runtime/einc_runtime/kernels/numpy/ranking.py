@@ -1,0 +1,50 @@
+"""The kernels `argmax` {axis} and `topk` {axis} in numpy: indices in the whole tensor, ranked as `ranking` says.
+
+`argmax` writes indices and values without the axis; `topk` writes values and indices with as many of them along the
+last axis as its outputs have, filled up where the block has fewer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation, Kernel
+from einc_runtime.kernels.calls import ranking
+from einc_runtime.kernels.calls.ranking import NOWHERE, lowest_value, rank_keys
+
+
+def build_argmax(invocation: Invocation[Array]) -> Kernel:
+    found = ranking.parse_argmax(invocation)
+    source, first, value, index = found.source, found.first, found.values, found.indices
+    # Elements of 16 bits are widened a row at a time: numpy compares them slowly, and not all of them alike.
+    half = source.dtype.itemsize == 2 and source.ndim > 1
+
+    def run() -> None:
+        for row in np.ndindex(source.shape[:-1]) if half else [()]:
+            rows = source[row]
+            at = np.argmin(rank_keys(rows), axis=-1) if rows.dtype.itemsize == 2 else np.argmax(rows, axis=-1)
+            best = at[..., None]
+            value[row] = np.take_along_axis(rows, best, -1)[..., 0]
+            index[row] = at + first
+
+    return Kernel(lambda _: run, nanoseconds=1.0 * source.size)
+
+
+def build_topk(invocation: Invocation[Array]) -> Kernel:
+    found = ranking.parse_topk(invocation)
+    source, first, values, indices = found.source, found.first, found.values, found.indices
+    count = min(values.shape[-1], source.shape[-1])
+
+    def run() -> None:
+        values[..., count:] = lowest_value(values.dtype)
+        indices[..., count:] = NOWHERE
+        for row in np.ndindex(source.shape[:-1]):
+            ranked = rank_keys(source[row])
+            last = np.partition(ranked, count - 1)[count - 1]
+            chosen = np.flatnonzero(ranked <= last)  # ascending, so that a stable sort leaves ties by index
+            chosen = chosen[np.argsort(ranked[chosen], kind="stable")[:count]]
+            values[row][:count] = source[row][chosen]
+            indices[row][:count] = chosen + first
+
+    return Kernel(lambda _: run, nanoseconds=12.0 * source.size)

@@ -1,0 +1,93 @@
+"""Where one invocation of a kernel can be cut into several that compute parts of its results, each as it would be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from einc_runtime.kernels import indices
+from einc_runtime.kernels.base import Invocation
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAxis:
+    """The dimension of an operand that is cut with the others, and how much of it belongs to one position."""
+
+    axis: int
+    unit: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSplit:
+    """`extent` positions that can be dealt out; an operand without a dimension along them is whole in every part."""
+
+    extent: int
+    inputs: tuple[SplitAxis | None, ...]
+    outputs: tuple[SplitAxis | None, ...]
+
+
+def find_splits(invocation: Invocation[Shape]) -> list[KernelSplit]:
+    """Those of an invocation that fits, by the shapes of its operands, best first; kernels that are cut nowhere have
+    none."""
+    return list(_SPLITS[invocation.name](invocation)) if invocation.name in _SPLITS else []
+
+
+def _split_by_index(text: str, result: Shape) -> Iterator[KernelSplit]:
+    """By the indices of the result, of which no operand may have one twice."""
+    equation = indices.parse(text)
+    for axis, name in enumerate(equation.output):
+        if all(names.count(name) < 2 for names in equation.inputs):
+            own = tuple(SplitAxis(names.index(name)) if name in names else None for names in equation.inputs)
+            yield KernelSplit(result[axis], own, (SplitAxis(axis),))
+
+
+def _split_contract(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
+    found = _split_by_index(invocation.attribute("equation", str), invocation.output)
+    yield from sorted(found, key=lambda cut: -cut.extent)
+
+
+def _split_map(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
+    yield from _split_by_index(invocation.attribute("indices", str), invocation.output)
+
+
+def _split_rows(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
+    """Of rows that are whole: the first operand and the result are cut, vectors of a row's length are not."""
+    for axis, extent in enumerate(invocation.output[:-1]):
+        yield KernelSplit(extent, (SplitAxis(axis), *(None for _ in invocation.inputs[1:])), (SplitAxis(axis),))
+
+
+def _split_softmax(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
+    if invocation.attributes["axis"] in (-1, len(invocation.output) - 1):
+        yield from _split_rows(invocation)
+
+
+def _split_rope(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
+    """Positions, where they are an input, go with the tokens."""
+    tokens = len(invocation.output) - 2
+    for axis, extent in enumerate(invocation.output[:-1]):
+        positions = tuple(SplitAxis(0) if axis == tokens else None for _ in invocation.inputs[1:])
+        yield KernelSplit(extent, (SplitAxis(axis), *positions), (SplitAxis(axis),))
+
+
+def _split_attention(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
+    """By heads of keys, each with its heads of queries; or by queries, which all see the keys that they saw."""
+    queries, keys = invocation.inputs[:2]
+    extras = invocation.attribute("extras", list)
+    of_query, of_key = SplitAxis(0, queries[0] // keys[0]), SplitAxis(0)
+    yield KernelSplit(keys[0], (of_query, of_key, of_key, *(None for _ in extras)), (of_query, of_query))
+    places = tuple(SplitAxis(0) if extra == "positions" else None for extra in extras)
+    yield KernelSplit(queries[1], (SplitAxis(1), None, None, *places), (SplitAxis(1), SplitAxis(1)))
+
+
+_SPLITS: dict[str, Callable[[Invocation[Shape]], Iterator[KernelSplit]]] = {
+    "contract": _split_contract,
+    "map": _split_map,
+    "reduce": _split_map,
+    "rmsnorm": _split_rows,
+    "layernorm": _split_rows,
+    "softmax": _split_softmax,
+    "rope": _split_rope,
+    "attention": _split_attention,
+}

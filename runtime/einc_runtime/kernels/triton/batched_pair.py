@@ -1,0 +1,67 @@
+"""Two contractions that share an operand as one batch of products, such as gate and up, or keys and values.
+
+Products of few tiles leave multiprocessors idle: in their last round, or altogether. Two of one form that lie as far
+apart in every operand as a batch has it are one launch. It is taken where that fills the rounds better by some percent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from einc_runtime.dtypes import ITEMSIZE
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.gpu import GpuArray
+from einc_runtime.kernels.triton.contract import build_contract
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.launches import ALIGNMENT, LaunchSequence, as_layout
+
+TILE = (128, 256)
+"""Rows and columns of a result that a multiprocessor computes at a time: what cuBLAS's large kernels have."""
+
+GAIN = 1.02
+"""Less is left alone, since libraries choose by rules of their own."""
+
+
+def build_batched_pair(
+    first: Invocation[GpuArray], second: Invocation[GpuArray], multiprocessors: int
+) -> LaunchSequence | None:
+    """A plan of one batch of products, or None. Raises PlanFault for what is no contraction."""
+    products: list[Gemm] = []
+    for own in (first, second):
+        plan = build_contract(own.on([as_layout(x) for x in own.inputs], [as_layout(x) for x in own.outputs]))
+        products += [step for step in plan.steps if isinstance(step, Gemm)]
+        if len(plan.steps) != 1 or plan.scratch:
+            return None
+    if len(products) != 2:
+        return None
+    both = batch_products(*products)
+    gains = both is not None and idle_factor(products[0], multiprocessors) > GAIN * idle_factor(both, multiprocessors)
+    return LaunchSequence((both,)) if both is not None and gains else None
+
+
+def batch_products(one: Gemm, other: Gemm) -> Gemm | None:
+    """Two products as a batch of both, if they are alike, share an operand, and lie as batches do."""
+    if replace(one, a=0, b=0, c=0) != replace(other, a=0, b=0, c=0) or one.epilogue:
+        return None
+    if (one.a != other.a and one.b != other.b) or one.c == other.c:
+        return None
+    if one.c > other.c:
+        one, other = other, one
+    strides = []
+    for start, end, stride, kind in (
+        (one.a, other.a, one.stride_a, one.kind),
+        (one.b, other.b, one.stride_b, one.kind),
+        (one.c, other.c, one.stride_c, one.result),
+    ):
+        apart, size = end - start, ITEMSIZE[kind]
+        if apart < 0 or apart % ALIGNMENT or (one.batch > 1 and apart != one.batch * stride * size):
+            return None
+        strides.append(stride if one.batch > 1 else apart // size)
+    stride_a, stride_b, stride_c = strides
+    return replace(one, batch=2 * one.batch, stride_a=stride_a, stride_b=stride_b, stride_c=stride_c)
+
+
+def idle_factor(product: Gemm, multiprocessors: int) -> float:
+    """How many times longer it takes than if no multiprocessor waited in the last round."""
+    tiles = -(-product.m // TILE[0]) * -(-product.n // TILE[1]) * product.batch
+    return -(-tiles // multiprocessors) * multiprocessors / tiles

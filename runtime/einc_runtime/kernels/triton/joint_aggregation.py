@@ -1,0 +1,87 @@
+"""Aggregations of tuples in Triton: `logsumexp`, `argmax` and `topk`, copy after copy in the order of the plan.
+
+A copy may be empty: of weight -inf in `logsumexp`, and as `ranking` says in the others. The first copy
+may be the target: where programs share what they read, it is written by a later launch than the one that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einc_runtime.dtypes import Array, compute_type
+from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
+from einc_runtime.kernels.triton.launches import LaunchSequence, WorkspaceAllocator
+from einc_runtime.kernels.triton.moves import build_moves
+from einc_runtime.kernels.triton.ranking import KEYS, launch_ranking, ranking_type
+from einc_runtime.kernels.triton.source import LANGUAGE
+from einc_runtime.kernels.triton.tiles import ElementwiseTiles
+
+
+def build_logsumexp(merge: JointAggregationCall, rounded: Array | None = None) -> LaunchSequence:
+    """Averages, each with the logarithm of its weight: their weighted average, and the logarithm of all weights.
+
+    Where no copy has any weight, the average is 0 and the weight -inf. Averages are written before logarithms; with
+    `rounded`, a view of another floating type, they are written there instead.
+    """
+    wide_type, count = LANGUAGE[compute_type(merge.average_types()[0])], len(merge.copies)
+    *parts, result = merge.member(0)
+    logs = merge.member(1)
+    names = [*(f"x{k}" for k in range(count)), *(f"log{k}" for k in range(count)), "y"]
+
+    def weigh(tile: ElementwiseTiles) -> list[str]:
+        lines = [f"w{k} = {tile.load(f'log{k}')}.to({wide_type})" for k in range(count)]
+        lines.append(f"most = {_nest_calls('tl.maximum', [f'w{k}' for k in range(count)])}")
+        lines.append('most = tl.where(most == float("-inf"), 0.0, most)')
+        lines += [f"w{k} = tl.exp(w{k} - most)" for k in range(count)]
+        lines.append(f"total = {' + '.join(f'w{k}' for k in range(count))}")
+        return lines
+
+    averages = ElementwiseTiles([*parts, *logs[:-1], result if rounded is None else rounded], names)
+    lines = [
+        *weigh(averages),
+        "whole = tl.where(total == 0, 1.0, total)",
+        *(f"v{k} = {averages.load(f'x{k}')} * (w{k} / whole)" for k in range(count)),
+        f"result = {' + '.join(f'v{k}' for k in range(count))}",
+        averages.store("y", "(result)"),
+    ]
+    first = averages.call("logsumexp", f"{count} weighted averages", lines)
+    sums = ElementwiseTiles(logs, names[count:])
+    lines = [*weigh(sums), sums.store("y", "(most + tl.log(total))")]
+    return LaunchSequence((first, sums.call("logsumexp_weights", f"the logarithms of {count} weights", lines)))
+
+
+def build_argmax(merge: JointAggregationCall) -> LaunchSequence:
+    """Indices and values: the larger value wins with its index, of equal values the smaller index."""
+    kind, count = merge.ranked_type(index=0), len(merge.copies)
+    names = [*(f"i{k}_ptr" for k in range(count)), "y_ptr", *(f"x{k}" for k in range(count)), "z"]
+    tile = ElementwiseTiles([*merge.member(0), *merge.member(1)], names)
+    lines = [f"best = {tile.load('i0_ptr')}", f"value = {tile.load('x0')}", "rank = key(value)"]
+    for k in range(1, count):
+        lines += [
+            f"index = {tile.load(f'i{k}_ptr')}",
+            f"other = {tile.load(f'x{k}')}",
+            "key_of_other = key(other)",
+            "wins = (key_of_other > rank) | ((key_of_other == rank) & (index < best))",
+            "best = tl.where(wins, index, best)",
+            "value = tl.where(wins, other, value)",
+            "rank = tl.where(wins, key_of_other, rank)",
+        ]
+    lines += [tile.store("y_ptr", "(best)"), tile.store("z", "(value)")]
+    return LaunchSequence((tile.call("merge_argmax", f"the largest of {count}", lines, KEYS[ranking_type(kind)]),))
+
+
+def build_topk(merge: JointAggregationCall) -> LaunchSequence:
+    """Values and indices along the last dimension: the largest of all, in descending order, ties by index."""
+    merge.require_lists()
+    scratch = WorkspaceAllocator()
+    values, indices = (scratch.take(member.shape, member.dtype) for member in merge.target)
+    sources, numbers = ([copy[member] for copy in merge.copies] for member in range(2))
+    found = launch_ranking("merge_topk", sources, numbers, values, indices)
+    return LaunchSequence((found, *build_moves([values, indices], merge.target).steps), scratch.size)
+
+
+def _nest_calls(function: str, values: Sequence[str]) -> str:
+    nested = values[0]
+    for value in values[1:]:
+        nested = f"{function}({nested}, {value})"
+    return nested

@@ -1,0 +1,142 @@
+"""Plans for whatever the executor asks for: of one kernel, of two at once, of aggregations and moves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, GpuArray, GpuKernel, GpuTarget
+from einc_runtime.kernels.triton import builders
+from einc_runtime.kernels.triton.batched_pair import build_batched_pair
+from einc_runtime.kernels.triton.epilogue import build_with_epilogue
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.launches import SCRATCH, Argument, LaunchSequence, LaunchStep, as_layout
+
+
+class TritonKernels(ABC):
+    """See `einc_runtime.kernels.gpu.Kernels`. What becomes of a plan is for subclasses to say."""
+
+    def __init__(self) -> None:
+        self.cache = LaunchCache()
+
+    def kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
+        count = len(invocation.inputs)
+
+        def plan(views: Sequence[Array]) -> LaunchSequence:
+            return builders.build_kernel(invocation.on(views[:count], views[count:]), target.architecture)
+
+        arrays = [*invocation.inputs, *invocation.outputs]
+        if invocation.name in ADDRESSED:
+            return self.prepare(plan([as_layout(array) for array in arrays]), target)
+        return self.prepare(self.cache.get(cache_key(invocation, target.architecture), arrays, plan), target)
+
+    def with_epilogue(
+        self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: GpuTarget
+    ) -> GpuKernel | None:
+        if first.name != "contract" or then.name != "map":
+            return None
+        plan = build_with_epilogue(first, then, place)
+        return None if plan is None or not self.has_epilogues(plan, target) else self.prepare(plan, target)
+
+    def batched_pair(
+        self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: GpuTarget
+    ) -> GpuKernel | None:
+        if first.name != "contract" or second.name != "contract":
+            return None
+        plan = build_batched_pair(first, second, target.multiprocessors)
+        return None if plan is None else self.prepare(plan, target)
+
+    def has_epilogues(self, plan: LaunchSequence, target: GpuTarget) -> bool:
+        """Whether the products of a plan can be had with their epilogues."""
+        return False
+
+    def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget) -> GpuKernel:
+        def plan(views: Sequence[Array]) -> LaunchSequence:
+            return builders.build_aggregate(aggregation, views[:-1], views[-1])
+
+        return self.prepare(self.cache.get(("aggregate", aggregation), [*reads, write], plan), target)
+
+    def merge(
+        self,
+        aggregation: str,
+        reads: Sequence[GpuArray],
+        writes: Sequence[GpuArray],
+        dims: Sequence[Sequence[int]],
+        target: GpuTarget,
+    ) -> GpuKernel:
+        views, results = [as_layout(x) for x in reads], [as_layout(x) for x in writes]
+        return self.prepare(builders.build_joint_aggregation(aggregation, views, results, dims), target)
+
+    def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: GpuTarget) -> GpuKernel:
+        return self.prepare(builders.build_moves([as_layout(x) for x in reads], [as_layout(x) for x in writes]), target)
+
+    @abstractmethod
+    def prepare(self, plan: LaunchSequence, target: GpuTarget) -> GpuKernel:
+        """The kernel of a plan."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return ()
+
+    def give_up(self, reason: str) -> bool:
+        return False
+
+    @abstractmethod
+    def versions(self) -> Mapping[str, str]: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+_APART = 1 << 44
+"""Between stand-in addresses: no view reaches so far."""
+
+ADDRESSED = frozenset({"concat"})
+"""Kernels whose tables hold addresses."""
+
+
+class LaunchCache:
+    """`planned` gives the plan of an invocation; `key` is all of it but its operands."""
+
+    def __init__(self) -> None:
+        self._plans: dict[object, LaunchSequence] = {}
+
+    def get(
+        self, key: tuple[object, ...], arrays: Sequence[GpuArray], make: Callable[[list[Array]], LaunchSequence]
+    ) -> LaunchSequence:
+        bases = [(n + 1) * _APART + array.pointer % WORKSPACE_ALIGNMENT for n, array in enumerate(arrays)]
+        views = tuple((x.shape, x.strides, x.dtype, x.pointer % WORKSPACE_ALIGNMENT) for x in arrays)
+        whole = (*key, views)
+        if whole not in self._plans:
+            stands = [replace(array, pointer=base) for array, base in zip(arrays, bases, strict=True)]
+            self._plans[whole] = make([as_layout(array) for array in stands])
+        plan = self._plans[whole]
+
+        def real(address: int) -> int:
+            if address >= SCRATCH:
+                return address
+            number = address // _APART - 1
+            return arrays[number].pointer + address - bases[number]
+
+        return replace(plan, steps=tuple(_move_step(step, real) for step in plan.steps))
+
+
+def cache_key(invocation: Invocation[GpuArray], architecture: str) -> tuple[object, ...]:
+    """All that the plan of an invocation depends on, but its operands."""
+    blocks = tuple((block.lower, block.upper) for block in (*invocation.input_blocks, *invocation.output_blocks))
+    attributes = repr(sorted(invocation.attributes.items()))
+    return invocation.name, attributes, len(invocation.inputs), blocks, architecture
+
+
+def _move_step(step: LaunchStep, real: Callable[[int], int]) -> LaunchStep:
+    if isinstance(step, Gemm):
+        added, bias = (real(pointer) if pointer else 0 for pointer in (step.addend, step.bias))
+        return replace(step, a=real(step.a), b=real(step.b), c=real(step.c), addend=added, bias=bias)
+
+    def pointer(argument: Argument) -> Argument:
+        return real(argument) if isinstance(argument, int) else argument
+
+    return replace(step, arguments=tuple(pointer(argument) for argument in step.arguments))

@@ -1,0 +1,147 @@
+"""What a kernel of a GPU comes to before anything is compiled: launches of sources, products of matrices, workspace.
+
+A plan is pure data, made from shapes, strides and addresses alone. All that is known of an operand but its address
+(extents, strides, type) is written into a source as numbers, so that kernels take pointers and nothing else, compilers
+see every constant, and equal work has equal text. Nothing here needs Triton or a GPU: `einc_runtime.kernels.cuda` makes
+machine code of a `KernelSource`, and runs plans.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array, DType, find_dtype_name, storage_dtype
+from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, GpuArray
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.views import strides_of
+
+ALIGNMENT = 16
+"""Bytes of the widest access to memory; a pointer that is known to be so aligned is read and written in such units."""
+
+SCRATCH = 1 << 62
+"""Addresses from here on are offsets in a kernel's workspace, whose address is known only when it is bound."""
+
+TYPES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i8",
+         "i8": "i8", "i16": "i16"}  # fmt: skip
+"""The bundle's names of types, and of bits that are only moved, as Triton's signatures have them. Truth values are
+bytes in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """One kernel: the function `name` in the module `text`, called with pointers to elements of `types`.
+
+    `aligned` says which pointers are multiples of ALIGNMENT; `warps` and `stages` are Triton's num_warps, num_stages.
+    """
+
+    name: str
+    text: str
+    types: tuple[str, ...]
+    aligned: tuple[bool, ...]
+    warps: int = 4
+    stages: int = 3
+
+    @property
+    def key(self) -> str:
+        """Equal for equal kernels, and for no others: the name under which compiled code is kept."""
+        return _digest(self)
+
+    def signature(self) -> dict[str, str]:
+        """Argument name -> Triton's type of it, in order; arguments are read from the source's def line."""
+        start = self.text.index(f"def {self.name}(") + len(f"def {self.name}(")
+        names = [name.strip() for name in self.text[start : self.text.index(")", start)].split(",")]
+        return {name: "*" + TYPES[kind] for name, kind in zip(names, self.types, strict=True)}
+
+
+@lru_cache(maxsize=4096)
+def _digest(source: KernelSource) -> str:
+    parts = [source.name, source.text, source.types, source.aligned, source.warps, source.stages]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Constant data that a kernel reads: made once, before its first launch."""
+
+    data: bytes
+
+    @staticmethod
+    def of(array: Array) -> Table:
+        return Table(np.ascontiguousarray(array).tobytes())
+
+
+@dataclass(frozen=True, slots=True)
+class StatusPointer:
+    """The address of the kernel's status word."""
+
+
+Argument = int | Table | StatusPointer
+"""A pointer: an address, an offset in the workspace beyond SCRATCH, or one of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLaunch:
+    """`grid` programs of a kernel."""
+
+    source: KernelSource
+    grid: int
+    arguments: tuple[Argument, ...]
+
+
+LaunchStep = KernelLaunch | Gemm
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSequence:
+    """What a kernel of a device program comes to: steps in order, and the bytes of workspace that they share.
+
+    `complaint` is that of `einc_runtime.kernels.gpu.GpuKernel`; some step has the status word as an argument then.
+    """
+
+    steps: tuple[LaunchStep, ...]
+    scratch: int = 0
+    status_message: str | None = None
+
+
+class WorkspaceAllocator:
+    """Hands out workspace while a kernel is planned; `size` is what it takes in all."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def take(self, shape: Sequence[int], kind: DType) -> Array:
+        """A dense array to be, as a layout."""
+        address = SCRATCH + self.size
+        self.size += -(-max(1, math.prod(shape)) * kind.itemsize // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+        return as_layout(
+            GpuArray(address, tuple(shape), strides_of(shape, kind.itemsize), find_dtype_name(kind) or "", 0)
+        )
+
+
+def as_layout(array: GpuArray) -> Array:
+    """A numpy array over the same addresses. Its elements are out of reach: only its shape and strides may be used.
+
+    With it, what checks and transforms views for the CPU's kernels does so for those of a GPU.
+    """
+    kind = storage_dtype(array.dtype)
+    bits = "?" if array.dtype == "bool" else f"u{kind.itemsize}"
+    holder = _Interface(array.pointer, array.shape, array.strides, np.dtype(bits).str)
+    seen: Array = np.asarray(holder).view(kind)
+    return seen
+
+
+class _Interface:
+    def __init__(self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], typestr: str) -> None:
+        self.__array_interface__: dict[str, Any] = {
+            "shape": shape, "strides": strides, "typestr": typestr, "data": (pointer, False), "version": 3,
+        }  # fmt: skip

@@ -1,0 +1,304 @@
+"""The attention kernel against loops over heads, queries and keys: blocks, tiles of all sizes, types, hostile plans."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm import attention as llvm_attention
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.numpy import attention as numpy_attention
+from einc_runtime.kernels.registry import prepare
+from einc_runtime.plan.schema import Block
+
+pytestmark = pytest.mark.usefixtures("provider")
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+TOLERANCE = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
+RNG = np.random.default_rng
+
+
+def attributes(q_lens, k_lens=None, **changes):
+    base = {"causal": False, "scale": 0.5, "q_lens": list(q_lens), "k_lens": list(k_lens or q_lens), "window": 0}
+    return {**base, "extras": [], **changes}
+
+
+def looped(a, q, k, v, mask=None, positions=None, first=(0, 0)):
+    """Query by query in Python: the keys it sees among those of its block, then a softmax over them."""
+    o, lse = np.zeros((*q.shape[:2], v.shape[2])), np.full(q.shape[:2], -np.inf)
+    q_end = np.cumsum(a["q_lens"])
+    k_end = np.cumsum(a["k_lens"])
+    for t in range(q.shape[1]):
+        s = int(np.searchsorted(q_end, t + first[0], side="right"))
+        start = k_end[s] - a["k_lens"][s]
+        place = t + first[0] - q_end[s] + a["k_lens"][s] if positions is None else int(positions[t])
+        keys = []
+        for j in range(a["k_lens"][s]):
+            at = start + j - first[1]
+            if 0 <= at < k.shape[1] and (mask is None or mask[at]):
+                too_late = a["causal"] and j > place
+                too_early = a["window"] and j <= place - a["window"]
+                if not too_late and not too_early:
+                    keys.append(at)
+        for h in range(q.shape[0] if keys else 0):
+            kv = h // (q.shape[0] // k.shape[0])
+            scores = [a["scale"] * math.fsum(q[h, t].astype(float) * k[kv, at].astype(float)) for at in keys]
+            if "softcap" in a:
+                scores = [a["softcap"] * math.tanh(x / a["softcap"]) for x in scores]
+            total = math.fsum(math.exp(x - max(scores)) for x in scores)
+            lse[h, t] = max(scores) + math.log(total)
+            for x, at in zip(scores, keys, strict=True):
+                o[h, t] += math.exp(x - lse[h, t]) * v[kv, at].astype(float)
+    return o, lse
+
+
+def run(a, arrays, first=(0, 0), heads=(0, 0)):
+    """The kernel on strided regions of larger arrays, twice, with guards behind its memory."""
+    q, k, v, *extras = (embedded(x) for x in arrays)
+    wide = np.float64 if q.dtype == np.float64 else np.float32
+    o = embedded(np.full((*q.shape[:2], v.shape[2]), 7, q.dtype))
+    lse = embedded(np.full(q.shape[:2], 7, wide))
+    own = blocks(a, (q, k, v), extras, first, heads)
+    kernel = prepare(Invocation("attention", a, [q, k, v, *extras], [o, lse], *own))
+    memory = np.full(kernel.scratch + 64, 0xFF, np.uint8)
+    bound = kernel.bind(memory)
+    with np.errstate(all="ignore"):
+        bound()
+        bound()
+    assert (memory[kernel.scratch :] == 0xFF).all()
+    return o, lse
+
+
+def embedded(array):
+    """A view into a larger array, as a region of a buffer is."""
+    frame = np.full([n + 2 for n in array.shape], 1, array.dtype)
+    inner = tuple(slice(1, n + 1) for n in array.shape)
+    frame[inner] = array
+    return frame[inner]
+
+
+def blocks(a, arrays, extras, first, heads):
+    q, k, v = arrays
+    corners = {"mask": first[1:], "positions": first[:1]}
+    lowers = [(heads[0], first[0], 0), (heads[1], first[1], 0), (heads[1], first[1], 0)]
+    lowers += [corners[name] for name in a["extras"]]
+    shapes = [q.shape, k.shape, v.shape, *(x.shape for x in extras)]
+    o = Block(lowers[0], (lowers[0][0] + q.shape[0], lowers[0][1] + q.shape[1], v.shape[2]))
+    return (
+        [Block(low, tuple(np.add(low, shape).tolist())) for low, shape in zip(lowers, shapes, strict=True)],
+        [o, Block(o.lower[:2], o.upper[:2])],
+    )
+
+
+def operands(heads_q, heads_kv, tokens_q, tokens_k, d=5, dv=4, dtype=np.float32, seed=0):
+    shapes = ((heads_q, tokens_q, d), (heads_kv, tokens_k, d), (heads_kv, tokens_k, dv))
+    return [RNG(seed + n).normal(0.2, 1.5, shape).astype(dtype) for n, shape in enumerate(shapes)]
+
+
+def check(a, arrays, first=(0, 0), heads=(0, 0)):
+    extras = dict(zip(a["extras"], arrays[3:], strict=True))
+    (o, lse), wanted = run(a, arrays, first, heads), looped(a, *arrays[:3], **extras, first=first)
+    for found, expected, tolerance in zip((o, lse), wanted, (TOLERANCE[o.dtype.name], 1e-5), strict=True):
+        seen = np.isfinite(expected)
+        assert np.array_equal(found[~seen].astype(float), expected[~seen])
+        most = tolerance * 4 * np.abs(expected[seen]).max(initial=1)
+        assert np.abs(found[seen].astype(float) - expected[seen]).max(initial=0) <= most
+
+
+@pytest.fixture(params=[(1, 1, 1, 1), (4, 2, 3, 20), (6, 5, 4, 1000)], ids=str)
+def small_tiles(request, monkeypatch):
+    """Tiles so small that there are several in every direction, and of uneven sizes."""
+    stacked, rows, keys, scores = request.param
+    for name, value in {"STACKED": stacked, "ROWS": rows, "KEYS": keys, "SCORES": scores}.items():
+        monkeypatch.setattr(numpy_attention, name, value)
+    monkeypatch.setattr(llvm_attention, "ROWS", stacked)
+    monkeypatch.setattr(llvm_attention, "TILE", keys)
+
+
+CASES = {
+    "full": (attributes((7, 4)), 6, 3),
+    "causal": (attributes((7, 4), causal=True), 4, 4),
+    "more_keys": (attributes((4, 3), (9, 3), causal=True), 6, 2),
+    "fewer_keys": (attributes((6, 3), (2, 3), causal=True), 3, 1),
+    "window": (attributes((7, 4), window=3), 4, 2),
+    "causal_window": (attributes((9,), (11,), causal=True, window=4), 4, 2),
+    "mask": (attributes((7, 4), extras=["mask"]), 4, 2),
+    "softcap": (attributes((7, 4), causal=True, window=3, softcap=0.75), 4, 2),
+    "positions": (attributes((5, 4), (8, 7), causal=True, extras=["positions"]), 4, 2),
+    "both": (attributes((5, 4), (8, 7), causal=True, window=3, extras=["positions", "mask"]), 4, 2),
+}
+
+
+def case(name, dtype=np.float32):
+    a, heads_q, heads_kv = CASES[name]
+    arrays = operands(heads_q, heads_kv, sum(a["q_lens"]), sum(a["k_lens"]), dtype=dtype)
+    extras = {"mask": RNG(8).random(sum(a["k_lens"])) < 0.5, "positions": RNG(9).integers(-2, 10, sum(a["q_lens"]))}
+    return a, [*arrays, *(extras[extra] for extra in a["extras"])]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, BF16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_in_every_type(name, dtype):
+    check(*case(name, dtype))
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("dtype", [np.float32, BF16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("name", CASES)
+def test_any_tiles(name, dtype):
+    check(*case(name, dtype))
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("name", CASES)
+def test_any_blocks(name):
+    """Some heads, some queries, some keys, wherever they stand in their sequences."""
+    a, (q, k, v, *extras) = case(name)
+    group = len(q) // len(k)
+    rng = RNG(5)
+    for _ in range(12):
+        (h0, h1), (q0, q1), (k0, k1) = (pair(rng, k.shape[0]), pair(rng, q.shape[1]), pair(rng, k.shape[1]))
+        own = {"mask": slice(k0, k1), "positions": slice(q0, q1)}
+        parts = [q[h0 * group : h1 * group, q0:q1], k[h0:h1, k0:k1], v[h0:h1, k0:k1]]
+        parts += [x[own[extra]] for extra, x in zip(a["extras"], extras, strict=True)]
+        check(a, parts, (q0, k0), (h0 * group, h0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [(np.float32, True), (np.float16, True), (BF16, True), (np.float32, False)],
+    ids=lambda value: str(value) if isinstance(value, bool) else np.dtype(value).name,
+)
+@pytest.mark.parametrize(("d", "dv"), [(37, 41), (16, 12), (1, 83)])
+def test_more_rows_than_registers_have_lanes(d, dv, dtype, wide, monkeypatch):
+    """Blocks of registers that are full and that are not, for registers of either number."""
+    monkeypatch.setattr(compiler, "has_wide_registers", lambda: wide)
+    monkeypatch.setattr(llvm_attention, "ROWS", 70)
+    monkeypatch.setattr(llvm_attention, "TILE", 31)
+    a = attributes((39, 6), (45, 9), causal=True, extras=["mask"], scale=1 / d)
+    arrays = operands(3, 1, 45, 54, d, dv, dtype)
+    check(a, [*arrays, RNG(3).random(54) < 0.7])
+    check(a | {"extras": [], "window": 17}, arrays)
+
+
+def pair(rng, extent):
+    lo, up = sorted(rng.choice(extent + 1, 2, replace=False).tolist())
+    return lo, up
+
+
+def test_queries_that_see_nothing():
+    a, (q, k, v, _) = case("mask")
+    o, lse = run(a, [q, k, v, np.zeros(11, bool)])
+    assert not o.any()
+    assert (lse == -np.inf).all()
+
+
+def test_hidden_keys_and_values_may_be_anything():
+    a = attributes((3, 2), (6, 5), causal=True, extras=["positions", "mask"])
+    q, k, v = operands(4, 2, 5, 11)
+    positions, mask = np.array([1, 0, 3, 2, 2], np.int32), np.array([1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1], bool)
+    expected = run(a, [q, k, v, positions, mask])
+    for rubbish in (np.nan, np.inf):
+        for array in (k, v):
+            array[:, [1, 4, 5, 9, 10]] = rubbish
+        for found, wanted in zip(run(a, [q, k, v, positions, mask]), expected, strict=True):
+            assert np.array_equal(found, wanted)
+
+
+def test_scores_of_any_size():
+    """Large scores neither overflow nor lose the smaller ones of other queries."""
+    a = attributes((3,), scale=1.0)
+    q, k, v = operands(1, 1, 3, 3, d=1, dv=1)
+    q[:], k[0, :, 0] = 1, (1e4, 1e4 - 1, -1e4)
+    check(a, [q, k, v])
+    k[:] = -1e4
+    check(a, [q, k, v])
+
+
+def test_extreme_positions_read_nothing_beyond():
+    a = attributes((4,), (6,), causal=True, window=2, extras=["positions"])
+    q, k, v = operands(2, 1, 4, 6)
+    positions = np.array([2**62, -(2**62), 5, 0])
+    check(a, [q, k, v, positions])
+    check(a, [q, k, v, np.array([2**31 - 1, -(2**31), 5, 0], np.int32)])
+
+
+def test_long_sequences_take_little_memory():
+    """Scratch memory follows the tile, not the number of keys."""
+    q = np.lib.stride_tricks.as_strided(np.zeros(1, np.float16), (8, 1 << 17, 64), (0, 0, 0))
+    k = q[:2]
+    lse = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), q.shape[:2], (0, 0))
+    a = attributes((1 << 17,), causal=True)
+    kernel = prepare(Invocation("attention", a, [q, k, k], [q, lse], *blocks(a, (q, k, k), (), (0, 0), (0, 0))))
+    assert kernel.scratch < 8 << 20
+
+
+def lie(change):
+    a, arrays = case("both")
+    q, k, v, positions, mask = arrays
+    o, lse = np.empty((4, 9, 4), np.float32), np.empty((4, 9), np.float32)
+    inputs, outputs = blocks(a, (q, k, v), (positions, mask), (0, 0), (0, 0))
+    parts = {"a": a, "i": arrays, "o": [o, lse], "ib": inputs, "ob": outputs}
+    change(parts)
+    return parts
+
+
+LIES = {
+    "causal": lambda p: p["a"].update(causal=1),
+    "scale": lambda p: p["a"].update(scale=math.nan),
+    "whole scale": lambda p: p["a"].update(scale=1),
+    "window": lambda p: p["a"].update(window=-1),
+    "softcap": lambda p: p["a"].update(softcap=-1.0),
+    "huge window": lambda p: p["a"].update(window=1 << 70),
+    "unknown": lambda p: p["a"].update(more=1),
+    "missing": lambda p: p["a"].pop("window"),
+    "lens": lambda p: p["a"].update(q_lens=[5, 4, 1]),
+    "short lens": lambda p: p["a"].update(q_lens=[5, 3]),
+    "short keys": lambda p: p["a"].update(k_lens=[8, 6]),
+    "negative lens": lambda p: p["a"].update(q_lens=[12, -3]),
+    "lens of floats": lambda p: p["a"].update(q_lens=[5.0, 4]),
+    "no lens": lambda p: p["a"].update(q_lens=[], k_lens=[]),
+    "extras": lambda p: p["a"].update(extras=["positions"]),
+    "equal extras": lambda p: p["a"].update(extras=["mask", "mask"]),
+    "swapped extras": lambda p: p["a"].update(extras=["mask", "positions"]),
+    "strange extras": lambda p: p["a"].update(extras=["positions", "bias"]),
+    "fewer inputs": lambda p: p["i"].pop(),
+    "fewer blocks": lambda p: p["ib"].pop(),
+    "one output": lambda p: p["o"].pop(),
+    "ranks": lambda p: p["i"].__setitem__(0, p["i"][0][0]),
+    "types": lambda p: p["i"].__setitem__(1, p["i"][1].astype(np.float64)),
+    "integers": lambda p: p["i"].__setitem__(slice(0, 3), [x.astype(np.int32) for x in p["i"][:3]]),
+    "lse type": lambda p: p["o"].__setitem__(1, p["o"][1].astype(np.float64)),
+    "lse shape": lambda p: p["o"].__setitem__(1, p["o"][1][:2]),
+    "width": lambda p: p["i"].__setitem__(1, p["i"][1][..., :3]),
+    "key tokens": lambda p: p["i"].__setitem__(1, p["i"][1][:, :3]),
+    "value tokens": lambda p: p["i"].__setitem__(2, p["i"][2][:, :3]),
+    "value heads": lambda p: p["i"].__setitem__(2, p["i"][2][:1]),
+    "groups": lambda p: (
+        p["i"].__setitem__(0, p["i"][0][:3]),
+        p["o"].__setitem__(slice(0, 2), [x[:3] for x in p["o"]]),
+    ),
+    "mask type": lambda p: p["i"].__setitem__(4, p["i"][4].astype(np.int32)),
+    "mask shape": lambda p: p["i"].__setitem__(4, p["i"][4][:3]),
+    "positions type": lambda p: p["i"].__setitem__(3, p["i"][3].astype(np.float32)),
+    "positions shape": lambda p: p["i"].__setitem__(3, p["i"][3][:3]),
+    "other heads": lambda p: p["ib"].__setitem__(0, Block((2, 0, 0), (6, 9, 5))),
+    "other keys": lambda p: p["ib"].__setitem__(2, Block((0, 1, 0), (2, 16, 4))),
+    "other queries": lambda p: p["ob"].__setitem__(1, Block((0, 1), (4, 10))),
+    "other mask": lambda p: p["ib"].__setitem__(4, Block((1,), (16,))),
+    "other positions": lambda p: p["ib"].__setitem__(3, Block((1,), (10,))),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_lies_are_refused(name):
+    parts = lie(lambda p: None)
+    prepare(Invocation("attention", *(parts[key] for key in ("a", "i", "o", "ib", "ob"))))
+    parts = lie(lambda p: p.update(a=dict(p["a"])) or LIES[name](p))
+    with pytest.raises(PlanFault):
+        prepare(Invocation("attention", *(parts[key] for key in ("a", "i", "o", "ib", "ob"))))

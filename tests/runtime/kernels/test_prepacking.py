@@ -1,0 +1,142 @@
+"""Constant operands laid out once: the same products with packs and without them, and no packs of what may change."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm.contract import build_added_contract
+from einc_runtime.kernels.numpy import blas, prepacking
+from einc_runtime.kernels.registry import prepare
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "float16": 2e-3, "bfloat16": 1e-2}
+SIZES = {"t": 37, "m": 211, "f": 83, "h": 3, "d": 29}
+EQUATIONS = [
+    "t m, m f -> t f",
+    "t m, f m -> t f",
+    "t m, f m -> f t",
+    "m t, m f -> t f",
+    "t m, h d m -> t h d",
+    "t m, h d m -> h t d",
+    "h t d, f h d -> t f",
+]
+
+
+def added(attributes, inputs, outputs):
+    return build_added_contract(Invocation("contract", attributes, inputs, outputs))
+
+
+@pytest.fixture(params=["with MKL", "without"])
+def library(request, monkeypatch):
+    """Forms of both kinds; MKL's where it is installed."""
+    if request.param == "without":
+        monkeypatch.setattr(blas, "load_mkl", lambda: None)
+        for module, name in ((blas, "_load_gemm"), (prepacking, "_load_functions")):
+            monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)
+    elif blas.load_mkl() is None:
+        pytest.skip("MKL is not installed")
+    return request.param
+
+
+def drawn(equation, dtype, rng):
+    left, right = equation.split("->")
+    shapes = [[SIZES[name] for name in part.split()] for part in (*left.split(","), right)]
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def exact(equation, *arrays):
+    letters = dict(zip(SIZES, "abcde", strict=True))
+    short = "".join(letters.get(word, word) for word in equation.replace(",", " , ").replace("->", " -> ").split())
+    return np.einsum(short, *(array.astype("f8") for array in arrays))
+
+
+def frozen(array):
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def close(found, expected):
+    assert np.abs(found.astype("f8") - expected).max() <= TOLERANCE[found.dtype.name] * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", BF16], ids=str)
+@pytest.mark.parametrize(("equation", "side"), list(itertools.product(EQUATIONS, (0, 1))))
+def test_products_with_packs_and_without(equation, side, dtype, library):
+    rng = np.random.default_rng(5)
+    *inputs, output = drawn(equation, dtype, rng)
+    given = [frozen(array) if k == side else array for k, array in enumerate(inputs)]
+    kernel = prepare(Invocation("contract", {"equation": equation}, given, [output]))
+    expected = bool(output.dtype.itemsize == 2 or library == "with MKL")
+    assert len(kernel.prepacked) == expected
+    memory = np.full(kernel.scratch + 64, 0xFF, np.uint8)
+    run = kernel.bind(memory)
+    for made in (False, True, False):
+        for array in inputs:
+            array[...] = rng.standard_normal(array.shape)
+        for pack in kernel.prepacked:
+            pack.data = None
+            if made:
+                pack.make()
+                assert pack.data.nbytes >= pack.size == inputs[side].size * max(inputs[side].itemsize, 4)
+        output[...] = np.nan
+        run()
+        close(output, exact(equation, *inputs))
+    assert (memory[kernel.scratch :] == 0xFF).all()
+
+
+def test_a_pack_is_what_its_operand_was(library):
+    rng = np.random.default_rng(6)
+    a, b, c = drawn("t m, f m -> t f", "f2", rng)
+    kernel = prepare(Invocation("contract", {"equation": "t m, f m -> t f"}, [a, frozen(b)], [c]))
+    run, before = kernel.bind(np.empty(kernel.scratch + 64, np.uint8)), b.copy()
+    kernel.prepacked[0].make()
+    b[...] = 0
+    run()
+    close(c, exact("t m, f m -> t f", a, before))
+
+
+@pytest.mark.parametrize("scale", [1.0, -0.5])
+@pytest.mark.parametrize("equation", ["t m, f m -> t f", "t m, f m -> f t", "t m, h d m -> h t d"])
+def test_products_with_packs_are_added(equation, scale, library):
+    rng = np.random.default_rng(7)
+    a, b, c = drawn(equation, "f4", rng)
+    kernel = added({"equation": equation, "scale": scale}, [a, frozen(b)], [after := c.copy()])
+    run = kernel.bind(np.empty(kernel.scratch + 64, np.uint8))
+    for times in (1, 2):
+        run()
+        close(after, c + times * scale * exact(equation, a, b))
+        for pack in kernel.prepacked:
+            pack.make()
+
+
+def test_kernels_that_read_one_operand_share_its_pack(library):
+    rng = np.random.default_rng(8)
+    a, b, c = drawn("t m, f m -> t f", BF16, rng)
+
+    def pack(rows):
+        (found,) = prepare(
+            Invocation("contract", {"equation": "t m, f m -> t f"}, [a[rows], frozen(b)], [c[rows]])
+        ).prepacked
+        return found
+
+    one, same, other = pack(slice(0, 20)), pack(slice(17, 37)), pack(slice(0, 36))
+    assert one is same
+    assert (one is other) == (library == "without")  # MKL packs for a number of rows
+
+
+def test_what_may_change_and_what_is_small_or_stacked_has_no_pack(library):
+    rng = np.random.default_rng(9)
+    a, b, c = drawn("t m, f m -> t f", "f2", rng)
+    assert not prepare(Invocation("contract", {"equation": "t m, f m -> t f"}, [a, b], [c])).prepacked
+    assert not prepare(Invocation("contract", {"equation": "t m, f m -> t f"}, [a[:3], frozen(b)], [c[:3]])).prepacked
+    stack = rng.standard_normal((2, *a.shape)).astype("f2"), rng.standard_normal((2, *b.shape)).astype("f2")
+    out = np.empty((2, *c.shape), "f2")
+    assert not prepare(
+        Invocation("contract", {"equation": "b t m, b f m -> b t f"}, [stack[0], frozen(stack[1])], [out])
+    ).prepacked

@@ -1,0 +1,95 @@
+"""Kernels in parts: every cut of every kernel gives the same results as the whole."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.registry import prepare
+from einc_runtime.kernels.splits import _SPLITS, find_splits
+from einc_runtime.plan.schema import Block
+
+pytestmark = pytest.mark.usefixtures("provider")
+
+ATTENTION = {"causal": True, "scale": 0.4, "q_lens": [4, 9, 5], "k_lens": [6, 9, 7], "window": 0, "extras": []}
+ROPE = {"theta": 50.0, "scaling": "none"}
+WITH_EXTRAS = ATTENTION | {"causal": False, "window": 3, "extras": ["positions", "mask"]}
+EQUATION, INDICES = "b i k, b k j -> j b i", "i j, j, j i -> j i"
+
+INVOCATIONS = {  # kernel, attributes, shapes of inputs and outputs, how many cuts there are
+    "product": ("contract", {"equation": EQUATION}, [(3, 5, 6), (3, 6, 8)], [(8, 3, 5)], 3),
+    "diagonal": ("contract", {"equation": "i i, i j -> i j"}, [(5, 5), (5, 4)], [(5, 4)], 1),
+    "three": ("contract", {"equation": "i j, j k, k l -> l i", "scale": 2.0}, [(5, 4), (4, 3), (3, 7)], [(7, 5)], 2),
+    "map": ("map", {"program": "t0 = mul x0 x1; t1 = add t0 x2", "indices": INDICES}, [(6, 5), (5,), (5, 6)], [(5, 6)],
+            2),
+    "reduce": ("reduce", {"program": "t0 = abs x0", "indices": "i j k -> k i", "aggregation": "max"}, [(6, 5, 4)],
+               [(4, 6)], 2),
+    "scalar": ("reduce", {"program": "t0 = copy x0", "indices": "i ->", "aggregation": "min"}, [(6,)], [()], 0),
+    "rmsnorm": ("rmsnorm", {"eps": 1e-5}, [(5, 4, 6), (6,)], [(5, 4, 6)], 2),
+    "layernorm": ("layernorm", {"eps": 1e-5}, [(7, 6), (6,), (6,)], [(7, 6)], 1),
+    "softmax": ("softmax", {"axis": -1}, [(5, 4, 6)], [(5, 4, 6)], 2),
+    "softmax of another axis": ("softmax", {"axis": 1}, [(5, 4, 6)], [(5, 4, 6)], 0),
+    "rope": ("rope", ROPE | {"seq_lens": [8, 12]}, [(3, 13, 8)], [(3, 13, 8)], 2),
+    "rope of positions": ("rope", ROPE, [(3, 7, 8), (7,)], [(3, 7, 8)], 2),
+    "attention": ("attention", ATTENTION, [(6, 18, 8), (3, 22, 8), (3, 22, 4)], [(6, 18, 4), (6, 18)], 2),
+    "attention with extras": ("attention", WITH_EXTRAS, [(4, 18, 8), (2, 22, 8), (2, 22, 8), (18,), (22,)],
+                              [(4, 18, 8), (4, 18)], 2),
+    "concat": ("concat", {"axis": 0}, [(3, 2)], [(3, 2)], 0),
+}  # fmt: skip
+
+
+def arrays_of(name):
+    kernel, attributes, inputs, outputs, _ = INVOCATIONS[name]
+    rng = np.random.default_rng(len(name))
+    found = [rng.standard_normal(shape).astype("f4") for shape in inputs]
+    if kernel == "rope" and len(inputs) == 2:
+        found[1] = rng.integers(0, 40, inputs[1])
+    if attributes.get("extras"):
+        found[3], found[4] = rng.integers(0, 5, inputs[3]), rng.random(inputs[4]) < 0.7
+    return found, [np.full(shape, 7, "f4") for shape in outputs]
+
+
+def run(name, inputs, outputs, corners):
+    kernel, attributes, *_ = INVOCATIONS[name]
+    blocks = [
+        Block(tuple(corner), tuple(c + n for c, n in zip(corner, array.shape, strict=True)))
+        for corner, array in zip(corners, (*inputs, *outputs), strict=True)
+    ]
+    own = prepare(Invocation(kernel, attributes, inputs, outputs, blocks[: len(inputs)], blocks[len(inputs) :]))
+    own.bind(np.full(own.scratch, 255, np.uint8))()
+
+
+def taken(array, along, start, stop):
+    """A part of an array, and its corner."""
+    if along is None:
+        return array, [0] * array.ndim
+    bounds = slice(start * along.unit, stop * along.unit)
+    corner = [bounds.start if axis == along.axis else 0 for axis in range(array.ndim)]
+    return array[(slice(None),) * along.axis + (bounds,)], corner
+
+
+@pytest.mark.parametrize("name", INVOCATIONS)
+def test_every_cut_gives_what_the_whole_does(name):
+    kernel, attributes, shapes, results, count = INVOCATIONS[name]
+    inputs, whole = arrays_of(name)
+    if kernel in _SPLITS:
+        run(name, inputs, whole, [[0] * array.ndim for array in (*inputs, *whole)])
+    found = find_splits(Invocation(kernel, attributes, shapes, results))
+    assert len(found) == count
+    for cut in found:
+        for bounds in ([0, 1, cut.extent], [0, cut.extent // 2, cut.extent]):
+            _, outputs = arrays_of(name)
+            for start, stop in itertools.pairwise(bounds):
+                parts = [taken(x, a, start, stop) for x, a in zip(inputs, cut.inputs, strict=True)]
+                parts += [taken(x, a, start, stop) for x, a in zip(outputs, cut.outputs, strict=True)]
+                views, corners = [view for view, _ in parts], [corner for _, corner in parts]
+                run(name, views[: len(inputs)], views[len(inputs) :], corners)
+            for part, expected in zip(outputs, whole, strict=True):
+                np.testing.assert_allclose(part, expected, rtol=2e-6, atol=2e-6)
+
+
+def test_every_kernel_that_is_cut_is_tried():
+    assert {kernel for kernel, *_ in INVOCATIONS.values()} >= set(_SPLITS)
