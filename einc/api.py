@@ -21,14 +21,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError, UsageError
 from einc.graph.builder import GraphBuilder
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import index_equation
-from einc.ops.scalar import Input, Operand, ProgramBuilder, single
+from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput, single
 from einc.options import CompileOptions
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class Graph:
         rank = max(desc.rank for desc in descs)
         labels = [tuple(f"i{d}" for d in range(rank - desc.rank, rank)) for desc in descs]
         wide, names = next((d, n) for d, n in zip(descs, labels, strict=True) if d.rank == rank)
-        program = single(function, Input(0), Input(1))
+        program = single(function, ScalarInput(0), ScalarInput(1))
         dims = list(zip(names, wide.dims, strict=True))
         return self._apply(index_equation(list(zip(descs, labels, strict=True)), dims, program, None), (a, b))
 
@@ -152,7 +151,7 @@ class Graph:
             raise OperatorError(f"an axis of {desc} is named twice in {axes!r:.80}")
         labels = tuple(f"i{d}" for d in range(desc.rank))
         kept = [(label, desc.dims[d]) for d, label in enumerate(labels) if d not in gone]
-        return self._apply(index_equation([(desc, labels)], kept, single("copy", Input(0)), aggregation), (x,))
+        return self._apply(index_equation([(desc, labels)], kept, single("copy", ScalarInput(0)), aggregation), (x,))
 
     def softmax(self, x: Tensor, axis: int = -1) -> Tensor:
         """The softmax along one dimension."""
@@ -167,9 +166,9 @@ class Graph:
         if not arrow or len(labels) != len(tensors):
             raise UsageError(f"'{equation}' does not say how {len(tensors)} tensors meet", hint='write "ij,jk->ik"')
         program = ProgramBuilder(len(tensors))
-        product: Operand = Input(0)
+        product: Operand = ScalarInput(0)
         for k in range(1, len(tensors)):
-            product = program.add("mul", product, Input(k))
+            product = program.add("mul", product, ScalarInput(k))
         result = [(label, f"d{d}") for d, label in enumerate(right)]
         inputs = list(zip(descs, labels, strict=True))
         return self._apply(index_equation(inputs, result, program.program(product), "sum"), tensors)

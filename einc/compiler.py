@@ -59,12 +59,12 @@ class Compiled:
     @cached_property
     def graph(self) -> Graph:
         from einc.graph.fuse import fuse
-        from einc.graph.verify import verify
+        from einc.graph.graph import verify_graph
 
         self._phase("fusing operators")
-        verify(self.source)
+        verify_graph(self.source)
         graph = fuse(self.source)
-        verify(graph)
+        verify_graph(graph)
         return graph
 
     @cached_property

@@ -1,12 +1,64 @@
-"""Function specifications and join-agg specs (paper, Definitions 4 and 5)."""
+"""Tilings, overlays of blocks, and join-agg specs (paper, Definitions 2, 4 and 5, and Section 5.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from einc.core.tensor import TensorType
-from einc.core.tiling import tiling_fault, tiling_of
+
+Tiling = tuple[TensorType, ...]
+"""Distinct blocks in ascending order."""
+
+
+def tiling_of(blocks: Iterable[TensorType]) -> Tiling:
+    """The distinct blocks of a family, in ascending order."""
+    return tuple(sorted(set(blocks)))
+
+
+class Overlay:
+    """The grid that the bounds of several families of blocks draw over one tensor type.
+
+    Its cells are the *atoms*: every block of the families is a disjoint union of cells.
+    """
+
+    __slots__ = ("cuts",)
+
+    def __init__(self, whole: TensorType, *families: Iterable[TensorType]) -> None:
+        bounds: list[set[int]] = [{lo, up} for lo, up in zip(whole.lower, whole.upper, strict=True)]
+        for block in itertools.chain(*families):
+            for cuts, lo, up in zip(bounds, block.lower, block.upper, strict=True):
+                cuts.add(lo)
+                cuts.add(up)
+        self.cuts: tuple[tuple[int, ...], ...] = tuple(tuple(sorted(cuts)) for cuts in bounds)
+
+    def cells(self, block: TensorType) -> list[TensorType]:
+        """The cells that make up `block`, in ascending order; its bounds must be among the cuts."""
+        ranges = []
+        for cuts, lo, up in zip(self.cuts, block.lower, block.upper, strict=True):
+            inside = cuts[bisect_left(cuts, lo) : bisect_left(cuts, up) + 1]
+            ranges.append(list(itertools.pairwise(inside)))
+        return [TensorType(tuple(r[0] for r in cell), tuple(r[1] for r in cell)) for cell in itertools.product(*ranges)]
+
+
+def tiling_fault(whole: TensorType, blocks: Tiling) -> str | None:
+    """Why `blocks` do not tile `whole`, in words, or None where they do (Definition 2)."""
+    for block in blocks:
+        if not whole.contains(block):
+            return f"block {block} is no projection of {whole}"
+    covered = sum(block.size for block in blocks)
+    if covered != whole.size:
+        return f"the blocks hold {covered} elements where {whole} holds {whole.size}"
+    overlay = Overlay(whole, blocks)
+    seen: set[TensorType] = set()
+    for block in blocks:
+        for cell in overlay.cells(block):
+            if cell in seen:
+                return f"two blocks overlap at {cell}"
+            seen.add(cell)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,70 @@
-"""Tensor types with lower and upper bounds, projections, and descriptions of whole tensors (paper, Section 3.1)."""
+"""Element types, boxes of index vectors, and descriptions of whole tensors (paper, Section 3.1).
+
+numpy, and ml_dtypes for bf16, are imported only when an array type is asked for.
+"""
 
 from __future__ import annotations
 
+import enum
 import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from einc.core.dtypes import DType
 from einc.errors import InternalError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class DType(enum.Enum):
+    """The element types of the language; the value is the name used in model texts and bundles."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+    F64 = "f64"
+    I32 = "i32"
+    I64 = "i64"
+    BOOL = "bool"
+
+    @property
+    def itemsize(self) -> int:
+        """Width in bytes."""
+        return _ITEMSIZE[self]
+
+    @property
+    def is_float(self) -> bool:
+        return self in _FLOATS
+
+    @property
+    def is_integer(self) -> bool:
+        return self in (DType.I32, DType.I64)
+
+    def numpy(self) -> np.dtype[Any]:
+        """The numpy type that holds it (ml_dtypes' for bf16)."""
+        import numpy as np
+
+        if self is DType.BF16:
+            import ml_dtypes
+
+            bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return bfloat16
+        return np.dtype(_NUMPY[self])
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_ITEMSIZE = {
+    DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8, DType.I32: 4, DType.I64: 8, DType.BOOL: 1,
+}  # fmt: skip
+_FLOATS = frozenset({DType.F16, DType.BF16, DType.F32, DType.F64})
+_NUMPY = {
+    DType.F16: "float16", DType.F32: "float32", DType.F64: "float64",
+    DType.I32: "int32", DType.I64: "int64", DType.BOOL: "bool",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, order=True)

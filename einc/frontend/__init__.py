@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from einc.errors import SourceSpan, UsageError
 
 if TYPE_CHECKING:
-    from einc.core.dtypes import DType
+    from einc.core.tensor import DType
     from einc.frontend import ast
     from einc.frontend.findings import Findings
     from einc.graph.graph import Graph
@@ -52,7 +52,7 @@ def build(
 
 
 def _floating(name: str) -> DType:
-    from einc.core.dtypes import DType
+    from einc.core.tensor import DType
 
     floating = {dtype.value: dtype for dtype in DType if dtype.is_float}
     if name not in floating:

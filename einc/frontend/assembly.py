@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend import limits
 from einc.frontend.expressions import Application, Several, Tensor, Value
@@ -17,7 +16,7 @@ from einc.ops import registry
 from einc.ops.arguments import Argument
 from einc.ops.base import Operator
 from einc.ops.equation import index_equation
-from einc.ops.scalar import Input, single
+from einc.ops.scalar import ScalarInput, single
 
 
 class Assembly:
@@ -106,7 +105,7 @@ class Assembly:
         now = Tensor(self._renamed.get(tensor.name, tensor.name), tensor.desc)
         labels = tuple(f"i{k}" for k in range(tensor.desc.rank))
         result = list(zip(labels, tensor.desc.dims, strict=True))
-        operator = index_equation([(tensor.desc, labels)], result, single("copy", Input(0)), None)
+        operator = index_equation([(tensor.desc, labels)], result, single("copy", ScalarInput(0)), None)
         return self.equation(operator, (now,), (f"{name}.copy",), span)
 
     def _rename(self, tensor: str, name: str) -> None:

@@ -65,7 +65,7 @@ class Blocks:
         try:
             check_new_name(block.name, self._parameters.spans, self._findings)
             check_new_name(block.name, {n: b.name.span for n, b in self._blocks.items()}, self._findings)
-            if block.name.text in registry.names() or block.name.text in constants.FUNCTIONS:
+            if registry.is_callable(block.name.text) or block.name.text in constants.FUNCTIONS:
                 raise self._findings.fail(f"'{block.name.text}' is an operator of the library", block.name.span)
             parameters: dict[str, SourceSpan] = {}
             for parameter in block.parameters:

@@ -15,7 +15,7 @@ from einc.frontend.findings import Findings, each
 from einc.frontend.walk import chain, parts
 from einc.ops import registry
 from einc.ops.functions import AGGREGATIONS, FUNCTIONS
-from einc.ops.scalar import Input, Operand, ProgramBuilder
+from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput
 from einc_runtime.text import counted, did_you_mean
 
 Element = Operand | bool | int | float | str
@@ -37,7 +37,7 @@ class Join:
     program: ProgramBuilder = field(default_factory=lambda: ProgramBuilder(0))
     terms: int = 0
 
-    def read(self, tensor: Tensor, labels: tuple[str, ...], span: SourceSpan) -> Input:
+    def read(self, tensor: Tensor, labels: tuple[str, ...], span: SourceSpan) -> ScalarInput:
         """The element of a tensor at these indices; read twice, it is one input, but for products."""
         key = tensor.name, labels
         if key not in self.inputs or self.product:
@@ -45,7 +45,7 @@ class Join:
             self.tensors.append(tensor)
             self.labels.append(labels)
             self.spans.append(span)
-        return Input(self.inputs[key])
+        return ScalarInput(self.inputs[key])
 
     def indices(self) -> tuple[str, ...]:
         """All indices, in the order in which they first stand in the expression."""
@@ -97,7 +97,7 @@ class Elements:
             case _:
                 return self._literal(expression)
 
-    def _indexed(self, expression: ast.Indexed, join: Join) -> Input:
+    def _indexed(self, expression: ast.Indexed, join: Join) -> ScalarInput:
         base = self._expressions.value(expression.base)
         if not isinstance(base, Tensor):
             raise self._findings.fail(f"expected a tensor, found {constants.described(base)}", expression.base.span)
@@ -157,7 +157,7 @@ class Elements:
         types = [function.partition(":")[2] for function in FUNCTIONS if function.startswith(f"{name}:")]
         if types:
             return f"{name} takes an element type last", expression.span, f"the element types are {', '.join(types)}"
-        if name in registry.names():
+        if registry.is_callable(name):
             hint = f"'{name}' takes whole tensors: index its result, `{name}(...)[i, j]`, or name it in a line before"
             return message, expression.span, hint
         plain = [function for function in FUNCTIONS if ":" not in function]

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.frontend import ast, constants, foreign, limits
 from einc.frontend.assembly import Assembly
 from einc.frontend.blocks import Blocks
@@ -184,7 +183,7 @@ class Lowering:
         block = self._blocks.get(name)
         if block is not None:
             return self._apply_block(block, application)
-        if name in registry.names():
+        if registry.is_callable(name):
             return self._assembly.call(application)
         if name in constants.FUNCTIONS:
             raise self._findings.fail(f"'{name}' takes a list of numbers", application.syntax.span)

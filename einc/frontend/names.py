@@ -88,6 +88,6 @@ class Names:
             return f"it is local to the repeat around line {there}; its last value goes out under a name from before"
         if there > line:
             return f"it is defined further down, in line {there}; statements run in order"
-        if word in registry.names():
+        if registry.is_callable(word):
             return f"'{word}' is an operator; call it: `{word}(...)`"
         return foreign.NAMES.get(word) or did_you_mean(word, [*self.scope.known_names(), *self._parameters.spans])

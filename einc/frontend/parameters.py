@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from einc.core.dtypes import DType
+from einc.core.tensor import DType
 from einc.errors import SourceSpan
 from einc.frontend import ast, constants
 from einc.frontend.constants import Static

@@ -251,8 +251,8 @@ def _body(model: Encoder, request: Request) -> list[str]:
     sum_of = f"word[sentences, places, d_model] + place[places, d_model] + {segment}"
     lines += [
         f"e[sentences, places, d_model] = {sum_of}",
-        f"x = regroup(layernorm(e, g_first, b_first, eps={model.eps!r}), tokens=tokens, d_model=d_model)",
-        "seen = regroup(mask, tokens=tokens)",
+        f"x = reshape(layernorm(e, g_first, b_first, eps={model.eps!r}), tokens=tokens, d_model=d_model)",
+        "seen = reshape(mask, tokens=tokens)",
         "repeat n_layers as i { x = layer(x, seen, i) }",
         "",
     ]
@@ -263,13 +263,13 @@ def _body(model: Encoder, request: Request) -> list[str]:
                 "t[tokens, d_out] = x[tokens, d_model] * w_t[d_out, d_model]",
                 f"u = layernorm({model.activation}(t + b_t), g_t, c_t, eps={model.eps!r})",
                 f"guess[tokens, vocab] = u[tokens, d_model] * {table}[vocab, d_model]",
-                "logits = regroup(guess + b_words, sentences=batch, places=length, vocab=vocab)",
+                "logits = reshape(guess + b_words, sentences=batch, places=length, vocab=vocab)",
                 "output logits",
             ]
         case "tokens":
             lines += [
                 "label[tokens, labels] = x[tokens, d_model] * w_labels[labels, d_model]",
-                "logits = regroup(label + b_labels, sentences=batch, places=length, labels=labels)",
+                "logits = reshape(label + b_labels, sentences=batch, places=length, labels=labels)",
                 "output logits",
             ]
         case "sequences":
@@ -287,7 +287,7 @@ def _body(model: Encoder, request: Request) -> list[str]:
 def _pooled(request: Request) -> list[str]:
     """The hidden states, or one vector per sentence."""
     if request.pool is None:
-        return ["output hidden = regroup(x, sentences=batch, places=length, d_model=d_model)"]
+        return ["output hidden = reshape(x, sentences=batch, places=length, d_model=d_model)"]
     if request.pool == "mean":
         lines = ['pooled = meanpool(x, seen, seq_lens=lengths, into="sentences")']
     else:
@@ -303,6 +303,6 @@ def _pooled(request: Request) -> list[str]:
 
 def _first_tokens() -> list[str]:
     return [
-        "hidden = regroup(x, sentences=batch, places=length, d_model=d_model)",
+        "hidden = reshape(x, sentences=batch, places=length, d_model=d_model)",
         "first[sentences, d_model] = sum[one](slice(hidden, places=[0, 1])[sentences, one, d_model])",
     ]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einc.core.dtypes import DType
+from einc.core.tensor import DType
 
 WIDEST = 120
 """Characters in a line of a call."""

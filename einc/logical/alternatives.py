@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from einc.core.tiling import Tiling
-from einc.logical.enumerate import candidates
+from einc.core.spec import Tiling
+from einc.logical.candidates import enumerate_candidates
 from einc.logical.plan import Candidate, LogicalPlan
 
 
@@ -50,7 +50,7 @@ def alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
     now = choices[node].candidate
     elsewhere = plan.total_cost - now.join - now.aggregation - sum(local(now))
     found = []
-    for candidate in candidates(here.operator, plan.sites):
+    for candidate in enumerate_candidates(here.operator, plan.sites):
         repartition, handover = local(candidate)
         total = elsewhere + candidate.join + candidate.aggregation + repartition + handover
         found.append(Alternative(candidate, repartition, handover, total))

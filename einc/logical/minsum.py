@@ -14,12 +14,69 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from einc.logical.dominance import Link, link_table, surviving_values
-
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """A cost of `weight` for variables a < b, unless the classes of their values are equal (natural numbers)."""
+
+    a: int
+    b: int
+    weight: int
+    classes_a: Array
+    classes_b: Array
+
+
+def link_table(link: Link, values_a: Array, values_b: Array, dtype: np.dtype[Any]) -> Array:
+    """The cost of every pair of the given values."""
+    import numpy as np
+
+    table = np.zeros((len(values_a), len(values_b)), dtype)
+    table[link.classes_a[values_a][:, None] != link.classes_b[values_b][None, :]] = link.weight
+    return table
+
+
+def surviving_values(costs: Sequence[Array], links: Sequence[Link]) -> list[Array]:
+    """Per variable, in ascending order, the positions of the values that may stand in an answer of `minimize`.
+
+    Removes a value where another one is strictly better whatever the neighbours do, and all but the first of several
+    that are interchangeable. Variables are visited again while their neighbours lose values.
+    """
+    import numpy as np
+
+    views: list[list[tuple[int, int, Array, Array]]] = [[] for _ in costs]
+    for link in links:
+        views[link.a].append((link.b, link.weight, link.classes_a, link.classes_b))
+        views[link.b].append((link.a, link.weight, link.classes_b, link.classes_a))
+    numbers = 1 + max((int(classes.max()) for link in links for classes in (link.classes_a, link.classes_b)), default=0)
+    left = [np.arange(len(cost)) for cost in costs]
+    waiting = dict.fromkeys(range(len(costs)))  # an ordered set
+    while waiting:
+        v = next(iter(waiting))
+        del waiting[v]
+        kept = left[v]
+        if len(kept) == 1:
+            continue
+        gain = costs[v][kept][:, None] - costs[v][kept][None, :]  # of the second value over the first, at the least
+        same = gain == 0
+        for u, weight, mine, theirs in views[v]:
+            offered = np.zeros(numbers, dtype=bool)
+            offered[theirs[left[u]]] = True
+            classes = np.where(offered[mine[kept]], mine[kept], -1)  # -1: matched by no neighbour
+            differ = classes[:, None] != classes[None, :]
+            gain[differ & (classes != -1)[:, None]] -= weight
+            same &= ~differ
+        earlier = np.tri(len(kept), k=-1, dtype=bool)
+        lost = ((gain > 0) | (same & earlier)).any(axis=1)
+        if lost.any():
+            left[v] = kept[~lost]
+            waiting.update((u, None) for u, *_ in views[v])
+    return left
+
 
 Pairs = dict[tuple[int, int], "Array"]
 """Cost tables of pairs (a, b) of variables with a < b; axis 0 belongs to a."""
@@ -33,7 +90,7 @@ OBJECT_ENTRY = 16
 
 
 @dataclass(slots=True)
-class _Model:
+class _MinSumProblem:
     """What is left of the problem: per variable the values that are left and their costs."""
 
     values: list[Array]
@@ -47,7 +104,7 @@ def minimize(costs: Sequence[Array], links: Sequence[Link], bounded: bool = True
     `costs` are integer arrays, one per variable. None where `bounded` and the tables would exceed the limits above.
     """
     values = surviving_values(costs, links)
-    model = _Model(values, [cost[kept] for cost, kept in zip(costs, values, strict=True)], {})
+    model = _MinSumProblem(values, [cost[kept] for cost, kept in zip(costs, values, strict=True)], {})
     for link in links:
         key = (link.a, link.b)
         table = link_table(link, values[link.a], values[link.b], costs[link.a].dtype)
@@ -102,7 +159,7 @@ def narrow_order(
     return order, sizes
 
 
-def _optimal_values(order: Sequence[int], model: _Model) -> dict[int, Array]:
+def _optimal_values(order: Sequence[int], model: _MinSumProblem) -> dict[int, Array]:
     """For each variable, which of its values occur in some optimal assignment."""
     import numpy as np
 
@@ -145,7 +202,7 @@ def _sum(scope: tuple[int, ...], tables: list[tuple[tuple[int, ...], Array]]) ->
     return total
 
 
-def _restrict(model: _Model, v: int, kept: Any) -> None:
+def _restrict(model: _MinSumProblem, v: int, kept: Any) -> None:
     """Leaves variable `v` only the values that `kept` (a mask or positions) selects."""
     model.values[v], model.costs[v] = model.values[v][kept], model.costs[v][kept]
     for a, b in list(model.pairs):
@@ -155,7 +212,7 @@ def _restrict(model: _Model, v: int, kept: Any) -> None:
             model.pairs[a, b] = model.pairs[a, b][:, kept]
 
 
-def _simplify(model: _Model) -> None:
+def _simplify(model: _MinSumProblem) -> None:
     """Folds tables with a decided variable into the other's costs, and drops tables that decide nothing."""
     for (a, b), table in list(model.pairs.items()):
         if table.shape[0] == 1:
@@ -167,7 +224,7 @@ def _simplify(model: _Model) -> None:
         del model.pairs[a, b]
 
 
-def _components(model: _Model) -> list[list[int]]:
+def _components(model: _MinSumProblem) -> list[list[int]]:
     """The undecided variables that tables join, directly or indirectly, each group in ascending order."""
     leader = {v: v for v, left in enumerate(model.values) if len(left) > 1}
 

@@ -1,13 +1,13 @@
-"""The logical plan: one join-agg spec for every abstract operator, and what the cost proxy says of it."""
+"""The logical plan: one join-agg spec for every abstract operator, what it costs, and its canonical text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from einc.core.intervals import Intervals
-from einc.core.spec import JoinAggSpec
-from einc.core.tiling import Tiling
-from einc.graph.graph import Graph
+from einc.core.intervals import Interval, Intervals, ShardableIndex
+from einc.core.spec import JoinAggSpec, Tiling
+from einc.graph.graph import Graph, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +52,34 @@ class LogicalPlan:
     @property
     def total_cost(self) -> int:
         return sum(choice.cost for choice in self.choices)
+
+
+def dump_plan(plan: LogicalPlan) -> str:
+    """One paragraph per operator: the bounds of the intervals of each index, and the three sub-costs in elements."""
+    how = plan.selector + (", exact" if plan.exact else "")
+    lines = [
+        f"logical plan {plan.graph.name}: {len(plan.choices)} operators over {plan.sites} sites ({how})",
+        f"cost {plan.total_cost} elements; cut heuristic {plan.cut_cost}",
+    ]
+    for node, choice in zip(plan.graph.nodes, plan.choices, strict=True):
+        lines += ["", *_paragraph(node, choice, plan.sites)]
+    return "\n".join(lines) + "\n"
+
+
+def _paragraph(node: Node, choice: Choice, sites: int) -> Iterator[str]:
+    candidate = choice.candidate
+    yield f"{', '.join(node.outputs)} = {node.operator.title}({', '.join(node.inputs)})"
+    for index, intervals in zip(node.operator.indices, candidate.intervals, strict=True):
+        yield f"  {_cut(index, intervals)}"
+    used = len(candidate.spec.functions)
+    if used < sites:
+        yield f"  {sites - used} {'site' if sites - used == 1 else 'sites'} idle"
+    yield (
+        f"  cost {choice.cost} = repartition {choice.repartition} + join {candidate.join}"
+        f" + aggregation {candidate.aggregation}"
+    )
+
+
+def _cut(index: ShardableIndex, intervals: tuple[Interval, ...]) -> str:
+    bounds = " ".join(str(bound) for bound in (intervals[0][0], *(up for _, up in intervals)))
+    return f"{index.name} in {len(intervals)}: {bounds}"

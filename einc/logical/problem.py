@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from einc.core.tiling import Tiling
+from einc.core.spec import Tiling
 from einc.graph.graph import Graph
-from einc.logical.enumerate import candidates
+from einc.logical.candidates import enumerate_candidates
 from einc.logical.plan import Candidate
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Problem:
 def build_problem(graph: Graph, sites: int) -> Problem:
     """Enumerates the candidates of all nodes and numbers their tilings."""
     numbers = _TilingNumbers()
-    offers = {node.operator: candidates(node.operator, sites) for node in graph.nodes}
+    offers = {node.operator: enumerate_candidates(node.operator, sites) for node in graph.nodes}
     options = tuple(offers[node.operator] for node in graph.nodes)
     position = {node.name: n for n, node in enumerate(graph.nodes)}
     producers = graph.producers()

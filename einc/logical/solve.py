@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import TYPE_CHECKING
 
-from einc.logical.dominance import Link
-from einc.logical.minsum import minimize
+from einc.logical.minsum import Link, minimize
 from einc.logical.problem import Problem, own_costs
 
 if TYPE_CHECKING:

@@ -1,14 +1,84 @@
-"""What the calls of all families check alike: tensors, names of dimensions, and what must not be there."""
+"""What the calls of all operators check alike: tensors, names of dimensions, numbers within bounds, packed lengths."""
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from functools import lru_cache
+from typing import TypeAlias, TypeGuard, TypeVar
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.base import Attribute, Attributes
-from einc.ops.literals import is_integer, shown
+
+MAX_NAME_CHARACTERS = 100
+"""Of the name of a dimension."""
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def real(name: str, attributes: Attributes, key: str, default: float | None = None, *, above: float) -> float:
+    """The finite number given for `key`, greater than `above`; required where there is no default."""
+    value = attributes.get(key, default)
+    if value is None:
+        raise OperatorError(f"{name} needs the argument '{key}'", hint=f"{key}=...")
+    if isinstance(value, int | float) and not isinstance(value, bool) and above < value <= sys.float_info.max:
+        return float(value)
+    raise OperatorError(f"{name}: '{key}' must be a number above {above:g}, not {format_value(value)}", argument=key)
+
+
+def word(name: str, attributes: Attributes, key: str, choices: Sequence[str]) -> str:
+    """One of the choices, the first where none is given."""
+    value = attributes.get(key, choices[0])
+    if isinstance(value, str) and value in choices:
+        return value
+    raise OperatorError(
+        f"{name}: '{key}' must be one of {', '.join(map(repr, choices))}, not {format_value(value)}", argument=key
+    )
+
+
+def dimension(name: str, key: str, value: object) -> str:
+    """The name of a new dimension."""
+    if isinstance(value, str) and value.isidentifier() and len(value) <= MAX_NAME_CHARACTERS:
+        return value
+    hint = f"up to {MAX_NAME_CHARACTERS} letters, digits and _"
+    raise OperatorError(f"{name}: '{key}' must be a name in quotes, not {format_value(value)}", argument=key, hint=hint)
+
+
+def lengths(name: str, attributes: Attributes, key: str, total: int, dim: str) -> tuple[int, ...]:
+    """The lengths of the sequences packed along a dimension of extent `total`; one sequence where none are given."""
+    value = attributes.get(key, (total,))
+    if not isinstance(value, tuple) or not value:
+        raise OperatorError(f"{name}: '{key}' must be a list of lengths, not {format_value(value)}", argument=key)
+    found = tuple(item for item in value if is_integer(item) and item > 0)
+    if len(found) < len(value):
+        wrong = next(item for item in value if not is_integer(item) or item <= 0)
+        raise OperatorError(f"{name}: '{key}' must hold positive integers, not {format_value(wrong)}", argument=key)
+    if sum(found) != total:
+        raise OperatorError(
+            f"{name}: '{key}' adds up to {sum(found)}, expected {total}, the extent of dimension '{dim}'", argument=key
+        )
+    return found
+
+
+@lru_cache(maxsize=256)
+def ends(lens: tuple[int, ...]) -> tuple[int, ...]:
+    """Where each packed sequence ends."""
+    return tuple(itertools.accumulate(lens))
+
+
+def format_value(value: object) -> str:
+    """A value for a message, however long it is."""
+    items = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(item, int) and item.bit_length() >= 1000 for item in items):
+        return "a value of many digits"  # which Python refuses to write
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= 60 else text[:60] + "..."
+
 
 Argument: TypeAlias = TensorDesc | Attribute
 """What stands between the parentheses of a call: tensors, and literals (strings too)."""
@@ -30,7 +100,7 @@ def tensors(name: str, arguments: Sequence[Argument], count: int) -> tuple[Tenso
     for position, argument in enumerate(arguments):
         if not isinstance(argument, TensorDesc):
             raise OperatorError(
-                f"{name}: argument {position + 1} must be a tensor, not {shown(argument)}", argument=position
+                f"{name}: argument {position + 1} must be a tensor, not {format_value(argument)}", argument=position
             )
         found.append(argument)
     return tuple(found)
@@ -62,7 +132,7 @@ def one_tensor(
     names = []
     for item, where in given:
         if not isinstance(item, str):
-            found = "a tensor" if isinstance(item, TensorDesc) else shown(item)
+            found = "a tensor" if isinstance(item, TensorDesc) else format_value(item)
             raise OperatorError(
                 f"{name}: '{keyword}' takes names in quotes, not {found}", argument=where, hint=f'{keyword}="name"'
             )
@@ -77,7 +147,9 @@ def positions(name: str, tensor: TensorDesc, dims: Sequence[Given]) -> tuple[int
         if tensor.dims.count(dim) != 1:
             how = "no" if dim not in tensor.dims else "more than one"
             raise OperatorError(
-                f"{name}: {tensor} has {how} dimension {shown(dim)}", argument=where, hint=_dims_hint(tensor, dim)
+                f"{name}: {tensor} has {how} dimension {format_value(dim)}",
+                argument=where,
+                hint=_dims_hint(tensor, dim),
             )
         if dim in names[:at]:
             raise OperatorError(f"{name}: dimension '{dim}' is named twice", argument=where)

@@ -14,15 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.dtypes import DType
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import TensorDesc, TensorType
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.arguments import Argument, ends, format_value, is_integer, lengths, no_others, real, tensors, unique
 from einc.ops.base import Attributes, KernelCall, Merge, Operator, product_precision
-from einc.ops.literals import ends, is_integer, lengths, real, shown
-from einc.ops.packing import Packing
+from einc.ops.sequence_packing import SequencePacking
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -179,11 +177,11 @@ class Attention(Operator):
     def precision(self) -> str:
         return product_precision(self.queries, self.keys, self.values)
 
-    def _packing(self) -> Packing:
+    def _packing(self) -> SequencePacking:
         """Who sees whom as far as it is known without data."""
         if self.positions is not None:
-            return Packing(self.q_lens, self.k_lens)
-        return Packing(self.q_lens, self.k_lens, self.causal, self.window)
+            return SequencePacking(self.q_lens, self.k_lens)
+        return SequencePacking(self.q_lens, self.k_lens, self.causal, self.window)
 
 
 def _block(*bounds: Interval) -> TensorType:
@@ -211,10 +209,12 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
         _check_vector("positions", positions, (DType.I64, DType.I32), q, "queries")
     causal, window = attributes.get("causal", False), attributes.get("window", 0)
     if not isinstance(causal, bool):
-        raise OperatorError(f"{name}: 'causal' must be true or false, not {shown(causal)}", argument="causal")
+        raise OperatorError(f"{name}: 'causal' must be true or false, not {format_value(causal)}", argument="causal")
     if not is_integer(window) or not 0 <= window < 1 << 62:
         hint = "the number of keys that a query sees; 0 for all"
-        raise OperatorError(f"{name}: 'window' must be 0 or more, not {shown(window)}", argument="window", hint=hint)
+        raise OperatorError(
+            f"{name}: 'window' must be 0 or more, not {format_value(window)}", argument="window", hint=hint
+        )
     if positions is not None and not causal and not window:
         hint = "add causal=true or window=..., or leave them out"
         raise OperatorError(f"{name}: 'positions' mean nothing here", argument="positions", hint=hint)
@@ -234,7 +234,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     ):
         raise OperatorError(f"attention has three inputs, its extras, and the attributes {', '.join(_ATTRIBUTES)}")
     if len(set(extras)) < len(extras) or not set(extras) <= set(EXTRAS):
-        raise OperatorError(f"attention: extras are of {', '.join(EXTRAS)}, not {shown(extras)}")
+        raise OperatorError(f"attention: extras are of {', '.join(EXTRAS)}, not {format_value(extras)}")
     return call("attention", inputs, attributes)
 
 
@@ -265,7 +265,7 @@ def _check_tensors(q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
             raise OperatorError(
                 f"attention: the {role} have three dimensions (heads, tokens, width), found {desc}",
                 argument=position,
-                hint="regroup and transpose bring a tensor into that form",
+                hint="reshape and transpose bring a tensor into that form",
             )
         if not desc.dtype.is_float:
             raise OperatorError(

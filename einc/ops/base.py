@@ -14,10 +14,9 @@ from functools import cache
 from itertools import chain, product
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from einc.core.dtypes import DType
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import TensorDesc, TensorType
+from einc.core.tensor import DType, TensorDesc, TensorType
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,9 +16,8 @@ from einc.core.intervals import Interval, ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, positions, restored_axis, tensors, unique, without
+from einc.ops.arguments import Argument, dimension, no_others, positions, restored_axis, tensors, unique, without
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.literals import dimension
 
 if TYPE_CHECKING:
     from einc.ops.base import Array

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, one_tensor, unique
+from einc.ops.arguments import Argument, format_value, no_others, one_tensor, unique
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import index_equation
 from einc.ops.functions import FUNCTIONS, fitted, step_types
-from einc.ops.literals import shown
-from einc.ops.scalar import Input, Literal, Operand, ScalarProgram, Step, single
+from einc.ops.scalar import Operand, ScalarInput, ScalarLiteral, ScalarProgram, ScalarStep, single
 
 BINARY_EXTREMES = ("max", "min")
 """Called through `reduction`, which hands on what has two operands."""
@@ -36,23 +34,23 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     descs: list[TensorDesc] = []
     for position, argument in enumerate(arguments):
         if isinstance(argument, TensorDesc):
-            operands.append(Input(len(descs)))
+            operands.append(ScalarInput(len(descs)))
             descs.append(argument)
         elif isinstance(argument, str | tuple):
             raise OperatorError(
-                f"{name}: operand {position + 1} is {shown(argument)}, not a tensor or number", argument=position
+                f"{name}: operand {position + 1} is {format_value(argument)}, not a tensor or number", argument=position
             )
         else:
-            operands.append(Literal.of(argument))
+            operands.append(ScalarLiteral.of(argument))
     if not descs:
         raise OperatorError(f"{name}: at least one operand must be a tensor", argument=0)
     # checked here too, where positions are those of the arguments, literals included
     _, wanted = step_types(name, [x.dtype if isinstance(x, TensorDesc) else None for x in arguments])
     for position, (operand, dtype) in enumerate(zip(operands, wanted, strict=True)):
-        if isinstance(operand, Literal):
+        if isinstance(operand, ScalarLiteral):
             _check_literal(name, position, operand, dtype)
     places = [position for position, argument in enumerate(arguments) if isinstance(argument, TensorDesc)]
-    return _aligned(name, descs, places, ScalarProgram(len(descs), (Step(name, tuple(operands)),)))
+    return _aligned(name, descs, places, ScalarProgram(len(descs), (ScalarStep(name, tuple(operands)),)))
 
 
 def _cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
@@ -62,8 +60,10 @@ def _cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     if len(names) != 1 or names[0] not in known:
         found = " ".join(names) or "nothing"
         where = given[0][1] if given else 1
-        raise OperatorError(f"cast: no element type {shown(found)}", argument=where, hint="one of " + ", ".join(known))
-    return _aligned("cast", [tensor], [0], single(f"cast:{names[0]}", Input(0)))
+        raise OperatorError(
+            f"cast: no element type {format_value(found)}", argument=where, hint="one of " + ", ".join(known)
+        )
+    return _aligned("cast", [tensor], [0], single(f"cast:{names[0]}", ScalarInput(0)))
 
 
 def _aligned(name: str, descs: Sequence[TensorDesc], places: Sequence[int], program: ScalarProgram) -> Operator:
@@ -103,7 +103,7 @@ def _aligned(name: str, descs: Sequence[TensorDesc], places: Sequence[int], prog
     return index_equation(inputs, list(zip(labels, widest.dims, strict=True)), program, None)
 
 
-def _check_literal(name: str, position: int, literal: Literal, dtype: DType) -> None:
+def _check_literal(name: str, position: int, literal: ScalarLiteral, dtype: DType) -> None:
     try:
         fitted(literal.value, dtype)
     except OperatorError as fault:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.dtypes import DType
 from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, no_others, tensors, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator

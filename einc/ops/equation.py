@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.dtypes import DType
 from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import without
 from einc.ops.base import (

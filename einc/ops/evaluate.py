@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einc.core.dtypes import DType
-from einc.ops.scalar import Literal, Operand, ScalarProgram, Temp
+from einc.core.tensor import DType
+from einc.ops.scalar import Operand, ScalarLiteral, ScalarProgram, Temp
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -81,13 +81,13 @@ def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[D
     results: list[Array] = []
 
     def value(operand: Operand, dtype: np.dtype[Any] | None) -> Array:
-        if isinstance(operand, Literal):
+        if isinstance(operand, ScalarLiteral):
             return np.asarray(operand.value, dtype)
         return results[operand.position] if isinstance(operand, Temp) else inputs[operand.position]
 
     with np.errstate(all="ignore"):  # infinities and nan are results, as on every device
         for step, dtype in zip(program.steps, types, strict=True):
-            known = [value(x, None).dtype for x in step.operands if not isinstance(x, Literal)]
+            known = [value(x, None).dtype for x in step.operands if not isinstance(x, ScalarLiteral)]
             operands = [value(x, known[-1]) for x in step.operands]
             if step.function.startswith("cast:"):
                 result = operands[0].astype(dtype.numpy())

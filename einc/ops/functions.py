@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einc.core.dtypes import DType
+from einc.core.tensor import DType
 from einc.errors import OperatorError
 
 _FLOAT = tuple(dtype for dtype in DType if dtype.is_float)

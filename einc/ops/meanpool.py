@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.dtypes import DType
 from einc.core.intervals import Interval, ShardableIndex
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.arguments import Argument, dimension, ends, lengths, no_others, tensors, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.literals import dimension, ends, lengths
 
 if TYPE_CHECKING:
     from einc.ops.base import Array

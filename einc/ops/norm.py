@@ -15,9 +15,8 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.arguments import Argument, no_others, real, tensors, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.literals import real
 
 if TYPE_CHECKING:
     from einc.ops.base import Array

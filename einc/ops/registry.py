@@ -1,6 +1,6 @@
-"""The operator library: every name that a model can call, and every family that a bundle can name.
+"""The operator library: every name that a model can call, and every family that a plan can name.
 
-A new operator is a file beside this one, named below.
+To add an operator, add a file to this folder and name it in `_FILES`.
 """
 
 from __future__ import annotations
@@ -17,32 +17,29 @@ from einc.ops import (
     elementwise,
     embedding,
     equation,
-    matmul,
     meanpool,
     norm,
-    reduction,
-    regroup,
+    reshape,
     rope,
     selection,
+    shorthands,
     slicing,
     softmax,
-    transpose,
 )
-from einc.ops.arguments import Argument
+from einc.ops.arguments import Argument, format_value
 from einc.ops.base import Attributes, Operator
-from einc.ops.literals import shown
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, elementwise, embedding, equation, matmul, meanpool, norm, reduction, regroup, rope,
-    selection, slicing, softmax, transpose,
+    append, attention, concat, elementwise, embedding, equation, meanpool, norm, reshape, rope, selection, shorthands,
+    slicing, softmax,
 )  # fmt: skip
-"""The library, file by file. Each has one of these, or more:
+"""The files of the library. Each defines at least one of these:
 
-- `CALLS`: the names that its `call` makes operators of;
-- `EXTRAS`: keyword arguments of these calls that are tensors. `call` gets them after the positional tensors, in the
-  order written, and their names in that order as the attribute `extras`;
-- `FAMILIES`: what restores its operators from a plan, by family.
+- `CALLS`: the names of calls that its function `call` turns into operators;
+- `EXTRAS`: the keyword arguments of these calls that are tensors. `call` gets them after the positional tensors, in
+  the order in which they are written, and their names in that order as the attribute `extras`;
+- `FAMILIES`: for each operator family, the function that restores its operators from a plan.
 """
 
 _Make: TypeAlias = Callable[[str, Sequence[Argument], Attributes], Operator]
@@ -54,10 +51,18 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
 }
 _FAMILIES: dict[str, _Restore] = {key: make for file in _FILES for key, make in getattr(file, "FAMILIES", {}).items()}
 
+_ALIASES = {"regroup": "reshape"}
+"""Older names that calls may still use, and the names that replaced them."""
+
 
 def names() -> tuple[str, ...]:
-    """Everything that can be called, in alphabetical order."""
+    """Every name that can be called, without aliases, in alphabetical order."""
     return tuple(sorted(_CALLS))
+
+
+def is_callable(name: str) -> bool:
+    """Whether `name` can be called: as the name of an operator, or as an alias of one."""
+    return name in _CALLS or name in _ALIASES
 
 
 def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> Operator:
@@ -65,7 +70,7 @@ def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argume
 
     Its inputs are the tensors in the order of the arguments, then of the keyword arguments. Raises OperatorError.
     """
-    make = _CALLS.get(name)
+    make = _CALLS.get(_ALIASES.get(name, name))
     if make is None:
         raise OperatorError(f"there is no operator '{name}'", hint=_suggestion(name))
     tensors = {key: value for key, value in keywords.items() if isinstance(value, TensorDesc)}
@@ -76,7 +81,7 @@ def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argume
             hint = f"the tensors it takes by keyword: {', '.join(known)}" if known else "it takes no tensor by keyword"
             raise OperatorError(f"{name}: '{key}' cannot be a tensor", argument=key, hint=hint)
         if key not in tensors and key in known:
-            raise OperatorError(f"{name}: '{key}' must be a tensor, not {shown(keywords[key])}", argument=key)
+            raise OperatorError(f"{name}: '{key}' must be a tensor, not {format_value(keywords[key])}", argument=key)
         if known and key == "extras":
             raise OperatorError(f"{name} has no argument 'extras'", argument=key)
     if tensors:

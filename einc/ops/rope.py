@@ -19,9 +19,8 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.arguments import Argument, format_value, lengths, no_others, real, tensors, unique, word
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.literals import lengths, real, shown, word
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -186,7 +185,7 @@ def _factors(attributes: Attributes, pairs: int) -> list[float]:
     """One for each pair."""
     given = attributes.get("factors")
     if not isinstance(given, tuple) or len(given) != pairs:
-        found = f"{len(given)} of them" if isinstance(given, tuple) else shown(given)
+        found = f"{len(given)} of them" if isinstance(given, tuple) else format_value(given)
         raise OperatorError(f"rope: 'factors' must be a list of {pairs}, one a pair; found {found}", argument="factors")
     return [real("rope", {"factors": factor}, "factors", above=0) for factor in given]
 

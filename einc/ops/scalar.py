@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from einc.core.dtypes import DType
+from einc.core.tensor import DType
 from einc.errors import OperatorError
 from einc.ops.functions import FUNCTIONS, fitted, is_discontinuous, step_types
 
@@ -21,7 +21,7 @@ Number: TypeAlias = bool | int | float
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class ScalarInput:
     """The element of input `position` at the current index vector."""
 
     position: int
@@ -41,16 +41,16 @@ class Temp:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class ScalarLiteral:
     """A constant by its text, so that 1, 1.0, true, and 0.0, -0.0 all differ."""
 
     text: str
 
     @staticmethod
-    def of(value: Number) -> Literal:
+    def of(value: Number) -> ScalarLiteral:
         if isinstance(value, int) and value.bit_length() > 64:
             raise OperatorError(f"an integer literal of {value.bit_length()} bits fits no element type")
-        return Literal(repr(value).lower())
+        return ScalarLiteral(repr(value).lower())
 
     @property
     def value(self) -> Number:
@@ -65,11 +65,11 @@ class Literal:
         return self.text
 
 
-Operand: TypeAlias = Input | Temp | Literal
+Operand: TypeAlias = ScalarInput | Temp | ScalarLiteral
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScalarStep:
     """One application of a scalar function."""
 
     function: str
@@ -84,7 +84,7 @@ class ScalarProgram:
     """Steps over `arity` inputs; raises OperatorError for steps that are no program."""
 
     arity: int
-    steps: tuple[Step, ...]
+    steps: tuple[ScalarStep, ...]
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -96,8 +96,8 @@ class ScalarProgram:
             if len(step.operands) != signature.arity:
                 raise OperatorError(f"{step.function} takes {signature.arity} operands, not {len(step.operands)}")
             for operand in step.operands:
-                limit = self.arity if isinstance(operand, Input) else position
-                if not isinstance(operand, Literal) and not 0 <= operand.position < limit:
+                limit = self.arity if isinstance(operand, ScalarInput) else position
+                if not isinstance(operand, ScalarLiteral) and not 0 <= operand.position < limit:
                     raise OperatorError(f"step {position} reads {operand}, which is not there")
 
     @property
@@ -112,7 +112,7 @@ class ScalarProgram:
             words = part.split()
             if len(words) < 3 or words[:2] != [f"t{position}", "="]:
                 raise OperatorError(f"step {position} of a scalar program must read 't{position} = function ...'")
-            steps.append(Step(words[2], tuple(map(_parse_operand, words[3:]))))
+            steps.append(ScalarStep(words[2], tuple(map(_parse_operand, words[3:]))))
         return ScalarProgram(arity, tuple(steps))
 
     def resolve(self, inputs: Sequence[DType]) -> tuple[ScalarProgram, tuple[DType, ...]]:
@@ -121,14 +121,14 @@ class ScalarProgram:
         Raises OperatorError; its `argument` is the number of an input at fault, where one is.
         """
         types: list[DType] = []
-        steps: list[Step] = []
+        steps: list[ScalarStep] = []
         for step in self.steps:
             try:
                 result, wanted = step_types(step.function, [_type_of(x, inputs, types) for x in step.operands])
             except OperatorError as fault:
                 raise _at_input(fault, step) from None
             types.append(result)
-            steps.append(Step(step.function, tuple(map(_fit, step.operands, wanted))))
+            steps.append(ScalarStep(step.function, tuple(map(_fit, step.operands, wanted))))
         return ScalarProgram(self.arity, tuple(steps)), tuple(types)
 
     @property
@@ -136,8 +136,8 @@ class ScalarProgram:
         """The number (1 if there is none) that a program multiplies its inputs by, if it does nothing but multiply
         all of them, each once, and numbers; else None."""
         operands = [operand for step in self.steps for operand in step.operands]
-        factor = math.prod(float(x.value) for x in operands if isinstance(x, Literal))
-        read = [str(operand) for operand in operands if not isinstance(operand, Literal)]
+        factor = math.prod(float(x.value) for x in operands if isinstance(x, ScalarLiteral))
+        read = [str(operand) for operand in operands if not isinstance(operand, ScalarLiteral)]
         wanted = [f"x{k}" for k in range(self.arity)] + [f"t{i}" for i in range(len(self.steps) - 1)]
         multiplies = all(step.function == "mul" for step in self.steps) and sorted(read) == sorted(wanted)
         return factor if multiplies and math.isfinite(factor) else None
@@ -152,8 +152,8 @@ class ProgramBuilder:
 
     def __init__(self, arity: int) -> None:
         self.arity = arity
-        self._steps: list[Step] = []
-        self._known: dict[Step, Temp] = {}
+        self._steps: list[ScalarStep] = []
+        self._known: dict[ScalarStep, Temp] = {}
 
     def add(self, function: str, *operands: Operand | Number) -> Operand:
         """The result of applying `function`, as an operand of later steps."""
@@ -175,7 +175,7 @@ class ProgramBuilder:
     def program(self, result: Operand) -> ScalarProgram:
         """The program that ends with `result`."""
         if not isinstance(result, Temp):
-            return ScalarProgram(self.arity, (Step("copy", (result,)),))
+            return ScalarProgram(self.arity, (ScalarStep("copy", (result,)),))
         needed = {result.position}
         for position in range(result.position, -1, -1):
             if position in needed:
@@ -185,7 +185,9 @@ class ProgramBuilder:
         return ScalarProgram(
             self.arity,
             tuple(
-                Step(step.function, tuple(places[x.position] if isinstance(x, Temp) else x for x in step.operands))
+                ScalarStep(
+                    step.function, tuple(places[x.position] if isinstance(x, Temp) else x for x in step.operands)
+                )
                 for step in steps
             ),
         )
@@ -193,7 +195,7 @@ class ProgramBuilder:
 
 def single(function: str, *operands: Operand | Number) -> ScalarProgram:
     """The program of one step whose inputs stand among `operands`."""
-    arity = 1 + max((x.position for x in operands if isinstance(x, Input)), default=-1)
+    arity = 1 + max((x.position for x in operands if isinstance(x, ScalarInput)), default=-1)
     return ScalarProgram(arity, (_step(function, operands),))
 
 
@@ -203,54 +205,54 @@ def compose(consumer: ScalarProgram, k: int, producer: ScalarProgram, rounding: 
     The producer's inputs take the place of input `k`.
     """
     builder = ProgramBuilder(consumer.arity - 1 + producer.arity)
-    passed = builder.insert(producer, [Input(k + j) for j in range(producer.arity)])
+    passed = builder.insert(producer, [ScalarInput(k + j) for j in range(producer.arity)])
     if rounding is not None:
         passed = builder.add(f"cast:{rounding}", passed)
-    before = [Input(j) for j in range(k)]
-    after = [Input(j - 1 + producer.arity) for j in range(k + 1, consumer.arity)]
+    before = [ScalarInput(j) for j in range(k)]
+    after = [ScalarInput(j - 1 + producer.arity) for j in range(k + 1, consumer.arity)]
     return builder.program(builder.insert(consumer, [*before, passed, *after]))
 
 
 def merge_inputs(program: ScalarProgram, first: int, second: int) -> ScalarProgram:
     """The program that reads input `first` wherever it read the later input `second`, which is gone."""
     builder = ProgramBuilder(program.arity - 1)
-    kept = [Input(j - (j > second)) for j in range(program.arity)]
-    kept[second] = Input(first)
+    kept = [ScalarInput(j - (j > second)) for j in range(program.arity)]
+    kept[second] = ScalarInput(first)
     return builder.program(builder.insert(program, kept))
 
 
-def _step(function: str, operands: Sequence[Operand | Number]) -> Step:
-    return Step(function, tuple(x if isinstance(x, Operand) else Literal.of(x) for x in operands))
+def _step(function: str, operands: Sequence[Operand | Number]) -> ScalarStep:
+    return ScalarStep(function, tuple(x if isinstance(x, Operand) else ScalarLiteral.of(x) for x in operands))
 
 
 def _replace(operand: Operand, inputs: Sequence[Operand], results: Sequence[Operand]) -> Operand:
-    if isinstance(operand, Literal):
+    if isinstance(operand, ScalarLiteral):
         return operand
-    return inputs[operand.position] if isinstance(operand, Input) else results[operand.position]
+    return inputs[operand.position] if isinstance(operand, ScalarInput) else results[operand.position]
 
 
 def _parse_operand(word: str) -> Operand:
     if word[0] in "xt" and word[1:].isdecimal() and word.isascii() and len(word) < 10:
-        return Input(int(word[1:])) if word[0] == "x" else Temp(int(word[1:]))
+        return ScalarInput(int(word[1:])) if word[0] == "x" else Temp(int(word[1:]))
     if len(word) <= 32 and word.isascii() and "_" not in word:
         try:
-            return Literal.of(Literal(word).value)
+            return ScalarLiteral.of(ScalarLiteral(word).value)
         except ValueError:
             pass
     raise OperatorError(f"{word[:40]!r} is no operand of a scalar program")
 
 
 def _type_of(operand: Operand, inputs: Sequence[DType], types: Sequence[DType]) -> DType | None:
-    if isinstance(operand, Literal):
+    if isinstance(operand, ScalarLiteral):
         return None
-    return inputs[operand.position] if isinstance(operand, Input) else types[operand.position]
+    return inputs[operand.position] if isinstance(operand, ScalarInput) else types[operand.position]
 
 
 def _fit(operand: Operand, dtype: DType) -> Operand:
-    return Literal.of(fitted(operand.value, dtype)) if isinstance(operand, Literal) else operand
+    return ScalarLiteral.of(fitted(operand.value, dtype)) if isinstance(operand, ScalarLiteral) else operand
 
 
-def _at_input(fault: OperatorError, step: Step) -> OperatorError:
+def _at_input(fault: OperatorError, step: ScalarStep) -> OperatorError:
     culprit = step.operands[fault.argument] if isinstance(fault.argument, int) else None
-    position = culprit.position if isinstance(culprit, Input) else None
+    position = culprit.position if isinstance(culprit, ScalarInput) else None
     return OperatorError(fault.message, argument=position, hint=fault.hint)

@@ -12,14 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.dtypes import DType
 from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, one_axis, one_tensor, restored_axis, unique, without
+from einc.ops.arguments import (
+    Argument,
+    dimension,
+    format_value,
+    is_integer,
+    no_others,
+    one_axis,
+    one_tensor,
+    restored_axis,
+    unique,
+    without,
+)
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Merge, Operator
-from einc.ops.literals import dimension, is_integer, shown
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -165,7 +174,9 @@ def _topk(tensor: TensorDesc, axis: int, count: object, into: object) -> Operato
         raise OperatorError("topk: how many elements to find must be an integer", argument=1)
     extent = tensor.shape[axis]
     if not 1 <= count <= extent:
-        message = f"topk: dimension '{tensor.dims[axis]}' has {extent} elements, not the {shown(count)} asked for"
+        message = (
+            f"topk: dimension '{tensor.dims[axis]}' has {extent} elements, not the {format_value(count)} asked for"
+        )
         raise OperatorError(message, argument=1)
     return TopK(tensor, axis, count, dimension("topk", "into", into))
 

@@ -10,9 +10,9 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, positions, tensors, unique
+from einc.ops.arguments import Argument, format_value, is_integer, positions, tensors, unique
 from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.literals import is_integer, shown
+from einc.ops.reshape import RESHAPE
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -51,7 +51,7 @@ class Slice(MappedOperator):
     @property
     def kernel(self) -> KernelCall:
         """Blocks have equal shapes: a copy is all there is to do."""
-        return KernelCall("regroup")
+        return KernelCall(RESHAPE)
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         return (arrays[0][tuple(map(slice, self.starts, self.stops))],)
@@ -68,7 +68,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
         (at,) = positions(name, tensor, [(dim, dim)])
         if not _is_range(bounds, tensor.shape[at]):
             raise OperatorError(
-                f"{name}: '{dim}' must be [start, stop] within 0 and {tensor.shape[at]}, not {shown(bounds)}",
+                f"{name}: '{dim}' must be [start, stop] within 0 and {tensor.shape[at]}, not {format_value(bounds)}",
                 argument=dim,
             )
         assert isinstance(bounds, tuple)

@@ -15,8 +15,8 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from einc.core.spec import Overlay
 from einc.core.tensor import TensorType
-from einc.core.tiling import Overlay
 from einc.physical.program import Region
 from einc.physical.residency import Copy, Residency, Whole
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorType
+from einc.core.tensor import DType, TensorType
 from einc.exchange.language.program import Program
 from einc.logical.plan import LogicalPlan
 

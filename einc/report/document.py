@@ -131,7 +131,7 @@ def _next_best(plan: LogicalPlan, name: str) -> Document | None:
 
 def _candidates(plan: LogicalPlan, name: str) -> list[Document]:
     """Every join-agg spec that the optimizer chose among."""
-    from einc.logical.enumerate import candidates
+    from einc.logical.candidates import enumerate_candidates
 
     node = _node(plan, name)
     return [
@@ -141,7 +141,7 @@ def _candidates(plan: LogicalPlan, name: str) -> list[Document]:
             "inputs": [[_block(f.inputs[k]) for f in candidate.spec.functions] for k in range(len(node.inputs))],
             "outputs": [[_block(f.outputs[j]) for f in candidate.spec.functions] for j in range(len(node.outputs))],
         }
-        for candidate in candidates(node.operator, plan.sites)
+        for candidate in enumerate_candidates(node.operator, plan.sites)
     ]
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Choice, LogicalPlan
@@ -32,13 +31,13 @@ def restore_graph(bundle: Bundle) -> Graph:
 
 def restore_plan(bundle: Bundle) -> LogicalPlan:
     """The logical plan, with the candidates that this version offers. Raises OperatorError as `restore_graph` does."""
-    from einc.logical.enumerate import candidates
+    from einc.logical.candidates import enumerate_candidates
 
     graph, sites = restore_graph(bundle), len(bundle.devices)
     choices = []
     for node, operation in zip(graph.nodes, bundle.operations, strict=True):
         chosen = tuple(index.intervals for index in operation.indices)
-        candidate = next((c for c in candidates(node.operator, sites) if c.intervals == chosen), None)
+        candidate = next((c for c in enumerate_candidates(node.operator, sites) if c.intervals == chosen), None)
         if candidate is None:
             raise OperatorError(f"operator {operation.name} is cut as this version of einc would not cut it")
         choices.append(Choice(node.name, candidate, operation.cost.repartition))

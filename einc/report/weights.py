@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from einc.core.spec import Overlay
 from einc.core.tensor import TensorType
-from einc.core.tiling import Overlay
 from einc_runtime.plan.schema import ITEMSIZE, Bundle, Tensor
 
 Document = dict[str, Any]

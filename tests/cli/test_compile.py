@@ -100,7 +100,7 @@ def test_with_no_machine_the_host_is_it_and_a_line_says_so(
     assert len(decode((tmp_path / "p.bin").read_bytes()).devices) == 3
 
 
-@pytest.mark.parametrize("stage", ["ast", "graph", "logical", "exprog", "device", "bundle"])
+@pytest.mark.parametrize("stage", ["ast", "source-graph", "graph", "logical", "exprog", "device", "bundle"])
 def test_every_stage_has_a_text(stage: str, einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     result = einc("compile", model, "-m", "dgx-a100", "--emit", stage)
     assert (result.code, result.err) == (0, "")
@@ -111,6 +111,15 @@ def test_every_stage_has_a_text(stage: str, einc: Callable[..., Any], model: Pat
         "text": result.out if both["emit"]["text"].endswith("\n") else result.out[:-1],
     }
     assert decode((tmp_path / "p.bin").read_bytes()).model == "small"
+
+
+def test_the_graph_is_shown_before_and_after_fusion(einc: Callable[..., Any], tmp_path: Path) -> None:
+    chain = tmp_path / "chain.ein"
+    chain.write_text("dim n = 4\ninput x : f32[n]\ny = exp(x)\noutput z = tanh(y)\n")
+    before = einc("compile", chain, "--emit", "source-graph").out.splitlines()
+    after = einc("compile", chain, "--emit", "graph").out.splitlines()
+    assert [line.split(" ")[0] for line in before] == ["graph", "input", "y", "z", "output"]
+    assert [line.split(" ")[0] for line in after] == ["graph", "input", "z", "output"]
 
 
 def test_the_emitted_texts_can_be_read_again(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:

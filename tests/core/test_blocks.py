@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.core.spec import FunctionSpec, JoinAggSpec, spec_fault
+from einc.core.spec import FunctionSpec, JoinAggSpec, Overlay, spec_fault, tiling_fault, tiling_of
 from einc.core.tensor import TensorType
-from einc.core.tiling import Overlay, tiling_fault, tiling_of
 from einc.errors import InternalError
 
 WHOLE = TensorType.whole((5, 3))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from einc.errors import ModelError
 from einc.frontend import build, limits
 from einc.frontend.parser import parse
-from einc.graph.verify import verify
+from einc.graph.graph import verify_graph
 from tests.support.paced import within
 
 HEAD = "dim n = 4\ninput x : f32[n]\n"
@@ -85,7 +85,7 @@ def test_long_texts_end_in_an_error_that_fits_a_terminal(kind: str) -> None:
 @pytest.mark.parametrize(
     "call",
     ["matmul(x, V)", "add(x, V)", "where(x, V, x)", "cast(x, V)", "sum(x, V)", "softmax(x, over=V)", "topk(x, V)",
-     "rope(x, positions=V)", "rope(x, scaling=V)", "regroup(x, a=V)", "slice(x, n=V)", "concat(x, x, over=V)",
+     "rope(x, positions=V)", "rope(x, scaling=V)", "reshape(x, a=V)", "slice(x, n=V)", "concat(x, x, over=V)",
      "transpose(x, dims=V)", "rmsnorm(x, x, eps=V)", "meanpool(V, x)", "V + x", "relu(V)"],
 )  # fmt: skip
 def test_what_a_long_value_is_refused_with_is_short(call: str, value: str) -> None:
@@ -133,7 +133,7 @@ def test_every_truncation_is_read_or_refused(position: int) -> None:
 def read_or_refuse(text: str) -> None:
     """Nothing but a graph or a ModelError may come of any text."""
     with contextlib.suppress(ModelError):
-        verify(build(text, "any.ein"))
+        verify_graph(build(text, "any.ein"))
 
 
 PIECES = st.sampled_from(

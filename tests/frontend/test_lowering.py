@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from einc.core.dtypes import DType
+from einc.core.tensor import DType
 from einc.errors import ModelError, UsageError
 from einc.frontend import build
-from einc.graph.graph import TensorKind
-from einc.graph.verify import verify
+from einc.frontend.parser import parse
+from einc.frontend.printer import print_model
+from einc.graph.graph import TensorKind, dump_graph, verify_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MATRICES = """
@@ -31,7 +32,7 @@ input e : f64[m, n]
 def evaluate(text: str, **options: Any) -> tuple[dict[str, Array], dict[str, Array]]:
     """The arrays that went into a model and all that it computes, by name. Inputs are drawn at random."""
     graph = build(text, "m.ein", **options)
-    verify(graph)
+    verify_graph(graph)
     random = np.random.default_rng(7)
     values: dict[str, Array] = {}
     for tensor in graph.tensors:
@@ -178,7 +179,7 @@ def test_equal_repeated_blocks_have_equal_operators() -> None:
 )  # fmt: skip
 def test_names_of_nodes(body: str, names: list[str], outputs: tuple[str, ...]) -> None:
     graph = build(f"dim n = 4\ninput x : f32[n]\nweight w : f32[n]\n{body}", "m.ein")
-    verify(graph)
+    verify_graph(graph)
     assert [node.name for node in graph.nodes] == names
     assert graph.outputs == outputs
 
@@ -402,6 +403,15 @@ def test_one_name_takes_the_first_of_several_results() -> None:
     }.items():
         graph = build(ATTENTION + statement, "m.ein")
         assert graph.nodes[0].outputs == names, statement
-        verify(graph)
+        verify_graph(graph)
     with pytest.raises(ModelError, match="expected 3 values, found 2"):
         build(f"{ATTENTION}a, b, c = {call}\noutput a", "m.ein")
+
+
+def test_an_operator_has_its_older_name_too() -> None:
+    text = "dim m = 4\ndim n = 6\ninput x : f64[m, n]\noutput y = NAME(x, rows=8, columns=3)"
+    new, old = (build(text.replace("NAME", name), "m.ein") for name in ("reshape", "regroup"))
+    assert dump_graph(new) == dump_graph(old)
+    with pytest.raises(ModelError, match="'regroup' is an operator of the library"):
+        build("block regroup(x) { return x }\n" + text.replace("NAME", "reshape"), "m.ein")
+    assert "regroup(x, " in print_model(parse(text.replace("NAME", "regroup"), "m.ein"))  # as it was written

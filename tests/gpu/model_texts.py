@@ -79,7 +79,7 @@ l = layernorm(x, gain, bias)
 both = concat(l, h, over="tokens", into="both")
 m = meanpool(slice(both, both=[6, 29]), keep, seq_lens=[3, 20], into="sentences")
 s = softmax(h, "d_model")
-t = transpose(regroup(s, tokens=tokens, heads=8, d_head=16), "heads", "tokens", "d_head")
+t = transpose(reshape(s, tokens=tokens, heads=8, d_head=16), "heads", "tokens", "d_head")
 half = cast(m, "f32")
 output c, m, t, half
 """

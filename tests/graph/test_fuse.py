@@ -7,16 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.graph.builder import GraphBuilder
-from einc.graph.dump import dump
 from einc.graph.fuse import fuse
-from einc.graph.graph import Graph
-from einc.graph.verify import verify
+from einc.graph.graph import Graph, dump_graph, verify_graph
 from einc.ops import registry
 from einc.ops.equation import MOST_STEPS, Equation, index_equation
-from einc.ops.scalar import Input, single
+from einc.ops.scalar import ScalarInput, single
 from tests.support.graph_interpreter import interpret
 from tests.support.paced import within
 
@@ -44,16 +41,16 @@ class Maker:
         for name in outputs:
             self.builder.save(name)
         graph = self.builder.build()
-        verify(graph)
+        verify_graph(graph)
         return graph
 
 
 def fused(graph: Graph, *names: str) -> list[Equation]:
     """The nodes of the fused graph, which must have these names."""
     result = fuse(graph)
-    verify(result)
-    assert [node.name for node in result.nodes] == list(names), dump(result)
-    assert dump(fuse(result)) == dump(result)
+    verify_graph(result)
+    assert [node.name for node in result.nodes] == list(names), dump_graph(result)
+    assert dump_graph(fuse(result)) == dump_graph(result)
     check_meaning(graph, result)
     return [node.operator for node in result.nodes if isinstance(node.operator, Equation)]
 
@@ -105,9 +102,14 @@ def test_a_contraction_keeps_its_operands() -> None:
     g = Maker(x="t d")
     x = desc("t d")
     gram = index_equation(
-        [(x, ("i", "j")), (x, ("k", "j"))], [("i", "t"), ("k", "u")], single("mul", Input(0), Input(1)), "sum"
+        [(x, ("i", "j")), (x, ("k", "j"))],
+        [("i", "t"), ("k", "u")],
+        single("mul", ScalarInput(0), ScalarInput(1)),
+        "sum",
     )
-    norm = index_equation([(x, ("i", "j")), (x, ("i", "j"))], [("i", "t")], single("mul", Input(0), Input(1)), "sum")
+    norm = index_equation(
+        [(x, ("i", "j")), (x, ("i", "j"))], [("i", "t")], single("mul", ScalarInput(0), ScalarInput(1)), "sum"
+    )
     g.builder.apply(gram, ["x", "x"], ["gram"])
     g.builder.apply(norm, ["x", "x"], ["norm"])
     assert [len(op.inputs) for op in fused(g.graph("gram", "norm"), "gram", "norm")] == [2, 2]
@@ -165,7 +167,7 @@ def test_diagonals_and_reductions_end_a_group() -> None:
     square = TensorDesc(("a", "b"), (5, 5), DType.F32)
     g.builder.input("x", square)
     g("e", "exp", "x")
-    diagonal = index_equation([(square, ("i", "i"))], [("i", "a")], single("neg", Input(0)), None)
+    diagonal = index_equation([(square, ("i", "i"))], [("i", "a")], single("neg", ScalarInput(0)), None)
     g.builder.apply(diagonal, ["e"], ["diag"])
     g("s", "tanh", "diag")
     g("m", "max", "s", over="a")
@@ -178,7 +180,10 @@ def test_the_same_producer_indexed_in_two_ways_stays() -> None:
     g.builder.input("x", square)
     g("e", "exp", "x")
     both = index_equation(
-        [(square, ("i", "j")), (square, ("j", "i"))], [("i", "a"), ("j", "b")], single("add", Input(0), Input(1)), None
+        [(square, ("i", "j")), (square, ("j", "i"))],
+        [("i", "a"), ("j", "b")],
+        single("add", ScalarInput(0), ScalarInput(1)),
+        None,
     )
     g.builder.apply(both, ["e", "e"], ["y"])
     assert len(fused(g.graph("y"), "e", "y")[1].inputs) == 2
@@ -211,7 +216,7 @@ def test_very_long_chains_stay_bounded() -> None:
     graph = g.graph(last)
     with within(15):
         result = fuse(graph)
-    verify(result)
+    verify_graph(result)
     assert 1500 // MOST_STEPS <= len(result.nodes) <= 1500 // MOST_STEPS + 1
 
 
@@ -242,9 +247,9 @@ def graphs(draw: st.DrawFn) -> Graph:
 @given(graphs())
 def test_random_graphs_keep_their_meaning(graph: Graph) -> None:
     result = fuse(graph)
-    verify(result)
+    verify_graph(result)
     check_meaning(graph, result)
-    assert dump(fuse(result)) == dump(result)
+    assert dump_graph(fuse(result)) == dump_graph(result)
     consumers = result.consumers()
     for node in result.nodes:
         readers = consumers[node.outputs[0]]

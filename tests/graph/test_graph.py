@@ -6,14 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import InternalError, OperatorError, SourceSpan
 from einc.graph.builder import GraphBuilder
-from einc.graph.dump import dump
-from einc.graph.graph import Graph, Node
-from einc.graph.prune import prune
-from einc.graph.verify import verify
+from einc.graph.fuse import prune
+from einc.graph.graph import Graph, Node, dump_graph, verify_graph
 from einc.ops import registry
 
 X = TensorDesc(("tokens", "d_model"), (7, 9), DType.F32)
@@ -34,8 +31,8 @@ def ffn() -> GraphBuilder:
 
 def test_the_canonical_text() -> None:
     graph = ffn().build()
-    verify(graph)
-    assert dump(graph) == (
+    verify_graph(graph)
+    assert dump_graph(graph) == (
         "graph ffn\n"
         "input x : f32[tokens=7, d_model=9]\n"
         "weight w1 : f32[d_model=9, d_ff=11]\n"
@@ -67,7 +64,7 @@ def test_names_that_are_taken_get_numbers() -> None:
         builder.save("nothing")
     builder.save("relu.2")
     builder.save("relu.2")
-    verify(builder.build())
+    verify_graph(builder.build())
     assert builder.build().outputs == ("relu.2",)
 
 
@@ -81,7 +78,7 @@ def test_a_result_can_take_the_name_it_was_wished() -> None:
     assert builder.rename(last, "h") == "h"
     assert builder.rename("h", "x") == "h"  # inputs keep theirs
     graph = builder.build()
-    verify(graph)
+    verify_graph(graph)
     assert graph.outputs == ("h",)
     assert [(node.name, node.inputs) for node in graph.nodes] == [("h.2", ("x",)), ("h", ("h.2",))]
 
@@ -93,7 +90,7 @@ def test_pruning_drops_what_no_output_needs() -> None:
     builder.apply(registry.call("exp", [builder.desc("dead")], {}), ["dead"], ["deader"])
     graph = builder.build()
     pruned = prune(graph)
-    verify(pruned)
+    verify_graph(pruned)
     assert [node.name for node in pruned.nodes] == ["act", "hidden", "y"]
     assert {t.name for t in pruned.tensors} == {"x", "w1", "w2", "unused", "act", "hidden", "y"}
 
@@ -121,11 +118,11 @@ def broken() -> dict[str, Graph]:
 @pytest.mark.parametrize("name", broken())
 def test_broken_graphs_are_found(name: str) -> None:
     with pytest.raises(InternalError):
-        verify(broken()[name])
+        verify_graph(broken()[name])
 
 
 def test_positions_in_the_source_are_no_part_of_the_text() -> None:
     graph = ffn().build()
     span = SourceSpan("ffn.ein", 1, 1, 2, "x")
     moved = replace(graph, nodes=tuple(replace(node, span=span) for node in graph.nodes))
-    assert dump(moved) == dump(graph)
+    assert dump_graph(moved) == dump_graph(graph)

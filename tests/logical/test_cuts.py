@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from einc.logical.cuts import cut_plan, trees
-from einc.logical.optimize import optimize
+from einc.logical.optimize import cut_plan, optimize, trees
 from einc.logical.problem import build_problem
 from tests.support.logical_toys import Builder, own_cost, random_graph, rank_of_plan, repartitions, specs, toy
 

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einc.core.dtypes import DType
-from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import TensorDesc, TensorType
-from einc.core.tiling import tiling_fault, tiling_of
+from einc.core.spec import FunctionSpec, JoinAggSpec, tiling_fault, tiling_of
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import InternalError
-from einc.logical import enumerate as enumerate_module
-from einc.logical.enumerate import candidates
+from einc.logical import candidates as candidates_module
+from einc.logical.candidates import enumerate_candidates
 from einc.ops.registry import call
 from tests.support.logical_toys import Broken, Toy, own_cost, specs, toy
 
@@ -49,7 +47,7 @@ def toys(draw):
 @given(toys(), st.integers(1, 72))
 @settings(max_examples=60)
 def test_equals_an_independent_enumeration(operator, sites):
-    found, expected = candidates(operator, sites), specs(operator, sites)
+    found, expected = enumerate_candidates(operator, sites), specs(operator, sites)
     assert [one.intervals for one in found] == [request for request, _ in expected]
     for one, (_, spec) in zip(found, expected, strict=True):
         assert one.spec == spec
@@ -65,7 +63,7 @@ def test_equals_an_independent_enumeration(operator, sites):
 @pytest.mark.parametrize("sites", range(1, 73))
 def test_every_number_of_sites(sites):
     operator = toy("ij jk -> ik", {"k": (5, 9)}, i=7, j=100, k=13)
-    found = candidates(operator, sites)
+    found = enumerate_candidates(operator, sites)
     used = {len(one.spec.functions) for one in found}
     reachable = max(a * b * c for a in range(1, 8) for b in range(1, 101) for c in range(1, 4) if a * b * c <= sites)
     assert used == {reachable}
@@ -84,12 +82,12 @@ def test_every_number_of_sites(sites):
     [((2, 2), 7, 4), ((1, 3), 7, 3), ((5, 5), 11, 10), ((5, 1), 71, 5), ((1, 1), 8, 1), ((71, 2), 71, 71)],
 )
 def test_idle_sites(extents, sites, used):
-    found = candidates(toy("ij -> ij", i=extents[0], j=extents[1]), sites)
+    found = enumerate_candidates(toy("ij -> ij", i=extents[0], j=extents[1]), sites)
     assert {prod(map(len, one.intervals)) for one in found} == {used}
 
 
 def test_no_shardable_index():
-    (only,) = candidates(Toy(". -> .", ()), 8)
+    (only,) = enumerate_candidates(Toy(". -> .", ()), 8)
     scalar = TensorType((), ())
     assert only.intervals == ()
     assert only.spec == JoinAggSpec((FunctionSpec((scalar,), (scalar,)),))
@@ -97,35 +95,35 @@ def test_no_shardable_index():
 
 
 def test_lexicographic_order_is_that_of_the_intervals():
-    found = candidates(toy("ij -> ij", i=8, j=8), 4)
+    found = enumerate_candidates(toy("ij -> ij", i=8, j=8), 4)
     assert [tuple(map(len, one.intervals)) for one in found] == [(4, 1), (2, 2), (1, 4)]
 
 
 def test_listed_cuts_are_the_only_bounds():
-    found = candidates(toy("ij -> ij", {"i": (1024, 2560)}, i=4096, j=3), 3)
+    found = enumerate_candidates(toy("ij -> ij", {"i": (1024, 2560)}, i=4096, j=3), 3)
     bounds = {interval for one in found for interval in one.intervals[0]}
     assert bounds == {(0, 4096), (0, 1024), (1024, 2560), (2560, 4096)}
 
 
 def test_tilings_are_interned_and_equal_operators_share():
     operator = toy("ij hdj -> hid", h=16, i=16, d=16, j=16)
-    found = candidates(operator, 16)
+    found = enumerate_candidates(operator, 16)
     tilings = [one.input_tilings[0] for one in found]
     assert len({id(tiling) for tiling in tilings}) == len(set(tilings)) < len(tilings)
-    assert candidates(replace(operator), 16) is found
+    assert enumerate_candidates(replace(operator), 16) is found
 
 
 def test_a_high_rank_is_complete():
     """12 indices of extent 4 over 8 sites: 4 x 2 in either order on any two, or 2 x 2 x 2 on any three."""
     names = "abcdefghijkl"
-    found = candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 4)), 8)
+    found = enumerate_candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 4)), 8)
     assert len({one.intervals for one in found}) == len(found) == 12 * 11 + 12 * 11 * 10 // 6
 
 
 def test_an_absurd_rank_is_bounded(monkeypatch):
-    monkeypatch.setattr(enumerate_module, "MOST_BOUNDS", 1 << 16)
+    monkeypatch.setattr(candidates_module, "MAX_BOUNDS", 1 << 16)
     names = "abcdefghijklmnopqrstuvwxyz"
-    found = candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 2)), 64)
+    found = enumerate_candidates(toy(f"{names} -> {names}", **dict.fromkeys(names, 2)), 64)
     assert len(found) == (1 << 16) // (64 * 52)
     assert {len(one.spec.functions) for one in found} == {64}
 
@@ -166,7 +164,7 @@ def test_every_broken_spec_is_refused(kind):
 
         operator = Broken(whole.equation, whole.extents, only_here)
         with pytest.raises(InternalError) as caught:
-            candidates(operator, 6)
+            enumerate_candidates(operator, 6)
         message = caught.value.render()
         assert "ij jk -> ik" in message
         assert ", ".join(f"{n} in {len(i)}" for n, i in zip("ijk", request, strict=True)) in message
@@ -186,4 +184,4 @@ def test_tuples_that_are_torn_are_refused(monkeypatch):
 
     monkeypatch.setattr(type(operator), "build_spec", torn)
     with pytest.raises(InternalError, match="does not belong to block"):
-        candidates(operator, 2)
+        enumerate_candidates(operator, 2)

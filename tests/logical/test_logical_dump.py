@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from einc.logical.dump import dump
 from einc.logical.optimize import optimize
+from einc.logical.plan import dump_plan
 from tests.support.logical_toys import Builder, toy
 
 EXPECTED = """\
@@ -29,5 +29,5 @@ def test_dump():
     x, w = builder.input("x", 18, 10), builder.input("w", 10, 4)
     (h,) = builder.apply(toy("ij jk -> ik", i=18, j=10, k=4), x, w, name="h")
     outputs = builder.apply(toy("ij -> ij i", {"i": (3, 9), "j": (2,)}, i=18, j=4), h, name="y")
-    text = dump(optimize(builder.graph(*outputs), 7))
+    text = dump_plan(optimize(builder.graph(*outputs), 7))
     assert text == EXPECTED

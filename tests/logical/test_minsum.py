@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.logical import minsum
-from einc.logical.dominance import Link, surviving_values
-from einc.logical.minsum import minimize, narrow_order
+from einc.logical.minsum import Link, minimize, narrow_order, surviving_values
 
 
 def random_model(rng, dtype, scale=1, most=6, domain=4):

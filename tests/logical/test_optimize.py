@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import UsageError
 from einc.graph.graph import TensorKind
 from einc.logical import minsum
@@ -332,11 +331,11 @@ def test_an_unknown_selector():
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 from tests.support.logical_toys import random_graph
-from einc.logical.dump import dump
+from einc.logical.plan import dump_plan
 from einc.logical.optimize import optimize
 for seed in range(12):
     for selector in ("eindecomp", "greedy", "random"):
-        print(dump(optimize(random_graph(seed, 6, False, square=12), 6, selector, seed)))
+        print(dump_plan(optimize(random_graph(seed, 6, False, square=12), 6, selector, seed)))
 """
 
 

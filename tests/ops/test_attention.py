@@ -8,18 +8,17 @@ import math
 import numpy as np
 import pytest
 
-from einc.core.dtypes import DType
 from einc.core.intervals import ShardableIndex, reachable_sites
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.logical.enumerate import candidates
+from einc.logical.candidates import enumerate_candidates
 from einc.ops import registry
 from einc.ops.base import Operator
-from einc.ops.packing import Packing
-from tests.ops.test_kernels_by_definition import on_runtime
+from einc.ops.sequence_packing import SequencePacking
 from tests.support.attention_oracle import ALIKE, HEADS, MORE_KEYS, attention, data, pairs, seen, variants, whole
 from tests.support.definition_oracle import corruptions, difference, fault, requests
+from tests.support.kernel_pieces import run_kernel
 
 CASES = {f"{q}/{kv}-{name}": case for q, kv in HEADS for name, case in variants((q, kv)).items()}
 DTYPES = {
@@ -69,7 +68,7 @@ def test_the_kernel_implements_it(name: str) -> None:
     with np.errstate(all="ignore"):
         for sites in range(1, 9) if name in CASES else (1, 4, 6):
             for intervals in requests(operator, sites):
-                assert fault(operator, operator.build_spec(intervals), arrays, expected, on_runtime) is None, intervals
+                assert fault(operator, operator.build_spec(intervals), arrays, expected, run_kernel) is None, intervals
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("6/3")])
@@ -81,7 +80,7 @@ def test_the_kernel_refuses_one_bound_moved_by_one(name: str) -> None:
     spec = operator.build_spec(intervals)
     with np.errstate(all="ignore"):
         for wrong, _, _ in corruptions(operator, spec, 0):
-            assert fault(operator, wrong, arrays, expected, on_runtime) is not None, wrong.functions[0]
+            assert fault(operator, wrong, arrays, expected, run_kernel) is not None, wrong.functions[0]
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("6/3")])
@@ -121,7 +120,7 @@ def test_query_heads_follow_their_heads_of_keys() -> None:
 
 def test_one_sequence_on_as_many_sites_as_heads_is_cut_by_heads() -> None:
     operator = attention((32, 8), (1024,), width=(128, 128), causal=True)
-    best = min(candidates(operator, 8), key=lambda candidate: candidate.join + candidate.aggregation)
+    best = min(enumerate_candidates(operator, 8), key=lambda candidate: candidate.join + candidate.aggregation)
     assert [len(cut) for cut in best.intervals] == [8, 1, 1]
     assert best.aggregation == 0
 
@@ -169,7 +168,7 @@ def test_pairs_of_any_blocks() -> None:
     rng = np.random.default_rng(0)
     for causal, window in itertools.product((False, True), (0, 1, 3, 50)):
         operator = attention((1, 1), (4, 1, 6), (9, 3, 2), causal=causal, window=window)
-        packing = Packing((4, 1, 6), (9, 3, 2), causal, window)
+        packing = SequencePacking((4, 1, 6), (9, 3, 2), causal, window)
         matrix = seen(operator, None, None)
         for _ in range(40):
             a, b = sorted(rng.integers(0, 12, 2).tolist())

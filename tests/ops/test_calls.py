@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import scipy.special
 
-from einc.core.dtypes import DType
 from einc.core.intervals import factorizations
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
+from einc.ops.reshape import Reshape
 from tests.support.definition_oracle import random_array
 from tests.support.operator_cases import all_cases
 from tests.support.paced import within
@@ -33,6 +33,16 @@ def test_restored_operators_equal_the_originals(name: str) -> None:
     assert hash(restored) == hash(operator)
     assert restored.kernel == operator.kernel
     assert operator.title
+
+
+def test_aliases_make_the_same_operator() -> None:
+    new = {"rows": 6, "heads": 2, "d_head": 4}
+    assert registry.call("regroup", [A], new) == registry.call("reshape", [A], new)
+    assert registry.is_callable("regroup")
+    assert "regroup" not in registry.names()
+    with pytest.raises(OperatorError) as caught:
+        registry.call("regroup", [A], {"rows": 47})
+    assert caught.value.message.startswith("regroup: ")
 
 
 def test_no_call_or_family_is_in_two_files() -> None:
@@ -93,10 +103,10 @@ def test_titles() -> None:
         ({"a": 30}, {"b": 30}, [("b", 30)]),
     ],
 )
-def test_regrouping_is_cut_where_both_sides_can_be(
+def test_reshape_is_cut_where_both_sides_can_be(
     old: dict[str, int], new: dict[str, int], indices: list[tuple[str, int]]
 ) -> None:
-    operator = registry.call("regroup", [TensorDesc(tuple(old), tuple(old.values()), F32)], new)
+    operator = registry.call("reshape", [TensorDesc(tuple(old), tuple(old.values()), F32)], new)
     assert [(index.name, index.extent) for index in operator.indices] == indices
 
 
@@ -144,9 +154,9 @@ CALL_FAULTS = [
     ("softmax", [desc("d", 8, dtype=I32)], {}, 0, "does not take i32"),
     ("transpose", [desc("d", 8)], {}, 0, "two dimensions"),
     ("transpose", [A, "t"], {}, 1, "'d'"),
-    ("regroup", [A], {"a": 47}, 0, "48 elements"),
-    ("regroup", [A], {"a": -48, "b": -1}, "a", "positive"),
-    ("regroup", [A], {"a": True, "b": 48}, "a", "positive"),
+    ("reshape", [A], {"a": 47}, 0, "48 elements"),
+    ("reshape", [A], {"a": -48, "b": -1}, "a", "positive"),
+    ("reshape", [A], {"a": True, "b": 48}, "a", "positive"),
     ("matmull", [A, A], {}, None, "no operator"),
 ]  # fmt: skip
 
@@ -180,10 +190,10 @@ def test_unknown_names_get_a_suggestion() -> None:
         ("softmax", {"axis": 2}),
         ("softmax", {"axis": True}),
         ("softmax", {"axis": -1}),
-        ("regroup", {"dims": ("a",), "shape": (47,)}),
-        ("regroup", {"dims": ("a", "b"), "shape": (48,)}),
-        ("regroup", {"dims": ("a", "b"), "shape": (-6, -8)}),
-        ("regroup", {"dims": ("a",), "shape": ("48",)}),
+        (Reshape.family, {"dims": ("a",), "shape": (47,)}),
+        (Reshape.family, {"dims": ("a", "b"), "shape": (48,)}),
+        (Reshape.family, {"dims": ("a", "b"), "shape": (-6, -8)}),
+        (Reshape.family, {"dims": ("a",), "shape": ("48",)}),
     ],
 )
 def test_untrue_bundles_restore_nothing(family: str, attributes: dict) -> None:

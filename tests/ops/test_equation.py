@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.equation import Equation, index_equation
-from einc.ops.scalar import Input, ScalarProgram, single
+from einc.ops.scalar import ScalarInput, ScalarProgram, single
 from tests.support.definition_oracle import fault, random_array, requests
 
 PYTHON = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "max": max, "min": min}
@@ -56,7 +55,9 @@ def brute_force(operator: Equation, arrays: list[np.ndarray]) -> np.ndarray:
         values = [int(a[tuple(at[n] for n in part)]) for part, a in zip(operator.labels, arrays, strict=True)]
         results: list[int] = []
         for step in operator.program.steps:
-            operands = [values[x.position] if isinstance(x, Input) else results[x.position] for x in step.operands]
+            operands = [
+                values[x.position] if isinstance(x, ScalarInput) else results[x.position] for x in step.operands
+            ]
             results.append(operands[0] if step.function == "copy" else PYTHON[step.function](*operands))
         gathered.setdefault(tuple(at[name] for name in operator.result), []).append(results[-1])
     made = np.zeros(operator.outputs[0].shape, np.int64)
@@ -156,7 +157,7 @@ X, W = TensorDesc(("t", "d"), (3, 4), F32), TensorDesc(("d", "f"), (4, 5), F32)
 def test_faulty_equations(
     inputs: list, result: str, aggregation: str | None, word: str | None, argument: int | None
 ) -> None:
-    program = single("mul", Input(0), Input(1)) if len(inputs) == 2 else single("copy", Input(0))
+    program = single("mul", ScalarInput(0), ScalarInput(1)) if len(inputs) == 2 else single("copy", ScalarInput(0))
     with pytest.raises(OperatorError) as caught:
         index_equation(inputs, [(name, name) for name in result.split()], program, aggregation)
     assert caught.value.argument == argument

@@ -8,60 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from einc.core.dtypes import DType
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc, TensorType
-from einc.ops.base import Operator
+from einc.core.tensor import DType, TensorDesc
 from einc.ops.equation import index_equation
 from einc.ops.functions import FUNCTIONS
-from einc.ops.scalar import Input, single
-from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.registry import prepare
-from einc_runtime.plan.schema import Block
+from einc.ops.scalar import ScalarInput, single
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import Array, corruptions, fault, random_array, requests
+from tests.support.kernel_pieces import run_kernel
 from tests.support.operator_cases import POSITIVE, all_cases
 
 CASES = all_cases()
-
-
-def on_runtime(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
-    """The concrete operator as the runtime runs it, into arrays full of rubbish, from strided views.
-
-    Data comes when the kernel is prepared and bound, and comes anew for a second run.
-    """
-    call = operator.kernel
-    inputs = [_roomy(block) for block in blocks]
-    outputs = [
-        np.full(block.shape, 77).astype(desc.dtype.numpy())
-        for block, desc in zip(function.outputs, operator.outputs, strict=True)
-    ]
-    kernel = prepare(
-        Invocation(
-            call.name,
-            {key: list(value) if isinstance(value, tuple) else value for key, value in call.attributes},
-            inputs,
-            outputs,
-            list(map(_block, function.inputs)),
-            list(map(_block, function.outputs)),
-        ),
-    )
-    run = kernel.bind(np.full(kernel.scratch, 255, np.uint8))
-    with np.errstate(all="ignore"):  # as executors run kernels
-        run()
-        for view, block in zip(inputs, blocks, strict=True):
-            view[...] = block
-        run()
-    return outputs
-
-
-def _roomy(block: Array) -> Array:
-    """Zeros of its shape that are no dense array: in every dimension there is one position more."""
-    return np.zeros([extent + 1 for extent in block.shape], block.dtype)[(*map(slice, block.shape), ...)]
-
-
-def _block(block: TensorType) -> Block:
-    return Block(block.lower, block.upper)
 
 
 def data(name: str) -> list[Array]:
@@ -75,7 +32,7 @@ def check(name: str, sites: Sequence[int]) -> None:
     expected = operator.reference(*arrays)
     for p in sites:
         for intervals in requests(operator, p):
-            assert fault(operator, operator.build_spec(intervals), arrays, expected, on_runtime) is None, intervals
+            assert fault(operator, operator.build_spec(intervals), arrays, expected, run_kernel) is None, intervals
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,12 +66,15 @@ def test_kernels_and_references_agree_on_special_values(dtype: DType) -> None:
             continue
         labels: list[tuple[TensorDesc, tuple[str, ...]]] = [(rows, ("i",)), (columns, ("j",))][: signature.arity]
         operator = index_equation(
-            labels, [("i", "i"), ("j", "j")][: signature.arity], single(name, *map(Input, range(signature.arity))), None
+            labels,
+            [("i", "i"), ("j", "j")][: signature.arity],
+            single(name, *map(ScalarInput, range(signature.arity))),
+            None,
         )
         arrays = [values] * signature.arity
         whole = FunctionSpec(tuple(d.type for d in operator.inputs), tuple(d.type for d in operator.outputs))
         with np.errstate(all="ignore"):  # as executors run kernels
-            (found,), (wanted,) = on_runtime(operator, whole, arrays), operator.reference(*arrays)
+            (found,), (wanted,) = run_kernel(operator, whole, arrays), operator.reference(*arrays)
         if name == "gelu":  # at -inf the formula gives nan, its limit is 0: either will do
             found, wanted = found[values > -np.inf], wanted[values > -np.inf]
         close = np.isclose(found.astype(float), wanted.astype(float), rtol=1e-2, atol=1e-6, equal_nan=True)
@@ -133,5 +93,5 @@ def test_kernels_notice_a_bound_moved_by_one(name: str) -> None:
         for extreme in (50, -50):
             if k is not None:
                 changed[k][slices(slab)] = np.asarray(extreme).astype(changed[k].dtype)
-            faults.append(fault(operator, wrong, changed, operator.reference(*changed), on_runtime))
+            faults.append(fault(operator, wrong, changed, operator.reference(*changed), run_kernel))
         assert any(faults), wrong.functions[0]

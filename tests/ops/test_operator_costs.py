@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from einc.core.dtypes import DType
 from einc.core.intervals import ShardableIndex
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
 from tests.support.operator_cases import structural

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from einc.frontend import build
 from einc.graph.fuse import fuse
-from einc.graph.verify import verify
+from einc.graph.graph import verify_graph
 from einc.ops import registry
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
@@ -21,8 +21,8 @@ def test_every_call_is_told_of() -> None:
 def test_the_model_on_the_page_compiles() -> None:
     (model,) = re.findall(r"```ein\n(.*?)```", PAGE, re.S)
     graph = build(model, "tour.ein")
-    verify(graph)
-    verify(fuse(graph))
+    verify_graph(graph)
+    verify_graph(fuse(graph))
     assert [output.shape for output in (t.desc for t in graph.tensors) if output.dims == ("heads", "d_head")] == [
         (2, 4),
         (2, 4),

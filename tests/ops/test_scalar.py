@@ -12,11 +12,21 @@ import scipy.special
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.core.dtypes import DType
+from einc.core.tensor import DType
 from einc.errors import OperatorError
 from einc.ops.evaluate import evaluate
 from einc.ops.functions import FUNCTIONS, fitted
-from einc.ops.scalar import Input, Literal, ProgramBuilder, ScalarProgram, Step, Temp, compose, merge_inputs, single
+from einc.ops.scalar import (
+    ProgramBuilder,
+    ScalarInput,
+    ScalarLiteral,
+    ScalarProgram,
+    ScalarStep,
+    Temp,
+    compose,
+    merge_inputs,
+    single,
+)
 
 F = DType.F64
 FLOAT_FUNCTIONS = [
@@ -28,15 +38,15 @@ FLOAT_FUNCTIONS = [
 def programs(draw: st.DrawFn, arity: int | None = None) -> ScalarProgram:
     """Well-typed programs over f64."""
     inputs = draw(st.integers(1, 3)) if arity is None else arity
-    steps: list[Step] = []
+    steps: list[ScalarStep] = []
     for position in range(draw(st.integers(1, 6))):
         name = draw(st.sampled_from(FLOAT_FUNCTIONS))
-        places = [Input(k) for k in range(inputs)] + [Temp(i) for i in range(position)]
+        places = [ScalarInput(k) for k in range(inputs)] + [Temp(i) for i in range(position)]
         operands = [draw(st.sampled_from(places)) for _ in range(FUNCTIONS[name].arity)]
         if len(operands) == 2 and draw(st.booleans()):
             value = draw(st.floats(allow_nan=False, width=32) | st.just(math.inf))
-            operands[draw(st.integers(0, 1))] = Literal.of(value)
-        steps.append(Step(name, tuple(operands)))
+            operands[draw(st.integers(0, 1))] = ScalarLiteral.of(value)
+        steps.append(ScalarStep(name, tuple(operands)))
     return ScalarProgram(inputs, tuple(steps))
 
 
@@ -74,21 +84,21 @@ def test_merged_inputs_read_one_tensor(program: ScalarProgram, pair: tuple[int, 
 
 
 def test_composition_shares_steps_and_keeps_signed_zeros_apart() -> None:
-    diamond = compose(single("add", Input(0), Input(1)), 1, single("exp", Input(0)), None)
-    diamond = compose(diamond, 0, single("exp", Input(0)), None)
+    diamond = compose(single("add", ScalarInput(0), ScalarInput(1)), 1, single("exp", ScalarInput(0)), None)
+    diamond = compose(diamond, 0, single("exp", ScalarInput(0)), None)
     assert merge_inputs(diamond, 0, 1).text == "t0 = exp x0; t1 = add t0 t0"
     builder = ProgramBuilder(1)
-    sum_ = builder.add("add", builder.add("div", Input(0), 0.0), builder.add("div", Input(0), -0.0))
+    sum_ = builder.add("add", builder.add("div", ScalarInput(0), 0.0), builder.add("div", ScalarInput(0), -0.0))
     assert builder.program(sum_).text == "t0 = div x0 0.0; t1 = div x0 -0.0; t2 = add t0 t1"
 
 
 def test_the_builder_leaves_out_copies_and_what_the_result_does_not_need() -> None:
     builder = ProgramBuilder(2)
-    builder.add("exp", Input(1))
-    kept = builder.add("neg", builder.add("copy", Input(0)))
+    builder.add("exp", ScalarInput(1))
+    kept = builder.add("neg", builder.add("copy", ScalarInput(0)))
     builder.add("log", kept)
     assert builder.program(kept).text == "t0 = neg x0"
-    assert builder.program(Input(1)).text == "t0 = copy x1"
+    assert builder.program(ScalarInput(1)).text == "t0 = copy x1"
 
 
 @pytest.mark.parametrize(
@@ -120,10 +130,10 @@ def test_bad_texts_are_refused(text: str) -> None:
 
 
 def test_literals_are_told_apart_by_kind() -> None:
-    texts = [Literal.of(value).text for value in (1, 1.0, True, -0.0, math.inf, 1e-5)]
+    texts = [ScalarLiteral.of(value).text for value in (1, 1.0, True, -0.0, math.inf, 1e-5)]
     assert texts == ["1", "1.0", "true", "-0.0", "inf", "1e-05"]
-    assert Literal.of(1) != Literal.of(True)
-    assert [type(Literal(text).value) for text in texts] == [int, float, bool, float, float, float]
+    assert ScalarLiteral.of(1) != ScalarLiteral.of(True)
+    assert [type(ScalarLiteral(text).value) for text in texts] == [int, float, bool, float, float, float]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +151,7 @@ def test_literals_are_told_apart_by_kind() -> None:
 )
 def test_mixed_and_unfit_types_name_the_input(function: str, operands: list[DType], argument: int) -> None:
     with pytest.raises(OperatorError) as caught:
-        single(function, *map(Input, range(len(operands)))).resolve(operands)
+        single(function, *map(ScalarInput, range(len(operands)))).resolve(operands)
     assert caught.value.argument == argument
     assert caught.value.hint
 
@@ -192,16 +202,18 @@ REFERENCES = {
 @pytest.mark.parametrize("name", REFERENCES)
 def test_functions_agree_with_scipy(name: str) -> None:
     x = np.linspace(0.01 if name == "rsqrt" else -30, 30, 1001)
-    np.testing.assert_allclose(run(single(name, Input(0)), [x]), REFERENCES[name](x), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(run(single(name, ScalarInput(0)), [x]), REFERENCES[name](x), rtol=1e-12, atol=1e-14)
 
 
 def test_division_and_remainder_floor_as_in_python() -> None:
     pairs = [(a, b) for a in range(-7, 8) for b in (-3, -2, 2, 5)]
     a, b = (np.array(column, np.int32) for column in zip(*pairs, strict=True))
     for name, python in (("floordiv", lambda u, v: u // v), ("mod", lambda u, v: u % v)):
-        result = evaluate(single(name, Input(0), Input(1)), [a, b], [DType.I32, DType.I32])
+        result = evaluate(single(name, ScalarInput(0), ScalarInput(1)), [a, b], [DType.I32, DType.I32])
         assert result.tolist() == [python(u, v) for u, v in pairs]
-        result = evaluate(single(name, Input(0), Input(1)), [a.astype("f4"), b.astype("f4")], [DType.F32, DType.F32])
+        result = evaluate(
+            single(name, ScalarInput(0), ScalarInput(1)), [a.astype("f4"), b.astype("f4")], [DType.F32, DType.F32]
+        )
         assert result.tolist() == [python(float(u), float(v)) for u, v in pairs]
 
 

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from einc.core.dtypes import DType
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.selection import Argmax, TopK
-from tests.ops.test_kernels_by_definition import on_runtime
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import CONCRETE, Array, corruptions, fault, random_array, requests
+from tests.support.kernel_pieces import run_kernel
 from tests.support.operator_cases import desc
 
 LAST = np.iinfo(np.int64).max
@@ -88,7 +87,7 @@ def test_every_factorization_implements_the_operator(name: str) -> None:
         for sites in range(1, 9) if name.startswith("f32") else (5, 8):
             for intervals in requests(operator, sites):
                 spec = operator.build_spec(intervals)
-                assert fault(operator, spec, arrays, expected, on_runtime) is None, intervals
+                assert fault(operator, spec, arrays, expected, run_kernel) is None, intervals
                 assert fault(operator, spec, arrays, expected) is None, intervals
 
 
@@ -103,7 +102,7 @@ def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
             changed = [array.copy() for array in arrays]
             if k is not None:
                 changed[k][slices(slab)] = 50
-            assert fault(operator, wrong, changed, operator.reference(*changed), on_runtime) is not None, wrong
+            assert fault(operator, wrong, changed, operator.reference(*changed), run_kernel) is not None, wrong
 
 
 def test_order_and_ties() -> None:

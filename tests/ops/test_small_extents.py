@@ -16,16 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einc.core.dtypes import DType
 from einc.core.intervals import reachable_sites
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import index_equation
 from einc.ops.scalar import ScalarProgram
-from tests.ops.test_kernels_by_definition import on_runtime
 from tests.support import attention_oracle
 from tests.support.definition_oracle import Array, fault, requests
+from tests.support.kernel_pieces import run_kernel
 from tests.support.transformer_cases import Case, desc
 
 I64, BOOL = DType.I64, DType.BOOL
@@ -50,7 +49,7 @@ def equation(draw: Drawn) -> Case:
     return Case(index_equation(inputs, [(n, n) for n in kept], ScalarProgram.parse(program, 2), aggregation))
 
 
-def regroup(draw: Drawn) -> Case:
+def reshape(draw: Drawn) -> Case:
     """Factors of one shape dealt out anew; a dimension may have none."""
     factors = draw(st.lists(st.integers(1, 4), max_size=5))
 
@@ -59,7 +58,7 @@ def regroup(draw: Drawn) -> Case:
         return {f"{prefix}{n}": math.prod(factors[a:b]) for n, (a, b) in enumerate(pairwise(bounds))}
 
     old = grouped("p")
-    return Case(registry.call("regroup", [TensorDesc(tuple(old), tuple(old.values()), DType.F32)], grouped("q")))
+    return Case(registry.call("reshape", [TensorDesc(tuple(old), tuple(old.values()), DType.F32)], grouped("q")))
 
 
 def rows(draw: Drawn) -> Case:
@@ -137,7 +136,7 @@ def attention(draw: Drawn) -> Operator:
 
 
 FAMILIES: dict[str, Callable[[Drawn], Case]] = {
-    "equation": equation, "regroup": regroup, "rows": rows, "selection": selection, "slice": slicing, "concat": concat,
+    "equation": equation, "reshape": reshape, "rows": rows, "selection": selection, "slice": slicing, "concat": concat,
     "rope": rope, "embedding": embedding, "append": append, "meanpool": meanpool,
 }  # fmt: skip
 
@@ -149,7 +148,7 @@ def check(operator: Operator, arrays: list[Array], sites: int) -> None:
         spec = operator.build_spec(intervals)
         assert len(spec.functions) == reachable
         assert all(block.size for function in spec.functions for block in (*function.inputs, *function.outputs))
-        assert fault(operator, spec, arrays, expected, on_runtime) is None, (operator, intervals)
+        assert fault(operator, spec, arrays, expected, run_kernel) is None, (operator, intervals)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

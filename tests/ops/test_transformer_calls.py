@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.base import Attributes

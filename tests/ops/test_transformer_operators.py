@@ -11,8 +11,8 @@ from einc.core.tensor import TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.concat import Concat
-from tests.ops.test_kernels_by_definition import on_runtime
 from tests.support.definition_oracle import corruptions, fault, requests
+from tests.support.kernel_pieces import run_kernel
 from tests.support.transformer_cases import Case, all_transformer_cases, concrete
 
 CASES = all_transformer_cases()
@@ -31,7 +31,7 @@ def test_every_factorization_implements_the_operator(name: str) -> None:
     for sites in range(1, 9) if every else (5, 8):
         for intervals in requests(case.operator, sites):
             spec = case.operator.build_spec(intervals)
-            assert fault(case.operator, spec, arrays, expected, on_runtime) is None, intervals
+            assert fault(case.operator, spec, arrays, expected, run_kernel) is None, intervals
             assert fault(case.operator, spec, arrays, expected, concrete) is None, intervals
 
 
@@ -43,7 +43,7 @@ def test_many_sites_too(name: str) -> None:
     expected = case.operator.reference(*arrays)
     for sites in (9, 12, 16, 24, 31, 72):
         for intervals in requests(case.operator, sites):
-            assert fault(case.operator, case.operator.build_spec(intervals), arrays, expected, on_runtime) is None
+            assert fault(case.operator, case.operator.build_spec(intervals), arrays, expected, run_kernel) is None
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("f32")])
@@ -63,7 +63,7 @@ def noticed(case: Case, wrong: object) -> bool:
     """By the kernels, on some data: a lost row of a table matters only where an id asks for it."""
     for s in range(40):
         arrays = case.arrays(s)
-        if fault(case.operator, wrong, arrays, case.operator.reference(*arrays), on_runtime) is not None:
+        if fault(case.operator, wrong, arrays, case.operator.reference(*arrays), run_kernel) is not None:
             return True
     return False
 

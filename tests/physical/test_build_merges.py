@@ -9,7 +9,7 @@ import pytest
 
 from einc.emit import emit
 from einc.exchange.language.checker import check
-from einc.graph.verify import verify as verify_graph
+from einc.graph.graph import verify_graph
 from einc.logical.optimize import optimize
 from einc.machines.model import Machine
 from einc.physical.build import build

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.emit import emit
 from einc.errors import SourceSpan
 from einc.exchange.language.parser import parse

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from einc.compiler import compile_model
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.frontend import build
 from einc.graph.builder import GraphBuilder
 from einc.ops import registry

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorType
+from einc.core.tensor import DType, TensorType
 from einc.errors import CapacityError, SourceSpan
 from einc.graph.graph import Graph
 from einc.physical.arena import ALIGNMENT, Arena

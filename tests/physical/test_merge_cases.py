@@ -13,8 +13,8 @@ from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorType
 from einc.errors import InternalError
 from einc.exchange.language.printer import print_program
-from einc.graph.verify import verify as verify_graph
-from einc.logical.enumerate import candidates
+from einc.graph.graph import verify_graph
+from einc.logical.candidates import enumerate_candidates
 from einc.ops import registry
 from einc.ops.base import Merge, Operator
 from einc.physical.build import build
@@ -125,7 +125,7 @@ def test_every_member_counts_in_the_cost(kind: str) -> None:
     """What is aggregated is all partial elements beyond the size of the tensors, of all members."""
     operator = Tuples(kind)
     searched = [index.name for index in operator.indices].index("j")
-    for candidate in candidates(operator, 4):
+    for candidate in enumerate_candidates(operator, 4):
         copies = len(candidate.intervals[searched])
         assert candidate.aggregation == (copies - 1) * sum(desc.type.size for desc in operator.outputs)
 
@@ -183,10 +183,10 @@ class Torn(Tuples):
 
 def test_specs_with_torn_tuples_are_refused() -> None:
     with pytest.raises(InternalError, match="does not belong to block"):
-        candidates(Torn("best"), 3)
+        enumerate_candidates(Torn("best"), 3)
     cut = Odd("best", (Merge("argmax", (0, 1), ((0, 1), (1, 0)), (1,)),), ("argmax",) * 2)
     with pytest.raises(InternalError, match="cuts a dimension that its tuples need whole"):
-        candidates(cut, 3)
+        enumerate_candidates(cut, 3)
 
 
 PROGRAM = program("top", [("r", transpose("top", 0), ("p",))], ["r"], {"p": (1, 3, 1), "r": (1, 1, 1)}, 3)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from einc.core.spec import tiling_fault
 from einc.core.tensor import TensorType
-from einc.core.tiling import tiling_fault
 from einc.exchange.language.checker import check
 from einc.exchange.language.program import Holding, Partition, Program, Requirement
 from einc.exchange.simulation.simulator import simulate

@@ -8,8 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc, TensorType
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.physical import placement
 from einc.physical.atoms import Inflow
 from einc.physical.placement import assign, moved_bytes, place

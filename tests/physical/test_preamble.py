@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc, TensorType
-from einc.core.tiling import Overlay
+from einc.core.spec import Overlay
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.exchange.language.printer import print_program
 from einc.ops.registry import call
 from einc.physical.atoms import Grid

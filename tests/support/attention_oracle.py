@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from einc.core.dtypes import DType
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Attribute, Operator
 from tests.support.block_slices import slices

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from einc.core.dtypes import DType
 from einc.core.intervals import Intervals, factorizations, reachable_sites
 from einc.core.spec import FunctionSpec, JoinAggSpec, spec_fault
-from einc.core.tensor import TensorDesc, TensorType
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.ops import registry
 from einc.ops.base import Merge, Operator
 from tests.support import merge_meaning

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from einc.core.dtypes import DType
 from einc.core.intervals import Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 

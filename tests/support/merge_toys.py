@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einc.core.dtypes import DType
 from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.graph.graph import Graph
 from einc.ops import registry
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Merge, Operator

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import index_equation
@@ -89,13 +88,13 @@ def structural(dtype: DType) -> dict[str, Operator]:
         "min": registry.call("min", [y, "d"], {}),
         "transpose": registry.call("transpose", [y], {}),
         "transpose_all": registry.call("transpose", [y, "d", "h", "s"], {}),
-        "split": registry.call("regroup", [y], {"a": 3, "b": 2, "s": 4, "d": 9}),
-        "join": registry.call("regroup", [y], {"hs": 24, "d": 9}),
-        "regroup_general": registry.call("regroup", [TensorDesc(("a", "b"), (12, 10), dtype)], {"c": 8, "d": 15}),
-        "regroup_more": registry.call(
-            "regroup", [TensorDesc(("a", "b", "c"), (6, 1, 10), dtype)], {"p": 3, "q": 2, "r": 5, "one": 1, "w": 2}
+        "split": registry.call("reshape", [y], {"a": 3, "b": 2, "s": 4, "d": 9}),
+        "join": registry.call("reshape", [y], {"hs": 24, "d": 9}),
+        "reshape_general": registry.call("reshape", [TensorDesc(("a", "b"), (12, 10), dtype)], {"c": 8, "d": 15}),
+        "reshape_more": registry.call(
+            "reshape", [TensorDesc(("a", "b", "c"), (6, 1, 10), dtype)], {"p": 3, "q": 2, "r": 5, "one": 1, "w": 2}
         ),
-        "regroup_scalar": registry.call("regroup", [TensorDesc(("a",), (1,), dtype)], {}),
+        "reshape_scalar": registry.call("reshape", [TensorDesc(("a",), (1,), dtype)], {}),
     }
 
 

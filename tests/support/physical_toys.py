@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from einc.core.dtypes import DType
 from einc.core.intervals import Intervals, ShardableIndex
-from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import TensorDesc, TensorType
-from einc.core.tiling import tiling_of
+from einc.core.spec import FunctionSpec, JoinAggSpec, tiling_of
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.exchange.language.checker import check, firing_order
 from einc.exchange.language.program import Action, Program
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind

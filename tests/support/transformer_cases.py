@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from einc.core.dtypes import DType
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.append import Append
 from einc.ops.base import Operator

@@ -26,11 +26,10 @@ def check_command(
 ) -> None:
     """Parse and type-check a model; all its errors are reported together."""
     from einc.frontend import build
-    from einc.graph.graph import TensorKind
-    from einc.graph.verify import verify
+    from einc.graph.graph import TensorKind, verify_graph
 
     graph = build(files.read_text(model), model, definitions, preset, dtype)
-    verify(graph)
+    verify_graph(graph)
     if as_json:
         tensors = [
             {"name": t.name, "kind": t.kind.value, "dims": list(t.desc.dims), "shape": list(t.desc.shape),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from einc.compiler import Compiled
     from einc_runtime.plan.schema import Bundle, Exchange
 
-STAGES = ("ast", "graph", "logical", "exprog", "device", "bundle")
+STAGES = ("ast", "source-graph", "graph", "logical", "exprog", "device", "bundle")
 
 
 @click.command(
@@ -104,7 +104,7 @@ def compile_command(
                     phase("compiling kernels")
                     summary["kernels"] = precompile(compiled.bundle, target, architectures)
             rows = comparison(compiled, others, phase) if machines else None
-    if compiled.options.machine is None and emit not in ("ast", "graph") and compiled.target.note:
+    if compiled.options.machine is None and emit not in ("ast", "source-graph", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
     _print(emit, shown, summary, as_json, rows)
 
@@ -144,12 +144,12 @@ def summarize(compiled: Compiled) -> dict[str, Any]:
 
 def dump(compiled: Compiled, stage: str) -> str:
     """The canonical text of a stage after the syntax tree."""
-    if stage == "graph":
-        from einc.graph.dump import dump as dump_graph
+    if stage in ("source-graph", "graph"):
+        from einc.graph.graph import dump_graph
 
-        return dump_graph(compiled.graph)
+        return dump_graph(compiled.source if stage == "source-graph" else compiled.graph)
     if stage == "logical":
-        from einc.logical.dump import dump as dump_plan
+        from einc.logical.plan import dump_plan
 
         return dump_plan(compiled.plan)
     if stage == "device":

@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from einc.core.dtypes import DType
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import DType, TensorDesc
 from einc.emit import emit
 from einc.graph.builder import GraphBuilder
-from einc.logical.enumerate import candidates
+from einc.logical.candidates import enumerate_candidates
 from einc.logical.optimize import optimize
 from einc.logical.plan import Choice, LogicalPlan
 from einc.machines.load import load_machine
@@ -37,7 +36,7 @@ def plan(call: str) -> Bundle:
     for name in builder.apply(operator, ["x"], ["first", "second"]):
         builder.save(name)
     graph = builder.build()
-    halves = next(c for c in candidates(operator, 4) if [len(parts) for parts in c.intervals] == [2, 2])
+    halves = next(c for c in enumerate_candidates(operator, 4) if [len(parts) for parts in c.intervals] == [2, 2])
     logical = LogicalPlan(graph, 4, "by hand", (Choice("first", halves, 0),), False, 0)
     machine = load_machine("host", 4)
     return emit(build(logical, machine), machine, (0, 1, 2, 3), "naive")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from einc.core.intervals import Interval, ShardableIndex
-from einc.ops.literals import ends
+from einc.ops.arguments import ends
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class SequencePacking:
     """The queries and keys of every sequence, and what a query sees of its own sequence.
 
     Causal: keys up to its position. A window: only the last `window` keys up to its position, and what follows.
@@ -88,7 +88,7 @@ class Packing:
 
 
 @lru_cache(maxsize=256)
-def _work(packing: Packing) -> tuple[int, ...]:
+def _work(packing: SequencePacking) -> tuple[int, ...]:
     """The pairs in all sequences up to the end of each; every query and key is in at least one sequence's work."""
     sizes = zip(packing.q_lens, packing.k_lens, strict=True)
     return tuple(itertools.accumulate(packing._pairs(s, (0, q), (0, k)) for s, (q, k) in enumerate(sizes)))

@@ -1,8 +1,8 @@
-"""Dimension regrouping: the same elements in row-major order under other dimensions (a reshape).
+"""Reshape: the same elements in row-major order under other dimensions.
 
-Dimensions fall into groups, each a run of old ones and a run of new ones with equal numbers of elements. A group may
-be cut between two positions of its leading dimensions where a cut stands on both sides, so that a block is a box
-before and after: heads * d_head is cut between heads.
+The dimensions fall into groups: each group is a run of old dimensions and a run of new ones that have equally many
+elements. A group may be cut at the positions of its leading dimensions that are boundaries both before and after, so
+that a block is a box on both sides: heads * d_head is cut between heads.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, tensors, unique
+from einc.ops.arguments import Argument, format_value, is_integer, tensors, unique
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.literals import is_integer, shown
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
 
-CALLS = ("regroup",)
+CALLS = ("reshape",)
+
+RESHAPE = "regroup"
+"""What plans call the family and its kernel."""
+
+_USAGE = "name the new dimensions, with their extents: reshape(x, rows=4, columns=5)"
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
-    """Where one group may be cut: the dimensions that lead it before and after, and how far each moves per position."""
+class _ReshapeCut:
+    """How one group may be cut: its leading dimensions before and after, and their positions per interval position."""
 
     extent: int
     old: int
@@ -38,10 +42,10 @@ class _Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Regroup(MappedOperator):
-    """One tensor, laid out anew with dimensions `dims` of extents `shape`."""
+class Reshape(MappedOperator):
+    """One tensor under new dimensions `dims` with extents `shape`."""
 
-    family: ClassVar[str] = "regroup"
+    family: ClassVar[str] = RESHAPE
 
     tensor: TensorDesc
     dims: tuple[str, ...]
@@ -70,7 +74,7 @@ class Regroup(MappedOperator):
 
     @property
     def kernel(self) -> KernelCall:
-        return KernelCall("regroup")
+        return KernelCall(RESHAPE)
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         return (arrays[0].reshape(self.shape),)
@@ -78,8 +82,8 @@ class Regroup(MappedOperator):
     def flops(self, function: FunctionSpec) -> int:
         return 0
 
-    def _names(self, cuts: Sequence[_Cut]) -> tuple[str, ...]:
-        """An index that runs over every position of a leading dimension has its name, any other both names."""
+    def _names(self, cuts: Sequence[_ReshapeCut]) -> tuple[str, ...]:
+        """The name of each index: that of the dimension whose every position it runs over, else the names of both."""
         names = []
         for cut in cuts:
             old, new = self.tensor.dims[cut.old], self.dims[cut.new]
@@ -87,7 +91,7 @@ class Regroup(MappedOperator):
         return unique(names)
 
 
-def _cuts(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[_Cut, ...]:
+def _cuts(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[_ReshapeCut, ...]:
     """The groups of two shapes of equal size that can be cut at all; dimensions of extent 1 belong to none."""
     left = [at for at, extent in enumerate(old) if extent > 1]
     right = [at for at, extent in enumerate(new) if extent > 1]
@@ -103,42 +107,44 @@ def _cuts(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[_Cut, ...]:
         unit = math.lcm(inner, other)
         extent = old[first] * inner // unit
         if extent > 1:
-            cuts.append(_Cut(extent, first, unit // inner, second, unit // other))
+            cuts.append(_ReshapeCut(extent, first, unit // inner, second, unit // other))
     return tuple(cuts)
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
-    """`regroup(x, tokens=1024, heads=32, d_head=128)`: the new dimensions in order, with their extents."""
+    """`reshape(x, tokens=1024, heads=32, d_head=128)`: the new dimensions in order, with their extents."""
+    if len(arguments) > 1:
+        raise OperatorError(f"{name} takes one tensor, not {len(arguments)} arguments", argument=1, hint=_USAGE)
     (tensor,) = tensors(name, arguments, 1)
     for dim, extent in attributes.items():
         if not is_integer(extent) or extent < 1:
             raise OperatorError(
-                f"regroup: the extent of dimension '{dim}' must be a positive integer, not {shown(extent)}",
+                f"{name}: the extent of dimension '{dim}' must be a positive integer, not {format_value(extent)}",
                 argument=dim,
             )
-    return _regroup(tensor, tuple(attributes), tuple(filter(is_integer, attributes.values())))
+    return _reshape(name, tensor, tuple(attributes), tuple(filter(is_integer, attributes.values())))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The regrouping with these attributes; raises OperatorError where they make none."""
+    """The reshape with these attributes; raises OperatorError where they are not those of a reshape."""
     dims, shape = attributes.get("dims"), attributes.get("shape")
     if len(inputs) != 1 or not isinstance(dims, tuple) or not isinstance(shape, tuple) or len(dims) != len(shape):
-        raise OperatorError("regroup has one input and the attributes dims and shape")
+        raise OperatorError("reshape has one input and the attributes dims and shape")
     extents = tuple(extent for extent in shape if is_integer(extent) and extent > 0)
     if len(extents) != len(shape):
-        raise OperatorError("regroup: extents must be positive integers")
-    return _regroup(inputs[0], tuple(map(str, dims)), extents)
+        raise OperatorError("reshape: extents must be positive integers")
+    return _reshape("reshape", inputs[0], tuple(map(str, dims)), extents)
 
 
-def _regroup(tensor: TensorDesc, dims: tuple[str, ...], shape: tuple[int, ...]) -> Operator:
+def _reshape(name: str, tensor: TensorDesc, dims: tuple[str, ...], shape: tuple[int, ...]) -> Operator:
     if math.prod(shape) != tensor.type.size:
         raise OperatorError(
-            f"regroup: {tensor} has {tensor.type.size} elements, "
+            f"{name}: {tensor} has {tensor.type.size} elements, "
             f"[{', '.join(f'{d}={e}' for d, e in zip(dims, shape, strict=True))}] has {math.prod(shape)}",
             argument=0,
             hint="the new extents must multiply to the same number",
         )
-    return Regroup(tensor, dims, shape)
+    return Reshape(tensor, dims, shape)
 
 
-FAMILIES = {Regroup.family: restore}
+FAMILIES = {Reshape.family: restore}

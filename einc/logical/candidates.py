@@ -12,14 +12,13 @@ from itertools import islice
 from math import prod
 
 from einc.core.intervals import Intervals, factorizations, reachable_sites
-from einc.core.spec import JoinAggSpec, spec_fault
+from einc.core.spec import JoinAggSpec, Tiling, spec_fault, tiling_fault
 from einc.core.tensor import TensorDesc, TensorType
-from einc.core.tiling import Tiling, tiling_fault
 from einc.errors import InternalError
 from einc.logical.plan import Candidate
 from einc.ops.base import Operator, tuple_fault
 
-MOST_BOUNDS = 1 << 22
+MAX_BOUNDS = 1 << 22
 """Bound on the dimensions of all blocks of all specs of an operator, so that absurd ranks cannot take minutes.
 
 An operator over eight indices stays below it at 72 sites on most tensors; above it, the first requests in ascending
@@ -28,7 +27,7 @@ order of their interval counts are taken.
 
 
 @lru_cache(maxsize=128)
-def candidates(operator: Operator, sites: int) -> tuple[Candidate, ...]:
+def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...]:
     """All join-agg specs with exactly p' function specifications, in lexicographic order of their intervals.
 
     p' is `sites`, or the largest number below it that is a product of admissible interval counts. There is always
@@ -37,7 +36,7 @@ def candidates(operator: Operator, sites: int) -> tuple[Candidate, ...]:
     limits = [index.most for index in operator.indices]
     used = reachable_sites(sites, limits)
     rank = sum(desc.rank for desc in (*operator.inputs, *operator.outputs))
-    counts = islice(factorizations(used, limits), max(1, MOST_BOUNDS // (used * max(1, rank))))
+    counts = islice(factorizations(used, limits), max(1, MAX_BOUNDS // (used * max(1, rank))))
     requests = sorted(
         tuple(index.intervals(count) for index, count in zip(operator.indices, request, strict=True))
         for request in counts

@@ -1,0 +1,113 @@
+"""Calls that stand for index equations: matrix products, reductions, and permutations of dimensions.
+
+A matrix product has the indices i, j, k, with batch indices b0, b1, ... before them (paper, Examples 1 to 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from einc.errors import OperatorError
+from einc.ops import elementwise
+from einc.ops.arguments import Argument, no_others, one_tensor, positions, tensors, unique
+from einc.ops.base import Attributes, Operator
+from einc.ops.equation import index_equation
+from einc.ops.scalar import ScalarInput, single
+
+CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose")
+
+
+def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """The index equation that a call stands for."""
+    make = {"matmul": _multiply, "transpose": _transpose}.get(name, _reduce)
+    return make(name, arguments, attributes)
+
+
+def _multiply(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`matmul(a, b)` contracts the last dimension of a with the second-last of b.
+
+    Leading dimensions are batch dimensions: both operands have the same ones, by position, or one operand has none.
+    """
+    no_others(name, attributes)
+    a, b = tensors(name, arguments, 2)
+    for position, operand in enumerate((a, b)):
+        if operand.rank < 2:
+            raise OperatorError(
+                f"matmul: operand {position + 1} must have two or more dimensions, not {operand}",
+                argument=position,
+                hint="use an index equation: y[i] = a[i, j] * b[j]",
+            )
+    if a.shape[-1] != b.shape[-2]:
+        raise OperatorError(
+            f"matmul: dimension '{b.dims[-2]}' of operand 2 is {b.shape[-2]}, expected {a.shape[-1]} as "
+            f"'{a.dims[-1]}', the last of operand 1",
+            argument=1,
+            hint="the last dimension of operand 1 meets the second-last of operand 2; transpose one of them?",
+        )
+    if a.rank > 2 and b.rank > 2 and a.shape[:-2] != b.shape[:-2]:
+        raise OperatorError(
+            f"matmul: batch dimensions differ: {list(a.shape[:-2])} of operand 1, {list(b.shape[:-2])} of operand 2",
+            argument=1,
+            hint="all dimensions before the last two must agree by position, or one operand has none",
+        )
+    batch_desc = a if a.rank > 2 else b
+    batch = tuple(f"b{n}" for n in range(batch_desc.rank - 2))
+    labels_a = (*(batch if a.rank > 2 else ()), "i", "j")
+    labels_b = (*(batch if b.rank > 2 else ()), "j", "k")
+    dims = unique([*batch_desc.dims[:-2], a.dims[-2], b.dims[-1]])
+    return index_equation(
+        [(a, labels_a), (b, labels_b)],
+        list(zip((*batch, "i", "k"), dims, strict=True)),
+        single("mul", ScalarInput(0), ScalarInput(1)),
+        "sum",
+    )
+
+
+def _reduce(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`sum(x, "tokens")` and `max(x, over=["heads", "tokens"])` aggregate over the named dimensions.
+
+    `max` and `min` with two operands and no names are elementwise.
+    """
+    numbers = len(arguments) == 2 and not isinstance(arguments[1], str | tuple)
+    if name in elementwise.BINARY_EXTREMES and numbers and "over" not in attributes:
+        return elementwise.call(name, arguments, attributes)
+    no_others(name, attributes, "over")
+    tensor, over = one_tensor(name, arguments, attributes, "over")
+    if not over:
+        raise OperatorError(
+            f"{name}: which dimensions of {tensor} to aggregate over is not said", hint=f'{name}(x, "dimension", ...)'
+        )
+    gone = positions(name, tensor, over)
+    labels = unique(tensor.dims)
+    result = [(labels[at], tensor.dims[at]) for at in range(tensor.rank) if at not in gone]
+    if name == "mean":
+        count = math.prod(tensor.shape[at] for at in gone)
+        program = single(
+            "div", ScalarInput(0), float(count)
+        )  # divided first: partial sums of 16-bit floats stay in range
+        return index_equation([(tensor, labels)], result, program, "sum")
+    return index_equation([(tensor, labels)], result, single("copy", ScalarInput(0)), name)
+
+
+def _transpose(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`transpose(x, "d_head", "heads", "tokens")` lists all dimensions in the new order; without names it swaps the
+    last two."""
+    no_others(name, attributes, "dims")
+    tensor, dims = one_tensor(name, arguments, attributes, "dims")
+    if dims:
+        order = positions(name, tensor, dims)
+        missing = [dim for at, dim in enumerate(tensor.dims) if at not in order]
+        if missing:
+            raise OperatorError(
+                f"transpose: dimension '{missing[0]}' of {tensor} is not listed",
+                argument=dims[0][1],
+                hint="list every dimension once, in the new order",
+            )
+    elif tensor.rank < 2:
+        raise OperatorError(f"transpose: {tensor} has no two dimensions to swap", argument=0)
+    else:
+        order = (*range(tensor.rank - 2), tensor.rank - 1, tensor.rank - 2)
+    labels = unique(tensor.dims)
+    result = [(labels[at], tensor.dims[at]) for at in order]
+    return index_equation([(tensor, labels)], result, single("copy", ScalarInput(0)), None)
