@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 
 from einc.errors import ProgramError
-from einc.exchange.language.exact_cover import Budget, cheapest_partition
-from einc.exchange.language.explain import why_not_formed
-from einc.exchange.language.program import Action, Aggregate, Program, targets_of
-from einc.exchange.language.state import State
-from einc.exchange.language.words import aggregate_text
+from einc.exchange.language.checker import explain_not_formed
+from einc.exchange.language.closure import State
+from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
+from einc.exchange.language.printer import format_aggregate
+from einc.exchange.language.program import Action, Aggregate, Program, list_targets
 from einc.machines.model import Machine, Pair
 
 
-def naive_body(program: Program, machine: Machine) -> Program:
+def build_naive_body(program: Program, machine: Machine) -> Program:
     """The program with its actions replaced by the naive ones.
 
     Each missing part of a requirement comes straight from one holder: the one with the widest path (the least
@@ -33,19 +33,19 @@ def naive_body(program: Program, machine: Machine) -> Program:
         for atom in aggregate:
             by_atom.setdefault(atom, []).append(aggregate)
     present = {(aggregate, site) for aggregate, sites in holders.items() for site in sites}
-    width = _widths(machine)
-    budget = Budget()
+    width = _measure_widths(machine)
+    budget = CoverBudget()
     sends: dict[tuple[Aggregate, int], list[int]] = {}  # aggregate and its holder -> destinations
     forms: dict[tuple[Aggregate, int], None] = {}
     wanted = {
         (requirement.aggregate, site): None
         for requirement in program.requirements
-        for site in targets_of(program, requirement)
+        for site in list_targets(program, requirement)
     }
     for aggregate, site in wanted:
         if (aggregate, site) in present:
             continue
-        for part in _parts(program, aggregate, site, holders, by_atom, width, budget):
+        for part in _choose_parts(program, aggregate, site, holders, by_atom, width, budget):
             if (part, site) not in present:
                 source = min(
                     (holder for holder in holders[part] if (holder, site) in width),
@@ -61,14 +61,14 @@ def naive_body(program: Program, machine: Machine) -> Program:
     return dataclasses.replace(program, actions=tuple(actions))
 
 
-def _parts(
+def _choose_parts(
     program: Program,
     aggregate: Aggregate,
     site: int,
     holders: dict[Aggregate, list[int]],
     by_atom: dict[str, list[Aggregate]],
     width: dict[Pair, float],
-    budget: Budget,
+    budget: CoverBudget,
 ) -> tuple[Aggregate, ...]:
     """What to combine into `aggregate` at `site`: parts that IN holds there, or somewhere with a path to there."""
     atoms = frozenset(aggregate)
@@ -80,17 +80,17 @@ def _parts(
                     candidates[part] = 1
                 elif any((holder, site) in width for holder in holders[part]):
                     candidates[part] = 1 + len(aggregate)  # one part more to send outweighs any number to combine
-    found = cheapest_partition(aggregate, list(candidates.items()), budget)
+    found = find_cheapest_partition(aggregate, list(candidates.items()), budget)
     if found is None:
         state = State(())
         for part in candidates:
             state.add(part, site)
-        name, reason = aggregate_text(aggregate), why_not_formed(program, state, aggregate, site)
+        name, reason = format_aggregate(aggregate), explain_not_formed(program, state, aggregate, site)
         raise ProgramError(f"{name} cannot be gathered at site {site}: were everything sent there, {reason}")
     return found
 
 
-def _widths(machine: Machine) -> dict[Pair, float]:
+def _measure_widths(machine: Machine) -> dict[Pair, float]:
     """The bandwidth in GB/s of every pair that can talk, were it alone."""
     return {
         pair: min(machine.resources[position].gbs for position in crossed) for pair, crossed in machine.routes.items()

@@ -15,7 +15,7 @@ from functools import partial
 
 from einc.core.tensor import TensorType
 from einc.errors import InternalError
-from einc.exchange.language.checker import Firing, plain
+from einc.exchange.language.closure import Firing, strip_waits
 from einc.exchange.language.program import Action, Aggregate
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow, Read
@@ -98,7 +98,7 @@ class Lowering:
         ends: dict[Action, tuple[int, ...]] = {}
         for firing in firings:
             action = firing.action
-            waits = tuple(task for awaited in action.after for task in ends[plain(awaited)])
+            waits = tuple(task for awaited in action.after for task in ends[strip_waits(awaited)])
             tasks: list[int] = []
             atom = atoms[action.aggregate[0]]
             held = self._find(atom, action.aggregate, action.source)
@@ -118,7 +118,7 @@ class Lowering:
                 )
                 self._arrived(atom, action.aggregate, site, targets, sent)
                 tasks.extend(sent)
-            ends[plain(action)] = (*ends.get(plain(action), ()), *(tasks or ready))
+            ends[strip_waits(action)] = (*ends.get(strip_waits(action), ()), *(tasks or ready))
 
     def finish(self) -> None:
         """Copies what sites have already into the blocks that need it, and records what is whole now."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from einc.errors import MachineError
-from einc.exchange.language.checker import Firing, firing_order
-from einc.exchange.language.program import Program, targets_of
-from einc.exchange.naive import naive_body
+from einc.exchange.language.closure import Firing, order_firings
+from einc.exchange.language.program import Program, list_targets
+from einc.exchange.naive import build_naive_body
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
 from einc.physical.placement import place
@@ -59,8 +59,8 @@ class Naive:
             return Scheduled(sites)
         if needed.program not in self._known:
             self._check_paths(node, needed.program)
-            complete = naive_body(needed.program, self._machine)
-            self._known[needed.program] = Exchange(complete), firing_order(complete)
+            complete = build_naive_body(needed.program, self._machine)
+            self._known[needed.program] = Exchange(complete), order_firings(complete)
         return Scheduled(sites, needed, *self._known[needed.program])
 
     def _check_paths(self, node: str, program: Program) -> None:
@@ -72,7 +72,7 @@ class Naive:
             for name in holding.aggregate:
                 holders.setdefault(name, []).extend(holding.sites)
         for requirement in program.requirements:
-            for site in targets_of(program, requirement):
+            for site in list_targets(program, requirement):
                 for name in requirement.aggregate:
                     if not any(holder == site or (holder, site) in self._machine.routes for holder in holders[name]):
                         raise unreachable(node, self._machine, holders[name][0], site)

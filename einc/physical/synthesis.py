@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from einc.exchange.bounds import bound
-from einc.exchange.language.checker import Firing, firing_order
+from einc.exchange.language.closure import Firing, order_firings
 from einc.exchange.language.program import Action, Program
-from einc.exchange.naive import naive_body
+from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis import Synthesis, synthesize
 from einc.machines.model import MS_PER_US, Machine
@@ -151,7 +151,7 @@ class Synthesizer:
             program = replace(cut.program, actions=renamed_actions(found.actions, names.__getitem__))
             completion = simulate(program, self._machine).completion_ms
             exchange = found.exchange(program, completion, tuple(sorted(splits.items())))
-            self._written[key] = exchange, firing_order(program)
+            self._written[key] = exchange, order_firings(program)
         exchange, firings = self._written[key]
         assert exchange.completion_ms is not None
         return Scheduled(placement, cut, exchange, firings) if exchange.completion_ms <= found.naive_ms else None
@@ -174,7 +174,7 @@ class Synthesizer:
     def _bounded(self, node: str, form: Canonical, members: Members) -> Found:
         """The naive body with the naive placement, and what bounds it."""
         closed = with_members(form.program, members)
-        naive_ms = simulate(naive_body(closed, self._machine), self._machine).completion_ms
+        naive_ms = simulate(build_naive_body(closed, self._machine), self._machine).completion_ms
         found = Found(members, None, (), naive_ms, naive_ms, None, None, None)
         if self._budget.left:
             self._report(f"bounding the exchange for {node}", naive_ms, 0.0)

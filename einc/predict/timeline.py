@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc.errors import MachineError
-from einc.exchange.simulation.fluid import Fluid, alone
-from einc.exchange.simulation.simulator import TOGETHER
+from einc.exchange.simulation.fluid import SAME_INSTANT, Fluid, find_private_capacities
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.predict.work import Kind, Work, occupied_ms
 
@@ -62,7 +61,7 @@ class _Run:
         routes = tuple(dict.fromkeys(self.lanes.values()))
         number = {route: lane for lane, route in enumerate(routes)}
         self.lane_of = {pair: number[route] for pair, route in self.lanes.items()}
-        self.fluid = Fluid(capacity, routes, alone(capacity, routes))
+        self.fluid = Fluid(capacity, routes, find_private_capacities(capacity, routes))
         self.transfer_latency = machine.transfer_latency_us * MS_PER_US
         self.machine = machine
         self.waiting: list[list[int]] = [[] for _ in machine.sites]  # by site: heap of tasks that could run
@@ -79,7 +78,7 @@ class _Run:
             effort -= 1 + self.moving
             if effort < 0:
                 raise TooLarge("the plan has too many transfers at once to be timed")
-            slack = TOGETHER * now
+            slack = SAME_INSTANT * now
             ended = [position for _, (position, _) in self.fluid.leave(now, slack)]
             self.moving -= len(ended)
             while self.later and self.later[0][0] - now <= slack:

@@ -214,7 +214,7 @@ class _Clock:
         from einc.exchange.bounds import bound
         from einc.exchange.language.parser import MAX_TEXT, parse
         from einc.exchange.language.resolve import resolve
-        from einc.exchange.naive import naive_body
+        from einc.exchange.naive import build_naive_body
         from einc.exchange.simulation.simulator import simulate
 
         if len(exchange.program) > MAX_TEXT:
@@ -223,7 +223,9 @@ class _Clock:
         program = resolve(parse(exchange.program, "exchange program"), machine)
         if completion is None or naive is None:
             completion = simulate(program, machine).completion_ms
-            naive = completion if exchange.naive else simulate(naive_body(program, machine), machine).completion_ms
+            naive = (
+                completion if exchange.naive else simulate(build_naive_body(program, machine), machine).completion_ms
+            )
         if bound_ms is None:
             certificate = bound(program, machine)
             bound_ms, bound_by = certificate.bound_ms, certificate.bound_by

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 import time
 
-from einc.exchange.simulation.evaluator import Evaluator
+from einc.exchange.simulation.simulator import BodyEvaluator
 from einc.machines.load import load_machine
-from tests.support.exprog_bodies import long_random_body, pipelined_rings
+from tests.support.exchange_bodies import long_random_body, pipelined_rings
 
 MOST_MS = 20.0
 RUNS = 15
@@ -25,7 +25,7 @@ def main() -> int:
         machine = load_machine(preset).ideal()
         for make in (pipelined_rings, long_random_body):
             program = make(machine)
-            evaluator = Evaluator(program, machine)
+            evaluator = BodyEvaluator(program, machine)
             taken = []
             for _ in range(RUNS):
                 before = time.process_time()

@@ -13,14 +13,14 @@ from scipy.optimize import linprog
 from einc.exchange.bounds.counting import transfers
 from einc.exchange.bounds.cut import Cut, best_cut, needed_in
 from einc.exchange.bounds.demand import Demand
-from einc.exchange.bounds.fabric import fabric_of
 from einc.exchange.bounds.flow import flow
 from einc.exchange.bounds.outline import Outline, demands_of
 from einc.exchange.bounds.priced import Priced, Row
 from einc.exchange.language.program import Partition, Requirement
+from einc.exchange.network import build_network
 from einc.machines.load import load_machine
 from tests.support.bound_cases import COLLECTIVES, GB, preamble
-from tests.support.exprog_oracle import machines_and_programs
+from tests.support.exchange_oracle import machines_and_programs
 
 few = settings(max_examples=60)
 
@@ -97,11 +97,11 @@ def test_rank_equals_numpys(case):
 @given(machines_and_programs())
 def test_the_best_cut_is_the_best_of_all_sets(case):
     machine, program = case
-    demands, fabric = demands_of(program), fabric_of(machine, program.gpus)
-    sets = [mask for mask in range(1, fabric.everything) if not mask & ~fabric.everything]
-    worth = max((Cut(mask).worth(demands, fabric) for mask in sets if needed_in(demands, mask)), default=0.0)
-    found = best_cut(demands, fabric)
-    assert (0.0 if found is None else found.worth(demands, fabric)) == pytest.approx(worth)
+    demands, network = demands_of(program), build_network(machine, program.gpus)
+    sets = [mask for mask in range(1, network.all_sites) if not mask & ~network.all_sites]
+    worth = max((Cut(mask).worth(demands, network) for mask in sets if needed_in(demands, mask)), default=0.0)
+    found = best_cut(demands, network)
+    assert (0.0 if found is None else found.worth(demands, network)) == pytest.approx(worth)
 
 
 @few
@@ -166,22 +166,22 @@ def test_flow_is_the_optimal_fractional_multicast(preset, data):
     cost = np.zeros(columns)
     cost[0] = 1
     optimum = linprog(cost, np.array(upper), np.zeros(len(upper)), np.array(equal), right).fun
-    demands, fabric = demands_of(program), fabric_of(machine, None)
-    found = flow(demands, fabric)
-    assert found.worth(demands, fabric) == pytest.approx(optimum, rel=1e-5)
+    demands, network = demands_of(program), build_network(machine, None)
+    found = flow(demands, network)
+    assert found.worth(demands, network) == pytest.approx(optimum, rel=1e-5)
 
 
 def test_a_witness_proves_only_what_holds():
     machine, program = load_machine("dgx-v100").ideal(), COLLECTIVES["all-reduce"]
-    demands, fabric = demands_of(program), fabric_of(machine, None)
-    good = flow(demands, fabric)
-    worth = good.worth(demands, fabric)
+    demands, network = demands_of(program), build_network(machine, None)
+    good = flow(demands, network)
+    worth = good.worth(demands, network)
     heavier = tuple(dataclasses.replace(row, weight=row.weight * 2) for row in good.rows)
-    assert Priced(heavier, good.prices, "").worth(demands, fabric) <= worth * (1 + 1e-9)
+    assert Priced(heavier, good.prices, "").worth(demands, network) <= worth * (1 + 1e-9)
     cheaper = tuple((resource, price / 2) for resource, price in good.prices)
-    assert Priced(good.rows, cheaper, "").worth(demands, fabric) <= worth * (1 + 1e-9)
-    assert Priced((Row(0, "enter", 255, 9.0),), good.prices, "").worth(demands, fabric) == 0
-    assert Priced((Row(0, "receive", 3, 9.0),), good.prices, "").worth(demands, fabric) == 0
-    assert Priced((*good.rows, Row(0, "leave", 1, -1.0)), good.prices, "").worth(demands, fabric) == 0
-    assert Priced(good.rows, (*good.prices, (0, -1.0)), "").worth(demands, fabric) == 0
-    assert Cut(0).worth(demands, fabric) == Cut(255).worth(demands, fabric) == 0
+    assert Priced(good.rows, cheaper, "").worth(demands, network) <= worth * (1 + 1e-9)
+    assert Priced((Row(0, "enter", 255, 9.0),), good.prices, "").worth(demands, network) == 0
+    assert Priced((Row(0, "receive", 3, 9.0),), good.prices, "").worth(demands, network) == 0
+    assert Priced((*good.rows, Row(0, "leave", 1, -1.0)), good.prices, "").worth(demands, network) == 0
+    assert Priced(good.rows, (*good.prices, (0, -1.0)), "").worth(demands, network) == 0
+    assert Cut(0).worth(demands, network) == Cut(255).worth(demands, network) == 0

@@ -6,10 +6,11 @@ import time
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange.synthesis import Command, Text, naive_synthesis, read_preamble, synthesize
+from einc.exchange.language.resolve import read_preamble
+from einc.exchange.synthesis import Command, Text, naive_synthesis, synthesize
 from einc.exchange.synthesis.proposers import Answer, Question, candidates, consult, read_candidate
 from einc.machines.load import load_machine
-from tests.support.exprog_oracle import SWAP
+from tests.support.exchange_oracle import SWAP
 
 MACHINE = load_machine("dgx-h100").ideal()
 BARE = "IN: A @ 0; B @ 1\nOUT: A+B @ 0, 1\n"

@@ -7,15 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
-from einc.exchange.language.checker import check, closure
+from einc.exchange.language.checker import check
+from einc.exchange.language.closure import compute_closure
 from einc.exchange.language.program import Action
 from einc.exchange.language.resolve import read_program
-from einc.exchange.naive import naive_body
+from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis.local import improve
 from einc.exchange.synthesis.rewrites import REWRITES
 from einc.machines.load import load_machine
-from tests.support.exprog_oracle import CUBE_MESH, SWAP, machines_and_programs
+from tests.support.exchange_oracle import CUBE_MESH, SWAP, machines_and_programs
 from tests.support.theorem_one import delete, guarded, insert, path_between
 
 MESH = load_machine("dgx-v100").ideal()
@@ -82,9 +83,9 @@ def test_rewrites_keep_validity(case, data):
         if name in ALWAYS:
             assert kept is not None
         if name in ("multicast fission", "multicast fusion"):
-            assert closure(candidate) == closure(program)
+            assert compute_closure(candidate) == compute_closure(program)
         if name == "relay introduction":
-            assert closure(candidate) >= closure(program)
+            assert compute_closure(candidate) >= compute_closure(program)
         if kept is not None:
             simulate(kept, machine)
 
@@ -104,7 +105,7 @@ def test_what_passes_the_guard_runs_with_its_waits_too(case, data):
 def test_insertions_and_deletions_reach_every_program(case):
     machine, program = case
     try:
-        naive = naive_body(program, machine)
+        naive = build_naive_body(program, machine)
     except ProgramError:
         return
     for one, other in ((naive, program), (program, naive)):
@@ -180,7 +181,7 @@ def _chosen(actions, bits):
 
 def test_from_naive_to_the_papers_cube_mesh_program_and_back():
     program = read(CUBE_MESH, MESH)
-    naive = naive_body(program, MESH)
+    naive = build_naive_body(program, MESH)
     *_, last = path_between(naive, program)
     assert set(last.actions) == set(program.actions)
     *_, back = path_between(program, naive)
@@ -198,7 +199,7 @@ def test_insert_and_delete_are_guarded():
 
 
 def test_local_search_leaves_the_bridge():
-    naive = naive_body(read("IN: A @ 0\nOUT: A @ 4, 5, 6, 7", MESH), MESH)
+    naive = build_naive_body(read("IN: A @ 0\nOUT: A @ 4, 5, 6, 7", MESH), MESH)
     before = simulate(naive, MESH).completion_ms
     found = list(improve(naive, MESH, 0, 300, lambda: False))
     times = [simulate(candidate, MESH).completion_ms for candidate in found]

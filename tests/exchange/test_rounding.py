@@ -1,5 +1,6 @@
 """Routes for pieces: as many as there are pieces, and no schedule is shorter than the longest window."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -7,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einc.exchange.synthesis import read_preamble, rounding
+from einc.exchange.language.resolve import read_preamble
+from einc.exchange.network import build_network
+from einc.exchange.synthesis import rounding
 from einc.exchange.synthesis.demands import demands_of, shapes_of
-from einc.exchange.synthesis.fabric import fabric_of
 from einc.exchange.synthesis.packing import pack, total_volume
-from einc.exchange.synthesis.routes import needs
+from einc.exchange.synthesis.routes import compute_duration, compute_load, list_crossed, needs
 from einc.exchange.synthesis.scheduling import Scheduler
 from einc.exchange.synthesis.tasks import tasks_of
 from einc.exchange.synthesis.uses import Pool
@@ -31,38 +33,38 @@ def preambles(draw):
 
 
 def routed(text, count):
-    """Demands with the routes of `count` pieces each, and their fabric."""
+    """Demands with the routes of `count` pieces each, and their network."""
     machine = load_machine("dgx-v100").ideal()
     program = read_preamble(text, "p", machine)
-    fabric, demands = fabric_of(program, machine), demands_of(program)
+    network, demands = build_network(machine, program.gpus), demands_of(program)
     volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
-    packing = pack(volumes, fabric).finish() if demands else None
-    return demands, packing and rounding.Router(demands, packing, fabric).choose([count] * len(demands)), fabric
+    packing = pack(volumes, network).finish() if demands else None
+    return demands, packing and rounding.Router(demands, packing, network).choose([count] * len(demands)), network
 
 
-def uses_of(route, size, fabric):
+def uses_of(route, size, network):
     """What a piece does on a route, step by step: (resource, time, head, tail)."""
     arrival, left, heads, uses = {}, {}, [], []
     for step in route:
         heads.append(max(arrival.get(copy, 0.0) for copy in needs(step)))
-        arrival[step.parts, step.destination] = heads[-1] + fabric.duration(step, size)
+        arrival[step.parts, step.destination] = heads[-1] + compute_duration(step, size, network)
     for step, head in zip(reversed(route), reversed(heads), strict=True):
         tail = left.get((step.parts, step.destination), 0.0)
         for copy in needs(step):
-            left[copy] = max(left.get(copy, 0.0), tail + fabric.duration(step, size))
+            left[copy] = max(left.get(copy, 0.0), tail + compute_duration(step, size, network))
         uses += [
-            (resource, fabric.duration(step, size), round(head, 12), round(tail, 12))
-            for resource in fabric.crossed(step)
+            (resource, compute_duration(step, size, network), round(head, 12), round(tail, 12))
+            for resource in list_crossed(step, network)
         ]
     return uses
 
 
-def longest_window(demands, chosen, fabric):
+def longest_window(demands, chosen, network):
     """By brute force, from the steps of all pieces: (head, time, tail) by resource, and the worst of all thresholds."""
     steps = {}
     for demand, routes in zip(demands, chosen, strict=True):
         for route in routes:
-            for resource, time, head, tail in uses_of(route, demand.size / len(routes), fabric):
+            for resource, time, head, tail in uses_of(route, demand.size / len(routes), network):
                 steps.setdefault(resource, []).append((head, time, tail))
     longest = 0.0
     for own in steps.values():
@@ -75,11 +77,12 @@ def longest_window(demands, chosen, fabric):
 @settings(max_examples=30)
 @given(preambles(), st.sampled_from([1, 3, 8]))
 def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, count):
-    demands, chosen, fabric = routed(text, count)
-    fabric = fabric._replace(transfer_latency=0.003, kernel_latency=0.007)
+    demands, chosen, network = routed(text, count)
+    slow = dataclasses.replace(load_machine("dgx-v100"), transfer_latency_us=3.0, kernel_latency_us=7.0)
+    network = build_network(slow, None)
     for demand, routes in zip(demands, chosen or (), strict=True):
-        found = Pool(routes, fabric).uses(demand.size / count)
-        expected = [(n, *use) for n, route in enumerate(routes) for use in uses_of(route, demand.size / count, fabric)]
+        found = Pool(routes, network).uses(demand.size / count)
+        expected = [(n, *use) for n, route in enumerate(routes) for use in uses_of(route, demand.size / count, network)]
         assert [*zip(found.route, found.resource, strict=True)] == [row[:2] for row in expected]
         assert np.column_stack(found[2:]) == pytest.approx(np.array([row[2:] for row in expected]), rel=1e-11)
 
@@ -87,34 +90,34 @@ def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, cou
 @settings(max_examples=30)
 @given(preambles(), st.sampled_from([1, 3, 8]), st.integers(0, 2**32 - 1))
 def test_no_schedule_is_shorter_than_the_longest_window(text, count, seed):
-    demands, chosen, fabric = routed(text, count)
+    demands, chosen, network = routed(text, count)
     if not demands:
         return
     assert [len(routes) for routes in chosen] == [count] * len(demands)
-    tasks = tasks_of(demands, chosen, fabric)
+    tasks = tasks_of(demands, chosen, network)
     keys = np.random.default_rng(seed).random(len(tasks.actions)).tolist()
-    assert Scheduler(tasks).forwards(keys).makespan >= longest_window(demands, chosen, fabric) * (1 - 1e-6)
+    assert Scheduler(tasks).forwards(keys).makespan >= longest_window(demands, chosen, network) * (1 - 1e-6)
 
 
 def test_the_longest_windows_are_those_of_brute_force():
-    demands, chosen, fabric = routed("IN: A @ 0; B @ 5\nOUT: A+B @ 3, 6; A @ 7", 6)
-    pools = [Pool(list(dict.fromkeys(routes)), fabric) for routes in chosen]
+    demands, chosen, network = routed("IN: A @ 0; B @ 5\nOUT: A+B @ 3, 6; A @ 7", 6)
+    pools = [Pool(list(dict.fromkeys(routes)), network) for routes in chosen]
     uses = [pool.uses(demand.size / 6) for pool, demand in zip(pools, demands, strict=True)]
     counts = [
         np.array([routes.count(route) for route in pool.routes]) for pool, routes in zip(pools, chosen, strict=True)
     ]
     found = max(time for time, _ in rounding._Windows(uses).longest(counts))
-    assert found == pytest.approx(longest_window(demands, chosen, fabric))
+    assert found == pytest.approx(longest_window(demands, chosen, network))
 
 
 def test_resources_amid_long_routes_are_given_less_to_do():
     """All-reduce on the mesh: evened out by loads alone, the longest window takes 1.14 times the fullest resource."""
-    demands, chosen, fabric = routed("IN: A @ 0; B @ 1; C @ 2; D @ 3\nOUT: A+B+C+D @ 0, 1, 2, 3", 48)
-    load = np.zeros(len(fabric.rates))
+    demands, chosen, network = routed("IN: A @ 0; B @ 1; C @ 2; D @ 3\nOUT: A+B+C+D @ 0, 1, 2, 3", 48)
+    load = np.zeros(len(network.rates))
     for route in chosen[0]:
-        for resource, traffic in fabric.load(route).items():
-            load[resource] += traffic * demands[0].size / 48 / fabric.rates[resource]
-    assert longest_window(demands, chosen, fabric) < load.max() * 1.05
+        for resource, traffic in compute_load(route, network).items():
+            load[resource] += traffic * demands[0].size / 48 / network.rates[resource]
+    assert longest_window(demands, chosen, network) < load.max() * 1.05
 
 
 def test_rounding_keeps_proportions():

@@ -10,14 +10,14 @@ from einc.errors import ProgramError
 from einc.exchange.language.checker import check
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Partition
-from einc.exchange.language.resolve import read_program
-from einc.exchange.naive import naive_body
+from einc.exchange.language.resolve import read_preamble, read_program
+from einc.exchange.naive import build_naive_body
+from einc.exchange.network import build_network
 from einc.exchange.simulation.simulator import simulate
-from einc.exchange.synthesis import driver, placement, read_preamble, synthesize
-from einc.exchange.synthesis.fabric import fabric_of
+from einc.exchange.synthesis import driver, placement, synthesize
 from einc.exchange.synthesis.packing import pack
 from einc.machines.load import load_machine
-from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
+from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
 
 SITES = "0, 1, 2, 3, 4, 5, 6, 7"
 HELD = "IN: " + "; ".join(f"{atom} @ {site}" for site, atom in enumerate("ABCDEFGH")) + "\n"
@@ -150,11 +150,11 @@ def test_placements_are_compared_until_one_is_as_good_as_bounds_allow(monkeypatc
     program = read_preamble(f"PARTITIONS: G {{size 4}} H {{size 4}}\nIN: {held}\nOUT: {wanted}", "p", machine)
     packed = []
     monkeypatch.setattr(placement, "pack", lambda *arguments: packed.append(pack(*arguments)) or packed[-1])
-    fabric = fabric_of(program, machine)
-    searched = placement.place(program, fabric, 0.02)[2].fullest_ms
+    network = build_network(machine, program.gpus)
+    searched = placement.place(program, network, 0.02)[2].fullest_ms
     tried = len(packed)
     packed.clear()
-    again = placement.place(program, fabric, 0.02, least=searched)[2].fullest_ms
+    again = placement.place(program, network, 0.02, least=searched)[2].fullest_ms
     assert again == pytest.approx(searched)
     assert 1 < len(packed) < tried
     assert packed[0].fullest_ms > searched * 1.01
@@ -175,7 +175,7 @@ def test_what_cannot_be_met_is_an_error():
 def test_any_preamble_on_any_machine(case, seed):
     machine, program = case
     try:
-        naive_ms = simulate(naive_body(program, machine), machine).completion_ms
+        naive_ms = simulate(build_naive_body(program, machine), machine).completion_ms
     except ProgramError:
         return  # some requirement is out of reach, directly at least
     found = synthesize(program, machine, iterations=3, most_actions=60, seed=seed)

@@ -12,7 +12,7 @@ import pytest
 
 from einc.core.tensor import TensorType
 from einc.errors import MachineError
-from einc.exchange.language.checker import firing_order
+from einc.exchange.language.closure import order_firings
 from einc.exchange.language.program import Action
 from einc.graph.graph import Graph
 from einc.machines.model import Machine, Resource
@@ -186,7 +186,7 @@ def test_transfers_wait_for_what_the_program_says() -> None:
                 waits = tuple(replace(before, after=()) for before in actions[-1:])
                 actions.append(replace(action, after=waits))
             program = replace(found.exchange.program, actions=tuple(actions))
-            return replace(found, exchange=Exchange(program), firings=firing_order(program))
+            return replace(found, exchange=Exchange(program), firings=order_firings(program))
 
     program = build(plan_of(graph, 3, {"h": (3, 1), "y": (1, 3)}), switch(3), InTurn(switch(3), 3))
     verify(program)
@@ -239,7 +239,7 @@ def test_an_aggregate_at_a_relay_serves_later_consumers() -> None:
             parts = [h for h in needed.program.holdings if len(h.aggregate) == 1]
             actions = [Action(h.aggregate, s, (2,)) for h in parts for s in h.sites if s != 2]
             program = replace(needed.program, actions=(*actions, Action(wanted, 2, (0,))))
-            return Scheduled(sites, needed, Exchange(program), firing_order(program))
+            return Scheduled(sites, needed, Exchange(program), order_firings(program))
 
     program = build(plan_of(graph, 3, {"c": (1, 3, 1), "y": (1, 1), "z": (1, 1)}), switch(3), Relayed())
     verify(program)

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.errors import MachineError
-from einc.exchange.language.checker import firing_order
+from einc.exchange.language.closure import order_firings
 from einc.exchange.language.parser import parse
+from einc.exchange.language.program import collect_atom_sizes, get_aggregate_size
 from einc.exchange.language.resolve import resolve
-from einc.exchange.language.sizes import aggregate_size, atom_sizes
-from einc.exchange.naive import naive_body
+from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from einc.predict.timeline import TooLarge, timeline
@@ -123,11 +123,11 @@ def test_no_schedule_beats_the_bounds(data):
 
 def works_of_exchange(program):
     """An exchange program as tasks: its firings, one aggregation at a site at a time."""
-    sizes = atom_sizes(program)
+    sizes = collect_atom_sizes(program)
     made, works, ends = {}, [], {}
-    for firing in firing_order(program):
+    for firing in order_firings(program):
         action = firing.action
-        size = aggregate_size(action.aggregate, sizes)
+        size = get_aggregate_size(action.aggregate, sizes)
         waits = [task for awaited in action.after for task in ends[awaited.aggregate, awaited.source]]
         ready = sorted({task for part in firing.parts for task in made.get((part, action.source), ())} | set(waits))
         mine = list(ready)
@@ -171,7 +171,7 @@ def test_naive_exchanges_without_aggregation_agree_with_the_simulator(machine):
     for seed in range(6):
         holders = "; ".join(f"X{a} @ {(a * 3 + seed) % 8} (size: {1 + (a * 7 + seed) % 5} GB)" for a in range(6))
         wanted = "; ".join(f"X{a} @ {s}" for a in range(6) for s in range(8) if (a + s * (seed + 1)) % 3)
-        program = naive_body(resolve(parse(f"IN: {holders}\nOUT: {wanted}\n", "exchange"), loaded), loaded)
+        program = build_naive_body(resolve(parse(f"IN: {holders}\nOUT: {wanted}\n", "exchange"), loaded), loaded)
         found = timeline(works_of_exchange(program), loaded)
         assert found.predicted_ms == pytest.approx(simulate(program, loaded).completion_ms, rel=1e-9)
 

@@ -18,7 +18,7 @@ from einc.predict.work import Kind, Work
 from einc.report.document import explain
 from einc_runtime.plan.codec import decode, encode
 from tests.support import plan_figures as figures
-from tests.support.exprog_oracle import brute_simulate
+from tests.support.exchange_oracle import brute_simulate
 from tests.support.predict_oracle import oracle
 
 NETWORK = """

@@ -13,7 +13,8 @@ import numpy as np
 from einc.core.intervals import Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec, tiling_of
 from einc.core.tensor import DType, TensorDesc, TensorType
-from einc.exchange.language.checker import check, firing_order
+from einc.exchange.language.checker import check
+from einc.exchange.language.closure import order_firings
 from einc.exchange.language.program import Action, Program
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Candidate, Choice, LogicalPlan
@@ -315,4 +316,4 @@ class Wild(Naive):
         program = wild_body(cut.program, self.rng, self.sites)
         verdict = check(program, self._machine)
         assert verdict.valid, verdict.faults
-        return Scheduled(placement, cut, Exchange(program, False), firing_order(program))
+        return Scheduled(placement, cut, Exchange(program, False), order_firings(program))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from einc.exchange.language.checker import check, closure, firing_order
+from einc.exchange.language.checker import check
+from einc.exchange.language.closure import State, compute_closure, order_firings
 from einc.exchange.language.program import Action, Program
-from einc.exchange.language.state import State
 from einc.machines.model import Machine
 
 
@@ -20,7 +20,7 @@ def insert(program: Program, action: Action) -> Program | None:
     """The program with one action more; None where the action would never be enabled."""
     goal = (action.aggregate, action.source)
     state = State([goal])
-    for aggregate, site in closure(program):
+    for aggregate, site in compute_closure(program):
         state.add(aggregate, site)
     return replace(program, actions=(*program.actions, action)) if state.is_ready(goal) else None
 
@@ -37,12 +37,12 @@ def path_between(one: Program, other: Program) -> Iterator[Program]:
     latest first.
     """
     now: Program | None = one
-    for firing in firing_order(other):
+    for firing in order_firings(other):
         if firing.action not in one.actions:
             now = insert(now, firing.action)
             assert now is not None
             yield now
-    for firing in reversed(firing_order(one)):
+    for firing in reversed(order_firings(one)):
         if firing.action not in other.actions:
             now = delete(now, firing.action)
             assert now is not None

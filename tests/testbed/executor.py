@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from einc.exchange.language.checker import check, waits_of
-from einc.exchange.language.program import Program, targets_of
-from einc.exchange.language.sizes import atom_sizes
+from einc.exchange.language.checker import check
+from einc.exchange.language.closure import index_waits
+from einc.exchange.language.program import Program, collect_atom_sizes, list_targets
 
 from .site_process import Site
 
@@ -80,7 +80,7 @@ class Executor:
         measured = self._run(program, seconds)
         wanted: list[list[tuple[str, ...]]] = [[] for _ in self.streams]
         for requirement in program.requirements:
-            for site in targets_of(program, requirement):
+            for site in list_targets(program, requirement):
                 wanted[site].append(requirement.aggregate)
         for site, (wrong,) in enumerate(self._ask([("verify", some) for some in wanted], "verified", 60)):
             if wrong:
@@ -89,7 +89,7 @@ class Executor:
 
     def _run(self, program: Program, seconds: float) -> Measured:
         runs = [Run() for _ in program.actions]
-        _, waiters = waits_of(program)
+        _, waiters = index_waits(program)
         begin = time.monotonic() + LEAD
         for number in range(len(self.streams)):
             self._tell(number, "go", begin)
@@ -116,8 +116,8 @@ class Executor:
 
     def _shares(self, program: Program) -> list[dict[str, Any]]:
         """What every site has to know of a program."""
-        sizes = atom_sizes(program)
-        open_waits, _ = waits_of(program)
+        sizes = collect_atom_sizes(program)
+        open_waits, _ = index_waits(program)
         shares: list[dict[str, Any]] = [
             {"sizes": sizes, "holdings": [], "actions": [], "waits": [], "incoming": [], "flows": []}
             for _ in self.streams

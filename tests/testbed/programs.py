@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from einc.exchange.bounds import bound
 from einc.exchange.language.program import Holding, Program, Requirement
 from einc.exchange.language.resolve import read_program
-from einc.exchange.naive import naive_body
+from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis import synthesize
 from einc.machines.model import Machine
-from tests.support.exprog_oracle import CUBE_MESH
+from tests.support.exchange_oracle import CUBE_MESH
 
 SITES = range(8)
 BASE = 1_000_000
@@ -55,7 +55,7 @@ def cases(machine: Machine, seconds: float, search: float) -> Iterator[Case]:
         if name == "cube mesh":
             paper = dataclasses.replace(fitting, actions=mesh.actions)
             yield Case("cube mesh, the paper's", paper, simulate(paper, machine).completion_ms, 1)
-        naive = naive_body(fitting, machine)
+        naive = build_naive_body(fitting, machine)
         slow = simulate(naive, machine).completion_ms / (seconds * 4e3)
         if slow > 1:
             naive = _sized(naive, naive.holdings[0].size / BASE / slow)

@@ -22,8 +22,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from einc.exchange.language.closure import State
 from einc.exchange.language.program import Aggregate
-from einc.exchange.language.state import State
 
 WINDOW = 64 * 1024
 """Bytes that the kernel may buffer at either end of a flow (it allows itself twice that): more than a link holds."""

@@ -16,7 +16,7 @@ from einc_runtime.text import counted
 
 if TYPE_CHECKING:
     from einc.exchange.language.program import Program
-    from einc.exchange.language.syntax import ProgramText
+    from einc.exchange.language.syntax import ProgramTree
     from einc.exchange.synthesis import Proposer
     from einc.machines.model import Machine
 
@@ -156,7 +156,8 @@ def optimize_command(
     Candidates from elsewhere are checked and timed like those of the search; what became of each is told in a line. The
     key for an endpoint is taken from EINC_LLM_KEY.
     """
-    from einc.exchange.synthesis import naive_synthesis, open_program, synthesize
+    from einc.exchange.language.resolve import resolve_preamble
+    from einc.exchange.synthesis import naive_synthesis, synthesize
 
     if naive and sources:
         raise click.UsageError("--naive takes no candidates: leave out --propose")
@@ -165,7 +166,7 @@ def optimize_command(
     tree = _read(file)
     model = _machine(machine, ideal, tree)
     assert model is not None
-    preamble = open_program(tree, model)
+    preamble = resolve_preamble(tree, model)
     proposers = [_proposer(source) for source in sources]
     if naive:
         found = naive_synthesis(preamble, model)
@@ -230,13 +231,13 @@ def _proposer(source: str) -> Proposer:
     return Asked(tuple(arguments))
 
 
-def _read(file: str) -> ProgramText:
+def _read(file: str) -> ProgramTree:
     from einc.exchange.language.parser import parse
 
     return parse(files.read_text(file), file)
 
 
-def _machine(name: str | None, ideal: bool, tree: ProgramText) -> Machine | None:
+def _machine(name: str | None, ideal: bool, tree: ProgramTree) -> Machine | None:
     """The machine of that name; the host has all the sites that a program names."""
     if name is None:
         return None
@@ -249,29 +250,29 @@ def _machine(name: str | None, ideal: bool, tree: ProgramText) -> Machine | None
     return machine.ideal() if ideal else machine
 
 
-def _examined(tree: ProgramText, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
+def _examined(tree: ProgramTree, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
     """The ground program of a text, and all that keeps it from being valid, each with its place in the file."""
     from einc.exchange.language.checker import check
-    from einc.exchange.language.resolve import located, resolve_located
+    from einc.exchange.language.resolve import locate_fault, resolve_located
 
     if naive and machine is None:
         raise click.UsageError("--naive needs a machine: give -m")
     resolved = resolve_located(tree, machine)
     program = resolved.program
     if naive and machine is not None:
-        from einc.exchange.naive import naive_body
+        from einc.exchange.naive import build_naive_body
 
-        program = naive_body(program, machine)
+        program = build_naive_body(program, machine)
     faults = check(program, machine).faults
-    return program, [located(resolved, fault.message, fault.subject) for fault in faults]
+    return program, [locate_fault(resolved, fault.message, fault.subject) for fault in faults]
 
 
-def _bounds(tree: ProgramText, machine: Machine) -> dict[str, Any]:
+def _bounds(tree: ProgramTree, machine: Machine) -> dict[str, Any]:
     """What no body can beat, under any membership that the text leaves open."""
     from einc.exchange.bounds import bound
-    from einc.exchange.synthesis import open_program
+    from einc.exchange.language.resolve import resolve_preamble
 
-    certificate = bound(open_program(tree, machine), machine)
+    certificate = bound(resolve_preamble(tree, machine), machine)
     return {"bound_ms": certificate.bound_ms, "bound_by": certificate.bound_by}
 
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from einc.exchange.bounds.demand import Demands
-from einc.exchange.bounds.fabric import Fabric
+from einc.exchange.network import Network
 
 
 class Witness(Protocol):
     """What proves a bound."""
 
-    def worth(self, demands: Demands, fabric: Fabric) -> float:
+    def worth(self, demands: Demands, network: Network) -> float:
         """The milliseconds that it proves."""
 
-    def words(self, demands: Demands, fabric: Fabric) -> str:
+    def words(self, demands: Demands, network: Network) -> str:
         """The argument, in words."""
 
 
@@ -27,10 +27,10 @@ class Witness(Protocol):
 class Nothing:
     """The bound zero: nothing has to be done."""
 
-    def worth(self, demands: Demands, fabric: Fabric) -> float:
+    def worth(self, demands: Demands, network: Network) -> float:
         return 0.0
 
-    def words(self, demands: Demands, fabric: Fabric) -> str:
+    def words(self, demands: Demands, network: Network) -> str:
         return "everything is where it is needed"
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from einc.exchange.bounds.certificate import bytes_text, rate_text
 from einc.exchange.bounds.cut import needed_in
 from einc.exchange.bounds.demand import Demands, Forming
-from einc.exchange.bounds.fabric import Fabric, members
+from einc.exchange.network import Network, list_sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +21,18 @@ class Combining:
 
     sites: int
 
-    def worth(self, demands: Demands, fabric: Fabric) -> float:
-        memory = sum(fabric.hbm[site] for site in members(self.sites))
-        if self.sites == fabric.everything:
+    def worth(self, demands: Demands, network: Network) -> float:
+        memory = sum(network.hbm_rate(site) for site in list_sites(self.sites))
+        if self.sites == network.all_sites:
             return _traffic(demands) / memory
-        return self._bytes(demands) / (memory / 3 + fabric.entering(self.sites)[0])
+        return self._bytes(demands) / (memory / 3 + network.entering(self.sites)[0])
 
-    def words(self, demands: Demands, fabric: Fabric) -> str:
-        memory = rate_text(sum(fabric.hbm[site] for site in members(self.sites)))
-        if self.sites == fabric.everything:
+    def words(self, demands: Demands, network: Network) -> str:
+        memory = rate_text(sum(network.hbm_rate(site) for site in list_sites(self.sites)))
+        if self.sites == network.all_sites:
             return f"combining: {bytes_text(_traffic(demands))} of HBM traffic at least, at {memory} in all"
-        names = ", ".join(map(str, members(self.sites)))
-        entering = rate_text(fabric.entering(self.sites)[0])
+        names = ", ".join(map(str, list_sites(self.sites)))
+        entering = rate_text(network.entering(self.sites)[0])
         return (
             f"combining in {{{names}}}: {bytes_text(self._bytes(demands))} must be combined there, "
             f"at a third of {memory} of HBM, or enter through {entering}"
@@ -42,13 +42,13 @@ class Combining:
         return needed_in(demands, self.sites) + sum(entry.size for entry in _local(demands, self.sites))
 
 
-def best_combining(demands: Demands, fabric: Fabric) -> Combining | None:
+def best_combining(demands: Demands, network: Network) -> Combining | None:
     """The best over all sites, single sites, and the sets of sites that need the same aggregates."""
     if not demands.forming:
         return None
-    sets = dict.fromkeys([fabric.everything, *(1 << site for site in fabric.sites)])
+    sets = dict.fromkeys([network.all_sites, *(1 << site for site in network.sites)])
     sets.update(dict.fromkeys([entry.targets for entry in demands.forming if entry.targets][:64]))
-    return max((Combining(sites) for sites in sets), key=lambda one: one.worth(demands, fabric))
+    return max((Combining(sites) for sites in sets), key=lambda one: one.worth(demands, network))
 
 
 def _traffic(demands: Demands) -> int:

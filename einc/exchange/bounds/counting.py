@@ -14,22 +14,23 @@ from functools import lru_cache
 
 from einc.exchange.bounds.certificate import after_latency, bytes_text, rate_text
 from einc.exchange.bounds.demand import Demand, Demands
-from einc.exchange.bounds.fabric import Fabric
+from einc.exchange.network import Network
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
     """All transfers together, through everything."""
 
-    def worth(self, demands: Demands, fabric: Fabric) -> float:
+    def worth(self, demands: Demands, network: Network) -> float:
         sent = _bytes(demands)
         if not sent:
             return 0.0
-        return sent / fabric.total[0] + fabric.latency if fabric.total[0] else float("inf")
+        return sent / network.total_capacity + network.transfer_latency if network.total_capacity else float("inf")
 
-    def words(self, demands: Demands, fabric: Fabric) -> str:
-        sent, capacity = bytes_text(_bytes(demands)), rate_text(fabric.total[0])
-        return f"counting: transfers of {sent} at least, through {capacity} in all{after_latency(fabric.latency)}"
+    def words(self, demands: Demands, network: Network) -> str:
+        sent, capacity = bytes_text(_bytes(demands)), rate_text(network.total_capacity)
+        latency = after_latency(network.transfer_latency)
+        return f"counting: transfers of {sent} at least, through {capacity} in all{latency}"
 
 
 def _bytes(demands: Demands) -> int:

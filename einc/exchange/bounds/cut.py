@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from einc.exchange.bounds.certificate import after_latency, bytes_text, rate_text
 from einc.exchange.bounds.demand import Demands, Tangle
-from einc.exchange.bounds.fabric import Fabric, mask_of, members
+from einc.exchange.network import Network, list_sites, make_mask
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,68 +38,68 @@ class Cut:
 
     sites: int
 
-    def worth(self, demands: Demands, fabric: Fabric) -> float:
+    def worth(self, demands: Demands, network: Network) -> float:
         needed = needed_in(demands, self.sites)
-        capacity, _ = fabric.entering(self.sites)
+        capacity, _ = network.entering(self.sites)
         if not needed:
             return 0.0
-        return needed / capacity + fabric.latency if capacity else float("inf")
+        return needed / capacity + network.transfer_latency if capacity else float("inf")
 
-    def words(self, demands: Demands, fabric: Fabric) -> str:
+    def words(self, demands: Demands, network: Network) -> str:
         needed = bytes_text(needed_in(demands, self.sites))
-        capacity = rate_text(fabric.entering(self.sites)[0])
-        names = ", ".join(map(str, members(self.sites)))
-        if self.sites.bit_count() > len(fabric.sites) // 2 + 1:
-            names = f"all but {', '.join(map(str, members(fabric.everything & ~self.sites)))}"
-        return f"cut {{{names}}}: {needed} must enter through {capacity}{after_latency(fabric.latency)}"
+        capacity = rate_text(network.entering(self.sites)[0])
+        names = ", ".join(map(str, list_sites(self.sites)))
+        if self.sites.bit_count() > len(network.sites) // 2 + 1:
+            names = f"all but {', '.join(map(str, list_sites(network.all_sites & ~self.sites)))}"
+        return f"cut {{{names}}}: {needed} must enter through {capacity}{after_latency(network.transfer_latency)}"
 
 
-def best_cut(demands: Demands, fabric: Fabric) -> Cut | None:
+def best_cut(demands: Demands, network: Network) -> Cut | None:
     """The cut that proves most, of all or, on more than MOST_SITES sites, of a family of sensible ones."""
     import numpy as np
 
-    chosen = cuts(demands, fabric)
+    chosen = cuts(demands, network)
     needed = _needed_in_all(demands, chosen)
     if not needed.any():
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = np.where(needed > 0, needed / _capacities(fabric, chosen), 0.0)
+        times = np.where(needed > 0, needed / _capacities(network, chosen), 0.0)
     return Cut(chosen[int(times.argmax())])
 
 
-def cuts(demands: Demands, fabric: Fabric) -> tuple[int, ...]:
+def cuts(demands: Demands, network: Network) -> tuple[int, ...]:
     """The sets of sites to try."""
-    if len(fabric.sites) <= MOST_SITES:
-        return _all_sets(fabric.sites)
-    singles = [1 << site for site in fabric.sites]
+    if len(network.sites) <= MOST_SITES:
+        return _all_sets(network.sites)
+    singles = [1 << site for site in network.sites]
     runs = []
     length = 2
-    while length < len(fabric.sites):
-        runs += [mask_of(fabric.sites[at : at + length]) for at in range(0, len(fabric.sites), length)]
+    while length < len(network.sites):
+        runs += [make_mask(network.sites[at : at + length]) for at in range(0, len(network.sites), length)]
         length *= 2
     own = [mask for demand in demands.family for mask in (demand.targets, *demand.holders)][:64]
     both: Iterable[int] = (mask for part in (singles, own, runs) for mask in part)
     return tuple(
         side
         for mask in dict.fromkeys(both)
-        for side in (mask, fabric.everything & ~mask)
-        if side and side != fabric.everything
+        for side in (mask, network.all_sites & ~mask)
+        if side and side != network.all_sites
     )
 
 
 @lru_cache(maxsize=4)
-def _capacities(fabric: Fabric, chosen: tuple[int, ...]) -> Floats:
+def _capacities(network: Network, chosen: tuple[int, ...]) -> Floats:
     """What can enter each set; searches of memberships ask for the same ones in turns."""
     import numpy as np
 
-    return np.array([fabric.entering(sites)[0] for sites in chosen])
+    return np.array([network.entering(sites)[0] for sites in chosen])
 
 
 @cache
 def _all_sets(sites: tuple[int, ...]) -> tuple[int, ...]:
     """All sets of sites but none and all of them, small ones first."""
     counts = range(1, len(sites))
-    return tuple(mask_of(some) for count in counts for some in itertools.combinations(sites, count))
+    return tuple(make_mask(some) for count in counts for some in itertools.combinations(sites, count))
 
 
 def _needed_in_all(demands: Demands, chosen: tuple[int, ...]) -> Floats:

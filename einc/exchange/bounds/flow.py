@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from einc.exchange.bounds.demand import Demand, Demands
-from einc.exchange.bounds.fabric import Fabric, members
 from einc.exchange.bounds.priced import Priced, Row
+from einc.exchange.network import Network, list_sites
 
 MOST_SITES = 10
 MOST_COLUMNS = 20_000
@@ -26,17 +26,17 @@ _VIOLATED = 1e-6
 _PER_ROUND = 4  # rows added per demand and round
 
 
-def flow(demands: Demands, fabric: Fabric) -> Priced | None:
+def flow(demands: Demands, network: Network) -> Priced | None:
     """The bound of the linear program; None where it is too large, or nothing has to be sent."""
-    width = 2 * len(fabric.routes) + len(fabric.sites)
+    width = 2 * len(network.paths) + len(network.sites)
     if (
         not demands.family
-        or not fabric.routes
-        or len(fabric.sites) > MOST_SITES
+        or not network.paths
+        or len(network.sites) > MOST_SITES
         or len(demands.family) * width > MOST_COLUMNS
     ):
         return None
-    program = _Program(demands, fabric)
+    program = _Program(demands, network)
     for _ in range(MOST_ROUNDS):
         if not program.solve() or not program.add_violated():
             break
@@ -49,16 +49,16 @@ Matrix = np.ndarray[Any, np.dtype[np.float64]]
 class _Cuts:
     """All sets of sites but the empty one: which pairs enter and leave each, and which sites are inside."""
 
-    def __init__(self, fabric: Fabric) -> None:
-        self.pairs = list(fabric.routes)
-        chosen = [mask for mask in range(1, fabric.everything + 1) if not mask & ~fabric.everything]
+    def __init__(self, network: Network) -> None:
+        self.pairs = list(network.paths)
+        chosen = [mask for mask in range(1, network.all_sites + 1) if not mask & ~network.all_sites]
         self.sets = np.array(chosen, np.int64)
         self.place = {mask: number for number, mask in enumerate(chosen)}
         source, end = (np.array([pair[side] for pair in self.pairs]) for side in (0, 1))
         here, there = (self.sets[:, None] >> sites & 1 for sites in (source, end))
         self.into: Matrix = (there > here).astype(np.float64)
         self.out_of: Matrix = (here > there).astype(np.float64)
-        self.inside: Matrix = (self.sets[:, None] >> np.array(fabric.sites) & 1).astype(np.float64)
+        self.inside: Matrix = (self.sets[:, None] >> np.array(network.sites) & 1).astype(np.float64)
 
     def possible(self, demand: Demand) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
         """For which sets a demand has rows, by kind."""
@@ -71,8 +71,8 @@ class _Cuts:
 
 
 @lru_cache(maxsize=4)
-def _cuts_of(fabric: Fabric) -> _Cuts:
-    return _Cuts(fabric)
+def _cuts_of(network: Network) -> _Cuts:
+    return _Cuts(network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,11 @@ class _Block:
 
 
 class _Program:
-    def __init__(self, demands: Demands, fabric: Fabric) -> None:
+    def __init__(self, demands: Demands, network: Network) -> None:
         import highspy as library
 
         highspy: Any = library
-        self.demands, self.fabric, self.cuts = demands, fabric, _cuts_of(fabric)
+        self.demands, self.network, self.cuts = demands, network, _cuts_of(network)
         self.solver: Any = highspy.Highs()
         self.solver.silent()
         self.solver.setOptionValue("threads", 1)
@@ -110,12 +110,12 @@ class _Program:
         count = len(self.cuts.pairs)
         start = self.solver.getNumCol()
         staged = not demand.complete and demand.targets.bit_count() > 1 and len(demand.holders) > 1
-        size = count * (2 if staged else 1) + (len(self.fabric.sites) if staged else 0)
+        size = count * (2 if staged else 1) + (len(self.network.sites) if staged else 0)
         self.solver.addVars(size, [0.0] * size, [float("inf")] * size)
         if not staged:
             return _Block(start, start, -1)
         block = _Block(start, start + count, start + 2 * count)
-        sites = len(self.fabric.sites)
+        sites = len(self.network.sites)
         self.solver.addRow(1.0, 1.0, sites, list(range(block.first, block.first + sites)), [1.0] * sites)
         self.rows.append(None)
         return block
@@ -123,12 +123,12 @@ class _Program:
     def _resources(self) -> None:
         """What crosses a resource takes no longer than the time, in units of all bytes through the widest resource."""
         total = sum(demand.size for demand in self.demands.family)
-        used = sorted({resource for route in self.fabric.routes.values() for resource in route})
-        widest = max(self.fabric.capacity[resource] for resource in used)
+        used = sorted({resource for route in self.network.paths.values() for resource in route})
+        widest = max(self.network.rates[resource] for resource in used)
         self.resource_rows = []
         for resource in used:
-            crossing = [k for k, pair in enumerate(self.cuts.pairs) if resource in self.fabric.routes[pair]]
-            columns, values = [0], [-self.fabric.capacity[resource] / widest]
+            crossing = [k for k, pair in enumerate(self.cuts.pairs) if resource in self.network.paths[pair]]
+            columns, values = [0], [-self.network.rates[resource] / widest]
             for block, demand in zip(self.blocks, self.demands.family, strict=True):
                 for start in sorted({block.early, block.late}):
                     columns += [start + k for k in crossing]
@@ -138,14 +138,14 @@ class _Program:
             self.rows.append(None)
 
     def _start(self, position: int, demand: Demand) -> None:
-        everything = self.fabric.everything
-        sets = [1 << site for site in members(demand.targets)]
+        everything = self.network.all_sites
+        sets = [1 << site for site in list_sites(demand.targets)]
         sets += [everything & ~holder for holder in demand.holders]
         for mask in sets:
             if mask and demand.must_enter(mask):
                 self._add(Row(position, "enter", mask, 0.0))
         if self.blocks[position].first >= 0:
-            for site in members(demand.targets):
+            for site in list_sites(demand.targets):
                 self._add(Row(position, "receive", 1 << site, 0.0))
             for holder in demand.holders:
                 self._add(Row(position, "leave", holder, 0.0))
@@ -161,7 +161,7 @@ class _Program:
         starts = {"enter": sorted({block.early, block.late}), "leave": [block.early], "receive": [block.late]}[row.kind]
         columns = [start + k for start in starts for k in crossing]
         if row.kind != "enter":
-            columns += [block.first + k for k, site in enumerate(self.fabric.sites) if row.sites >> site & 1]
+            columns += [block.first + k for k, site in enumerate(self.network.sites) if row.sites >> site & 1]
         self.solver.addRow(1.0, float("inf"), len(columns), columns, [1.0] * len(columns))
         self.rows.append(row)
         return True
@@ -178,7 +178,7 @@ class _Program:
     def add_violated(self) -> bool:
         """Add the rows that the solution violates most; whether there were any."""
         added = False
-        count, sites = len(self.cuts.pairs), len(self.fabric.sites)
+        count, sites = len(self.cuts.pairs), len(self.network.sites)
         for position, block in enumerate(self.blocks):
             early = self.values[block.early : block.early + count]
             late = self.values[block.late : block.late + count]
@@ -201,7 +201,7 @@ class _Program:
         """The dual solution as weights and prices."""
         if self.duals is None:
             return None
-        fabric = self.fabric
+        network = self.network
         total = sum(demand.size for demand in self.demands.family)
         prices = {resource: max(0.0, -self.duals[number]) for number, resource in self.resource_rows}
         rows = tuple(
@@ -210,7 +210,7 @@ class _Program:
             if row is not None and dual > 1e-12
         )
         scarce = [resource for resource, price in prices.items() if price > 1e-9]
-        names = ", ".join(fabric.names[resource] for resource in scarce[:4])
+        names = ", ".join(network.names[resource] for resource in scarce[:4])
         more = f" and {len(scarce) - 4} more" if len(scarce) > 4 else ""
         told = f"flow: no fractional routing is faster; it fills {names}{more}"
         return Priced(rows, tuple((resource, price) for resource, price in prices.items() if price), told)

@@ -10,11 +10,10 @@ from typing import Any
 
 from einc.errors import ProgramError
 from einc.exchange.bounds.demand import Demand, Demands, Forming, Tangle
-from einc.exchange.bounds.fabric import mask_of
-from einc.exchange.language.exact_cover import Budget, cheapest_partition
-from einc.exchange.language.program import Aggregate, Partition, Program
-from einc.exchange.language.sizes import atom_sizes
-from einc.exchange.language.words import aggregate_text
+from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
+from einc.exchange.language.printer import format_aggregate
+from einc.exchange.language.program import Aggregate, Partition, Program, collect_atom_sizes
+from einc.exchange.network import make_mask
 
 _Alike = tuple[bool, tuple[tuple[int, ...], int, int, tuple[str, ...], int]]
 """What demands that become one have in common: whether they are in tangles, and fields of Demand."""
@@ -56,17 +55,17 @@ class Outline:
     """A preamble without the members of its partitions. Raises ProgramError where a requirement can never be met."""
 
     def __init__(self, program: Program) -> None:
-        sizes = atom_sizes(program)
+        sizes = collect_atom_sizes(program)
         needed: dict[Aggregate, tuple[int, tuple[str, ...]]] = {}
         for requirement in program.requirements:
             sites, partitions = needed.get(requirement.aggregate, (0, ()))
-            sites |= mask_of(target for target in requirement.targets if not isinstance(target, str))
+            sites |= make_mask(target for target in requirement.targets if not isinstance(target, str))
             named = {target for target in requirement.targets if isinstance(target, str)}
             needed[requirement.aggregate] = sites, tuple(sorted(named.union(partitions)))
         by_atom: dict[str, list[tuple[Aggregate, int]]] = {}
         for holding in program.holdings:
             for atom in holding.aggregate:
-                by_atom.setdefault(atom, []).append((holding.aggregate, mask_of(holding.sites)))
+                by_atom.setdefault(atom, []).append((holding.aggregate, make_mask(holding.sites)))
         groups = _tangled(needed)
         tangles = [sorted(group) for group in groups if len(group) > 1]
         self._tangles = [
@@ -86,9 +85,9 @@ class Outline:
 
     def demands(self, partitions: Sequence[Partition]) -> Demands:
         """The demands under these partitions, of which some may have no members yet."""
-        known = {one.name: mask_of(one.members or ()) for one in partitions}
+        known = {one.name: make_mask(one.members or ()) for one in partitions}
         counts = {one.name: one.size for one in partitions if one.members is None}
-        placed = mask_of(site for one in partitions for site in one.members or ())
+        placed = make_mask(site for one in partitions for site in one.members or ())
         family: dict[_Alike, list[Wanted]] = {}
         forming: dict[_Same, list[Wanted]] = {}
         asking = {}  # for every set of partitions its members, those that are not known yet, and how many they have
@@ -140,9 +139,9 @@ def _fewest(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) ->
     parts = {copy for atom in name for copy, _ in by_atom[atom] if atoms.issuperset(copy)}
     if all(len(part) == 1 for part in parts):
         return len(name)
-    found = cheapest_partition(name, [(part, 1) for part in parts], Budget())
+    found = find_cheapest_partition(name, [(part, 1) for part in parts], CoverBudget())
     if found is None:
-        raise ProgramError(f"{aggregate_text(name)} can never be formed: what IN holds of it overlaps")
+        raise ProgramError(f"{format_aggregate(name)} can never be formed: what IN holds of it overlaps")
     return len(found)
 
 
@@ -160,7 +159,9 @@ def _holders(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) -
             if copy == name:
                 whole |= sites
         if not holder:
-            raise ProgramError(f"{aggregate_text(name)} can never be formed: IN holds no {atom} that could become part")
+            raise ProgramError(
+                f"{format_aggregate(name)} can never be formed: IN holds no {atom} that could become part"
+            )
         holders.add(holder)
         complete &= holder
     return tuple(sorted(holders)), complete, whole

@@ -16,12 +16,12 @@ import numpy as np
 
 from einc.exchange.bounds.certificate import Certificate
 from einc.exchange.bounds.demand import Demands
-from einc.exchange.bounds.fabric import Fabric
 from einc.exchange.bounds.outline import Outline
 from einc.exchange.bounds.quick import quick_bounds
 from einc.exchange.bounds.symmetry import class_of
 from einc.exchange.language.program import Program
 from einc.exchange.memberships import MOST_SITES, Ints, all_masks, membership
+from einc.exchange.network import Network
 
 MOST_TRIED = 100
 """Memberships that are looked at on their own before the search ends."""
@@ -33,28 +33,28 @@ Bounded = Callable[[Demands, bool], Certificate]
 """The bound for demands, and whether to take pains."""
 
 
-def least(program: Program, fabric: Fabric, bounded: Bounded, stop: Callable[[], bool]) -> Certificate:
+def least(program: Program, network: Network, bounded: Bounded, stop: Callable[[], bool]) -> Certificate:
     """The certificate of the membership with the least bound; it has ended early when `stop` says so.
 
     On more than MOST_SITES sites, one that holds for any membership, without any.
     """
     outline = Outline(program)
-    if len(fabric.sites) > MOST_SITES:
+    if len(network.sites) > MOST_SITES:
         return bounded(outline.demands(program.partitions), False)
-    masks = _distinct(program, outline, all_masks(program, fabric.sites))
-    bounds, sent = quick_bounds(program, outline, masks, fabric)
+    masks = _distinct(program, outline, all_masks(program, network.sites))
+    bounds, sent = quick_bounds(program, outline, masks, network)
     order = np.lexsort((sent, (bounds / max(float(bounds.max()), 1e-300)).round(_DIGITS)))
     best: Certificate | None = None
     classes: set[object] = set()
     for tried, pick in enumerate(order):
         if best is not None and bounds[pick] >= best.bound_ms * (1 - 1e-9):
             return best
-        chosen = membership(program, masks[pick], fabric.sites)
+        chosen = membership(program, masks[pick], network.sites)
         members = {one.name: chosen.get(one.name, one.members) for one in program.partitions}
         demands = outline.demands([dataclasses.replace(one, members=members[one.name]) for one in program.partitions])
         ended = tried >= MOST_TRIED or stop()
         if not ended:
-            alike = demands if demands.tangles else class_of(demands, fabric)
+            alike = demands if demands.tangles else class_of(demands, network)
             if alike in classes:
                 continue
             classes.add(alike)

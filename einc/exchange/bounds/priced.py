@@ -23,7 +23,7 @@ from typing import Literal
 
 from einc.exchange.bounds.certificate import after_latency
 from einc.exchange.bounds.demand import Demand, Demands
-from einc.exchange.bounds.fabric import Fabric, Prices, enters
+from einc.exchange.network import Network, ResourcePrices, enters
 from einc.machines.model import Pair
 
 Kind = Literal["enter", "leave", "receive"]
@@ -45,7 +45,7 @@ class Row:
         return enters(pair, self.sites)
 
 
-def holds(row: Row, demand: Demand, fabric: Fabric) -> bool:
+def holds(row: Row, demand: Demand, network: Network) -> bool:
     """Whether every body satisfies the row."""
     if row.kind == "enter":
         return demand.must_enter(row.sites)
@@ -64,18 +64,18 @@ class Priced:
     prices: tuple[tuple[int, float], ...]
     told: str
 
-    def worth(self, demands: Demands, fabric: Fabric) -> float:
+    def worth(self, demands: Demands, network: Network) -> float:
         prices = dict(self.prices)
-        capacity = fabric.worth(prices)
+        capacity = network.priced_capacity(prices)
         if not all(price >= 0 for price in prices.values()) or not capacity:
             return 0.0
         total = 0.0
         for position, rows in _by_demand(self.rows).items():
-            total += _share(demands.family[position], rows, prices, fabric)
-        return total / capacity + fabric.latency if total > 0 else 0.0
+            total += _share(demands.family[position], rows, prices, network)
+        return total / capacity + network.transfer_latency if total > 0 else 0.0
 
-    def words(self, demands: Demands, fabric: Fabric) -> str:
-        return self.told + after_latency(fabric.latency)
+    def words(self, demands: Demands, network: Network) -> str:
+        return self.told + after_latency(network.transfer_latency)
 
 
 def _by_demand(rows: Iterable[Row]) -> dict[int, list[Row]]:
@@ -85,17 +85,17 @@ def _by_demand(rows: Iterable[Row]) -> dict[int, list[Row]]:
     return grouped
 
 
-def _share(demand: Demand, rows: list[Row], prices: Prices, fabric: Fabric) -> float:
+def _share(demand: Demand, rows: list[Row], prices: ResourcePrices, network: Network) -> float:
     """The bytes, times their price, that the rows of a demand prove; weights beyond the prices are scaled down."""
-    if not all(row.weight >= 0 and holds(row, demand, fabric) for row in rows):
+    if not all(row.weight >= 0 and holds(row, demand, network) for row in rows):
         return 0.0
     scale = 1.0
-    for pair in fabric.routes:
+    for pair in network.paths:
         early = sum(row.weight for row in rows if row.kind != "receive" and row.covers(pair))
         late = sum(row.weight for row in rows if row.kind != "leave" and row.covers(pair))
         weight = max(early, late)
         if weight:
-            scale = min(scale, fabric.price(pair, prices) / weight)
+            scale = min(scale, network.price(pair, prices) / weight)
     first = [row for row in rows if row.kind != "enter"]
-    most = max((sum(row.weight for row in first if row.sites >> site & 1) for site in fabric.sites), default=0.0)
+    most = max((sum(row.weight for row in first if row.sites >> site & 1) for site in network.sites), default=0.0)
     return demand.size * scale * max(0.0, sum(row.weight for row in rows) - most)

@@ -13,21 +13,25 @@ from typing import Any
 import numpy as np
 
 from einc.exchange.bounds.counting import disjoint
-from einc.exchange.bounds.fabric import Fabric, mask_of, members
 from einc.exchange.bounds.outline import Outline
 from einc.exchange.language.program import Program
 from einc.exchange.memberships import Ints, unions
+from einc.exchange.network import Network, list_sites, make_mask
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def quick_bounds(program: Program, outline: Outline, masks: Ints, fabric: Fabric) -> tuple[Floats, Floats]:
+def quick_bounds(program: Program, outline: Outline, masks: Ints, network: Network) -> tuple[Floats, Floats]:
     """For every row of `all_masks` a lower bound in ms, and the bytes that have to be sent at least."""
-    sent = _sent(program, outline, masks, fabric)
+    sent = _sent(program, outline, masks, network)
     bounds = np.zeros(len(masks))
     if sent.any():
-        bounds = np.where(sent > 0, (sent / fabric.total[0] if fabric.total[0] else np.inf) + fabric.latency, 0.0)
-    table = _table(program, outline, fabric)
+        bounds = np.where(
+            sent > 0,
+            (sent / network.total_capacity if network.total_capacity else np.inf) + network.transfer_latency,
+            0.0,
+        )
+    table = _table(program, outline, network)
     inside: list[Any] = [0]  # by set of sites: which open partitions have members in it, as bits
     for sites in range(1, len(table)):
         rest = sites & sites - 1
@@ -39,20 +43,20 @@ def quick_bounds(program: Program, outline: Outline, masks: Ints, fabric: Fabric
     return bounds, sent
 
 
-def _sent(program: Program, outline: Outline, masks: Ints, fabric: Fabric) -> Floats:
+def _sent(program: Program, outline: Outline, masks: Ints, network: Network) -> Floats:
     """The bytes that take part in transfers, as the counting bound has it."""
     tables: dict[tuple[int, tuple[str, ...]], Floats] = {}  # by who needs it: the bytes, by the set of targets
     for one in outline.family:
         packed = (0,) if one.complete else disjoint(one.holders)
         transfers = _transfers(
-            tuple(_placed(holder, fabric) for holder in packed), _placed(one.complete, fabric), len(fabric.sites)
+            tuple(_placed(holder, network) for holder in packed), _placed(one.complete, network), len(network.sites)
         )
         wanted = one.sites, one.partitions
         tables[wanted] = tables.get(wanted, 0.0) + one.size * transfers
     sent = np.zeros(len(masks))
     for (sites, partitions), table in tables.items():
-        own = [site for site in members(sites) if site in fabric.sites]
-        sent += table.take(unions(program, masks, fabric.sites, (*own, *partitions)))
+        own = [site for site in list_sites(sites) if site in network.sites]
+        sent += table.take(unions(program, masks, network.sites, (*own, *partitions)))
     return sent
 
 
@@ -67,18 +71,18 @@ def _transfers(packed: tuple[int, ...], complete: int, sites: int) -> Floats:
     return np.where(count > 0, count + (len(packed) - 1) - shared, 0.0)
 
 
-def _table(program: Program, outline: Outline, fabric: Fabric) -> Floats:
+def _table(program: Program, outline: Outline, network: Network) -> Floats:
     """What has to enter a set of sites, or to be combined there, in ms: (sets of sites, sets of open partitions)."""
     family = outline.family
-    sets = np.arange(1 << len(fabric.sites))
+    sets = np.arange(1 << len(network.sites))
     names = [one.name for one in program.partitions if one.members is None]
-    known = {one.name: mask_of(one.members or ()) for one in program.partitions}
+    known = {one.name: make_mask(one.members or ()) for one in program.partitions}
     size = np.array([float(one.size) for one in family])
-    lacking = np.array([_lacking(tuple(_placed(own, fabric) for own in one.holders), len(sets)) for one in family]).T
-    whole = np.array([_placed(one.whole, fabric) for one in family], np.int64)
+    lacking = np.array([_lacking(tuple(_placed(own, network) for own in one.holders), len(sets)) for one in family]).T
+    whole = np.array([_placed(one.whole, network) for one in family], np.int64)
     forming = np.array([one.holders != (one.whole,) and not one.tangled for one in family])
     local = ~lacking & forming & (sets[:, None] & whole == 0)
-    fixed = np.array([_placed(one.sites | sum(known[name] for name in one.partitions), fabric) for one in family])
+    fixed = np.array([_placed(one.sites | sum(known[name] for name in one.partitions), network) for one in family])
     asking = np.array([sum(1 << names.index(name) for name in one.partitions if name in names) for one in family])
     here = sets[:, None] & fixed != 0
     there = (np.arange(1 << len(names))[:, None] & asking != 0).T
@@ -88,10 +92,11 @@ def _table(program: Program, outline: Outline, fabric: Fabric) -> Floats:
         return total
 
     enter = needed(lacking)
-    capacity = np.array([fabric.entering(_named(int(own), fabric))[0] for own in sets])[:, None]
-    memory = np.array([sum([fabric.hbm[site] for site in members(_named(int(own), fabric))]) for own in sets])[:, None]
+    named = [_named(int(own), network) for own in sets]
+    capacity = np.array([network.entering(own)[0] for own in named])[:, None]
+    memory = np.array([sum([network.hbm_rate(site) for site in list_sites(own)]) for own in named])[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        cut = np.where(enter > 0, enter / capacity + fabric.latency, 0.0)
+        cut = np.where(enter > 0, enter / capacity + network.transfer_latency, 0.0)
         table: Floats = np.maximum(cut, (enter + needed(local)) / (memory / 3 + capacity))
     table[-1] = sum([(one.parts + 1) * one.size for one in family if one.holders != (one.whole,) and not one.whole])
     table[-1] /= memory[-1]
@@ -106,11 +111,11 @@ def _lacking(holders: tuple[int, ...], count: int) -> np.ndarray[Any, np.dtype[n
     return found
 
 
-def _placed(mask: int, fabric: Fabric) -> int:
-    """A set of sites as one of positions in the fabric."""
-    return sum([1 << position for position, site in enumerate(fabric.sites) if mask >> site & 1])
+def _placed(mask: int, network: Network) -> int:
+    """A set of sites as one of positions in the network."""
+    return sum([1 << position for position, site in enumerate(network.sites) if mask >> site & 1])
 
 
-def _named(mask: int, fabric: Fabric) -> int:
+def _named(mask: int, network: Network) -> int:
     """A set of positions as one of sites."""
-    return sum([1 << site for position, site in enumerate(fabric.sites) if mask >> position & 1])
+    return sum([1 << site for position, site in enumerate(network.sites) if mask >> position & 1])

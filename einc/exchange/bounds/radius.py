@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 from einc.exchange.bounds.certificate import bytes_text
 from einc.exchange.bounds.demand import Demands
-from einc.exchange.bounds.fabric import Fabric, members
+from einc.exchange.network import Network, list_sites
 
 
 @dataclass(frozen=True, slots=True)
 class Radius:
     """The farthest of all demands."""
 
-    def worth(self, demands: Demands, fabric: Fabric) -> float:
-        return max((time for time, _, _ in _journeys(demands, fabric)), default=0.0)
+    def worth(self, demands: Demands, network: Network) -> float:
+        return max((time for time, _, _ in _journeys(demands, network)), default=0.0)
 
-    def words(self, demands: Demands, fabric: Fabric) -> str:
-        _, target, size = max(_journeys(demands, fabric), default=(0.0, 0, 0))
+    def words(self, demands: Demands, network: Network) -> str:
+        _, target, size = max(_journeys(demands, network), default=(0.0, 0, 0))
         return f"radius: a whole atom of {bytes_text(size)} has to get to site {target}, and the result to be combined"
 
 
-def _journeys(demands: Demands, fabric: Fabric) -> Iterator[tuple[float, int, int]]:
+def _journeys(demands: Demands, network: Network) -> Iterator[tuple[float, int, int]]:
     """(milliseconds, target, bytes): of every demand's largest copy, and of what has to be combined on the way."""
-    fastest = max(fabric.hbm.values(), default=1.0)
+    fastest = max(map(network.hbm_rate, network.sites), default=1.0)
     distances: dict[int, dict[int, float]] = {}
     wanted = [(demand.largest, demand.holders, demand.targets, 0.0) for demand in demands.family]
     wanted += [
@@ -38,19 +38,19 @@ def _journeys(demands: Demands, fabric: Fabric) -> Iterator[tuple[float, int, in
         if not entry.whole
     ]
     for size, holders, targets, combining in wanted:
-        for target in members(targets):
+        for target in list_sites(targets):
             if target not in distances:
-                distances[target] = _distances(fabric, target)
+                distances[target] = _distances(network, target)
             to_target = distances[target]
-            away = max(min(to_target.get(site, float("inf")) for site in members(holder)) for holder in holders)
+            away = max(min(to_target.get(site, float("inf")) for site in list_sites(holder)) for holder in holders)
             yield size * away + combining, target, size
 
 
-def _distances(fabric: Fabric, target: int) -> dict[int, float]:
+def _distances(network: Network, target: int) -> dict[int, float]:
     """Milliseconds that one byte takes from each site to the target by the best way."""
     before: dict[int, list[tuple[int, float]]] = {}
-    for (source, destination), route in fabric.routes.items():
-        width = min(fabric.capacity[resource] for resource in route)
+    for (source, destination), route in network.paths.items():
+        width = min(network.rates[resource] for resource in route)
         before.setdefault(destination, []).append((source, 1 / width))
     found: dict[int, float] = {}
     queue = [(0.0, target)]

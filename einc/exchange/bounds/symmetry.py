@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from einc.exchange.bounds.demand import Demands
-from einc.exchange.bounds.fabric import Fabric, members
+from einc.exchange.network import Network, list_sites
 
 MOST_SYMMETRIES = 64
 """Of a switch all permutations of its sites are some: more than are of use."""
@@ -21,48 +21,48 @@ MOST_TRIES = 2000
 
 
 @lru_cache(maxsize=4)
-def symmetries(fabric: Fabric) -> tuple[dict[int, int], ...]:
+def symmetries(network: Network) -> tuple[dict[int, int], ...]:
     """Permutations of the sites, the identity first, that map routes to routes over resources of the same capacity.
 
     Some of them, where there are many or finding them takes long.
     """
-    return tuple(itertools.islice(_extended(fabric, {}, {}, itertools.count()), MOST_SYMMETRIES))
+    return tuple(itertools.islice(_extended(network, {}, {}, itertools.count()), MOST_SYMMETRIES))
 
 
 def _extended(
-    fabric: Fabric, image: dict[int, int], resources: dict[int, int], tries: Iterator[int]
+    network: Network, image: dict[int, int], resources: dict[int, int], tries: Iterator[int]
 ) -> Iterator[dict[int, int]]:
     """All ways to map the remaining sites, if the first ones and the resources between them are mapped like this."""
-    if len(image) == len(fabric.sites):
+    if len(image) == len(network.sites):
         yield image
         return
-    site = fabric.sites[len(image)]
-    for other in fabric.sites:
-        if other not in image.values() and fabric.hbm[other] == fabric.hbm[site]:
+    site = network.sites[len(image)]
+    for other in network.sites:
+        if other not in image.values() and network.hbm_rate(other) == network.hbm_rate(site):
             if next(tries) >= MOST_TRIES:
                 return
             larger = {**image, site: other}
-            mapped = _mapped(fabric, site, larger, resources)
+            mapped = _mapped(network, site, larger, resources)
             if mapped is not None:
-                yield from _extended(fabric, larger, mapped, tries)
+                yield from _extended(network, larger, mapped, tries)
 
 
-def _mapped(fabric: Fabric, site: int, image: dict[int, int], resources: dict[int, int]) -> dict[int, int] | None:
+def _mapped(network: Network, site: int, image: dict[int, int], resources: dict[int, int]) -> dict[int, int] | None:
     """The resources' images with those between a site and others that are mapped; None where the routes do not fit."""
     mapped = dict(resources)
     for other in image:
         for pair in ((site, other), (other, site)):
-            route = fabric.routes.get(pair, ())
-            onto = fabric.routes.get((image[pair[0]], image[pair[1]]), ())
+            route = network.paths.get(pair, ())
+            onto = network.paths.get((image[pair[0]], image[pair[1]]), ())
             if len(route) != len(onto):
                 return None
             for one, its in zip(route, onto, strict=True):
-                if mapped.setdefault(one, its) != its or fabric.capacity[one] != fabric.capacity[its]:
+                if mapped.setdefault(one, its) != its or network.rates[one] != network.rates[its]:
                     return None
     return mapped if len({*mapped.values()}) == len(mapped) else None
 
 
-def class_of(demands: Demands, fabric: Fabric) -> object:
+def class_of(demands: Demands, network: Network) -> object:
     """What demands have in common that a symmetry maps onto each other, and no others have. Names do not matter.
 
     Nothing may be in tangles, or wait for open partitions.
@@ -73,7 +73,7 @@ def class_of(demands: Demands, fabric: Fabric) -> object:
 
         def of(mask: int) -> int:
             if mask not in masks:
-                masks[mask] = sum([1 << symmetry[site] for site in members(mask)])
+                masks[mask] = sum([1 << symmetry[site] for site in list_sites(mask)])
             return masks[mask]
 
         family = [
@@ -86,4 +86,4 @@ def class_of(demands: Demands, fabric: Fabric) -> object:
         ]
         return tuple(sorted(family)), tuple(sorted(forming))
 
-    return min(map(image, symmetries(fabric)))
+    return min(map(image, symmetries(network)))

@@ -5,15 +5,12 @@ The closure ignores waits. A valid program must also run to its end with them, o
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from einc.exchange.language.explain import why_absent, why_not_formed
-from einc.exchange.language.program import Action, Aggregate, Program, Requirement, targets_of
-from einc.exchange.language.sizes import size_faults
-from einc.exchange.language.state import Copy, State
-from einc.exchange.language.words import action_text, aggregate_text
+from einc.exchange.language.closure import State, fire_actions, strip_waits
+from einc.exchange.language.printer import format_action, format_aggregate, format_size
+from einc.exchange.language.program import Action, Aggregate, Program, Requirement, collect_atom_sizes, list_targets
 from einc.machines.model import Machine
 
 
@@ -39,30 +36,7 @@ class Verdict:
     faults: tuple[Fault, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """An action, and the copies at its source that it combines: itself alone where it is held whole."""
-
-    action: Action
-    parts: tuple[Aggregate, ...]
-
-
-MOST_FAULTS = 20
-
-
-def closure(program: Program) -> frozenset[Copy]:
-    """S*(P): the least state that contains IN and is closed under firing enabled actions; waits do not count."""
-    _, state = _fire(program, waits=False)
-    return state.copies
-
-
-def firing_order(program: Program) -> tuple[Firing, ...]:
-    """The actions in an order in which the parts of each are present when it fires, waits respected.
-
-    Actions fire in rounds: all that the state before a round enables, in the program's order, each with the fewest
-    parts then present. Actions that can never fire are left out; a valid program has none.
-    """
-    return _fire(program, waits=True)[0]
+MAX_FAULTS = 20
 
 
 def check(program: Program, machine: Machine | None = None) -> Verdict:
@@ -72,37 +46,37 @@ def check(program: Program, machine: Machine | None = None) -> Verdict:
     aggregates overlap beyond what can be searched.
     """
     faults: list[Fault] = []
-    for fault in _faults(program, machine):
+    for fault in _find_faults(program, machine):
         faults.append(fault)
-        if len(faults) == MOST_FAULTS:
+        if len(faults) == MAX_FAULTS:
             break
     return Verdict(not faults, tuple(faults))
 
 
-def _faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
-    yield from static_faults(program, machine)
-    order, state = _fire(program, waits=False)
+def _find_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
+    yield from find_static_faults(program, machine)
+    order, state = fire_actions(program, waits=False)
     fired = {firing.action for firing in order}
     for action in program.actions:
         if action not in fired:
-            reason = why_not_formed(program, state, action.aggregate, action.source)
-            yield Fault(f"the action {action_text(action)} is never enabled: {reason}", action)
+            reason = explain_not_formed(program, state, action.aggregate, action.source)
+            yield Fault(f"the action {format_action(action)} is never enabled: {reason}", action)
     for requirement in program.requirements:
-        for site in targets_of(program, requirement):
+        for site in list_targets(program, requirement):
             if (requirement.aggregate, site) not in state:
-                reason = why_absent(program, state, requirement.aggregate, site)
-                name = aggregate_text(requirement.aggregate)
+                reason = _explain_absence(program, state, requirement.aggregate, site)
+                name = format_aggregate(requirement.aggregate)
                 yield Fault(f"{name} is required at site {site} and never gets there: {reason}", requirement)
-    yield from _wait_faults(program, fired)
+    yield from _find_wait_faults(program, fired)
 
 
-def static_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
+def find_static_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
     """Faults that are seen without running anything: sites, paths and sizes."""
-    yield from _site_faults(program, machine)
-    yield from (Fault(message, aggregate) for aggregate, message in size_faults(program))
+    yield from _find_site_faults(program, machine)
+    yield from (Fault(message, aggregate) for aggregate, message in _find_size_faults(program))
 
 
-def _site_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
+def _find_site_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
     known = None if program.gpus is None else frozenset(program.gpus)
     count = None if machine is None else len(machine.sites)
     routes = {} if machine is None else machine.routes
@@ -117,94 +91,113 @@ def _site_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
 
     declared: list[tuple[str, Sequence[int]]] = [("GPUS", program.gpus or ())]
     declared += [(f"partition {partition.name}", partition.members or ()) for partition in program.partitions]
-    declared += [(f"IN places {aggregate_text(holding.aggregate)}", holding.sites) for holding in program.holdings]
+    declared += [(f"IN places {format_aggregate(holding.aggregate)}", holding.sites) for holding in program.holdings]
     for what, sites in declared:
         if (reason := stray(sites)) is not None:
             yield Fault(f"{what}: {reason}")
     for requirement in program.requirements:
-        if (reason := stray(targets_of(program, requirement))) is not None:
-            yield Fault(f"OUT requires {aggregate_text(requirement.aggregate)}: {reason}", requirement)
+        if (reason := stray(list_targets(program, requirement))) is not None:
+            yield Fault(f"OUT requires {format_aggregate(requirement.aggregate)}: {reason}", requirement)
     for action in program.actions:
         if (reason := stray((action.source, *action.destinations))) is not None:
-            yield Fault(f"the action {action_text(action)}: {reason}", action)
+            yield Fault(f"the action {format_action(action)}: {reason}", action)
         elif machine is not None:
             for site in action.destinations:
                 if (action.source, site) not in routes:
                     reason = f"{machine.name} has no path from site {action.source} to site {site}"
-                    yield Fault(f"the action {action_text(action)}: {reason}", action)
+                    yield Fault(f"the action {format_action(action)}: {reason}", action)
 
 
-def _wait_faults(program: Program, enabled: set[Action]) -> Iterator[Fault]:
-    known = {plain(action) for action in program.actions}
+def _find_wait_faults(program: Program, enabled: set[Action]) -> Iterator[Fault]:
+    known = {strip_waits(action) for action in program.actions}
     absent = False
     for action in program.actions:
         for awaited in action.after:
-            if plain(awaited) not in known:
+            if strip_waits(awaited) not in known:
                 absent = True
-                reason = f"waits for {action_text(plain(awaited))}, which is not in the program"
-                yield Fault(f"the action {action_text(action)} {reason}", action)
+                reason = f"waits for {format_action(strip_waits(awaited))}, which is not in the program"
+                yield Fault(f"the action {format_action(action)} {reason}", action)
     if absent or not any(action.after for action in program.actions):
         return
-    ended = {firing.action for firing in _fire(program, waits=True)[0]}
+    ended = {firing.action for firing in fire_actions(program, waits=True)[0]}
     for action in program.actions:
         if action in enabled and action not in ended:
             reason = "waits, directly or through the data it needs, for itself or for an action that never ends"
-            yield Fault(f"the action {action_text(action)} never starts: it {reason}", action)
+            yield Fault(f"the action {format_action(action)} never starts: it {reason}", action)
 
 
-def plain(action: Action) -> Action:
-    """The action without its waits, as waits name it."""
-    return Action(action.aggregate, action.source, action.destinations) if action.after else action
+def _find_size_faults(program: Program) -> Iterator[tuple[Aggregate, str]]:
+    """Aggregates whose sizes do not agree, each with the reason in words."""
+    sizes = collect_atom_sizes(program)
+    for holding in program.holdings:
+        for atom in holding.aggregate:
+            if sizes[atom] != holding.size:
+                here, there = format_size(holding.size), format_size(sizes[atom])
+                yield holding.aggregate, f"IN gives atom {atom} the size {here} here and {there} elsewhere"
+                break
+    named = [requirement.aggregate for requirement in program.requirements]
+    named += [action.aggregate for action in program.actions]
+    for aggregate in dict.fromkeys(named):
+        known = [atom for atom in aggregate if atom in sizes]
+        other = next((atom for atom in known if sizes[atom] != sizes[known[0]]), None)
+        if other is not None:
+            yield (
+                aggregate,
+                f"{format_aggregate(aggregate)} combines atoms of different sizes: {known[0]} has "
+                f"{format_size(sizes[known[0]])}, {other} has {format_size(sizes[other])}",
+            )
 
 
-def waits_of(program: Program) -> tuple[list[int], dict[int, list[int]]]:
-    """For every action the number of actions that it waits for, and for an action those that wait for it.
-
-    Positions are those of the program's actions. A wait on an action that is not there counts and is never met.
-    """
-    named: dict[Action, list[int]] = {}
-    if any(action.after for action in program.actions):
-        for position, action in enumerate(program.actions):
-            named.setdefault(plain(action), []).append(position)
-    open_waits = [0] * len(program.actions)
-    waiters: dict[int, list[int]] = {}
-    for position, action in enumerate(program.actions):
-        for awaited in dict.fromkeys(map(plain, action.after)):
-            found = named.get(awaited, [])
-            open_waits[position] += len(found) or 1
-            for before in found:
-                waiters.setdefault(before, []).append(position)
-    return open_waits, waiters
+_MAX_WORDS = 6
 
 
-def _fire(program: Program, waits: bool) -> tuple[tuple[Firing, ...], State]:
-    """Fire every action that can be, round by round."""
-    actions = program.actions
-    state = State((action.aggregate, action.source) for action in actions)
-    at_goal: dict[Copy, list[int]] = {}
-    for position, action in enumerate(actions):
-        at_goal.setdefault((action.aggregate, action.source), []).append(position)
-    open_waits, waiters = waits_of(program) if waits else ([0] * len(actions), {})
-    arrived: deque[Copy] = deque((holding.aggregate, site) for holding in program.holdings for site in holding.sites)
-    order: list[Firing] = []
-    freed: list[int] = []
-    while arrived or freed:
-        startable = [position for position in freed if state.is_ready(_goal(actions[position]))]
-        for aggregate, site in arrived:
-            for goal in state.add(aggregate, site):
-                startable += [position for position in at_goal[goal] if not open_waits[position]]
-        arrived.clear()
-        freed = []
-        for position in sorted(set(startable)):
-            action = actions[position]
-            order.append(Firing(action, state.partition(_goal(action))))
-            arrived += [(action.aggregate, site) for site in (action.source, *action.destinations)]
-            for waiter in waiters.get(position, ()):
-                open_waits[waiter] -= 1
-                if not open_waits[waiter]:
-                    freed.append(waiter)
-    return tuple(order), state
+def _explain_absence(program: Program, state: State, aggregate: Aggregate, site: int) -> str:
+    """Why a requirement is not met by the closure `state`."""
+    if state.can_form(aggregate, site):
+        parts = state.coverage(aggregate, site).parts
+        return f"its parts are there ({_join_aggregates(parts)}), but no action combines them at site {site}"
+    return explain_not_formed(program, state, aggregate, site)
 
 
-def _goal(action: Action) -> Copy:
-    return action.aggregate, action.source
+def explain_not_formed(program: Program, state: State, aggregate: Aggregate, site: int) -> str:
+    """Why no disjoint copies at `site` partition the aggregate, in the closure `state`."""
+    given = {atom for holding in program.holdings for atom in holding.aggregate}
+    unknown = [atom for atom in aggregate if atom not in given]
+    if unknown:
+        return f"IN holds no {_join_words(unknown, 'or')}"
+    missing, _, parts = state.coverage(aggregate, site)
+    if not missing:
+        names, shared = _join_aggregates(parts), _name_shared_atoms(parts)
+        return (
+            f"only overlapping aggregates are at site {site} ({names}), and combining them would count {shared} twice"
+        )
+    lost = [atom for atom in aggregate if atom in missing]
+    inside = sorted(
+        held
+        for held, where in state.copies
+        if where == site and not missing.isdisjoint(held) and not set(held).issubset(aggregate)
+    )
+    reason = f"site {site} never holds {_join_words(lost, 'or')}"
+    if inside:
+        reason += f" apart from what is mixed into {_join_aggregates(inside)}"
+    return reason
+
+
+def _name_shared_atoms(parts: Sequence[Aggregate]) -> str:
+    """An atom that two of the parts share; a whole part inside another tells less, so it comes last."""
+    seen: dict[str, int] = {}
+    for part in parts:
+        for atom in part:
+            seen[atom] = seen.get(atom, 0) + 1
+    shared = sorted(atom for atom, count in seen.items() if count > 1)
+    return _join_words(shared, "or") if shared else "an atom"
+
+
+def _join_aggregates(aggregates: Sequence[Aggregate]) -> str:
+    return _join_words([format_aggregate(aggregate)[:80] for aggregate in aggregates], "and")
+
+
+def _join_words(words: Sequence[str], last: str) -> str:
+    if len(words) > _MAX_WORDS:
+        return f"{', '.join(words[:_MAX_WORDS])} {last} {len(words) - _MAX_WORDS} more"
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"

@@ -8,16 +8,16 @@ from collections.abc import Collection, Sequence
 from einc.errors import ProgramError
 from einc.exchange.language.program import Aggregate
 
-WORK = 20_000_000
+MAX_STEPS = 20_000_000
 """Steps that a budget allows: comparisons of two aggregates. A step of a cover search counts as 20."""
 
 
-class Budget:
+class CoverBudget:
     """Steps left for all comparisons and cover searches on one program, so that hostile ones end."""
 
     __slots__ = ("left",)
 
-    def __init__(self, steps: int = WORK) -> None:
+    def __init__(self, steps: int = MAX_STEPS) -> None:
         self.left = steps
 
     def spend(self, steps: int) -> None:
@@ -29,8 +29,8 @@ class Budget:
             )
 
 
-def cheapest_partition(
-    target: Aggregate, parts: Collection[tuple[Aggregate, int]], budget: Budget
+def find_cheapest_partition(
+    target: Aggregate, parts: Collection[tuple[Aggregate, int]], budget: CoverBudget
 ) -> tuple[Aggregate, ...] | None:
     """Pairwise disjoint parts that make up `target`, at the least sum of their (positive) costs, in ascending order.
 
@@ -38,15 +38,15 @@ def cheapest_partition(
     first in ascending order, so the result depends on no order of `parts`. Raises ProgramError where the budget ends.
     """
     chosen: list[Aggregate] = []
-    for atoms, group in _groups(target, sorted(parts)):
-        cover = _cover(atoms, group, budget)
+    for atoms, group in _group_connected(target, sorted(parts)):
+        cover = _search_cover(atoms, group, budget)
         if cover is None:
             return None
         chosen += cover
     return tuple(sorted(chosen))
 
 
-def _groups(
+def _group_connected(
     target: Aggregate, parts: Sequence[tuple[Aggregate, int]]
 ) -> list[tuple[list[str], list[tuple[Aggregate, int]]]]:
     """Atoms that parts connect, with those parts: they can be covered independently of each other."""
@@ -68,7 +68,7 @@ def _groups(
     return list(groups.values())
 
 
-def _cover(atoms: list[str], parts: list[tuple[Aggregate, int]], budget: Budget) -> list[Aggregate] | None:
+def _search_cover(atoms: list[str], parts: list[tuple[Aggregate, int]], budget: CoverBudget) -> list[Aggregate] | None:
     """Uniform-cost search over covered sets; each step covers the first atom that is not covered yet."""
     bit = {atom: 1 << position for position, atom in enumerate(atoms)}
     starting: dict[int, list[tuple[int, int, int]]] = {}  # bit -> (mask, cost, number) of the parts that hold it

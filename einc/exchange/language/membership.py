@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from einc.errors import ProgramError
-from einc.exchange.language.checker import check, closure
+from einc.exchange.language.checker import check
+from einc.exchange.language.closure import Copy, compute_closure
 from einc.exchange.language.program import Aggregate, Program
-from einc.exchange.language.state import Copy
 from einc.machines.model import Machine
 
 Membership = dict[str, tuple[int, ...]]
 
-WORK = 150_000
+MAX_WORK = 150_000
 """Actions fired, and choices made, in all trials together before the search gives up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class OpenPartitions:
     """What is open, and what any answer has to reach.
 
     `sizes` are the open partitions in their order, `free` the sites that they may take. `fixed` copies must be in the
@@ -39,19 +39,23 @@ class Question:
     moving: bool
 
 
-def choose(question: Question, ground: Callable[[Membership], Program], machine: Machine | None) -> Membership:
+def choose_membership(
+    question: OpenPartitions, ground: Callable[[Membership], Program], machine: Machine | None
+) -> Membership:
     """The first membership under which `ground` yields a valid program; the first of all where none does.
 
     Raises ProgramError where the search takes too long.
     """
-    found = next(_Search(question, ground, machine).valid({}, None), None)
-    return found if found is not None else next(_all(list(question.sizes.items()), question.free))
+    found = next(_MembershipSearch(question, ground, machine).valid({}, None), None)
+    return found if found is not None else next(_enumerate_memberships(list(question.sizes.items()), question.free))
 
 
-class _Search:
-    def __init__(self, question: Question, ground: Callable[[Membership], Program], machine: Machine | None) -> None:
+class _MembershipSearch:
+    def __init__(
+        self, question: OpenPartitions, ground: Callable[[Membership], Program], machine: Machine | None
+    ) -> None:
         self.question, self.ground, self.machine = question, ground, machine
-        self.work = WORK
+        self.work = MAX_WORK
 
     def valid(self, chosen: Membership, reached: frozenset[Copy] | None) -> Iterator[Membership]:
         """The valid completions of a choice in lexicographic order; `reached` is the closure relaxed so far."""
@@ -69,7 +73,7 @@ class _Search:
         if reached is None or question.moving:
             relaxed = self.ground({**chosen, **dict.fromkeys(rest, left)})
             self._spend(len(relaxed.actions))
-            reached = closure(relaxed)
+            reached = compute_closure(relaxed)
         if not all(copy in reached for copy in (*question.fixed, *self._needed(chosen))):
             return
         able = {name: [s for s in left if all((x, s) in reached for x in question.needs[name])] for name in rest}
@@ -92,11 +96,11 @@ class _Search:
             )
 
 
-def _all(sizes: list[tuple[str, int]], free: Sequence[int]) -> Iterator[Membership]:
+def _enumerate_memberships(sizes: list[tuple[str, int]], free: Sequence[int]) -> Iterator[Membership]:
     if not sizes:
         yield {}
         return
     (name, size), *rest = sizes
     for members in itertools.combinations(free, size):
-        for others in _all(rest, [site for site in free if site not in members]):
+        for others in _enumerate_memberships(rest, [site for site in free if site not in members]):
             yield {name: members, **others}

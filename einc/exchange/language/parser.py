@@ -15,8 +15,8 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from einc.data import find_folder
 from einc.errors import ProgramError
 from einc.exchange.language.printed import read_printed
-from einc.exchange.language.syntax import ActionText, ProgramText, Source
-from einc.exchange.language.transformer import Declaration, Misuse, ToProgramText
+from einc.exchange.language.syntax import ActionNode, ProgramSource, ProgramTree
+from einc.exchange.language.transformer import Declaration, InvalidEntry, ProgramTreeBuilder
 
 MAX_TEXT = 4 * 2**20
 """Characters of a text: some seconds of work."""
@@ -29,22 +29,22 @@ _WORDS = {
 }  # fmt: skip
 
 
-def parse(text: str, file: str = "<program>") -> ProgramText:
+def parse(text: str, file: str = "<program>") -> ProgramTree:
     """The syntax tree of a text. Raises ProgramError, with its place, for anything that is no exchange program."""
-    source = Source(file, text)
+    source = ProgramSource(file, text)
     if len(text) > MAX_TEXT:
         raise ProgramError(f"the program is longer than {MAX_TEXT} characters", where=file)
     return read_printed(source) or read_by_grammar(source)
 
 
-def read_by_grammar(source: Source) -> ProgramText:
+def read_by_grammar(source: ProgramSource) -> ProgramTree:
     """As `parse`, however the text is written."""
     try:
-        declared, actions = cast("tuple[list[Declaration], list[ActionText]]", _lark().parse(source.text))
-    except Misuse as error:
+        declared, actions = cast("tuple[list[Declaration], list[ActionNode]]", _load_lark().parse(source.text))
+    except InvalidEntry as error:
         raise source.error(error.message, error.place, error.hint) from None
     except UnexpectedInput as error:
-        raise _syntax_error(source, error) from None
+        raise _describe_syntax_error(source, error) from None
     found: dict[str, Declaration] = {}
     for declaration in declared:
         if declaration.header in found:
@@ -54,7 +54,7 @@ def read_by_grammar(source: Source) -> ProgramText:
         if header not in found:
             raise ProgramError(f"the program has no {header}: declaration", where=source.file)
     gpus = found.get("GPUS")
-    return ProgramText(
+    return ProgramTree(
         gpus=None if gpus is None else tuple(gpus.entries),
         partitions=tuple(found["PARTITIONS"].entries) if "PARTITIONS" in found else (),
         holdings=tuple(found["IN"].entries),
@@ -66,13 +66,13 @@ def read_by_grammar(source: Source) -> ProgramText:
 
 
 @functools.cache
-def _lark() -> Lark:
+def _load_lark() -> Lark:
     """The parser's tables, built once per process."""
     grammar = (find_folder("grammars") / "exprog.lark").read_text(encoding="utf-8")
-    return Lark(grammar, parser="lalr", transformer=ToProgramText(), maybe_placeholders=False)
+    return Lark(grammar, parser="lalr", transformer=ProgramTreeBuilder(), maybe_placeholders=False)
 
 
-def _syntax_error(source: Source, error: UnexpectedInput) -> ProgramError:
+def _describe_syntax_error(source: ProgramSource, error: UnexpectedInput) -> ProgramError:
     end = len(source.text.rstrip())
     if isinstance(error, UnexpectedToken) and error.token.type != "$END":
         token = error.token
@@ -84,22 +84,22 @@ def _syntax_error(source: Source, error: UnexpectedInput) -> ProgramError:
         place, found = (at, at + 1), ascii(source.text[at])
     else:
         place, found = (end, end + 1), "the end"
-    expected = sorted(_WORDS[word] for word in _accepted(source.text) if word in _WORDS)
+    expected = sorted(_WORDS[word] for word in _list_accepted(source.text) if word in _WORDS)
     message = f"unexpected {found}"
     if expected:
         message += f"; expected {', '.join(expected[:-1])}{' or ' if expected[1:] else ''}{expected[-1]}"
-    return source.error(message, place, _hint(source, place, found))
+    return source.error(message, place, _advise(source, place, found))
 
 
-def _accepted(text: str) -> set[str]:
+def _list_accepted(text: str) -> set[str]:
     """The terminals that could stand where the text goes wrong."""
-    again = _lark().parse_interactive(text)
+    again = _load_lark().parse_interactive(text)
     with contextlib.suppress(UnexpectedInput):
         again.exhaust_lexer()
     return set(again.accepts())  # type: ignore[no-untyped-call]
 
 
-def _hint(source: Source, place: tuple[int, int], found: str) -> str | None:
+def _advise(source: ProgramSource, place: tuple[int, int], found: str) -> str | None:
     """Advice for the mistakes that the rules about newlines invite."""
     before = source.text[: place[0]].rstrip()
     if found == "'->'" and "\n" in source.text:

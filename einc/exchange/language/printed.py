@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import re
 
+from einc.exchange.language.printer import UNITS
 from einc.exchange.language.program import Aggregate, Holding, Requirement
 from einc.exchange.language.syntax import (
-    ActionText,
-    HoldingText,
-    PartitionText,
-    ProgramText,
-    RequirementText,
-    Source,
+    ActionNode,
+    HoldingNode,
+    PartitionNode,
+    ProgramSource,
+    ProgramTree,
+    RequirementNode,
     Target,
 )
 from einc.exchange.language.transformer import MAX_ATOMS, MAX_BYTES
-from einc.exchange.language.words import UNITS
 
 _NAME, _SITE = r"(?!(?:size|after)\b)[A-Za-z_][A-Za-z0-9_.]*", r"[0-9]{1,6}"
 _SITES, _AGGREGATE = rf"{_SITE}(?:, {_SITE})*", rf"{_NAME}(?:\+{_NAME})*"
@@ -28,16 +28,16 @@ _REQUIREMENT = re.compile(rf"({_AGGREGATE}) @ ((?:{_SITE}|{_NAME})(?:, (?:{_SITE
 _ACTION = re.compile(rf"({_AGGREGATE}) @ ({_SITE})(?: -> ({_SITES}))?")
 _JOIN = ";\n     "
 
-_Entry = re.Match[str]
+_EntryMatch = re.Match[str]
 
 
-class _OtherwiseError(Exception):
+class _NotPrintedError(Exception):
     """This is not how it is printed."""
 
 
-def read_printed(source: Source) -> ProgramText | None:
+def read_printed(source: ProgramSource) -> ProgramTree | None:
     """The tree of a text, as the grammar would have it; None where the text is not as it is printed."""
-    text = _Text(source.text)
+    text = _PrintedText(source.text)
     try:
         gpus = text.entries("GPUS: ", _GPUS, ", ")
         partitions = text.entries("PARTITIONS: ", _PARTITION, " ")
@@ -46,7 +46,7 @@ def read_printed(source: Source) -> ProgramText | None:
         actions = text.entries("\n", _ACTION, "\n")
         if not (holdings and requirements and text.at_end):
             return None
-        return ProgramText(
+        return ProgramTree(
             gpus=_distinct(gpus[0][0]) if gpus else None,
             partitions=tuple(map(_partition, partitions)),
             holdings=tuple(map(_holding, holdings)),
@@ -55,11 +55,11 @@ def read_printed(source: Source) -> ProgramText | None:
             source=source,
             gpus_place=(0, gpus[0].end()) if gpus else (0, 0),
         )
-    except _OtherwiseError:
+    except _NotPrintedError:
         return None
 
 
-class _Text:
+class _PrintedText:
     """A text, and how far it has been read."""
 
     def __init__(self, text: str) -> None:
@@ -70,48 +70,48 @@ class _Text:
     def at_end(self) -> bool:
         return self._at + 1 == len(self._text) and self._text[-1] == "\n"
 
-    def entries(self, header: str, entry: re.Pattern[str], between: str) -> list[_Entry]:
+    def entries(self, header: str, entry: re.Pattern[str], between: str) -> list[_EntryMatch]:
         """The entries behind a header, which begins a line; none where it is not there."""
-        found: list[_Entry] = []
+        found: list[_EntryMatch] = []
         before = "\n" + header if self._at else header
         while not self.at_end and self._text.startswith(before, self._at):
             match = entry.match(self._text, self._at + len(before))
             if match is None:
-                raise _OtherwiseError
+                raise _NotPrintedError
             found.append(match)
             self._at = match.end()
             before = between
         return found
 
 
-def _partition(entry: _Entry) -> PartitionText:
+def _partition(entry: _EntryMatch) -> PartitionNode:
     members = _distinct(entry[2])
-    return PartitionText(entry[1], len(members), members, (entry.start(), entry.end(2)))
+    return PartitionNode(entry[1], len(members), members, (entry.start(), entry.end(2)))
 
 
-def _holding(entry: _Entry) -> HoldingText:
+def _holding(entry: _EntryMatch) -> HoldingNode:
     size = int(entry[3]) * UNITS[entry[4]]
     if size >= MAX_BYTES:
-        raise _OtherwiseError
-    return HoldingText(Holding(_aggregate(entry[1]), _sites(entry[2]), size), (entry.start(), entry.end(2)))
+        raise _NotPrintedError
+    return HoldingNode(Holding(_aggregate(entry[1]), _sites(entry[2]), size), (entry.start(), entry.end(2)))
 
 
-def _requirement(entry: _Entry) -> RequirementText:
+def _requirement(entry: _EntryMatch) -> RequirementNode:
     targets: list[Target] = [int(target) if target.isdecimal() else target for target in entry[2].split(", ")]
     requirement = Requirement(_aggregate(entry[1]), tuple(dict.fromkeys(targets)))
-    return RequirementText(requirement, entry.span())
+    return RequirementNode(requirement, entry.span())
 
 
-def _action(entry: _Entry) -> ActionText:
+def _action(entry: _EntryMatch) -> ActionNode:
     stops = (_sites(entry[2]),) if entry[3] is None else (_sites(entry[2]), _sites(entry[3]))
-    return ActionText(_aggregate(entry[1]), stops, (), entry.span())
+    return ActionNode(_aggregate(entry[1]), stops, (), entry.span())
 
 
 def _aggregate(text: str) -> Aggregate:
     names = text.split("+")
     atoms = tuple(sorted(set(names)))
     if len(atoms) != len(names) or len(atoms) > MAX_ATOMS:
-        raise _OtherwiseError
+        raise _NotPrintedError
     return atoms
 
 
@@ -119,7 +119,7 @@ def _distinct(text: str) -> tuple[int, ...]:
     """Sites that may not be named twice."""
     sites = tuple(map(int, text.split(", ")))
     if len(set(sites)) != len(sites):
-        raise _OtherwiseError
+        raise _NotPrintedError
     return sites
 
 

@@ -6,6 +6,7 @@ are one (paper, Section 5.2).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 Aggregate = tuple[str, ...]
@@ -65,7 +66,7 @@ class Program:
     actions: tuple[Action, ...]
 
 
-def targets_of(program: Program, requirement: Requirement) -> tuple[int, ...]:
+def list_targets(program: Program, requirement: Requirement) -> tuple[int, ...]:
     """The sites that a requirement names, its partitions' members in place of their names, each once."""
     members = {partition.name: partition.members or () for partition in program.partitions}
     sites: dict[int, None] = {}
@@ -73,3 +74,17 @@ def targets_of(program: Program, requirement: Requirement) -> tuple[int, ...]:
         for site in members[target] if isinstance(target, str) else (target,):
             sites[site] = None
     return tuple(sites)
+
+
+def collect_atom_sizes(program: Program) -> dict[str, int]:
+    """The size of every atom that IN names; where IN contradicts itself, what it says first."""
+    sizes: dict[str, int] = {}
+    for holding in program.holdings:
+        for atom in holding.aggregate:
+            sizes.setdefault(atom, holding.size)
+    return sizes
+
+
+def get_aggregate_size(aggregate: Aggregate, sizes: Mapping[str, int]) -> int:
+    """Bytes of one copy of an aggregate whose atoms are known and of one size."""
+    return sizes[aggregate[0]]

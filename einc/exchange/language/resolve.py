@@ -1,21 +1,24 @@
 """Syntax tree to ground program: lists, chains and partitions written out, names and sites checked.
 
 Open memberships are chosen by `membership.py`.
+
+The preamble of a text for synthesis: partitions declared by size stay open.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from einc.errors import ProgramError
-from einc.exchange.language.membership import Question, choose
+from einc.exchange.language.closure import Copy
+from einc.exchange.language.membership import OpenPartitions, choose_membership
 from einc.exchange.language.parser import parse
+from einc.exchange.language.printer import format_partition
 from einc.exchange.language.program import Action, Aggregate, Partition, Program, Requirement
-from einc.exchange.language.state import Copy
-from einc.exchange.language.syntax import ActionText, Place, ProgramText, Source, Target
-from einc.exchange.language.words import partition_text
+from einc.exchange.language.syntax import ActionNode, Place, ProgramSource, ProgramTree, Target
 from einc.machines.model import Machine
 from einc_runtime.text import did_you_mean
 
@@ -33,7 +36,7 @@ class Resolved:
     """A ground program and where its parts stand. `chosen` says that a membership was open."""
 
     program: Program
-    source: Source
+    source: ProgramSource
     places: Mapping[Action | Requirement | Aggregate, Place]
     chosen: bool
 
@@ -43,7 +46,7 @@ def read_program(text: str, file: str = "<program>", machine: Machine | None = N
     return resolve(parse(text, file), machine)
 
 
-def resolve(tree: ProgramText, machine: Machine | None = None) -> Program:
+def resolve(tree: ProgramTree, machine: Machine | None = None) -> Program:
     """The ground program of a tree. Raises ProgramError with its place for what cannot be one.
 
     Size-declared partitions take the lexicographically first membership that makes the program valid; where none
@@ -52,19 +55,22 @@ def resolve(tree: ProgramText, machine: Machine | None = None) -> Program:
     return resolve_located(tree, machine).program
 
 
-def resolve_located(tree: ProgramText, machine: Machine | None = None) -> Resolved:
+def resolve_located(tree: ProgramTree, machine: Machine | None = None) -> Resolved:
     """As `resolve`, with the places of actions and requirements in the text."""
     _check_sites(tree, machine)
     members = {partition.name: partition.members for partition in tree.partitions if partition.members is not None}
     is_open = len(members) < len(tree.partitions)
     if is_open:
-        question = _question(tree, members, machine)
-        members.update(choose(question, lambda trial: ground(tree, {**members, **trial}), machine))
-    return Resolved(ground(tree, members), tree.source, _places(tree, members), is_open)
+        question = _describe_open_partitions(tree, members, machine)
+        members.update(choose_membership(question, lambda trial: ground(tree, {**members, **trial}), machine))
+    return Resolved(ground(tree, members), tree.source, _locate_parts(tree, members), is_open)
 
 
-def ground(tree: ProgramText, members: Members) -> Program:
-    """The program under a given membership of every partition (which `choose` also tries with overlapping ones)."""
+def ground(tree: ProgramTree, members: Members) -> Program:
+    """The program under a given membership of every partition.
+
+    `choose_membership` also tries memberships in which partitions overlap.
+    """
     actions: dict[Action, None] = {}
     flows = 0
     for statement in tree.actions:
@@ -86,12 +92,12 @@ def ground(tree: ProgramText, members: Members) -> Program:
     )
 
 
-def _expand(statement: ActionText, members: Members, source: Source) -> Iterator[Action]:
+def _expand(statement: ActionNode, members: Members, source: ProgramSource) -> Iterator[Action]:
     """One action per source and hop of a chain."""
     stops: list[tuple[int, ...]] = []
     size = 0
     for stop in statement.stops:
-        sites = tuple(sorted(set(_sites_of(stop, members))))
+        sites = tuple(sorted(set(_list_sites(stop, members))))
         size += len(sites) * len(stops[-1]) if stops else len(sites)
         if size > MAX_FLOWS:
             raise source.error(f"the statement stands for more than {MAX_FLOWS} transfers", statement.place)
@@ -103,7 +109,7 @@ def _expand(statement: ActionText, members: Members, source: Source) -> Iterator
             yield Action(statement.aggregate, site, tuple(other for other in following if other != site))
 
 
-def _sites_of(targets: Iterable[Target], members: Members) -> Iterator[int]:
+def _list_sites(targets: Iterable[Target], members: Members) -> Iterator[int]:
     for target in targets:
         if isinstance(target, str):
             yield from members[target]
@@ -111,7 +117,7 @@ def _sites_of(targets: Iterable[Target], members: Members) -> Iterator[int]:
             yield target
 
 
-def _places(tree: ProgramText, members: Members) -> dict[Action | Requirement | Aggregate, Place]:
+def _locate_parts(tree: ProgramTree, members: Members) -> dict[Action | Requirement | Aggregate, Place]:
     places: dict[Action | Requirement | Aggregate, Place] = {}
     for holding in tree.holdings:
         places.setdefault(holding.holding.aggregate, holding.place)
@@ -125,7 +131,7 @@ def _places(tree: ProgramText, members: Members) -> dict[Action | Requirement | 
     return places
 
 
-def _question(tree: ProgramText, members: Members, machine: Machine | None) -> Question:
+def _describe_open_partitions(tree: ProgramTree, members: Members, machine: Machine | None) -> OpenPartitions:
     """What the open partitions of a tree may be, and what they have to reach."""
     sizes = {partition.name: partition.size for partition in tree.partitions if partition.members is None}
     sites = tree.gpus if tree.gpus is not None else range(len(machine.sites)) if machine is not None else ()
@@ -141,12 +147,12 @@ def _question(tree: ProgramText, members: Members, machine: Machine | None) -> Q
             if target in needs:
                 needs[str(target)].append(aggregate)
             else:
-                fixed += ((aggregate, site) for site in _sites_of((target,), members))
+                fixed += ((aggregate, site) for site in _list_sites((target,), members))
     moving = any(target in needs for action in tree.actions for stop in action.stops for target in stop)
-    return Question(sizes, free, fixed, needs, moving)
+    return OpenPartitions(sizes, free, fixed, needs, moving)
 
 
-def _check_sites(tree: ProgramText, machine: Machine | None) -> None:
+def _check_sites(tree: ProgramTree, machine: Machine | None) -> None:
     """Every site exists, every partition is declared once and stands alone."""
     count = None if machine is None else len(machine.sites)
     known = None if tree.gpus is None else frozenset(tree.gpus)
@@ -187,7 +193,7 @@ def _check_sites(tree: ProgramText, machine: Machine | None) -> None:
                 check(stop, action.place)
 
 
-def _check_open(tree: ProgramText, machine: Machine | None, sites: int, free: int, wanted: int) -> None:
+def _check_open(tree: ProgramTree, machine: Machine | None, sites: int, free: int, wanted: int) -> None:
     place = next(partition.place for partition in tree.partitions if partition.members is None)
     if tree.gpus is None and machine is None:
         raise tree.source.error(
@@ -204,16 +210,36 @@ def _check_open(tree: ProgramText, machine: Machine | None, sites: int, free: in
         )
 
 
-def located(resolved: Resolved, message: str, subject: Action | Requirement | Aggregate | None) -> ProgramError:
+def locate_fault(resolved: Resolved, message: str, subject: Action | Requirement | Aggregate | None) -> ProgramError:
     """A fault of a resolved program as an error that points at the statement it comes from.
 
     Where memberships were open, the fault is that of the first of them, as none is valid; the error says so.
     """
     hint = None
     if resolved.chosen:
-        shown = " ".join(map(partition_text, resolved.program.partitions))
+        shown = " ".join(map(format_partition, resolved.program.partitions))
         hint = f"no choice of memberships makes the program valid; this is said of the first: {shown}"
     place = resolved.places.get(subject) if subject is not None else None
     if place is None:
         return ProgramError(message, where=resolved.source.file, hint=hint)
     return resolved.source.error(message, place, hint)
+
+
+def read_preamble(text: str, file: str = "<program>", machine: Machine | None = None) -> Program:
+    """The program of a text as `synthesize` takes it."""
+    return resolve_preamble(parse(text, file), machine)
+
+
+def resolve_preamble(tree: ProgramTree, machine: Machine | None = None) -> Program:
+    """A program with its open partitions left open; its body is kept only where every membership is explicit.
+
+    Raises ProgramError for declarations that make no sense.
+    """
+    if all(partition.members is not None for partition in tree.partitions):
+        return resolve(tree, machine)
+    resolve(dataclasses.replace(tree, actions=(), requirements=tree.requirements[:0]), machine)  # checks it
+    members = {entry.name: entry.members or () for entry in tree.partitions}
+    bare = ground(dataclasses.replace(tree, actions=()), members)
+    return dataclasses.replace(
+        bare, partitions=tuple(Partition(entry.name, entry.size, entry.members) for entry in tree.partitions)
+    )

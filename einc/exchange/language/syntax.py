@@ -18,7 +18,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionText:
+class PartitionNode:
     """`G1 {size 4}` (members None) or `G1 {0, 1}`."""
 
     name: str
@@ -28,7 +28,7 @@ class PartitionText:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldingText:
+class HoldingNode:
     """An entry of IN."""
 
     holding: Holding
@@ -36,7 +36,7 @@ class HoldingText:
 
 
 @dataclass(frozen=True, slots=True)
-class RequirementText:
+class RequirementNode:
     """An entry of OUT."""
 
     requirement: Requirement
@@ -44,17 +44,17 @@ class RequirementText:
 
 
 @dataclass(frozen=True, slots=True)
-class ActionText:
+class ActionNode:
     """`X @ S -> D -> D after (...)`: `stops` are the groups of targets, the sources first."""
 
     aggregate: Aggregate
     stops: tuple[tuple[Target, ...], ...]
-    after: tuple[ActionText, ...] = ()
+    after: tuple[ActionNode, ...] = ()
     place: Place = field(default=(0, 0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ProgramSource:
     """The text itself, for errors that point into it."""
 
     file: str
@@ -75,15 +75,15 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramText:
+class ProgramTree:
     """A parsed text; declarations and statements in the order in which they stand."""
 
     gpus: tuple[int, ...] | None
-    partitions: tuple[PartitionText, ...]
-    holdings: tuple[HoldingText, ...]
-    requirements: tuple[RequirementText, ...]
-    actions: tuple[ActionText, ...]
-    source: Source = field(compare=False)
+    partitions: tuple[PartitionNode, ...]
+    holdings: tuple[HoldingNode, ...]
+    requirements: tuple[RequirementNode, ...]
+    actions: tuple[ActionNode, ...]
+    source: ProgramSource = field(compare=False)
     gpus_place: Place = field(default=(0, 0), compare=False)
 
     @property

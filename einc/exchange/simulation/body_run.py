@@ -1,4 +1,4 @@
-"""One run of a body whose aggregates and actions have become numbers, for the fast simulator."""
+"""One run of a body, whose aggregates and actions have become numbers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from einc.exchange.language.exact_cover import Budget, cheapest_partition
+from einc.exchange.language.closure import Copy
+from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
 from einc.exchange.language.program import Action, Aggregate
-from einc.exchange.language.state import Copy
-from einc.exchange.simulation.fluid import Fluid
-from einc.exchange.simulation.simulator import TOGETHER, Event
+from einc.exchange.simulation.fluid import SAME_INSTANT, Fluid
+from einc.exchange.simulation.timeline import ActionEvent
 
 
-class Numbered(NamedTuple):
+class NumberedAggregate(NamedTuple):
     """An aggregate as numbers: `base` + site identifies a copy, `spots` + site an atom at a site."""
 
     name: Aggregate
@@ -23,36 +23,38 @@ class Numbered(NamedTuple):
     size: int
 
 
-Plain = tuple[Aggregate, int, tuple[int, ...]]
+ActionName = tuple[Aggregate, int, tuple[int, ...]]
+"""An action without its waits, as other actions name it in theirs."""
 
 
-class Step(NamedTuple):
+class NumberedAction(NamedTuple):
     """An action as numbers: `flows` are (lane, destination)."""
 
-    aggregate: Numbered
+    aggregate: NumberedAggregate
     source: int
     flows: tuple[tuple[int, int], ...]
-    name: Plain
-    waits: tuple[Plain, ...]
+    name: ActionName
+    waits: tuple[ActionName, ...]
 
 
-class _Goal:
-    """An aggregate wanted at a site, and the parts of it that are there."""
+class _NumberedGoal:
+    """An aggregate that actions form at a site, and the parts of it that are there."""
 
-    __slots__ = ("aggregate", "copy", "missing", "overlapping", "parts", "ready", "steps")
+    __slots__ = ("actions", "aggregate", "copy", "missing", "overlapping", "parts", "ready")
 
-    def __init__(self, aggregate: Numbered, copy: int) -> None:
+    def __init__(self, aggregate: NumberedAggregate, copy: int) -> None:
         self.aggregate, self.copy = aggregate, copy
         self.missing = aggregate.mask
         self.overlapping = self.ready = False
         self.parts: list[Aggregate] = []
-        self.steps: list[int] = []
+        self.actions: list[int] = []
 
 
-class Run:
-    """One run: jobs are (step, destination), with the destination -1 for an aggregation."""
+class BodyRun:
+    """One run: a job is (number of the action, destination), with the destination -1 for an aggregation."""
 
     __slots__ = (
+        "actions",
         "arrivals",
         "budget",
         "departures",
@@ -68,79 +70,82 @@ class Run:
         "open_waits",
         "parts",
         "placed",
+        "required",
         "start",
         "startable",
-        "steps",
         "transfer_latency",
         "unfinished",
         "waiters",
-        "wanted",
         "watchers",
     )
 
-    def __init__(self, steps: list[Step], fluid: Fluid, transfer_latency: float, kernel_latency: float) -> None:
-        self.steps, self.fluid = steps, fluid
+    def __init__(
+        self, actions: list[NumberedAction], fluid: Fluid, transfer_latency: float, kernel_latency: float
+    ) -> None:
+        self.actions, self.fluid = actions, fluid
         self.transfer_latency, self.kernel_latency = transfer_latency, kernel_latency
         self.hbm: Sequence[float] = ()
-        self.wanted: set[int] = set()
+        self.required: set[int] = set()
         self.now = 0.0
         self.held: set[int] = set()
-        self.placed: list[tuple[Numbered, int]] = []
-        self.budget = Budget()
+        self.placed: list[tuple[NumberedAggregate, int]] = []
+        self.budget = CoverBudget()
         self.startable: list[int] = []
         self.departures: list[tuple[float, int]] = []
-        count = self.unfinished = len(steps)
+        count = self.unfinished = len(actions)
         self.start = [0.0] * count
         self.formed = [0.0] * count
         self.end = [0.0] * count
         self.parts: list[tuple[Aggregate, ...]] = [()] * count
         self.arrivals: list[list[tuple[int, float]]] = [[] for _ in range(count)]
-        self.open_flows = [len(step.flows) for step in steps]
+        self.open_flows = [len(action.flows) for action in actions]
         self.open_waits = [0] * count
         self.waiters: dict[int, list[int]] = {}
-        self._await()
-        self.goals: list[_Goal] = []  # by step
-        self.watchers: dict[int, list[_Goal]] = {}  # by atom and site
-        known: dict[int, _Goal] = {}
-        for number, (aggregate, source, _, _, _) in enumerate(steps):
+        self._index_waits()
+        self.goals: list[_NumberedGoal] = []  # by action
+        self.watchers: dict[int, list[_NumberedGoal]] = {}  # by atom and site
+        known: dict[int, _NumberedGoal] = {}
+        for number, (aggregate, source, _, _, _) in enumerate(actions):
             copy = aggregate.base + source
             goal = known.get(copy)
             if goal is None:
-                goal = known[copy] = _Goal(aggregate, copy)
+                goal = known[copy] = _NumberedGoal(aggregate, copy)
                 for spot in aggregate.spots:
                     self.watchers.setdefault(spot + source, []).append(goal)
-            goal.steps.append(number)
+            goal.actions.append(number)
             self.goals.append(goal)
 
-    def _await(self) -> None:
-        if not any(step.waits for step in self.steps):
+    def _index_waits(self) -> None:
+        if not any(action.waits for action in self.actions):
             return
-        named: dict[Plain, list[int]] = {}
-        for number, step in enumerate(self.steps):
-            named.setdefault(step.name, []).append(number)
-        for number, step in enumerate(self.steps):
-            for wait in step.waits:
-                found = named.get(wait, ())
-                self.open_waits[number] += len(found) or 1  # what is not there is waited for for ever
-                for before in found:
+        named: dict[ActionName, list[int]] = {}
+        for number, action in enumerate(self.actions):
+            named.setdefault(action.name, []).append(number)
+        for number, action in enumerate(self.actions):
+            for wait in action.waits:
+                awaited = named.get(wait, ())
+                self.open_waits[number] += len(awaited) or 1  # a wait for an action that does not exist never ends
+                for before in awaited:
                     self.waiters.setdefault(before, []).append(number)
 
     @property
     def complete(self) -> bool:
         """Whether every action has ended and every requirement is met."""
-        return not self.unfinished and self.wanted <= self.held
+        return not self.unfinished and self.required <= self.held
 
     @property
     def copies(self) -> frozenset[Copy]:
         return frozenset((aggregate.name, site) for aggregate, site in self.placed)
 
-    def event(self, number: int, action: Action) -> Event:
+    def describe_action(self, number: int, action: Action) -> ActionEvent:
         arrivals = tuple(sorted(self.arrivals[number]))
-        return Event(action, self.start[number], self.parts[number], self.formed[number], arrivals, self.end[number])
+        return ActionEvent(
+            action, self.start[number], self.parts[number], self.formed[number], arrivals, self.end[number]
+        )
 
     def run(self, limit: float) -> None:
-        """To the end, or to the first event after `limit`, where actions are left unfinished."""
-        fluid, departures, steps = self.fluid, self.departures, self.steps
+        """Run to the end, or to the first event after `limit`: then actions are left unfinished."""
+        fluid, departures, actions = self.fluid, self.departures, self.actions
         self.begin()
         while True:
             now = fluid.upcoming()
@@ -149,41 +154,41 @@ class Run:
             if now is None or now > limit:
                 return
             self.now = now
-            slack = TOGETHER * now
+            slack = SAME_INSTANT * now
             ended = fluid.leave(now, slack)
             while departures and departures[0][0] - now <= slack:
                 self.depart(heapq.heappop(departures)[1])
             for _, (number, site) in ended:
-                step = steps[number]
+                action = actions[number]
                 if site < 0:
-                    self.place(step.aggregate, step.source)
+                    self.place(action.aggregate, action.source)
                     self.send(number)
                 else:
                     self.arrivals[number].append((site, now))
-                    self.place(step.aggregate, site)
+                    self.place(action.aggregate, site)
                     self.open_flows[number] -= 1
                     if not self.open_flows[number]:
                         self.finish(number)
             self.begin()
 
     def begin(self) -> None:
-        """Start all that can start at this instant; then settle the rates."""
+        """Start every action that can start at this instant, then set the rates."""
         while self.startable:
             batch, self.startable = sorted(self.startable), []
             for number in batch:
-                self.begin_step(number)
+                self.begin_action(number)
         self.fluid.balance(self.now)
 
-    def begin_step(self, number: int) -> None:
-        goal, step = self.goals[number], self.steps[number]
+    def begin_action(self, number: int) -> None:
+        goal, action = self.goals[number], self.actions[number]
         self.start[number] = self.now
         if goal.copy in self.held:
-            self.parts[number] = (step.aggregate.name,)
+            self.parts[number] = (action.aggregate.name,)
             self.send(number)
             return
         parts = self.parts[number] = self.partition(goal) or ()
-        traffic = (len(parts) + 1) * step.aggregate.size + self.kernel_latency * self.hbm[step.source]
-        self.fluid.join(step.source, traffic, (number, -1), self.now)
+        traffic = (len(parts) + 1) * action.aggregate.size + self.kernel_latency * self.hbm[action.source]
+        self.fluid.join(action.source, traffic, (number, -1), self.now)
 
     def send(self, number: int) -> None:
         self.formed[number] = self.now
@@ -195,9 +200,9 @@ class Run:
             self.depart(number)
 
     def depart(self, number: int) -> None:
-        step = self.steps[number]
-        size = step.aggregate.size
-        for lane, site in step.flows:
+        action = self.actions[number]
+        size = action.aggregate.size
+        for lane, site in action.flows:
             self.fluid.join(lane, size, (number, site), self.now)
 
     def finish(self, number: int) -> None:
@@ -208,7 +213,7 @@ class Run:
             if not self.open_waits[waiter] and self.goals[waiter].ready:
                 self.startable.append(waiter)
 
-    def place(self, aggregate: Numbered, site: int) -> None:
+    def place(self, aggregate: NumberedAggregate, site: int) -> None:
         """Make a copy present, and note the actions that it enables."""
         copy = aggregate.base + site
         if copy in self.held:
@@ -216,7 +221,7 @@ class Run:
         self.held.add(copy)
         self.placed.append((aggregate, site))
         watchers = self.watchers
-        goals: list[_Goal] | None = None
+        goals: list[_NumberedGoal] | None = None
         for spot in aggregate.spots:
             found = watchers.get(spot + site)
             if found is None:
@@ -235,10 +240,10 @@ class Run:
                 goal.parts.append(aggregate.name)
                 if not goal.ready and not goal.missing and (copy == goal.copy or self.partition(goal) is not None):
                     goal.ready = True
-                    self.startable += [number for number in goal.steps if not self.open_waits[number]]
+                    self.startable += [number for number in goal.actions if not self.open_waits[number]]
 
-    def partition(self, goal: _Goal) -> tuple[Aggregate, ...] | None:
-        """The fewest disjoint parts that make up a goal that is not held whole."""
+    def partition(self, goal: _NumberedGoal) -> tuple[Aggregate, ...] | None:
+        """The fewest disjoint parts that make up a goal; the site does not hold it whole."""
         if not goal.overlapping:
             return tuple(sorted(goal.parts))
-        return cheapest_partition(goal.aggregate.name, [(part, 1) for part in goal.parts], self.budget)
+        return find_cheapest_partition(goal.aggregate.name, [(part, 1) for part in goal.parts], self.budget)

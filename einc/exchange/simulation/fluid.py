@@ -9,6 +9,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
+SAME_INSTANT = 1e-12
+"""Ends within this part of the time passed count as one instant."""
+
 _TIED = 16
 """How often all lanes are filled together, after they were found connected, before that is looked at again."""
 
@@ -38,6 +41,7 @@ class Fluid:
         "_sharing",
         "_since",
         "_tied",
+        "_update_all",
         "_used",
         "_users",
     )
@@ -48,13 +52,14 @@ class Fluid:
         routes: Sequence[tuple[int, ...]],
         alone: Sequence[float],
         others: Sequence[Mapping[int, tuple[int, ...]]] | None = None,
+        update_all: bool = False,
     ) -> None:
         lanes = len(routes)
         self._capacity = capacity
         self._routes = routes  # by lane: the resources that it crosses
-        self._alone = alone  # by lane: its capacity where no other lane crosses its resources, else 0; see `alone`
+        self._alone = alone  # by lane: its capacity where no other lane crosses its resources, else 0
         # By resource and lane: what else the lane crosses.
-        self._others = others_of(len(capacity), routes) if others is None else others
+        self._others = index_crossings(len(capacity), routes) if others is None else others
         self._marks: list[list[tuple[float, Job]]] = [[] for _ in range(lanes)]  # by lane: when jobs end, in `served`
         self._rate = [0.0] * lanes
         self._served = [0.0] * lanes  # bytes that each job of the lane has been given up to `since`
@@ -67,6 +72,7 @@ class Fluid:
         self._tied = 0  # for how many times all of them count as connected
         self._load = [0] * len(capacity)  # by resource that lanes share: jobs
         self._changed: dict[int, None] = {}  # lanes whose jobs came or went since `balance`
+        self._update_all = update_all
 
     def join(self, lane: int, size: float, job: Job, now: float) -> None:
         """A job of `size` bytes joins."""
@@ -126,6 +132,13 @@ class Fluid:
         """Give every lane whose rate may have changed its max-min fair rate."""
         changed = self._changed
         if not changed:
+            return
+        if self._update_all:
+            for lane in self._active:
+                if self._alone[lane]:
+                    self._set(lane, self._alone[lane] / len(self._marks[lane]), now)
+            self._fill(self._used, self._sharing.copy(), now)
+            changed.clear()
             return
         shared = []
         for lane in changed:
@@ -201,7 +214,7 @@ class Fluid:
                     load[other] -= count
                     left[other] -= level * count
                 rate = rates[lane]
-                if rate != level or lane in changed:
+                if rate != level or lane in changed or self._update_all:
                     much = served[lane] = served[lane] + rate * (now - since[lane])
                     since[lane] = now
                     rates[lane] = level
@@ -215,7 +228,7 @@ class Fluid:
         self._next[lane] = now + max(0.0, self._marks[lane][0][0] - served) / rate
 
 
-def alone(capacity: Sequence[float], routes: Iterable[tuple[int, ...]]) -> list[float]:
+def find_private_capacities(capacity: Sequence[float], routes: Iterable[tuple[int, ...]]) -> list[float]:
     """For every lane its capacity, where no other lane crosses its resources; 0 where one does."""
     crossing = [0] * len(capacity)
     kept = list(routes)
@@ -228,7 +241,7 @@ def alone(capacity: Sequence[float], routes: Iterable[tuple[int, ...]]) -> list[
     ]
 
 
-def others_of(resources: int, routes: Iterable[tuple[int, ...]]) -> list[dict[int, tuple[int, ...]]]:
+def index_crossings(resources: int, routes: Iterable[tuple[int, ...]]) -> list[dict[int, tuple[int, ...]]]:
     """For every resource the lanes that cross it, each with the other resources that the lane crosses."""
     table: list[dict[int, tuple[int, ...]]] = [{} for _ in range(resources)]
     for lane, route in enumerate(routes):

@@ -1,51 +1,22 @@
-"""The simulator: when every action of a ground program starts and ends on a machine (paper, Section 5.2, "Cost").
+"""The simulator: when every action of a program starts and ends on a machine (paper, Section 5.2, "Cost").
 
-Fluid and event-driven. Between two events every aggregation and every flow proceeds at a constant rate: aggregations
-share the HBM bandwidth of their site equally, flows are max-min fair over the resources that they cross. Its rules
-are stated in `docs/exchange-programs.md`, and its numbers are relied on: clarity comes before speed here.
+The rules are stated in `docs/exchange-programs.md`. What the preamble and the machine fix is worked out once per
+evaluator: aggregates become numbers and bit masks, and an action is translated when it is first seen.
 """
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass
-from typing import Any
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
 
 from einc.errors import ProgramError
-from einc.exchange.language.checker import check, static_faults, waits_of
-from einc.exchange.language.program import Action, Aggregate, Program, targets_of
-from einc.exchange.language.sizes import aggregate_size, atom_sizes
-from einc.exchange.language.state import Copy, State
-from einc.exchange.simulation.fairness import Network, Route
+from einc.exchange.language.checker import check, find_static_faults
+from einc.exchange.language.program import Action, Aggregate, Program, collect_atom_sizes, list_targets
+from einc.exchange.simulation.body_run import BodyRun, NumberedAction, NumberedAggregate
+from einc.exchange.simulation.fluid import Fluid, find_private_capacities, index_crossings
+from einc.exchange.simulation.timeline import Timeline
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
-
-TOGETHER = 1e-12
-"""Ends within this part of the time passed count as one instant."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What happened to one action; times in milliseconds from the beginning.
-
-    `parts` are the copies that it combined, itself alone where it was held whole. `formed` is when the aggregation
-    ended (the start, where there was none), `arrivals` when each destination had it.
-    """
-
-    action: Action
-    start: float
-    parts: tuple[Aggregate, ...]
-    formed: float
-    arrivals: tuple[tuple[int, float], ...]
-    end: float
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """A whole run: one event per action, in the program's order, and every copy that exists at the end."""
-
-    completion_ms: float
-    events: tuple[Event, ...]
-    copies: frozenset[Copy]
 
 
 def simulate(program: Program, machine: Machine) -> Timeline:
@@ -53,209 +24,125 @@ def simulate(program: Program, machine: Machine) -> Timeline:
 
     Raises ProgramError, with the reason in words, for a program that is not valid on the machine.
     """
-    for fault in static_faults(program, machine):
+    for fault in find_static_faults(program, machine):
         raise ProgramError(fault.message)
-    simulation = _Simulation(program, machine)
-    simulation.run()
-    met = all(
-        (requirement.aggregate, site) in simulation.state
-        for requirement in program.requirements
-        for site in targets_of(program, requirement)
-    )
-    if not met or any(record.end is None for record in simulation.records):
-        faults = check(program, machine).faults
-        raise ProgramError(
-            faults[0].message, hint=f"and {len(faults) - 1} more faults: check lists them" if len(faults) > 1 else None
-        )
-    events = tuple(record.event() for record in simulation.records)
-    return Timeline(max((event.end for event in events), default=0.0), events, simulation.state.copies)
+    return BodyEvaluator(program, machine).compute_timeline(program.actions)
 
 
-class _Record:
-    """The event of one action in the making."""
+class BodyEvaluator:
+    """Times many bodies for one preamble on one machine; the actions of the program that is given do not matter."""
 
-    __slots__ = ("action", "arrivals", "end", "formed", "parts", "start")
+    def __init__(self, preamble: Program, machine: Machine) -> None:
+        """Raises ProgramError where IN contradicts itself or a site does not exist."""
+        bare = dataclasses.replace(preamble, requirements=(), actions=())
+        for fault in find_static_faults(bare, machine):
+            raise ProgramError(fault.message)
+        self._preamble = preamble
+        self._machine = machine
+        self._width = len(machine.sites)
+        self._sites = frozenset(range(self._width) if preamble.gpus is None else preamble.gpus)
+        self._sizes = collect_atom_sizes(preamble)
+        self._numbers = {atom: number for number, atom in enumerate(self._sizes)}
+        self._aggregates: dict[Aggregate, NumberedAggregate | None] = {}
+        self._actions: dict[Action, NumberedAction | None] = {}
+        # The first resources and lanes are the HBM of the sites.
+        self._capacity = [site.hbm_gbs * BYTES_PER_MS for site in machine.sites]
+        self._capacity += [resource.gbs * BYTES_PER_MS for resource in machine.resources]
+        paths: dict[tuple[int, ...], int] = {(site,): site for site in range(self._width)}
+        self._lanes: dict[tuple[int, int], int] = {}
+        for pair, crossed in machine.routes.items():
+            path = tuple(self._width + resource for resource in crossed)
+            self._lanes[pair] = paths.setdefault(path, len(paths))
+        self._paths = tuple(paths)
+        self._private = find_private_capacities(self._capacity, paths)
+        self._crossings = index_crossings(len(self._capacity), paths)
+        self._transfer_latency = machine.transfer_latency_us * MS_PER_US
+        self._kernel_latency = machine.kernel_latency_us * MS_PER_US
+        self._initial = [(self._number(entry.aggregate), site) for entry in preamble.holdings for site in entry.sites]
+        required = [
+            (self._number(requirement.aggregate), site)
+            for requirement in preamble.requirements
+            for site in list_targets(preamble, requirement)
+        ]
+        self._possible = all(aggregate is not None for aggregate, _ in required)
+        self._required = {aggregate.base + site for aggregate, site in required if aggregate is not None}
 
-    def __init__(self, action: Action) -> None:
-        self.action = action
-        self.parts: tuple[Aggregate, ...] = ()
-        self.start = self.formed = 0.0
-        self.arrivals: dict[int, float] = {}
-        self.end: float | None = None
+    @property
+    def preamble(self) -> Program:
+        """The program that was given: its actions do not matter."""
+        return self._preamble
 
-    def event(self) -> Event:
-        assert self.end is not None
-        arrivals = tuple(sorted(self.arrivals.items()))
-        return Event(self.action, self.start, self.parts, self.formed, arrivals, self.end)
+    def completion(self, actions: Sequence[Action], limit: float = math.inf) -> float:
+        """The completion time in ms of a body of distinct actions.
 
+        Infinite where the program is not valid on the machine, and where it takes longer than `limit`: then the run
+        ends early. The time may differ from that of `compute_timeline` in its last bits.
+        """
+        run = self._run(actions, limit, self._fluid())
+        return run.now if run is not None and run.complete else math.inf
 
-_Job = tuple[int, int]
-"""The position of an action and a site: that of its aggregation, or the destination of one of its flows."""
+    def compute_timeline(self, actions: Sequence[Action]) -> Timeline:
+        """The timeline of a body; raises ProgramError, with the reason in words, where it is not valid."""
+        run = self._run(actions, math.inf, self._reproducible_fluid())
+        if run is None or not run.complete:
+            program = dataclasses.replace(self._preamble, actions=tuple(actions))
+            faults = check(program, self._machine).faults
+            more = f"and {len(faults) - 1} more faults: check lists them" if len(faults) > 1 else None
+            raise ProgramError(faults[0].message, hint=more)
+        events = tuple(run.describe_action(number, action) for number, action in enumerate(actions))
+        return Timeline(run.now, events, run.copies)
 
+    def _fluid(self) -> Fluid:
+        return Fluid(self._capacity, self._paths, self._private, self._crossings)
 
-class _Lane:
-    """Jobs that always have the same rate: the aggregations of a site, or the flows of a route.
+    def _reproducible_fluid(self) -> Fluid:
+        """A slower model whose times are equal to the last bit to those of the plain simulator in the tests."""
+        private = [*self._private[: self._width], *(0.0 for _ in self._paths[self._width :])]
+        return Fluid(self._capacity, self._paths, private, self._crossings, update_all=True)
 
-    A job ends when `served`, the bytes that each job of the lane has been given up to `since`, reaches its mark. `next`
-    is when the first one ends, if the rate stays.
-    """
+    def _run(self, actions: Iterable[Action], limit: float, fluid: Fluid) -> BodyRun | None:
+        """None where an action cannot be part of any valid program, or a requirement cannot be met by any program."""
+        if not self._possible:
+            return None
+        known = self._actions
+        numbered = []
+        for action in actions:
+            if action not in known:
+                known[action] = self._translate(action)
+            translated = known[action]
+            if translated is None:
+                return None
+            numbered.append(translated)
+        run = BodyRun(numbered, fluid, self._transfer_latency, self._kernel_latency)
+        run.hbm = self._capacity
+        run.required = self._required
+        for aggregate, site in self._initial:
+            assert aggregate is not None, "the sizes in IN have been checked"
+            run.place(aggregate, site)
+        run.run(limit)
+        return run
 
-    __slots__ = ("marks", "next", "rate", "served", "since")
+    def _translate(self, action: Action) -> NumberedAction | None:
+        aggregate = self._number(action.aggregate)
+        source, lanes = action.source, self._lanes
+        sites = (source, *action.destinations)
+        if aggregate is None or not self._sites.issuperset(sites):
+            return None
+        if any((source, site) not in lanes for site in action.destinations):
+            return None
+        flows = tuple((lanes[source, site], site) for site in action.destinations)
+        waits = tuple(dict.fromkeys((wait.aggregate, wait.source, wait.destinations) for wait in action.after))
+        return NumberedAction(aggregate, source, flows, (action.aggregate, source, action.destinations), waits)
 
-    def __init__(self, now: float) -> None:
-        self.rate = 0.0  # bytes per ms of each job
-        self.served = 0.0
-        self.since = now
-        self.next = float("inf")
-        self.marks: list[tuple[float, _Job]] = []
-
-    def settle(self, now: float) -> None:
-        self.served += self.rate * (now - self.since)
-        self.since = now
-
-    def add(self, size: float, job: _Job, now: float) -> None:
-        """A job of `size` bytes joins; the rate has to be set anew."""
-        self.settle(now)
-        heapq.heappush(self.marks, (self.served + size, job))
-
-    def set_rate(self, rate: float, now: float) -> None:
-        self.settle(now)
-        self.rate = rate
-        self.next = now + max(0.0, self.marks[0][0] - self.served) / rate
-
-    def leave(self, now: float, slack: float) -> list[_Job]:
-        """The first job is due and leaves, as do those that end within `slack` ms; the rate has to be set anew."""
-        self.settle(now)
-        done = [heapq.heappop(self.marks)[1]]
-        while self.marks and (self.marks[0][0] - self.served) / self.rate <= slack:
-            done.append(heapq.heappop(self.marks)[1])
-        return done
-
-
-class _Simulation:
-    """One run. `advance` moves to the next instant and applies its ends; `begin` starts what can then start."""
-
-    def __init__(self, program: Program, machine: Machine) -> None:
-        self.program = program
-        self.now = 0.0
-        self.records = [_Record(action) for action in program.actions]
-        self.state = State((action.aggregate, action.source) for action in program.actions)
-        self.startable: list[int] = []
-        self.at_goal: dict[Copy, list[int]] = {}
-        for position, action in enumerate(program.actions):
-            self.at_goal.setdefault((action.aggregate, action.source), []).append(position)
-        self.open_waits, self.waiters = waits_of(program)
-        self.sizes = atom_sizes(program)
-        self.routes = machine.routes
-        self.hbm = [site.hbm_gbs * BYTES_PER_MS for site in machine.sites]
-        self.kernel_latency = machine.kernel_latency_us * MS_PER_US
-        self.transfer_latency = machine.transfer_latency_us * MS_PER_US
-        self.aggregations: dict[int, _Lane] = {}  # by site; lanes without jobs are dropped
-        self.flows: dict[Route, _Lane] = {}
-        self.changed = False  # whether jobs came or went since rates were set
-        self.network = Network([resource.gbs * BYTES_PER_MS for resource in machine.resources])
-        self.departures: list[tuple[float, int]] = []  # when an action's latency is over and its flows begin
-
-    def run(self) -> None:
-        for holding in self.program.holdings:
-            for site in holding.sites:
-                self.place(holding.aggregate, site)
-        self.begin()
-        while self.aggregations or self.flows or self.departures:
-            self.advance()
-            self.begin()
-
-    def advance(self) -> None:
-        """Go to the next instant at which something ends, and apply all ends of that instant."""
-        lanes = [*self.aggregations.values(), *self.flows.values()]
-        self.now = min([lane.next for lane in lanes] + [time for time, _ in self.departures[:1]])
-        slack = TOGETHER * self.now
-        formed = self.leave(self.aggregations, slack)
-        landed = self.leave(self.flows, slack)
-        for position, site in landed:
-            self.network.add(self.route(position, site), -1)
-        while self.departures and self.departures[0][0] - self.now <= slack:
-            self.depart(heapq.heappop(self.departures)[1])
-        for position, site in formed:
-            self.place(self.records[position].action.aggregate, site)
-            self.send(position)
-        for position, site in landed:
-            record = self.records[position]
-            record.arrivals[site] = self.now
-            self.place(record.action.aggregate, site)
-            if len(record.arrivals) == len(record.action.destinations):
-                self.end(position)
-
-    def leave(self, lanes: dict[Any, _Lane], slack: float) -> list[_Job]:
-        """The jobs that end at this instant leave their lanes, empty lanes are dropped."""
-        done = []
-        for key in [key for key, lane in lanes.items() if lane.next - self.now <= slack]:
-            done += lanes[key].leave(self.now, slack)
-            if not lanes[key].marks:
-                del lanes[key]
-        self.changed |= bool(done)
-        return done
-
-    def begin(self) -> None:
-        """Start all actions that can start, until no more can at this instant; then settle the rates."""
-        while self.startable:
-            batch, self.startable = sorted(self.startable), []
-            for position in batch:
-                self.start(position)
-        if self.changed:
-            for site, lane in self.aggregations.items():
-                lane.set_rate(self.hbm[site] / len(lane.marks), self.now)
-            for route, rate in self.network.rates().items():
-                self.flows[route].set_rate(rate, self.now)
-            self.changed = False
-
-    def place(self, aggregate: Aggregate, site: int) -> None:
-        """Make a copy present, and note the actions that it enables."""
-        for goal in self.state.add(aggregate, site):
-            self.startable += [position for position in self.at_goal[goal] if not self.open_waits[position]]
-
-    def start(self, position: int) -> None:
-        record = self.records[position]
-        aggregate, source = record.action.aggregate, record.action.source
-        record.start = self.now
-        record.parts = self.state.partition((aggregate, source))
-        if len(record.parts) == 1:
-            self.send(position)
-            return
-        # A kernel's latency occupies its site: it weighs as much as the bytes that HBM could move in that time.
-        traffic = (len(record.parts) + 1) * aggregate_size(aggregate, self.sizes)
-        lane = self.aggregations.setdefault(source, _Lane(self.now))
-        lane.add(traffic + self.kernel_latency * self.hbm[source], (position, source), self.now)
-        self.changed = True
-
-    def send(self, position: int) -> None:
-        """The aggregate is whole at the source: its transfers begin, after their latency, or the action ends."""
-        record = self.records[position]
-        record.formed = self.now
-        if not record.action.destinations:
-            self.end(position)
-        elif self.transfer_latency:
-            heapq.heappush(self.departures, (self.now + self.transfer_latency, position))
-        else:
-            self.depart(position)
-
-    def depart(self, position: int) -> None:
-        """All flows of an action begin."""
-        action = self.records[position].action
-        size = aggregate_size(action.aggregate, self.sizes)
-        for site in action.destinations:
-            route = self.route(position, site)
-            self.network.add(route, 1)
-            self.flows.setdefault(route, _Lane(self.now)).add(size, (position, site), self.now)
-        self.changed = True
-
-    def route(self, position: int, site: int) -> Route:
-        return self.routes[self.records[position].action.source, site]
-
-    def end(self, position: int) -> None:
-        self.records[position].end = self.now
-        for waiter in self.waiters.get(position, ()):
-            self.open_waits[waiter] -= 1
-            action = self.records[waiter].action
-            if not self.open_waits[waiter] and self.state.is_ready((action.aggregate, action.source)):
-                self.startable.append(waiter)
+    def _number(self, name: Aggregate) -> NumberedAggregate | None:
+        """None where IN does not have the aggregate's atoms, or gives them different sizes."""
+        if name not in self._aggregates:
+            aggregate = None
+            if len({self._sizes.get(atom) for atom in name}) == 1 and name[0] in self._sizes:
+                numbers = [self._numbers[atom] for atom in name]
+                mask = sum(1 << number for number in numbers)
+                base = len(self._aggregates) * self._width
+                spots = tuple(number * self._width for number in numbers)
+                aggregate = NumberedAggregate(name, mask, base, spots, self._sizes[name[0]])
+            self._aggregates[name] = aggregate
+        return self._aggregates[name]

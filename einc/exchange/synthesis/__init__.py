@@ -1,7 +1,7 @@
 """Synthesis of exchange programs: see `driver.py`."""
 
+from einc.exchange.language.resolve import read_preamble, resolve_preamble
 from einc.exchange.synthesis.driver import Progress, Synthesis, naive_synthesis, synthesize
-from einc.exchange.synthesis.preamble import open_program, read_preamble
 from einc.exchange.synthesis.proposers import Command, Proposer, Text
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
     "Synthesis",
     "Text",
     "naive_synthesis",
-    "open_program",
     "read_preamble",
+    "resolve_preamble",
     "synthesize",
 ]

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc.errors import ProgramError
-from einc.exchange.language.exact_cover import Budget, cheapest_partition
-from einc.exchange.language.program import Aggregate, Program, targets_of
-from einc.exchange.language.sizes import atom_sizes
+from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
+from einc.exchange.language.program import Aggregate, Program, collect_atom_sizes, list_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,9 @@ def demands_of(program: Program) -> tuple[Demand, ...]:
             by_atom.setdefault(atom, []).append(aggregate)
     wanted: dict[Aggregate, set[int]] = {}
     for requirement in program.requirements:
-        wanted.setdefault(requirement.aggregate, set()).update(targets_of(program, requirement))
-    sizes = atom_sizes(program)
-    budget = Budget()
+        wanted.setdefault(requirement.aggregate, set()).update(list_targets(program, requirement))
+    sizes = collect_atom_sizes(program)
+    budget = CoverBudget()
     demands = []
     for aggregate, sites in wanted.items():
         targets = tuple(sorted(sites - holders.get(aggregate, set())))
@@ -71,10 +70,10 @@ def shapes_of(demands: Sequence[Demand]) -> dict[Shape, list[int]]:
     return shapes
 
 
-def _parts(aggregate: Aggregate, by_atom: dict[str, list[Aggregate]], budget: Budget) -> tuple[Aggregate, ...]:
+def _parts(aggregate: Aggregate, by_atom: dict[str, list[Aggregate]], budget: CoverBudget) -> tuple[Aggregate, ...]:
     atoms = frozenset(aggregate)
     candidates = {part for atom in aggregate for part in by_atom.get(atom, ()) if atoms.issuperset(part)}
-    found = cheapest_partition(aggregate, [(part, 1) for part in candidates], budget)
+    found = find_cheapest_partition(aggregate, [(part, 1) for part in candidates], budget)
     if found is None:
         raise ProgramError(f"{'+'.join(aggregate)} cannot be made of what IN holds")
     return found

@@ -18,11 +18,10 @@ from einc.errors import ProgramError
 from einc.exchange.bounds import Certificate, bound
 from einc.exchange.language.checker import check
 from einc.exchange.language.program import Action, Program
-from einc.exchange.naive import naive_body
-from einc.exchange.simulation.evaluator import Evaluator
-from einc.exchange.simulation.simulator import simulate
+from einc.exchange.naive import build_naive_body
+from einc.exchange.network import Network, build_network
+from einc.exchange.simulation.simulator import BodyEvaluator, simulate
 from einc.exchange.synthesis.demands import Demand
-from einc.exchange.synthesis.fabric import Fabric, fabric_of
 from einc.exchange.synthesis.local import MOST_ACTIONS as MOST_REWRITTEN
 from einc.exchange.synthesis.local import improve
 from einc.exchange.synthesis.memberships import fewest_bytes, is_open, with_members
@@ -148,8 +147,8 @@ def naive_synthesis(preamble: Program, machine: Machine) -> Synthesis:
 def _naive(preamble: Program, machine: Machine) -> Program:
     """The naive body, with the members that move the fewest bytes where they are open."""
     if is_open(preamble):
-        preamble = with_members(preamble, fewest_bytes(preamble, fabric_of(preamble, machine).sites))
-    return naive_body(preamble, machine)
+        preamble = with_members(preamble, fewest_bytes(preamble, build_network(machine, preamble.gpus).sites))
+    return build_naive_body(preamble, machine)
 
 
 class _Search:
@@ -212,7 +211,7 @@ class _Search:
             faults = check(program, self.machine).faults
             if faults:
                 return f"not valid: {faults[0].message}"
-            taken = Evaluator(dataclasses.replace(program, actions=()), self.machine).completion(program.actions)
+            taken = BodyEvaluator(dataclasses.replace(program, actions=()), self.machine).completion(program.actions)
         except ProgramError as error:
             return f"refused: {error.message}"
         self.offer_program(program, splits, "proposal")
@@ -225,20 +224,20 @@ class _Search:
         self.say(line)
 
     def run(self, iterations: int, most_actions: int, seed: int) -> None:
-        fabric = fabric_of(self.preamble, self.machine)
+        network = build_network(self.machine, self.preamble.gpus)
         if not is_open(self.preamble):
             self.certificate = bound(dataclasses.replace(self.preamble, actions=()), self.machine)
             if self.best_ms <= self.certificate.bound_ms * self.enough:
                 return
         self.say("placing")
         limits = self.most_packed_ms, self.least_packed_ms
-        placed, demands, packing = place(self.preamble, fabric, 0.02, self.stop, *limits)
-        self.offer_program(naive_body(placed, self.machine), {}, "naive body")
+        placed, demands, packing = place(self.preamble, network, 0.02, self.stop, *limits)
+        self.offer_program(build_naive_body(placed, self.machine), {}, "naive body")
         self.packed_ms = packing.fullest_ms
         if self.packed_ms > self.most_packed_ms:
             return
         if demands:
-            self.construct(placed, demands, packing, fabric, iterations, most_actions, seed)
+            self.construct(placed, demands, packing, network, iterations, most_actions, seed)
         self.refine(packing.fullest_ms * self.enough, iterations, seed)
 
     def construct(
@@ -246,7 +245,7 @@ class _Search:
         placed: Program,
         demands: tuple[Demand, ...],
         packing: Packing,
-        fabric: Fabric,
+        network: Network,
         iterations: int,
         most_actions: int,
         seed: int,
@@ -254,12 +253,12 @@ class _Search:
         """Bodies from the packing with ever finer pieces while they pay, then better orders of the best of them."""
         family = families(placed)
         splittable = can_split(placed)
-        router = Router(demands, packing, fabric)
+        router = Router(demands, packing, network)
         goal = packing.fullest_ms * self.enough
         seen: set[tuple[int, ...]] = set()
         best: tuple[float, Tasks, Schedule, dict[str, int]] | None = None
         patience = _PATIENCE
-        overlaps = _TOGETHER if fabric.transfer_latency else _TOGETHER[:1]
+        overlaps = _TOGETHER if network.transfer_latency else _TOGETHER[:1]
         for actions in _grains(most_actions) if splittable else _GRAINS[:1]:
             enough = len(seen) >= _AT_LEAST or len(demands) > MOST_DEMANDS
             if (enough and self.stop()) or self.best_ms <= goal:
@@ -271,10 +270,10 @@ class _Search:
                 continue
             seen.add(pieces)
             splits = {atom: counts[name] for atom, name in family.items() if counts.get(name, 1) > 1}
-            tasks = tasks_of(demands, router.choose(pieces), fabric)
+            tasks = tasks_of(demands, router.choose(pieces), network)
             self.say(f"{len(tasks.actions)} actions")
             schedule = first_schedule(tasks, seed)
-            evaluator = Evaluator(split(placed, splits), self.machine)
+            evaluator = BodyEvaluator(split(placed, splits), self.machine)
             taken = math.inf
             if len(tasks.actions) <= MANY:  # thousands of flows at a time take long to time, and order is better
                 taken = self.offer(evaluator, plain_actions(tasks), splits, "without waits")
@@ -288,7 +287,7 @@ class _Search:
                 break
         if best is not None and self.best_ms > goal:
             _, tasks, schedule, splits = best
-            evaluator = Evaluator(split(placed, splits), self.machine)
+            evaluator = BodyEvaluator(split(placed, splits), self.machine)
             rounds = iterations * _TASKS // max(_TASKS, len(tasks.actions))
             for better in improved_schedules(tasks, schedule, seed, rounds, self.stop, goal):
                 for together in overlaps:
@@ -305,7 +304,7 @@ class _Search:
             self.offer_program(better, self.splits, "rewritten body")
 
     def offer_schedule(
-        self, evaluator: Evaluator, tasks: Tasks, schedule: Schedule, splits: dict[str, int], together: int
+        self, evaluator: BodyEvaluator, tasks: Tasks, schedule: Schedule, splits: dict[str, int], together: int
     ) -> float:
         """A schedule is exact where its resources are taken by one task at a time: only a better one is timed then."""
         if together == 1 and schedule.makespan >= self.best_ms:
@@ -315,9 +314,9 @@ class _Search:
     def offer_program(self, program: Program, splits: dict[str, int], what: str) -> None:
         """Time a program of its own preamble; what cannot be timed is no candidate."""
         with contextlib.suppress(ProgramError):
-            self.offer(Evaluator(program, self.machine), program.actions, splits, what)
+            self.offer(BodyEvaluator(program, self.machine), program.actions, splits, what)
 
-    def offer(self, evaluator: Evaluator, actions: tuple[Action, ...], splits: dict[str, int], what: str) -> float:
+    def offer(self, evaluator: BodyEvaluator, actions: tuple[Action, ...], splits: dict[str, int], what: str) -> float:
         """Time a candidate; it becomes the best one if it is valid and faster, and much so if it is much longer.
 
         Returns the time, infinite where it is not valid or far slower than the best one.

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from einc.exchange.network import Network
 from einc.exchange.synthesis.demands import Shape
-from einc.exchange.synthesis.fabric import Fabric
 from einc.exchange.synthesis.packing import Packing
-from einc.exchange.synthesis.routes import Route
+from einc.exchange.synthesis.routes import Route, compute_load
 from einc.exchange.synthesis.simple import simple_routes
 
 MOST_ROOTS = 12
@@ -29,13 +29,13 @@ _Floats = np.ndarray[Any, np.dtype[np.float64]]
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def pack_greedily(volumes: Mapping[Shape, float], fabric: Fabric) -> Packing:
+def pack_greedily(volumes: Mapping[Shape, float], network: Network) -> Packing:
     """A packing of so many bytes of every shape."""
-    rates = np.array(fabric.rates)
+    rates = np.array(network.rates)
     load: _Floats = np.zeros(len(rates))
     shares = max(1, min(SHARES, MOST_SHARES // len(volumes)))
     pools = {
-        shape: _Pool(simple_routes(shape, fabric, MOST_ROOTS, turn), fabric, rates)
+        shape: _Pool(simple_routes(shape, network, MOST_ROOTS, turn), network, rates)
         for turn, shape in enumerate(volumes)
     }
     order = sorted(volumes, key=lambda shape: -volumes[shape] * len(shape.holders))
@@ -67,9 +67,9 @@ def pack_greedily(volumes: Mapping[Shape, float], fabric: Fabric) -> Packing:
 class _Pool:
     """The routes of a shape, and what a byte on each takes of which resources, end to end."""
 
-    def __init__(self, routes: list[Route], fabric: Fabric, rates: _Floats) -> None:
+    def __init__(self, routes: list[Route], network: Network, rates: _Floats) -> None:
         self.routes = routes
-        loads = [fabric.load(route) for route in routes]
+        loads = [compute_load(route, network) for route in routes]
         self.starts: _Ints = np.cumsum([0, *(len(entry) for entry in loads)])
         self.resources: _Ints = np.array([resource for entry in loads for resource in entry], np.int64)
         traffic = np.array([much for entry in loads for much in entry.values()])

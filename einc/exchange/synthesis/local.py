@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from einc.errors import ProgramError
 from einc.exchange.language.program import Program
-from einc.exchange.simulation.evaluator import Evaluator
+from einc.exchange.simulation.simulator import BodyEvaluator
 from einc.exchange.synthesis.rewrites import REWRITES
 from einc.machines.model import Machine
 
@@ -24,7 +24,7 @@ def improve(
     From time to time a rewrite that makes the body no slower is followed, and now and then two rewrites at once are
     tried, as many good moves need two steps.
     """
-    evaluator = Evaluator(program, machine)
+    evaluator = BodyEvaluator(program, machine)
     chance = random.Random(seed)
     best_ms = evaluator.completion(program.actions)
     now, now_ms = program, best_ms

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from einc.exchange.network import Network
 from einc.exchange.synthesis.demands import Shape
-from einc.exchange.synthesis.fabric import Fabric
-from einc.exchange.synthesis.routes import Route
+from einc.exchange.synthesis.routes import Route, compute_delay, compute_load
 from einc.exchange.synthesis.simple import simple_routes
 from einc.exchange.synthesis.trees import MOST_TERMINALS, Floats, Prices, cheapest_routes
 
@@ -51,7 +51,7 @@ class Draft:
 
 def pack(
     volumes: Mapping[Shape, float],
-    fabric: Fabric,
+    network: Network,
     slack: float = 0.02,
     cutoff: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
@@ -62,10 +62,10 @@ def pack(
     can be passed on early. The search is given up once no packing can take less than `cutoff` ms: what is returned
     then has prices that prove it.
     """
-    master = _Master(volumes, fabric)
+    master = _Master(volumes, network)
     most_roots = max(16, MOST_SIMPLE // len(volumes))
     for shape in volumes:
-        for route in simple_routes(shape, fabric, most_roots):
+        for route in simple_routes(shape, network, most_roots):
             master.add(shape, route)
     priced = [shape for shape in volumes if max(len(shape.holders), len(shape.targets)) <= MOST_TERMINALS]
     least = 0.0
@@ -76,7 +76,7 @@ def pack(
             break
         # Prices jump about; halfway to the best ones so far they settle sooner.
         price = price if centre is None else 0.5 * centre + 0.5 * price
-        prices = Prices(fabric, price / np.array(fabric.rates))
+        prices = Prices(network, price / np.array(network.rates))
         bound, added = 0.0, False
         for shape in priced:
             cost, routes = cheapest_routes(shape, prices)
@@ -91,7 +91,7 @@ def pack(
 
     def finish() -> Packing:
         for spread in _SPREADS if centre is not None else ():
-            prices = Prices(fabric, best / np.array(fabric.rates), spread)
+            prices = Prices(network, best / np.array(network.rates), spread)
             for shape in priced:
                 for route in cheapest_routes(shape, prices)[1]:
                     master.add(shape, route)
@@ -103,10 +103,10 @@ def pack(
 class _Master:
     """The linear program over the routes known so far: least T with the load of every resource at most T."""
 
-    def __init__(self, volumes: Mapping[Shape, float], fabric: Fabric) -> None:
+    def __init__(self, volumes: Mapping[Shape, float], network: Network) -> None:
         import highspy
 
-        self.fabric = fabric
+        self.network = network
         self.volumes = volumes
         self.rows = {shape: row for row, shape in enumerate(volumes)}
         self.columns: dict[tuple[Shape, Route], int] = {}
@@ -117,9 +117,9 @@ class _Master:
         nothing = np.array([], np.int32), np.array([], np.float64)
         for volume in volumes.values():
             self.solver.addRow(volume / self.unit, infinity, 0, *nothing)
-        for _ in fabric.rates:
+        for _ in network.rates:
             self.solver.addRow(-infinity, 0.0, 0, *nothing)
-        rows = np.arange(len(volumes), len(volumes) + len(fabric.rates), dtype=np.int32)
+        rows = np.arange(len(volumes), len(volumes) + len(network.rates), dtype=np.int32)
         self.solver.addCol(1.0, 0.0, infinity, len(rows), rows, np.full(len(rows), -1.0))
         self.infinity = infinity
 
@@ -128,9 +128,9 @@ class _Master:
         if (shape, route) in self.columns:
             return False
         self.columns[shape, route] = len(self.columns) + 1
-        load = self.fabric.load(route)
+        load = compute_load(route, self.network)
         rows = [self.rows[shape], *(len(self.volumes) + resource for resource in load)]
-        values = [1.0, *(bytes_ * self.unit / self.fabric.rates[resource] for resource, bytes_ in load.items())]
+        values = [1.0, *(bytes_ * self.unit / self.network.rates[resource] for resource, bytes_ in load.items())]
         self.solver.addCol(0.0, 0.0, self.infinity, len(rows), np.array(rows, np.int32), np.array(values, np.float64))
         return True
 
@@ -148,7 +148,7 @@ class _Master:
         solver.changeColBounds(0, 0.0, value * (1 + slack))
         solver.changeColCost(0, 0.0)
         for (_, route), column in self.columns.items():
-            solver.changeColCost(column, self.fabric.delay(route) * self.unit)
+            solver.changeColCost(column, compute_delay(route, self.network) * self.unit)
         solver.run()
         amounts = solver.getSolution().col_value
         routes: dict[Shape, list[tuple[Route, float]]] = {shape: [] for shape in self.volumes}

@@ -13,8 +13,8 @@ import numpy as np
 
 from einc.exchange.language.program import Program
 from einc.exchange.memberships import MOST_SITES, Ints, all_masks, membership, unions
+from einc.exchange.network import Network
 from einc.exchange.synthesis.demands import Demand, demands_of, shapes_of
-from einc.exchange.synthesis.fabric import Fabric
 from einc.exchange.synthesis.greedy import pack_greedily
 from einc.exchange.synthesis.memberships import anywhere, fewest_bytes, is_open, moved_bytes, with_members
 from einc.exchange.synthesis.packing import Draft, Packing, pack, total_volume
@@ -34,7 +34,7 @@ _MUCH = 30_000
 
 def place(
     program: Program,
-    fabric: Fabric,
+    network: Network,
     slack: float,
     stop: Callable[[], bool] = lambda: False,
     below: float = np.inf,
@@ -47,12 +47,12 @@ def place(
     """
     if not is_open(program):
         demands = demands_of(program)
-        return program, demands, _pack(demands, fabric, slack, np.inf, stop).finish()
-    if len(fabric.sites) > MOST_SITES:
-        placed = with_members(program, fewest_bytes(program, fabric.sites))
+        return program, demands, _pack(demands, network, slack, np.inf, stop).finish()
+    if len(network.sites) > MOST_SITES:
+        placed = with_members(program, fewest_bytes(program, network.sites))
         demands = demands_of(placed)
-        return placed, demands, _pack(demands, fabric, slack, np.inf, stop).finish()
-    search = _Choices(program, fabric)
+        return placed, demands, _pack(demands, network, slack, np.inf, stop).finish()
+    search = _Choices(program, network)
     best: tuple[Program, tuple[Demand, ...], Draft] | None = None
     for _ in range(MOST_PACKED):
         pick = search.pick()
@@ -62,37 +62,37 @@ def place(
                 break
         trial = with_members(program, search.members(pick))
         demands = demands_of(trial)
-        draft = _pack(demands, fabric, slack, below if best is None else min(below, best[2].fullest_ms), stop)
+        draft = _pack(demands, network, slack, below if best is None else min(below, best[2].fullest_ms), stop)
         if best is None or draft.fullest_ms < best[2].fullest_ms:
             best = trial, demands, draft
-        search.learn(Prices(fabric, draft.price / np.array(fabric.rates)))
+        search.learn(Prices(network, draft.price / np.array(network.rates)))
         search.bounds[pick] = np.inf
     assert best is not None, "there is at least one membership"
     return best[0], best[1], best[2].finish()
 
 
-def _pack(demands: Sequence[Demand], fabric: Fabric, slack: float, cutoff: float, stop: Callable[[], bool]) -> Draft:
+def _pack(demands: Sequence[Demand], network: Network, slack: float, cutoff: float, stop: Callable[[], bool]) -> Draft:
     if not demands:
-        return _done(Packing({}, 0.0), fabric)
+        return _done(Packing({}, 0.0), network)
     volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
-    if sum(len(shape.holders) + len(shape.targets) for shape in volumes) * len(fabric.sites) > _MUCH:
-        return _done(pack_greedily(volumes, fabric), fabric)
-    return pack(volumes, fabric, slack, cutoff, stop)
+    if sum(len(shape.holders) + len(shape.targets) for shape in volumes) * len(network.sites) > _MUCH:
+        return _done(pack_greedily(volumes, network), network)
+    return pack(volumes, network, slack, cutoff, stop)
 
 
-def _done(packing: Packing, fabric: Fabric) -> Draft:
+def _done(packing: Packing, network: Network) -> Draft:
     """A packing that was made without prices."""
-    return Draft(packing.fullest_ms, np.zeros(len(fabric.rates)), lambda: packing)
+    return Draft(packing.fullest_ms, np.zeros(len(network.rates)), lambda: packing)
 
 
 class _Choices:
     """All memberships, and what is known of the least time of each."""
 
-    def __init__(self, program: Program, fabric: Fabric) -> None:
-        self.program, self.fabric = program, fabric
-        demands = anywhere(program, fabric.sites)
-        self.masks = all_masks(program, fabric.sites)
-        missing = moved_bytes(program, demands, fabric.sites)
+    def __init__(self, program: Program, network: Network) -> None:
+        self.program, self.network = program, network
+        demands = anywhere(program, network.sites)
+        self.masks = all_masks(program, network.sites)
+        missing = moved_bytes(program, demands, network.sites)
         self.bytes: Floats = np.zeros(len(self.masks))
         for column, row in enumerate(missing):
             for position, much in enumerate(row):
@@ -107,10 +107,10 @@ class _Choices:
                 key = (demand.shape.holders, requirement.targets)
                 volumes[key] = volumes.get(key, 0.0) + demand.size
         for (holders, targets), volume in volumes.items():
-            self.groups.setdefault(holders, []).append((volume, unions(program, self.masks, fabric.sites, targets)))
-        network = np.array(fabric.rates)
-        network[fabric.first_hbm :] = 0.0
-        self.learn(Prices(fabric, network / network.sum() / np.array(fabric.rates)))
+            self.groups.setdefault(holders, []).append((volume, unions(program, self.masks, network.sites, targets)))
+        rates = np.array(network.rates)
+        rates[network.first_hbm :] = 0.0  # at first, only the network has a price
+        self.learn(Prices(network, rates / rates.sum() / np.array(network.rates)))
 
     def pick(self) -> int:
         """The least bound; of those that hardly differ, the fewest bytes."""
@@ -118,11 +118,11 @@ class _Choices:
         return int(low[self.bytes[low].argmin()])
 
     def members(self, pick: int) -> dict[str, tuple[int, ...]]:
-        return membership(self.program, self.masks[pick], self.fabric.sites)
+        return membership(self.program, self.masks[pick], self.network.sites)
 
     def learn(self, prices: Prices) -> None:
         """Raise the bounds by what the demands of every membership cost at these prices."""
-        multicast = prices.multicast(self.fabric.sites)
+        multicast = prices.multicast(self.network.sites)
         total: Floats = np.zeros(len(self.masks))
         for holders, uses in self.groups.items():
             if len(holders) > MOST_TERMINALS:

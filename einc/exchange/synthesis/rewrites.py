@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from einc.exchange.language.checker import closure, plain
+from einc.exchange.language.closure import compute_closure, strip_waits
 from einc.exchange.language.program import Action, Aggregate, Program
 from einc.machines.model import Machine
 
@@ -69,7 +69,7 @@ def push_down(program: Program, machine: Machine) -> Iterator[Program]:
 
 def pull_up(program: Program, machine: Machine) -> Iterator[Program]:
     """`X+Y @ r -> s` becomes `X @ r -> s` and `Y @ r -> s`, with `X+Y @ s` to form there what was sent."""
-    held = sorted(closure(program))
+    held = sorted(compute_closure(program))
     for action in program.actions:
         inside = [part for part, site in held if site == action.source and _strictly_in(part, action.aggregate)]
         for one, other in itertools.combinations(inside, 2):
@@ -83,7 +83,7 @@ def substitute_source(program: Program, machine: Machine) -> Iterator[Program]:
     """A transfer of X to d draws from another site that has X: valid where X gets to that site without it."""
     paths = machine.routes
     at: dict[Aggregate, list[int]] = {}
-    for aggregate, site in sorted(closure(program)):
+    for aggregate, site in sorted(compute_closure(program)):
         at.setdefault(aggregate, []).append(site)
     for action in program.actions:
         for site in action.destinations:
@@ -113,10 +113,10 @@ REWRITES: dict[str, Callable[[Program, Machine], Iterator[Program]]] = {
 def _with(program: Program, without: Collection[Action], more: Iterable[Action]) -> Program:
     """The program without some actions and with others; waits for actions that are gone go too."""
     body = dict.fromkeys([*(action for action in program.actions if action not in without), *more])
-    names = {plain(action) for action in body}
+    names = {strip_waits(action) for action in body}
     if any(action.after for action in body):
         body = dict.fromkeys(
-            dataclasses.replace(action, after=tuple(wait for wait in action.after if plain(wait) in names))
+            dataclasses.replace(action, after=tuple(wait for wait in action.after if strip_waits(wait) in names))
             for action in body
         )
     return dataclasses.replace(program, actions=tuple(body))

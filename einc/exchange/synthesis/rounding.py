@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einc.exchange.network import Network
 from einc.exchange.synthesis.demands import Demand, shapes_of
-from einc.exchange.synthesis.fabric import Fabric
 from einc.exchange.synthesis.packing import Packing
 from einc.exchange.synthesis.routes import Route
 from einc.exchange.synthesis.uses import Floats, Ints, Pool, Uses
@@ -36,13 +36,13 @@ _LONG = 0.93
 class Router:
     """Chooses routes for demands that are packed, however many pieces they are in."""
 
-    def __init__(self, demands: Sequence[Demand], packing: Packing, fabric: Fabric) -> None:
+    def __init__(self, demands: Sequence[Demand], packing: Packing, network: Network) -> None:
         self.demands = demands
-        self.resources = len(fabric.rates)
+        self.resources = len(network.rates)
         self.known: list[tuple[Pool, Floats, list[int]]] = []  # with the amounts, and the demands that choose from it
         for shape, positions in shapes_of(demands).items():
             routes, amounts = zip(*packing.routes[shape], strict=True)
-            self.known.append((Pool(routes, fabric), np.array(amounts), positions))
+            self.known.append((Pool(routes, network), np.array(amounts), positions))
 
     def choose(self, pieces: Sequence[int]) -> list[list[Route]]:
         """For every demand the routes of so many pieces, near the amounts of the packing, then evened out."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc.exchange.language.program import Action, Aggregate
+from einc.exchange.network import Network
 from einc.exchange.synthesis.demands import Demand, Shape
-from einc.exchange.synthesis.fabric import Fabric
-from einc.exchange.synthesis.routes import Route, needs
+from einc.exchange.synthesis.routes import Route, compute_duration, list_crossed, needs
 from einc.exchange.synthesis.splitting import piece, piece_sizes
 
 
@@ -29,7 +29,7 @@ class Tasks:
     turns: tuple[float, ...]
 
 
-def tasks_of(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], fabric: Fabric) -> Tasks:
+def tasks_of(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], network: Network) -> Tasks:
     """The tasks of all demands, one piece per route. A transfer that two demands share is one task."""
     number: dict[Action, int] = {}
     durations: list[float] = []
@@ -58,8 +58,8 @@ def tasks_of(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], fabri
                 action = Action(name, step.source, ends)
                 task = number.setdefault(action, len(number))
                 if task == len(durations):
-                    durations.append(fabric.duration(step, sizes[position]))
-                    occupied.append(fabric.crossed(step))
+                    durations.append(compute_duration(step, sizes[position], network))
+                    occupied.append(list_crossed(step, network))
                     before.append(set())
                     forms.append(set())
                     turns.append((used[way] - 0.5) / using[way])

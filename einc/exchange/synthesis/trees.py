@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from einc.exchange.network import Network
 from einc.exchange.synthesis.demands import Shape
-from einc.exchange.synthesis.fabric import Fabric
 from einc.exchange.synthesis.routes import Route, Step, tidy
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -26,13 +26,13 @@ MOST_TERMINALS = 8
 class Prices:
     """Prices of all resources made into those of shortest paths between sites and of aggregating."""
 
-    def __init__(self, fabric: Fabric, price: Floats, spread: float = 1e-3) -> None:
+    def __init__(self, network: Network, price: Floats, spread: float = 1e-3) -> None:
         """`price` is per byte on each resource; `spread` of the mean path is added to each, so that none is free."""
-        self.fabric = fabric
-        self.number = {site: number for number, site in enumerate(fabric.sites)}
-        n = len(fabric.sites)
+        self.network = network
+        self.number = {site: number for number, site in enumerate(network.sites)}
+        n = len(network.sites)
         edge = np.full((n, n), np.inf)
-        for (a, b), path in fabric.paths.items():
+        for (a, b), path in network.paths.items():
             edge[self.number[a], self.number[b]] = price[list(path)].sum()
         finite = edge[np.isfinite(edge)]
         extra = spread * (float(finite.mean()) if finite.size else 1.0) + 1e-15
@@ -45,7 +45,7 @@ class Prices:
             edge = np.where(better, through, edge)
             self.hop = np.where(better, self.hop[:, middle, None], self.hop)
         self.distance: Floats = edge
-        self.form: Floats = price[[fabric.first_hbm + site for site in fabric.sites]] + extra * 0.1
+        self.form: Floats = price[[network.first_hbm + site for site in network.sites]] + extra * 0.1
         self._reductions: dict[tuple[tuple[int, ...], ...], Reduction] = {}
         self._multicasts: dict[tuple[int, ...], Multicast] = {}
 
@@ -63,7 +63,7 @@ class Prices:
 
     def path(self, parts: int, source: int, destination: int) -> list[Step]:
         """The sends along the cheapest path, between numbers of sites."""
-        sites = self.fabric.sites
+        sites = self.network.sites
         steps = []
         while source != destination:
             following = int(self.hop[source, destination])
@@ -77,7 +77,7 @@ class Reduction:
 
     def __init__(self, prices: Prices, holders: Sequence[Sequence[int]]) -> None:
         self.prices = prices
-        n, m = len(prices.fabric.sites), len(holders)
+        n, m = len(prices.network.sites), len(holders)
         columns = np.arange(n)
         self.full = (1 << m) - 1
         self.cost: Floats = np.full((1 << m, n), np.inf)
@@ -118,7 +118,7 @@ class Reduction:
             if self.whole[rest, at]:
                 of.append(rest)
                 break
-        name = self.prices.fabric.sites[at]
+        name = self.prices.network.sites[at]
         return [*(step for one in of for step in self.steps(one, at)), Step(parts, name, name, tuple(sorted(of))), *way]
 
 
@@ -127,7 +127,7 @@ class Multicast:
 
     def __init__(self, prices: Prices, targets: Sequence[int]) -> None:
         self.prices = prices
-        n, t = len(prices.fabric.sites), len(targets)
+        n, t = len(prices.network.sites), len(targets)
         columns = np.arange(n)
         self.cost: Floats = np.full((1 << t, n), np.inf)
         self.via: Ints = np.zeros((1 << t, n), np.int64)
@@ -189,7 +189,7 @@ def cheapest_routes(shape: Shape, prices: Prices) -> tuple[float, list[Route]]:
         steps += reduction.steps(full, root) + multicast.steps(full, root, one)
         ends ^= one
     found = [tidy(shape, tuple(steps))]
-    for root in np.argsort(by_root[every], kind="stable")[: _roots(len(prices.fabric.sites))]:
+    for root in np.argsort(by_root[every], kind="stable")[: _roots(len(prices.network.sites))]:
         if np.isfinite(by_root[every, root]):
             steps = reduction.steps(full, int(root)) + multicast.steps(full, int(root), every)
             found.append(tidy(shape, tuple(steps)))

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einc.exchange.synthesis.fabric import Fabric
-from einc.exchange.synthesis.routes import Route, needs
+from einc.exchange.network import Network
+from einc.exchange.synthesis.routes import Route, list_crossed, measure_step, needs
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -31,7 +31,7 @@ class Uses(NamedTuple):
 class Pool:
     """Routes, and what is known of their steps whatever the size of a piece: for every route and position a column."""
 
-    def __init__(self, routes: Sequence[Route], fabric: Fabric) -> None:
+    def __init__(self, routes: Sequence[Route], network: Network) -> None:
         self.routes = routes
         length = max(map(len, routes))
         most_needed = max(len(needs(step)) for route in routes for step in route)
@@ -45,10 +45,10 @@ class Pool:
             brought = {(step.parts, step.destination): position for position, step in enumerate(route)}
             for position, step in reversed([*enumerate(route)]):
                 here = number, position
-                copies[here], rate[here], latency[here] = fabric.work(step)
+                copies[here], rate[here], latency[here] = measure_step(step, network)
                 for column, copy in enumerate(needs(step)):
                     before[position, number, column] = brought.get(copy, length)
-                taken += [(number, position, resource) for resource in fabric.crossed(step)]
+                taken += [(number, position, resource) for resource in list_crossed(step, network)]
         self._work = copies, rate, latency
         self._before = before
         self._taken: Ints = np.array(taken, np.int64).T

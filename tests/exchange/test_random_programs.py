@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
-from einc.exchange.language.checker import check, closure, firing_order, plain
+from einc.exchange.language.checker import check
+from einc.exchange.language.closure import compute_closure, order_firings, strip_waits
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.resolve import read_program
 from einc.exchange.simulation.simulator import simulate
-from tests.support.exprog_oracle import brute_closure, brute_simulate, fewest, machines_and_programs
+from tests.support.exchange_oracle import brute_closure, brute_simulate, fewest, machines_and_programs
 
 few = settings(max_examples=80)
 
@@ -33,9 +34,9 @@ def test_closure_is_the_least_fixed_point_and_grows_with_the_program(case, data)
     machine, program = case
     kept = data.draw(st.lists(st.sampled_from(program.actions), unique=True)) if program.actions else []
     smaller = dataclasses.replace(program, actions=tuple(kept))
-    assert as_sets(closure(program)) == brute_closure(program)
-    assert as_sets(closure(smaller)) == brute_closure(smaller)
-    assert closure(smaller) <= closure(program)
+    assert as_sets(compute_closure(program)) == brute_closure(program)
+    assert as_sets(compute_closure(smaller)) == brute_closure(smaller)
+    assert compute_closure(smaller) <= compute_closure(program)
     reached = brute_closure(smaller)
     enabled = all(fewest(reached, action.aggregate, action.source) is not None for action in kept)
     met = all((frozenset(r.aggregate), s) in reached for r in smaller.requirements for s in r.targets)
@@ -51,11 +52,11 @@ def test_firing_order_fires_every_action_from_parts_that_are_there(case):
     _, program = case
     state = {(holding.aggregate, site) for holding in program.holdings for site in holding.sites}
     fired = []
-    for firing in firing_order(program):
+    for firing in order_firings(program):
         action = firing.action
         assert all((part, action.source) in state for part in firing.parts)
         assert sorted(atom for part in firing.parts for atom in part) == list(action.aggregate)
-        assert set(map(plain, action.after)) <= set(map(plain, fired))
+        assert set(map(strip_waits, action.after)) <= set(map(strip_waits, fired))
         fired.append(action)
         state |= {(action.aggregate, site) for site in (action.source, *action.destinations)}
     assert sorted(fired) == sorted(program.actions)
@@ -68,12 +69,12 @@ def test_a_valid_program_runs_to_its_end_and_to_its_closure(case):
     assert check(program, machine).valid
     timeline = simulate(program, machine)
     assert [event.action for event in timeline.events] == list(program.actions)
-    assert timeline.copies == closure(program)
-    ends = {plain(event.action): event.end for event in timeline.events}
+    assert timeline.copies == compute_closure(program)
+    ends = {strip_waits(event.action): event.end for event in timeline.events}
     for event in timeline.events:
         assert event.start <= event.formed <= event.end <= timeline.completion_ms
         assert [site for site, _ in event.arrivals] == list(event.action.destinations)
-        assert all(ends[plain(awaited)] <= event.start for awaited in event.action.after)
+        assert all(ends[strip_waits(awaited)] <= event.start for awaited in event.action.after)
 
 
 @few

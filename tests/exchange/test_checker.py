@@ -3,13 +3,14 @@
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange.language.checker import check, closure, firing_order
+from einc.exchange.language.checker import check
+from einc.exchange.language.closure import compute_closure, order_firings
 from einc.exchange.language.parser import parse
 from einc.exchange.language.program import Action, Holding, Partition, Program, Requirement
-from einc.exchange.language.resolve import located, read_program, resolve_located
+from einc.exchange.language.resolve import locate_fault, read_program, resolve_located
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine, parse_machine
-from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP
+from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, SWAP
 
 INVALID = {
     # a requirement that is missed
@@ -89,7 +90,7 @@ def test_the_papers_programs_are_valid_and_need_all_their_actions(text):
 
 
 def test_the_closure_of_the_swap():
-    assert closure(read_program(SWAP)) == {
+    assert compute_closure(read_program(SWAP)) == {
         (("A",), 0), (("A",), 1), (("B",), 0), (("B",), 1), (("A", "B"), 0), (("A", "B"), 1),
     }  # fmt: skip
 
@@ -99,7 +100,7 @@ def test_firing_order_takes_the_fewest_parts():
         "IN: A @ 0; B @ 0; C @ 0; D @ 0; A+B @ 1; B+C @ 0; C+D @ 1\nOUT: A+B+C+D @ 0\n"
         "A+B+C+D @ 0 after (A+B @ 1 -> 0; C+D @ 1 -> 0); A+B @ 1 -> 0; C+D @ 1 -> 0; A+B+C+D @ 0 -> 2"
     )
-    parts = {(f.action.destinations, f.action.source): f.parts for f in firing_order(program)}
+    parts = {(f.action.destinations, f.action.source): f.parts for f in order_firings(program)}
     assert parts[(2,), 0] == (("A",), ("B", "C"), ("D",))  # it starts at once
     assert parts[(), 0] == (("A", "B", "C", "D"),)  # by then the other has formed it
 
@@ -130,7 +131,7 @@ def test_faults_are_bounded():
 def test_findings_point_at_statements():
     tree = parse("PARTITIONS: G {size 1}\nIN: A @ 0\nOUT: A @ G; B @ 1\nA @ 0 -> 1 -> 2; A @ 3 -> 1\n", "p.exprog")
     resolved = resolve_located(tree, load_machine("dgx-a100"))
-    found = [located(resolved, fault.message, fault.subject) for fault in check(resolved.program).faults]
+    found = [locate_fault(resolved, fault.message, fault.subject) for fault in check(resolved.program).faults]
     assert [str(finding.where) for finding in found] == ["p.exprog:4:18", "p.exprog:3:13"]
     assert found[0].render().splitlines()[1:] == [
         "    A @ 0 -> 1 -> 2; A @ 3 -> 1",
@@ -141,4 +142,4 @@ def test_findings_point_at_statements():
 
 def test_a_fault_without_a_statement_names_the_file():
     resolved = resolve_located(parse("IN: A @ 0\nOUT: A @ 1\n", "p.exprog"))
-    assert located(resolved, "words", None).render() == "p.exprog: words"
+    assert locate_fault(resolved, "words", None).render() == "p.exprog: words"

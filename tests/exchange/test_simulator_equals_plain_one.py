@@ -1,4 +1,4 @@
-"""The fast simulator against the plain one, which is the definition."""
+"""The simulator against the plain one, which follows the rules of the documentation step by step."""
 
 import dataclasses
 import math
@@ -11,26 +11,21 @@ from einc.errors import ProgramError
 from einc.exchange.language.checker import check
 from einc.exchange.language.program import Action, Holding, Program
 from einc.exchange.language.resolve import read_program
-from einc.exchange.naive import naive_body
-from einc.exchange.simulation.evaluator import Evaluator
-from einc.exchange.simulation.simulator import simulate
+from einc.exchange.naive import build_naive_body
+from einc.exchange.simulation.simulator import BodyEvaluator, simulate
 from einc.machines.load import load_machine
-from tests.support.exprog_bodies import long_random_body, pipelined_rings, random_body
-from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs
+from tests.support.exchange_bodies import long_random_body, pipelined_rings, random_body
+from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs
+from tests.support.plain_simulator import simulate_plainly
 
 PRESETS = ["dgx-a100", "dgx-h100", "dgx-v100", "dgx-v100-paper", "host", "gb200-nvl72"]
 
 
 def assert_equal(program, machine):
-    slow, fast = simulate(program, machine), Evaluator(program, machine).timeline(program.actions)
-    assert fast.completion_ms == pytest.approx(slow.completion_ms, rel=1e-9)
-    assert fast.copies == slow.copies
-    assert len(fast.events) == len(slow.events)
-    for mine, theirs in zip(fast.events, slow.events, strict=True):
-        assert (mine.action, len(mine.parts)) == (theirs.action, len(theirs.parts))
-        assert (mine.start, mine.formed, mine.end) == pytest.approx((theirs.start, theirs.formed, theirs.end), rel=1e-9)
-        assert [site for site, _ in mine.arrivals] == [site for site, _ in theirs.arrivals]
-        assert [at for _, at in mine.arrivals] == pytest.approx([at for _, at in theirs.arrivals], rel=1e-9)
+    slow, fast = simulate_plainly(program, machine), simulate(program, machine)
+    assert fast == slow  # to the last bit: plans keep these times
+    taken = BodyEvaluator(program, machine).completion(program.actions)
+    assert taken == pytest.approx(slow.completion_ms, rel=1e-9)
 
 
 @settings(max_examples=120)
@@ -49,7 +44,7 @@ def test_equals_the_definition_on_every_preset(preset, ideal):
         program = random_body(seed, machine)
         assert check(program, machine).valid
         assert_equal(program, machine)
-        assert_equal(naive_body(program, machine), machine)
+        assert_equal(build_naive_body(program, machine), machine)
 
 
 @pytest.mark.parametrize(("text", "preset"), [(SWAP, "dgx-h100"), (DOUBLING, "dgx-h100"), (CUBE_MESH, "dgx-v100")])
@@ -69,12 +64,12 @@ def test_overlapping_aggregates_are_partitioned_alike():
 @given(machines_and_programs(), st.data())
 def test_one_evaluator_times_many_bodies(case, data):
     machine, program = case
-    evaluator = Evaluator(program, machine)
+    evaluator = BodyEvaluator(program, machine)
     for _ in range(3):
         kept = tuple(data.draw(st.lists(st.sampled_from(program.actions), unique=True))) if program.actions else ()
         body = dataclasses.replace(program, actions=kept)
         if check(body, machine).valid:
-            expected = simulate(body, machine).completion_ms
+            expected = simulate_plainly(body, machine).completion_ms
             assert evaluator.completion(kept) == pytest.approx(expected, rel=1e-9)
             assert evaluator.completion(kept, limit=expected * 1.001) == pytest.approx(expected, rel=1e-9)
             if expected:
@@ -82,7 +77,12 @@ def test_one_evaluator_times_many_bodies(case, data):
         else:
             assert evaluator.completion(kept) == math.inf
             with pytest.raises(ProgramError):
-                evaluator.timeline(kept)
+                evaluator.compute_timeline(kept)
+            with pytest.raises(ProgramError) as slow:
+                simulate_plainly(body, machine)
+            with pytest.raises(ProgramError) as fast:
+                simulate(body, machine)
+            assert (fast.value.message, fast.value.hint) == (slow.value.message, slow.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -102,20 +102,20 @@ def test_one_evaluator_times_many_bodies(case, data):
 def test_invalid_bodies_take_for_ever(actions):
     machine = load_machine("dgx-a100")
     preamble = read_program("GPUS: 0, 1, 2\nIN: A @ 0; B @ 1; C @ 0 (size: 2 GB)\nOUT: A @ 2\nA @ 0 -> 2")
-    evaluator = Evaluator(preamble, machine)
+    evaluator = BodyEvaluator(preamble, machine)
     assert evaluator.completion(actions) == math.inf
     with pytest.raises(ProgramError):
-        evaluator.timeline(actions)
+        evaluator.compute_timeline(actions)
     assert evaluator.completion(preamble.actions) < math.inf
 
 
 def test_bad_preambles_are_refused():
     machine = load_machine("dgx-a100")
     with pytest.raises(ProgramError, match="elsewhere"):
-        Evaluator(read_program("IN: A @ 0; A @ 1 (size: 1 B)\nOUT: A @ 2\n"), machine)
+        BodyEvaluator(read_program("IN: A @ 0; A @ 1 (size: 1 B)\nOUT: A @ 2\n"), machine)
     with pytest.raises(ProgramError, match="no site 8"):
-        Evaluator(Program(None, (), (Holding(("A",), (8,)),), (), ()), machine)
-    impossible = Evaluator(read_program("IN: A @ 0\nOUT: Z @ 2\n"), machine)
+        BodyEvaluator(Program(None, (), (Holding(("A",), (8,)),), (), ()), machine)
+    impossible = BodyEvaluator(read_program("IN: A @ 0\nOUT: Z @ 2\n"), machine)
     assert impossible.completion(()) == math.inf
 
 

@@ -8,7 +8,7 @@ from einc.errors import ProgramError
 from einc.exchange.language.resolve import read_program
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine, parse_machine
-from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP
+from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, SWAP
 
 # 10 GB/s per site and direction, HBM of 100 GB/s: 1 GB takes 100 ms on the wire, 10 ms to read or write.
 SWITCH = parse_machine(

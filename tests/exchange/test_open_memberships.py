@@ -11,18 +11,18 @@ from einc.errors import ProgramError
 from einc.exchange.bounds.combining import Combining
 from einc.exchange.bounds.counting import Counting, transfers
 from einc.exchange.bounds.cut import Cut
-from einc.exchange.bounds.fabric import fabric_of as bounds_fabric
 from einc.exchange.bounds.outline import Outline
 from einc.exchange.bounds.outline import demands_of as wanted_of
 from einc.exchange.bounds.quick import quick_bounds
 from einc.exchange.language.program import Holding, Partition, Program, Requirement
 from einc.exchange.memberships import all_masks, membership
+from einc.exchange.network import build_network
 from einc.exchange.synthesis.demands import demands_of, shapes_of
-from einc.exchange.synthesis.fabric import fabric_of
 from einc.exchange.synthesis.greedy import pack_greedily
 from einc.exchange.synthesis.memberships import anywhere, fewest_bytes, moved_bytes, with_members
 from einc.exchange.synthesis.packing import pack, total_volume
 from einc.exchange.synthesis.placement import place
+from einc.exchange.synthesis.routes import compute_load
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource, Site
 
@@ -98,14 +98,14 @@ def test_memberships_against_brute_force(program):
 @given(preambles())
 def test_quick_bounds_are_those_of_all_cuts_combining_and_counting(program):
     machine = load_machine("dgx-v100").restrict((0, 1, 4, 6, 7))
-    fabric = bounds_fabric(machine, None)
-    masks = all_masks(program, fabric.sites)
-    bounds, sent = quick_bounds(program, Outline(program), masks, fabric)
+    network = build_network(machine, None)
+    masks = all_masks(program, network.sites)
+    bounds, sent = quick_bounds(program, Outline(program), masks, network)
     for row, quick, bytes_ in zip(masks, bounds, sent, strict=True):
-        demands = wanted_of(with_members(program, membership(program, row, fabric.sites)))
-        sets = range(1, fabric.everything)
-        proved = [Cut(one).worth(demands, fabric) for one in sets] + [Counting().worth(demands, fabric)]
-        proved += [Combining(one).worth(demands, fabric) for one in (*sets, fabric.everything)]
+        demands = wanted_of(with_members(program, membership(program, row, network.sites)))
+        sets = range(1, network.all_sites)
+        proved = [Cut(one).worth(demands, network) for one in sets] + [Counting().worth(demands, network)]
+        proved += [Combining(one).worth(demands, network) for one in (*sets, network.all_sites)]
         assert quick == pytest.approx(max(proved), rel=1e-9, abs=1e-12)
         assert bytes_ == sum(one.size * transfers(one) for one in demands.family)
 
@@ -113,10 +113,10 @@ def test_quick_bounds_are_those_of_all_cuts_combining_and_counting(program):
 def check_the_placement(program, sites):
     """The fullest resource takes no longer than under any other membership, each packed on its own."""
     machine = load_machine("dgx-v100").restrict(range(sites)).ideal()
-    fabric = fabric_of(program, machine)
-    placed, _, packing = place(program, fabric, 0.02)
+    network = build_network(machine, program.gpus)
+    placed, _, packing = place(program, network, 0.02)
     each = {tuple(sorted(chosen.items())): chosen for chosen in closed(program, sites)}
-    least = min(place(with_members(program, chosen), fabric, 0.02)[2].fullest_ms for chosen in each.values())
+    least = min(place(with_members(program, chosen), network, 0.02)[2].fullest_ms for chosen in each.values())
     assert packing.fullest_ms <= least * 1.03 + 1e-12
     assert placed.partitions != program.partitions or not any(one.members is None for one in program.partitions)
 
@@ -152,17 +152,17 @@ def test_a_greedy_packing_is_a_packing_near_the_best(sites):
         targets = tuple(sorted({(k + 5) % sites, (3 * k) % sites}))
         requirements.append(Requirement(tuple(parts), targets))
     program = Program(None, (), tuple(holdings), tuple(requirements), ())
-    demands, fabric = demands_of(program), fabric_of(program, machine)
+    demands, network = demands_of(program), build_network(machine, program.gpus)
     volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
-    packing = pack_greedily(volumes, fabric)
-    load = dict.fromkeys(range(len(fabric.rates)), 0.0)
+    packing = pack_greedily(volumes, network)
+    load = dict.fromkeys(range(len(network.rates)), 0.0)
     for shape, volume in volumes.items():
         assert sum(amount for _, amount in packing.routes[shape]) == pytest.approx(volume)
         for route, amount in packing.routes[shape]:
-            for resource, traffic in fabric.load(route).items():
-                load[resource] += traffic * amount / fabric.rates[resource]
+            for resource, traffic in compute_load(route, network).items():
+                load[resource] += traffic * amount / network.rates[resource]
     assert max(load.values()) == pytest.approx(packing.fullest_ms)
-    best = pack(volumes, fabric).fullest_ms
+    best = pack(volumes, network).fullest_ms
     assert best * (1 - 1e-6) <= packing.fullest_ms <= best * 1.25
 
 
@@ -173,8 +173,8 @@ def test_a_large_preamble_is_placed_without_a_linear_program(monkeypatch):
         Requirement((f"A{k}",), tuple(sorted({(k * 7 + 3) % 20, (k * 3 + 1) % 20}))) for k in range(200)
     )
     program = dataclasses.replace(Program(None, (), holdings, requirements, ()))
-    fabric = fabric_of(program, machine)
+    network = build_network(machine, program.gpus)
     monkeypatch.setattr("einc.exchange.synthesis.placement._MUCH", 0)
-    placed, demands, packing = place(program, fabric, 0.02)
+    placed, demands, packing = place(program, network, 0.02)
     assert placed == program
     assert len(packing.routes) == len(shapes_of(demands))

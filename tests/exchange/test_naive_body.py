@@ -10,25 +10,26 @@ from einc.errors import ProgramError
 from einc.exchange.language import membership
 from einc.exchange.language.checker import check
 from einc.exchange.language.parser import parse
-from einc.exchange.language.printer import print_program
+from einc.exchange.language.printer import format_action, print_program
 from einc.exchange.language.resolve import ground, read_program, resolve
-from einc.exchange.language.words import action_text
-from einc.exchange.naive import naive_body
+from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
-from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
+from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
 
 
 def naive_actions(text, machine):
-    return list(map(action_text, naive_body(read_program(text), load_machine(machine)).actions))
+    return list(map(format_action, build_naive_body(read_program(text), load_machine(machine)).actions))
 
 
 def test_the_naive_body_of_the_papers_programs():
     assert naive_actions(SWAP, "dgx-h100") == ["B @ 1 -> 0", "A @ 0 -> 1", "A+B @ 0", "A+B @ 1"]
     h100 = load_machine("dgx-h100").ideal()
     # swap: as the paper's own. all-reduce of four: 3 GB into each site, then 5 GB of HBM traffic
-    assert simulate(naive_body(read_program(SWAP), h100), h100).completion_ms == pytest.approx(1e3 / 450 + 3e3 / 3350)
-    program = naive_body(read_program(DOUBLING), h100)
+    assert simulate(build_naive_body(read_program(SWAP), h100), h100).completion_ms == pytest.approx(
+        1e3 / 450 + 3e3 / 3350
+    )
+    program = build_naive_body(read_program(DOUBLING), h100)
     assert simulate(program, h100).completion_ms == pytest.approx(3e3 / 450 + 5e3 / 3350)
 
 
@@ -59,7 +60,7 @@ def test_a_requirement_that_cannot_be_gathered():
 @given(machines_and_programs())
 def test_the_naive_body_is_valid_wherever_a_body_is(case):
     machine, program = case
-    naive = naive_body(program, machine)
+    naive = build_naive_body(program, machine)
     assert check(naive, machine).valid
     assert simulate(naive, machine).completion_ms >= 0
     assert read_program(print_program(naive), machine=machine) == naive
@@ -88,9 +89,9 @@ def test_a_preamble_alone_takes_the_first_membership_and_says_what_is_missing():
     program = read_program(PREAMBLE)
     assert [partition.members for partition in program.partitions] == [(0,), (1,), (2,), (3,)]
     assert len(check(program).faults) == 4
-    naive = naive_body(program, load_machine("dgx-a100"))
+    naive = build_naive_body(program, load_machine("dgx-a100"))
     assert check(naive).valid
-    assert list(map(action_text, naive.actions))[:2] == ["Y1 @ 1 -> 0", "X2 @ 0 -> 1"]
+    assert list(map(format_action, naive.actions))[:2] == ["Y1 @ 1 -> 0", "X2 @ 0 -> 1"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_memberships_equal_the_enumeration(data):
 
 
 def test_a_search_for_a_membership_is_bounded(monkeypatch):
-    monkeypatch.setattr(membership, "WORK", 30_000)  # a fifth
+    monkeypatch.setattr(membership, "MAX_WORK", 30_000)  # a fifth
     sizes = " ".join(f"G{k} {{size 1}}" for k in range(8))
     ring = "\n".join(f"A @ G{k} -> G{(k + 1) % 8}" for k in range(8))
     text = f"PARTITIONS: {sizes}\nIN: A @ 0\nOUT: A+B @ 0; A @ G7\n{ring}\n"

@@ -11,12 +11,11 @@ from einc.errors import ProgramError
 from einc.exchange.bounds import bound, verify
 from einc.exchange.language.program import Action, Holding, Partition, Requirement
 from einc.exchange.language.resolve import read_program
-from einc.exchange.naive import naive_body
-from einc.exchange.simulation.evaluator import Evaluator
-from einc.exchange.simulation.simulator import simulate
+from einc.exchange.naive import build_naive_body
+from einc.exchange.simulation.simulator import BodyEvaluator, simulate
 from einc.machines.load import load_machine
 from tests.support.bound_cases import ALL, COLLECTIVES, GB, preamble, without_bridge
-from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs
+from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_collectives(name, v100, links, a100, h100):
         assert certificate.bound_ms == pytest.approx(expected, abs=0.005)
         assert verify(certificate, COLLECTIVES[name], machine)
         if machine.routes.keys() >= set(itertools.permutations(ALL, 2)):
-            naive = naive_body(COLLECTIVES[name], machine)
+            naive = build_naive_body(COLLECTIVES[name], machine)
             assert certificate.bound_ms <= simulate(naive, machine).completion_ms
 
 
@@ -193,7 +192,7 @@ def test_the_best_of_all_small_bodies_is_no_faster(text, most):
     machine = load_machine("dgx-v100").restrict((0, 1, 4)).ideal()
     program = read_program(text + "\n")
     certificate, whole = bound(program, machine), bound(program, machine, whole_atoms=True)
-    evaluator = Evaluator(program, machine)
+    evaluator = BodyEvaluator(program, machine)
     actions = all_actions(program, range(3))
     best = min(
         evaluator.completion(body) for count in range(most + 1) for body in itertools.combinations(actions, count)
@@ -217,5 +216,5 @@ def test_a_latency_passes_before_anything_is_under_way():
     certificate = bound(program, machine)
     assert certificate.bound_ms == pytest.approx(1000 / 450 + machine.transfer_latency_us / 1000)
     assert certificate.bound_by == "cut {1}: 1 GB must enter through 450 GB/s, after 4 us of latency"
-    assert certificate.bound_ms == pytest.approx(simulate(naive_body(program, machine), machine).completion_ms)
+    assert certificate.bound_ms == pytest.approx(simulate(build_naive_body(program, machine), machine).completion_ms)
     assert bound(read_program("IN: A @ 0, 1\nOUT: A @ 1"), machine).bound_ms == 0

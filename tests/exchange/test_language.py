@@ -8,7 +8,7 @@ from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Action, Holding, Requirement
 from einc.exchange.language.resolve import read_program, resolve
 from einc.machines.load import load_machine
-from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP
+from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP
 
 HEAD = "IN: A @ 0; B @ 0; A.1 @ 0; A.2 @ 0\nOUT: A @ 0\n"
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from einc.exchange.simulation.fairness import Network
-from tests.support.exprog_oracle import brute_rates, random_machine
+from einc.exchange.simulation.fluid import Fluid, find_private_capacities
+from tests.support.exchange_oracle import brute_rates, random_machine
+from tests.support.plain_simulator import FairNetwork
 
 
 @st.composite
@@ -22,13 +23,25 @@ def loads(draw):
 
 def solve(machine, pairs):
     routes = machine.routes
-    network = Network([resource.gbs for resource in machine.resources])
+    network = FairNetwork([resource.gbs for resource in machine.resources])
     for pair in pairs:
         network.add(routes[pair], 2)  # adding and removing leaves no trace
     for pair in pairs:
         network.add(routes[pair], -1)
-    rates = network.rates()
+    plain = network.rates()
+    rates = fluid_rates([resource.gbs for resource in machine.resources], [routes[pair] for pair in pairs])
+    assert rates == pytest.approx(plain, rel=1e-12)
     return [rates[routes[pair]] for pair in pairs]
+
+
+def fluid_rates(capacity, flows):
+    """The rate of each path, as the simulator of the product shares capacities among flows that begin together."""
+    paths = tuple(dict.fromkeys(flows))
+    fluid = Fluid(capacity, paths, find_private_capacities(capacity, paths))
+    for number, path in enumerate(flows):
+        fluid.join(paths.index(path), 1.0, (number, 0), 0.0)
+    fluid.balance(0.0)
+    return dict(zip(paths, fluid._rate, strict=True))
 
 
 @settings(max_examples=150)
@@ -73,7 +86,8 @@ def test_the_least_rate_is_the_greatest_possible(load):
 
 def test_a_case_by_hand():
     # a: r0; b: r0, r1; c: r1 with capacities 10 and 4: b and c share r1 at 2 each, a takes the 8 that b leaves.
-    network = Network([10.0, 4.0])
+    assert fluid_rates([10.0, 4.0], [(0,), (0, 1), (1,)]) == {(0,): 8.0, (0, 1): 2.0, (1,): 2.0}
+    network = FairNetwork([10.0, 4.0])
     for route in ((0,), (0, 1), (1,)):
         network.add(route, 1)
     assert network.rates() == {(0,): 8.0, (0, 1): 2.0, (1,): 2.0}

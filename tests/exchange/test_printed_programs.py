@@ -9,9 +9,9 @@ from einc.exchange.language.parser import parse, read_by_grammar
 from einc.exchange.language.printed import read_printed
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.resolve import read_program
-from einc.exchange.language.syntax import Source
+from einc.exchange.language.syntax import ProgramSource
 from einc.machines.load import load_machine
-from tests.support.exprog_oracle import CUBE_MESH, DOUBLING, SWAP
+from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, SWAP
 
 TEXTS = [print_program(read_program(text, machine=load_machine("dgx-v100"))) for text in (SWAP, DOUBLING, CUBE_MESH)]
 PIECES = ("", " ", "\n", ";", ",", "+", "@", "->", "after", "size", "0", "7", "9999999", "A", "A+A", "#", "\r", "\n\n",
@@ -29,9 +29,9 @@ def with_places(tree):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_is_printed_needs_no_grammar(text):
-    tree = read_printed(Source("f", text))
+    tree = read_printed(ProgramSource("f", text))
     assert tree is not None
-    assert with_places(tree) == with_places(read_by_grammar(Source("f", text)))
+    assert with_places(tree) == with_places(read_by_grammar(ProgramSource("f", text)))
 
 
 @settings(max_examples=400)
@@ -43,7 +43,7 @@ def test_a_changed_text_is_read_as_by_the_grammar_or_left_to_it(text, changes):
     for at, gone, piece in changes:
         at %= len(text)
         text = text[:at] + piece + text[at + gone :]
-    source = Source("f", text)
+    source = ProgramSource("f", text)
     tree = read_printed(source)
     if tree is not None:
         assert with_places(tree) == with_places(read_by_grammar(source))
@@ -59,6 +59,6 @@ def test_a_changed_text_is_read_as_by_the_grammar_or_left_to_it(text, changes):
 def test_what_the_grammar_refuses_is_left_to_it(before, after):
     text = TEXTS[0].replace(before, after)
     assert text != TEXTS[0]
-    assert read_printed(Source("f", text)) is None
+    assert read_printed(ProgramSource("f", text)) is None
     with pytest.raises(ProgramError):
         parse(text, "f")

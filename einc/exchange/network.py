@@ -1,0 +1,148 @@
+"""The network as bounds and synthesis see it: which pairs of sites can talk, and through how much capacity.
+
+A set of sites is a bit mask where sets are compared. *Prices* on resources say how much capacity traffic can use: where
+every pair of a set crosses resources of total price 1 or more, the traffic between those pairs is at most the sum of
+price times capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
+
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
+
+Path = tuple[int, ...]
+"""The resources that a transfer between two sites crosses, by position."""
+
+ResourcePrices = Mapping[int, float]
+"""A price for some resources, by position."""
+
+
+def list_sites(mask: int) -> tuple[int, ...]:
+    """The sites of a bit mask, ascending."""
+    return tuple(site for site in range(mask.bit_length()) if mask >> site & 1)
+
+
+def make_mask(sites: Iterable[int]) -> int:
+    """The bit mask of sites."""
+    return sum(1 << site for site in set(sites))
+
+
+def enters(pair: Pair, sites: int) -> bool:
+    """Whether a transfer of the pair comes from outside a set of sites into it."""
+    return bool(sites >> pair[1] & 1) and not sites >> pair[0] & 1
+
+
+class Network:
+    """The sites that a program may use (as relays too), the paths between them, and the rate of each resource.
+
+    Resources are those of the machine, then the HBM of every site of the machine, from `first_hbm` on. Rates are in
+    bytes per ms, latencies in ms; `all_sites` is the mask of `sites`.
+    """
+
+    def __init__(self, machine: Machine, gpus: tuple[int, ...] | None) -> None:
+        self.sites = tuple(range(len(machine.sites))) if gpus is None else tuple(sorted(set(gpus)))
+        usable = frozenset(self.sites)
+        self.all_sites = make_mask(self.sites)
+        routes = machine.routes
+        self.paths = {pair: routes[pair] for pair in sorted(routes) if usable.issuperset(pair)}
+        self.first_hbm = len(machine.resources)
+        self.rates = tuple(
+            [resource.gbs * BYTES_PER_MS for resource in machine.resources]
+            + [site.hbm_gbs * BYTES_PER_MS for site in machine.sites]
+        )
+        self.names = [resource.name for resource in machine.resources]
+        self.transfer_latency = machine.transfer_latency_us * MS_PER_US
+        self.kernel_latency = machine.kernel_latency_us * MS_PER_US
+        self._entering: dict[int, tuple[float, ResourcePrices]] = {}
+
+    def hbm_rate(self, site: int) -> float:
+        """The HBM bandwidth of a site."""
+        return self.rates[self.first_hbm + site]
+
+    @cached_property
+    def total_capacity(self) -> float:
+        """The capacity that all transfers share."""
+        return self._cover(self.paths)[0]
+
+    def entering(self, sites: int) -> tuple[float, ResourcePrices]:
+        """The capacity through which a set of sites is entered, and the prices that prove it."""
+        if sites not in self._entering:
+            outside = self.all_sites & ~sites
+            table, ends = (self._into, sites) if sites.bit_count() <= outside.bit_count() else (self._out_of, outside)
+            near = (pair for site in list_sites(ends) if site in table for pair in table[site])
+            self._entering[sites] = self._cover(pair for pair in near if enters(pair, sites))
+        return self._entering[sites]
+
+    def priced_capacity(self, prices: ResourcePrices) -> float:
+        """The bytes per ms that prices allow in all."""
+        return sum(self.rates[resource] * price for resource, price in prices.items())
+
+    def price(self, pair: Pair, prices: ResourcePrices) -> float:
+        """What a transfer of the pair costs under prices."""
+        return sum(prices.get(resource, 0.0) for resource in self.paths[pair])
+
+    @cached_property
+    def _into(self) -> dict[int, list[Pair]]:
+        """By site the pairs that lead to it."""
+        return self._group_pairs(1)
+
+    @cached_property
+    def _out_of(self) -> dict[int, list[Pair]]:
+        """By site the pairs that start there."""
+        return self._group_pairs(0)
+
+    def _group_pairs(self, end: int) -> dict[int, list[Pair]]:
+        groups: dict[int, list[Pair]] = {site: [] for site in self.sites}
+        for pair in self.paths:
+            groups[pair[end]].append(pair)
+        return groups
+
+    def _cover(self, pairs: Iterable[Pair]) -> tuple[float, ResourcePrices]:
+        """Prices of 0 or 1 under which each pair costs 1 or more, and their capacity: small, if not always least."""
+        open_paths = {self.paths[pair] for pair in pairs}
+        chosen = {path[0] for path in open_paths if len(path) == 1}
+        open_paths = {path for path in open_paths if chosen.isdisjoint(path)}
+        two: set[Path] = {path for path in open_paths if len(path) == 2}
+        for one, other in _find_sides(two):
+            chosen |= min(one, other, key=lambda side: sum(self.rates[resource] for resource in sorted(side)))
+        for path in sorted(open_paths - two):
+            if chosen.isdisjoint(path):
+                chosen.add(min(path, key=lambda resource: self.rates[resource]))
+        prices = dict.fromkeys(sorted(chosen), 1.0)
+        return self.priced_capacity(prices), prices
+
+
+@lru_cache(maxsize=16)
+def build_network(machine: Machine, gpus: tuple[int, ...] | None) -> Network:
+    """The network of a machine for programs with these GPUS; kept with what has been worked out about it."""
+    return Network(machine, gpus)
+
+
+def _find_sides(paths: set[Path]) -> list[tuple[set[int], set[int]]]:
+    """Resources that paths cross two by two, such as egress and ingress of a switch: each path has one on each side.
+
+    Where no such sides exist, one side has all resources.
+    """
+    beside: dict[int, list[int]] = {}
+    for one, other in sorted(paths):
+        beside.setdefault(one, []).append(other)
+        beside.setdefault(other, []).append(one)
+    side: dict[int, int] = {}
+    sides = []
+    for start in beside:
+        if start in side:
+            continue
+        side[start] = 0
+        reached = [start]
+        even = True
+        for resource in reached:
+            for other in beside[resource]:
+                if other not in side:
+                    side[other] = 1 - side[resource]
+                    reached.append(other)
+                even &= side[other] != side[resource]
+        both = ({r for r in reached if not side[r]}, {r for r in reached if side[r]})
+        sides.append(both if even else (set(reached), set(reached)))
+    return sides
