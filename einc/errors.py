@@ -124,18 +124,6 @@ class CapacityError(EincError):
     code, exit_code = "memory", 69
 
 
-class CheckFailed(EincError):
-    """A comparison or check that did not hold."""
-
-    code, exit_code = "check", 1
-
-
-class WriteError(EincError):
-    """An output could not be created."""
-
-    code, exit_code = "write", 73
-
-
 class ReadError(EincError):
     """A file that exists could not be read."""
 

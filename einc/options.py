@@ -7,13 +7,20 @@ from dataclasses import dataclass
 SELECTORS = ("eindecomp", "greedy", "random")
 """What chooses the cuts; `einc.logical.optimize` says how."""
 
+SCHEDULES = {"synthesized": "ai", "naive": "naive", "ai": "ai"}
+"""How data movement is planned: for every spelling that is accepted, the word that plan files have for it.
+
+The paper says `ai` for the synthesized schedule.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """What may be chosen about a compilation beside the model itself.
 
     `machine` is a preset's name or a path; None takes the visible GPUs, else the host. `devices` lists sites of the
-    machine (None: all). `definitions` are `-D` pairs of a name and the text of an expression.
+    machine (None: all). `definitions` are `-D` pairs of a name and the text of an expression. `schedule` may be given
+    in every spelling of `SCHEDULES`, and has the word of plan files.
     """
 
     machine: str | None = None
@@ -22,7 +29,10 @@ class CompileOptions:
     preset: str | None = None
     dtype: str | None = None
     selector: str = "eindecomp"
-    schedule: str = "ai"
+    schedule: str = "synthesized"
     seed: int = 0
     time_limit: float | None = None
     ideal: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))

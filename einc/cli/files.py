@@ -1,23 +1,15 @@
-"""Reading what a command is given: a file that is not there is wrong usage, one that cannot be read an error."""
+"""Reading texts of models and exchange programs, and telling them from plans."""
 
 from __future__ import annotations
 
 import codecs
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from einc.errors import Diagnostic, ModelError, ReadError, SourceSpan, UsageError
-from einc_runtime.errors import RuntimeFault
+from einc.errors import Diagnostic, ModelError, SourceSpan
+from einc_runtime.cli.files import STDIN, reading, require_present
+from einc_runtime.errors import ReadFault
 
-if TYPE_CHECKING:
-    from einc_runtime.plan.schema import Bundle
-
-STDIN = "-"
-PLAN_MARK = b"\x89EINC\r\n\x1a"
-MODEL_LIMIT = 64 * 2**20
+MAX_TEXT_BYTES = 64 * 2**20
 """The most bytes read of a model or exchange program; larger ones are refused."""
 
 
@@ -25,33 +17,15 @@ def read_text(path: str) -> str:
     """A model or program text; UTF-8, with its line ends as they are."""
     require_present(path)
     with reading(path), sys.stdin.buffer if path == STDIN else open(path, "rb") as file:
-        data = file.read(MODEL_LIMIT + 1)
-    if len(data) > MODEL_LIMIT:
-        raise ReadError(f"cannot read: it holds more than the {MODEL_LIMIT // 2**20} MiB that einc reads", where=path)
-    if data.startswith(PLAN_MARK):
-        hint = "`einc explain`, `einc run` and `einc verify` take plans"
-        raise ModelError([Diagnostic("this is a plan, not a text", SourceSpan(path, 1, 1, 1, ""), hint)])
+        data = file.read(MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise ReadFault(
+            f"cannot read: it holds more than the {MAX_TEXT_BYTES // 2**20} MiB that einc reads", where=path
+        )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        before = data[: error.start]
-        start = before.rfind(b"\n") + 1
-        line = data[start:].split(b"\n", 1)[0][:200].decode("utf-8", "replace")
-        column = len(data[start : error.start].decode("utf-8", "replace")) + 1
-        span = SourceSpan(path, before.count(b"\n") + 1, column, column + 1, line.rstrip("\r"))
-        found = f"the byte 0x{data[error.start]:02x} is no UTF-8 text"
-        wide = data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        hint = f"{'the file looks like UTF-16; ' if wide else ''}save it as UTF-8"
-        raise ModelError([Diagnostic(found, span, hint)]) from None
-
-
-def read_plan(path: str) -> Bundle:
-    """A plan file, validated."""
-    from einc_runtime.plan.codec import read_bundle
-
-    require_present(path)
-    with reading(path):
-        return read_bundle(path)
+        raise ModelError([_explain_encoding(path, data, error.start)]) from None
 
 
 def is_plan(path: str) -> bool:
@@ -68,29 +42,18 @@ def is_plan(path: str) -> bool:
     return not start or b"\0" in start
 
 
-@contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Turns the ways in which reading `path` fails into errors that name it."""
-    try:
-        yield
-    except RuntimeFault as fault:
-        fault.where = fault.where or path
-        raise
-    except OSError as error:
-        raise ReadError(f"cannot read: {error.strerror}", where=path) from None
+def _explain_encoding(path: str, data: bytes, at: int) -> Diagnostic:
+    """Why the bytes of a file are no UTF-8 text, the first wrong one standing at `at`."""
+    from einc_runtime.plan.codec import MAGIC
 
-
-def require_present(path: str, *, or_folder: bool = False) -> None:
-    """Raise a usage error where there is nothing at `path`; standard input is there unless the shell closed it."""
-    if path == STDIN:
-        if sys.stdin is None:
-            raise ReadError("cannot read: it is closed", where="standard input")
-        return
-    try:
-        found = os.path.lexists(path)
-    except ValueError:  # a NUL byte
-        found = False
-    if not found:
-        raise UsageError("there is no such file", where=path or "''")
-    if os.path.isdir(path) and not or_folder:
-        raise ReadError("cannot read: it is a directory", where=path)
+    if data.startswith(MAGIC):
+        hint = "`einc explain`, `einc run` and `einc verify` take plans"
+        return Diagnostic("this is a plan, not a text", SourceSpan(path, 1, 1, 1, ""), hint)
+    before = data[:at]
+    start = before.rfind(b"\n") + 1
+    line = data[start:].split(b"\n", 1)[0][:200].decode("utf-8", "replace")
+    column = len(data[start:at].decode("utf-8", "replace")) + 1
+    span = SourceSpan(path, before.count(b"\n") + 1, column, column + 1, line.rstrip("\r"))
+    wide = data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    hint = f"{'the file looks like UTF-16; ' if wide else ''}save it as UTF-8"
+    return Diagnostic(f"the byte 0x{data[at]:02x} is no UTF-8 text", span, hint)

@@ -1,39 +1,22 @@
-"""The options that compile and explain share, and how their values are read."""
+"""What commands that compile share: their options, how values are read, and what an interrupt does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from einc.options import SELECTORS, CompileOptions
+from einc.options import SCHEDULES, SELECTORS, CompileOptions
+from einc_runtime.cli import output
+from einc_runtime.cli.base import Devices, ParamType
 
 if TYPE_CHECKING:
-    ParamType = click.ParamType[Any]  # generic in newer versions of click only
-else:
-    ParamType = click.ParamType
+    from einc.physical.budget import Budget
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-
-
-class Devices(ParamType):
-    """`4` or `0,1,4,5`."""
-
-    name = "N | 0,1,2"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | tuple[int, ...] | None:
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]
-        parts = [part.strip() for part in value.split(",")]
-        if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
-            self.fail(f"{value!r} is neither a number of devices nor a list such as 0,1,4,5", param, ctx)
-        numbers = tuple(int(part) for part in parts)
-        return numbers[0] if len(numbers) == 1 and "," not in value else numbers
 
 
 class Seconds(ParamType):
@@ -46,7 +29,7 @@ class Seconds(ParamType):
             seconds = float(value)
         except ValueError:
             seconds = 0.0
-        if not seconds > 0:  # nor for what is no number
+        if not seconds > 0:  # NaN is not, either
             self.fail(f"{value!r} is no time above 0 in seconds", param, ctx)
         return seconds
 
@@ -63,6 +46,22 @@ class Definition(ParamType):
         if not equals or not name.strip() or not text.strip():
             self.fail(f"{value!r} is not of the form NAME=VALUE", param, ctx)
         return name.strip(), text.strip()
+
+
+class Schedule(ParamType):
+    """A schedule in any spelling; help and messages show the current ones."""
+
+    name = "synthesized | naive"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in SCHEDULES:
+            self.fail(f"{value!r} is not one of 'synthesized' (or 'ai'), 'naive'.", param, ctx)
+        return str(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        return [click.shell_completion.CompletionItem(word) for word in SCHEDULES if word.startswith(incomplete)]
 
 
 def complete_machines(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -87,8 +86,13 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         type=click.Choice(SELECTORS),
         help="How the cuts are chosen.  [default: eindecomp]",
     ),
-    click.option("--schedule", type=click.Choice(["naive", "ai"]), help="How data movement is planned.  [default: ai]"),
-    click.option("--seed", type=click.IntRange(min=0), help="Seeds whatever is drawn by chance.  [default: 0]"),
+    click.option(
+        "--schedule",
+        type=Schedule(),
+        metavar="[synthesized|naive]",
+        help="How data movement is planned.  [default: synthesized]",
+    ),
+    click.option("--seed", type=click.IntRange(min=0), help="Seeds all random choices.  [default: 0]"),
     click.option(
         "--time-limit",
         type=Seconds(),
@@ -99,16 +103,33 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
 
 
 def compile_options(function: F) -> F:
-    """Adds the options of `einc compile` to a command; `gather` makes them one value."""
+    """Adds the options of `einc compile` to a command; `read_options` makes them one value."""
     for option in reversed(_COMPILE):
         function = option(function)
     return function
 
 
-def gather(chosen: dict[str, Any]) -> CompileOptions:
+def read_options(arguments: dict[str, Any]) -> CompileOptions:
     """The options as the compiler takes them; what was not given keeps its default."""
-    names = [name for name, _ in chosen["definitions"]]
+    names = [name for name, _ in arguments["definitions"]]
     for name in names:
         if names.count(name) > 1:
             raise click.UsageError(f"-D gives {name} twice")
-    return CompileOptions(**{name: value for name, value in chosen.items() if value is not None})
+    return CompileOptions(**{name: value for name, value in arguments.items() if value is not None})
+
+
+@contextmanager
+def keeping_the_best(budget: Budget) -> Iterator[None]:
+    """Inside, the first interrupt during the search for exchange programs ends the search alone.
+
+    The best programs found so far are kept, and one line says so at the end.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:  # as in a script's background, where interrupts are for others
+        signal.signal(signal.SIGINT, lambda number, frame: budget.interrupt())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if budget.interrupted:
+        output.note("einc: interrupted; the plan has the best exchange programs found so far")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli import output
-from einc.cli.options import ParamType
-from einc.errors import WriteError
+from einc_runtime.cli import output
+from einc_runtime.cli.base import ParamType
+from einc_runtime.errors import WriteFault
 
 if TYPE_CHECKING:
     from einc_runtime.plan.schema import Bundle
@@ -48,6 +48,6 @@ def precompile(bundle: Bundle, plan: str, architectures: tuple[str, ...]) -> dic
     try:
         count = compile_kernels(bundle, architectures, place)
     except OSError as error:
-        raise WriteError(f"cannot write kernels to {place}: {error.strerror or error}") from error
+        raise WriteFault(f"cannot write kernels to {place}: {error.strerror or error}") from error
     output.note(f"{place}: {count} kernels for {', '.join(architectures)}")
     return {"directory": str(place), "architectures": list(architectures), "count": count, "compiler": require()}

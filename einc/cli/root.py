@@ -1,11 +1,8 @@
-"""The table of commands."""
+"""The table of the commands of `einc`."""
 
 from __future__ import annotations
 
-import click
-
-from einc.cli.lazy import LazyGroup, examples
-from einc_runtime.version import VERSION
+from einc_runtime.cli.base import LazyGroup, examples, version_option
 
 _COMMANDS = "einc.cli.commands"
 
@@ -16,7 +13,8 @@ root = LazyGroup(
         "run": (f"{_COMMANDS}.run:run_command", "Execute a plan on arrays."),
         "explain": (f"{_COMMANDS}.explain:explain_command", "Show how a plan cuts, places and moves everything."),
         "check": (f"{_COMMANDS}.check:check_command", "Parse and type-check a model."),
-        "verify": (f"{_COMMANDS}.verify:verify_command", "Prove a plan correct from its file alone."),
+        "verify": ("einc_runtime.cli.verify:verify_command", "Prove a plan correct from its file alone."),
+        "describe": ("einc_runtime.cli.describe:describe_command", "Show what a plan takes, gives and needs."),
         "exprog": (f"{_COMMANDS}.exprog:group", "Check, simulate and optimize exchange programs."),
         "machine": (f"{_COMMANDS}.machine:group", "List, show, detect and import machines."),
         "models": (f"{_COMMANDS}.models:group", "List and copy the models that come with einc."),
@@ -30,23 +28,7 @@ root = LazyGroup(
         "einc explain ffn.bin",
         "einc run ffn.bin --inputs x=rand:0 --weights rand:1 -o y.npy",
     ),
-    params=[
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            help="Show the version.",
-            callback=lambda ctx, _, asked: _version(ctx) if asked else None,
-        ),
-    ],
+    params=[version_option("einc")],
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def _version(ctx: click.Context) -> None:
-    from einc.cli import output
-
-    output.say(f"einc {VERSION}")
-    ctx.exit()

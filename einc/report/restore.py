@@ -1,6 +1,9 @@
-"""Brings the computation and the logical plan back from a bundle, so that a plan is explained without its model."""
+"""Restores the computation and the logical plan from a bundle, so that a plan is explained and checked by itself."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
@@ -8,6 +11,11 @@ from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Choice, LogicalPlan
 from einc.ops.base import Operator
 from einc_runtime.plan.schema import Bundle, Operation, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def restore_graph(bundle: Bundle) -> Graph:
@@ -42,6 +50,24 @@ def restore_plan(bundle: Bundle) -> LogicalPlan:
             raise OperatorError(f"operator {operation.name} is cut as this version of einc would not cut it")
         choices.append(Choice(node.name, candidate, operation.cost.repartition))
     return LogicalPlan(graph, sites, bundle.selector, tuple(choices), bundle.exact, bundle.cut_cost)
+
+
+def compute_outputs(bundle: Bundle, loaded: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of the unpartitioned computation, from the operators' meaning on whole arrays.
+
+    `loaded` holds every input and weight. The plan's cuts play no part, so that a run can be compared with the result.
+    """
+    graph = restore_graph(bundle)
+    uses = {name: len(readers) for name, readers in graph.consumers().items()}
+    values = dict(loaded)
+    for node in graph.nodes:
+        results = node.operator.reference(*(values[name] for name in node.inputs))
+        values.update(zip(node.outputs, results, strict=True))
+        for name in node.inputs:  # a value is dropped after its last use
+            uses[name] -= 1
+            if uses[name] == 0 and name not in graph.outputs:
+                values.pop(name, None)
+    return {name: values[name] for name in graph.outputs}
 
 
 def _operator(bundle: Bundle, operation: Operation) -> Operator:

@@ -1,0 +1,47 @@
+"""einc_runtime: reads, proves and runs the plans that `einc` compiles, without the compiler.
+
+    from einc_runtime import Session, read_bundle
+    with Session(read_bundle("ffn.bin")) as session:
+        session.load_weights("weights.safetensors")
+        session.load("x", array)
+        session.execute()
+        result = session.offload("y")
+
+The names below are imported when they are first used, so that the command line does not pay for them.
+"""
+
+from __future__ import annotations
+
+from einc_runtime.version import VERSION as __version__
+
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the rest
+if TYPE_CHECKING:
+    from einc_runtime.errors import RuntimeFault
+    from einc_runtime.execution.session import Session
+    from einc_runtime.plan.codec import decode, encode, read_bundle
+    from einc_runtime.plan.proof import prove
+    from einc_runtime.plan.schema import Bundle
+
+__all__ = ["Bundle", "RuntimeFault", "Session", "__version__", "decode", "encode", "prove", "read_bundle"]
+
+_MODULES = {
+    "Bundle": "plan.schema",
+    "RuntimeFault": "errors",
+    "Session": "execution.session",
+    "decode": "plan.codec",
+    "encode": "plan.codec",
+    "prove": "plan.proof",
+    "read_bundle": "plan.codec",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        from importlib import import_module
+
+        return getattr(import_module(f"einc_runtime.{_MODULES[name]}"), name)
+    raise AttributeError(f"module 'einc_runtime' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

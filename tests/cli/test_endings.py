@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from einc.cli import output
-from einc.cli.interrupts import keeping_the_best
+from einc.cli.options import keeping_the_best
 from einc.physical.budget import Budget
+from einc_runtime.cli import output
 
 ENDS = [
     (signal.SIGINT, 130, b"einc: interrupted\n"),
@@ -26,7 +26,11 @@ ENDS = [
 
 def einc_in(program: str, *arguments: object, cwd: Path, stdout: int = subprocess.PIPE) -> tuple[int, bytes, bytes]:
     """`einc` in a process of its own, after these lines of Python: its exit code and what it wrote."""
-    lines = ["import os, signal, sys, threading, time", "from einc.cli import main, output, signals", program]
+    lines = [
+        "import os, signal, sys, threading, time",
+        "from einc.cli import main; from einc_runtime.cli import output, signals",
+        program,
+    ]
     command = [sys.executable, "-c", "\n".join([*lines, "sys.exit(main.main())"]), *map(str, arguments)]
     environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     done = subprocess.run(command, cwd=cwd, env=environment, stdout=stdout, stderr=subprocess.PIPE, timeout=300)

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from einc.cli import files
-from einc.errors import ModelError, ReadError, UsageError
+from einc.errors import ModelError
+from einc_runtime.errors import ReadFault, UsageFault
 
 
 def test_an_endless_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MODEL_LIMIT", 1 << 20)
-    with pytest.raises(ReadError, match="more than the 1 MiB"):
+    monkeypatch.setattr(files, "MAX_TEXT_BYTES", 1 << 20)
+    with pytest.raises(ReadFault, match="more than the 1 MiB"):
         files.read_text("/dev/zero")
 
 
@@ -39,9 +40,9 @@ def test_invalid_utf8_is_pointed_at(tmp_path: Path, data: bytes, line: int, colu
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.ein", tmp_path / "a\0b", tmp_path / "missing" / "m.ein", tmp_path / ("n" * 5000)):
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageFault):
             files.read_text(str(path))
-    with pytest.raises(ReadError, match="directory"):
+    with pytest.raises(ReadFault, match="directory"):
         files.read_text(str(tmp_path))
 
 
@@ -50,7 +51,7 @@ def test_a_forbidden_file_is_a_read_error(tmp_path: Path) -> None:
     path = tmp_path / "secret.ein"
     path.write_text("model m")
     path.chmod(0)
-    with pytest.raises(ReadError):
+    with pytest.raises(ReadFault):
         files.read_text(str(path))
 
 

@@ -176,7 +176,7 @@ def test_check_sees_a_plan_that_computes_something_else(run: Callable[..., Any],
     attributes = {k: str(v).replace("relu", "abs") for k, v in operations[at].kernel_attributes.items()}
     operations[at] = msgspec.structs.replace(operations[at], kernel_attributes=attributes)
     (tmp_path / "q.bin").write_bytes(encode(msgspec.structs.replace(bundle, operations=tuple(operations))))
-    from einc.cli import failures
+    from einc_runtime.cli import failures
 
     arguments = ["run", str(tmp_path / "q.bin"), *GIVEN]
     assert main(arguments) == 0

@@ -82,10 +82,10 @@ PLACES: Mapping[str, Callable[[tuple[int, ...], np.random.Generator], Array]] = 
 
 def reference(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs in float64, by the operators' meaning on whole arrays."""
-    from einc.cli.comparison import references
+    from einc.report.restore import compute_outputs
 
     wide = compiled(case, 1, "f64")
-    return references(wide, {name: widened(array) for name, array in arrays.items()})
+    return compute_outputs(wide, {name: widened(array) for name, array in arrays.items()})
 
 
 def widened(array: Array) -> Array:

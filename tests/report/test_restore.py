@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from einc.compiler import Compiled, compile_model
 from einc.errors import OperatorError
 from einc.options import CompileOptions
 from einc.report.document import explain
-from einc.report.restore import restore_graph, restore_plan
+from einc.report.restore import compute_outputs, restore_graph, restore_plan
 from einc_runtime.plan.schema import Bundle
 
 MODEL = """
@@ -62,3 +63,11 @@ def test_what_another_version_planned_is_refused_and_explained_without_alternati
         document = explain(other, all_specs=True)
         assert [(op["next_best"], op["candidates"]) for op in document["ops"]] == [(None, None)] * 3
     assert restore_graph(others["is cut as this version of einc would not cut it"]).name == "m"
+
+
+def test_outputs_that_are_read_again_are_there_in_the_end():
+    text = "dim n = 3\ninput x : f64[n]\nh = relu(x)\ny = h + x\noutput h, y"
+    bundle = compile_model(text, "m.ein", CompileOptions(machine="host", devices=1)).bundle
+    x = np.array([-1.0, 0.5, 2.0])
+    found = compute_outputs(bundle, {"x": x})
+    assert {name: array.tolist() for name, array in found.items()} == {"h": [0, 0.5, 2], "y": [-1, 1, 4]}

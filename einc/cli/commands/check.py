@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from einc.cli import files, output
-from einc.cli.lazy import Command, examples
-from einc.cli.options import Definition, json_option
+from einc.cli.files import read_text
+from einc.cli.options import Definition
+from einc_runtime.cli import output
+from einc_runtime.cli.base import Command, examples, json_option
 from einc_runtime.text import counted
 
 
@@ -28,7 +29,7 @@ def check_command(
     from einc.frontend import build
     from einc.graph.graph import TensorKind, verify_graph
 
-    graph = build(files.read_text(model), model, definitions, preset, dtype)
+    graph = build(read_text(model), model, definitions, preset, dtype)
     verify_graph(graph)
     if as_json:
         tensors = [

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli import files, output
-from einc.cli.elsewhere import comparison, elsewhere
-from einc.cli.interrupts import keeping_the_best
-from einc.cli.lazy import Command, examples
-from einc.cli.options import compile_options, complete_machines, gather, json_option
+from einc.cli.compare_machines import compare_costs, options_for
+from einc.cli.files import read_text
+from einc.cli.options import compile_options, complete_machines, keeping_the_best, read_options
 from einc.cli.precompile import Architectures, precompile, require_compiler
-from einc.cli.progress import phases
+from einc_runtime.cli import output
+from einc_runtime.cli.base import Command, examples, json_option
+from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import counted
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ def compile_command(
         if target in (None, output.STDOUT):
             raise click.UsageError("--precompile writes kernels beside the plan file that -o names")
         require_compiler()
-    options = gather(chosen)
-    others = elsewhere(options, machines)
-    text = files.read_text(model)
+    options = read_options(chosen)
+    others = options_for(options, machines)
+    text = read_text(model)
     if target is not None:
         output.require_outputs([target], [model, options.machine, *(other.machine for other in others)])
     if emit == "ast" and target is None and not machines:
@@ -89,7 +89,7 @@ def compile_command(
 
     from einc.compiler import compile_model
 
-    with phases() as phase:
+    with show_phases() as phase:
         compiled = compile_model(text, model, options, phase)
         with keeping_the_best(compiled.budget):
             shown = None if emit is None else _syntax(text, model) if emit == "ast" else dump(compiled, emit)
@@ -103,7 +103,7 @@ def compile_command(
                 if architectures is not None:
                     phase("compiling kernels")
                     summary["kernels"] = precompile(compiled.bundle, target, architectures)
-            rows = comparison(compiled, others, phase) if machines else None
+            rows = compare_costs(compiled, others, phase) if machines else None
     if compiled.options.machine is None and emit not in ("ast", "source-graph", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
     _print(emit, shown, summary, as_json, rows)
@@ -200,9 +200,9 @@ def _print(
     if shown is not None:
         output.say(shown)
     if rows is not None:
-        from einc.report.across import table
+        from einc.report.machine_costs import format_table
 
-        output.say("\n".join(table(rows)))
+        output.say("\n".join(format_table(rows)))
     if summary is not None:
         exact = "" if summary["exact"] else ", not proved least"
         output.note(

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli import files, output
-from einc.cli.interrupts import keeping_the_best
-from einc.cli.lazy import Command, examples
-from einc.cli.options import compile_options, gather, json_option
-from einc.cli.progress import phases
+from einc.cli.files import is_plan, read_text
+from einc.cli.options import compile_options, keeping_the_best, read_options
 from einc.errors import UsageError
+from einc_runtime.cli import files, output
+from einc_runtime.cli.base import Command, examples, json_option
+from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import suggest_name
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def explain_command(
         raise click.UsageError("--trace - and --json both need standard output")
     from einc.report.document import explain
 
-    with phases() as phase:
+    with show_phases() as phase:
         if trace is not None:
             output.require_outputs([trace], [source, against, chosen["machine"]])
         bundle = _load(source, chosen, phase)
@@ -80,7 +80,7 @@ def explain_command(
 
 
 def _load(source: str, chosen: dict[str, Any], phase: Any) -> Bundle:
-    if files.is_plan(source):
+    if is_plan(source):
         given = [name for name, value in chosen.items() if name != "ideal" and value not in (None, ())]
         if given:
             option = "-D" if given[0] == "definitions" else f"--{given[0].replace('_', '-')}"
@@ -89,7 +89,7 @@ def _load(source: str, chosen: dict[str, Any], phase: Any) -> Bundle:
         return files.read_plan(source)
     from einc.compiler import compile_model
 
-    compiled = compile_model(files.read_text(source), source, gather(chosen), phase)
+    compiled = compile_model(read_text(source), source, read_options(chosen), phase)
     if compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
     with keeping_the_best(compiled.budget):
@@ -132,7 +132,7 @@ def _text(
     from einc.report import terminal
 
     def strong(text: str) -> str:
-        return click.style(text, bold=True) if output.colours() else text
+        return click.style(text, bold=True) if output.use_colours() else text
 
     if other is not None:
         return terminal.comparison(document, other, names, strong)

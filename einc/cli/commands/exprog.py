@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli import files, output
-from einc.cli.failures import ComparisonFailed
-from einc.cli.lazy import Command, LazyGroup, examples
-from einc.cli.options import Seconds, json_option, machine_option
-from einc.cli.progress import phases
+from einc.cli.files import read_text
+from einc.cli.options import Seconds, machine_option
 from einc.errors import ProgramError
+from einc_runtime.cli import output
+from einc_runtime.cli.base import Command, LazyGroup, examples, json_option
+from einc_runtime.cli.failures import CheckFailed
+from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import counted
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
         document |= _bounds(tree, model)
     if errors:
         details = "\n".join(error.render() for error in errors)
-        raise ComparisonFailed(f"{file} is not valid", document, details=details)
+        raise CheckFailed(f"{file} is not valid", document, details=details)
     if as_json:
         output.say_json(document)
     else:
@@ -171,7 +172,7 @@ def optimize_command(
     if naive:
         found = naive_synthesis(preamble, model)
     else:
-        with phases() as phase:
+        with show_phases() as phase:
             found = synthesize(
                 preamble,
                 model,
@@ -221,7 +222,7 @@ def _proposer(source: str) -> Proposer:
 
         return read_endpoint(rest)
     if kind != "command":
-        return Text(files.read_text(source))
+        return Text(read_text(source))
     try:
         arguments = shlex.split(rest)
     except ValueError as error:
@@ -234,7 +235,7 @@ def _proposer(source: str) -> Proposer:
 def _read(file: str) -> ProgramTree:
     from einc.exchange.language.parser import parse
 
-    return parse(files.read_text(file), file)
+    return parse(read_text(file), file)
 
 
 def _machine(name: str | None, ideal: bool, tree: ProgramTree) -> Machine | None:

@@ -6,10 +6,9 @@ import os
 
 import click
 
-from einc.cli import files, output
-from einc.cli.lazy import Command, LazyGroup, examples
-from einc.cli.options import json_option
 from einc.errors import ModelError, ReadError, UsageError
+from einc_runtime.cli import files, output
+from einc_runtime.cli.base import Command, LazyGroup, examples, json_option
 
 group = LazyGroup(
     "import",

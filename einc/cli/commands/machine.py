@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from einc.cli import files, output
-from einc.cli.lazy import Command, LazyGroup, examples
-from einc.cli.options import ParamType, complete_machines, json_option
+from einc.cli.files import read_text
+from einc.cli.options import complete_machines
 from einc.errors import MachineError, ModelError
+from einc_runtime.cli import files, output
+from einc_runtime.cli.base import Command, LazyGroup, ParamType, examples, json_option
 
 if TYPE_CHECKING:
     from einc.machines.model import Machine, Site
@@ -131,7 +132,7 @@ def import_command(file: str, target: str | None, as_json: bool, **overrides: An
     if target is not None:
         output.require_outputs([target], [file])
     try:
-        text = files.read_text(file)
+        text = read_text(file)
     except ModelError as error:  # what is not UTF-8
         raise MachineError(error.message, where=error.where, hint=error.hint) from None
     imported = import_machine(text, "standard input" if file == files.STDIN else file, MachineOverrides(**overrides))
@@ -157,7 +158,7 @@ def _show(machine: Machine, as_json: bool) -> None:
     output.say(f"{machine.name}: {_summary(machine)}")
     latencies = f"transfer {machine.transfer_latency_us:g} us, kernel {machine.kernel_latency_us:g} us"
     output.say(f"latencies: {latencies}")
-    output.say(draw(machine, colour=output.colours()))
+    output.say(draw(machine, colour=output.use_colours()))
 
 
 def _summary(machine: Machine) -> str:

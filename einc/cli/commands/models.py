@@ -6,11 +6,10 @@ from pathlib import Path
 
 import click
 
-from einc.cli import output
-from einc.cli.lazy import Command, LazyGroup, examples
-from einc.cli.options import json_option
 from einc.data import find_folder
 from einc.errors import UsageError
+from einc_runtime.cli import output
+from einc_runtime.cli.base import Command, LazyGroup, examples, json_option
 from einc_runtime.text import suggest_name
 
 group = LazyGroup(

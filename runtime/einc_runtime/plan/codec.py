@@ -11,7 +11,7 @@ import hashlib
 import os
 import struct
 import sys
-from typing import IO, cast
+from typing import IO
 
 import msgspec
 
@@ -40,13 +40,10 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 def encode(bundle: Bundle) -> bytes:
     """The bytes of a plan file; equal bundles give equal bytes.
 
-    msgpack-python writes what msgspec reads, so that every plan has met two implementations of the format. Raises
-    PlanFault where the plan is too large to be read again.
+    Raises PlanFault where the plan is too large to be read again.
     """
     require_short_texts(bundle)
-    import msgpack  # type: ignore[import-untyped]
-
-    return seal(cast(bytes, msgpack.packb(msgspec.to_builtins(bundle, order="deterministic"))))
+    return seal(_encoder.encode(bundle))
 
 
 def seal(payload: bytes) -> bytes:

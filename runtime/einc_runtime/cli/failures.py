@@ -5,34 +5,35 @@ from __future__ import annotations
 import contextlib
 import errno
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
 from click.exceptions import Exit  # an interrupted import may leave click without its attribute `exceptions`
 
-from einc.cli import output
-from einc.cli.signals import Terminated, code_of
-from einc.errors import CheckFailed, EincError, ModelError, WriteError
-from einc_runtime.errors import RuntimeFault
+from einc_runtime.cli import output
+from einc_runtime.cli.signals import Terminated, exit_code_of
+from einc_runtime.errors import ReportedError, RuntimeFault, WriteFault
 from einc_runtime.text import replace_unprintable
 
 SUCCESS, USAGE, BUG, MISSING, CANNOT_WRITE, INTERRUPTED = 0, 2, 70, 69, 73, 130
 
 
-class ComparisonFailed(CheckFailed):
-    """A check that did not hold.
+class CheckFailed(RuntimeFault):
+    """A check or comparison that did not hold.
 
-    `document` is what the command prints as JSON when it holds; `details` are lines that only people want.
+    `document` is what the command prints as JSON when it holds; `details` are lines for people only.
     """
+
+    code, exit_code = "check", 1
 
     def __init__(self, message: str, document: dict[str, Any], *, details: str = "") -> None:
         super().__init__(message)
         self._document = document
-        self.details = details
+        self._details = details
 
     def render(self) -> str:
-        return f"{self.message}\n{self.details}".rstrip()
+        return f"{self.message}\n{self._details}".rstrip()
 
     def document(self) -> dict[str, Any]:
         return self._document
@@ -40,89 +41,78 @@ class ComparisonFailed(CheckFailed):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure in the words of the command line. With no text nothing is printed."""
+    """A failure as the command line reports it. With no text nothing is printed."""
 
     exit_code: int
     code: str
     message: str
     text: str
     where: str | None = None
-    document: dict[str, Any] | None = None
+    document: dict[str, Any] = field(default_factory=dict)
     findings: tuple[dict[str, str | None], ...] = ()
 
     def json(self) -> dict[str, Any]:
         error: dict[str, Any] = {"code": self.code, "message": self.message, "where": self.where}
         if self.findings:
             error["findings"] = list(self.findings)
-        return {**(self.document or {}), "error": error}
+        return {**self.document, "error": error}
 
 
-def report(error: BaseException, *, debug: bool, as_json: bool) -> int:
+def report(error: BaseException, *, debug: bool, as_json: bool, program: str = "einc") -> int:
     """Print what went wrong, and return the exit code."""
     if isinstance(error, SystemExit):  # only shell completion ends like this
         return error.code if isinstance(error.code, int) else SUCCESS
     if isinstance(error, Exit):
         return error.exit_code
-    failure = describe(error)
+    failure = describe(error, program)
     if debug:
         output.note("".join(traceback.format_exception(error)).rstrip())
-    if failure.text:
+    if failure.text:  # lines of models and names of files may have what a terminal takes for commands
         output.note(replace_unprintable(failure.text, keep="\n\t"))
     # Standard output may be what failed; then there is nowhere left to say so.
-    with contextlib.suppress(EincError, OSError):
+    with contextlib.suppress(ReportedError, OSError):
         if as_json and not isinstance(error, BrokenPipeError):
             output.say_json(failure.json())
         output.flush()
     return failure.exit_code
 
 
-def describe(error: BaseException) -> Failure:
+def describe(error: BaseException, program: str = "einc") -> Failure:
     """Which failure an exception stands for."""
     match error:
-        case EincError() | RuntimeFault():
-            return _expected(error)
+        case ReportedError():
+            return _reported(error, program)
         case click.UsageError():
-            usage = f"Try 'einc{_path(error)} --help' for help."
-            return Failure(USAGE, "usage", error.format_message(), f"einc: {error.format_message()}\n{usage}")
+            command = program if error.ctx is None else error.ctx.command_path
+            text = f"{program}: {error.format_message()}\nTry '{command} --help' for help."
+            return Failure(USAGE, "usage", error.format_message(), text)
         case click.ClickException():
-            return Failure(USAGE, "usage", error.format_message(), f"einc: {error.format_message()}")
+            return Failure(USAGE, "usage", error.format_message(), f"{program}: {error.format_message()}")
         case Terminated():
-            return Failure(code_of(error), "interrupted", "terminated", "einc: terminated")
+            return Failure(exit_code_of(error), "interrupted", "terminated", f"{program}: terminated")
         case KeyboardInterrupt() | click.Abort():
-            return Failure(INTERRUPTED, "interrupted", "interrupted", "einc: interrupted")
+            return Failure(INTERRUPTED, "interrupted", "interrupted", f"{program}: interrupted")
         case BrokenPipeError():
             return Failure(CANNOT_WRITE, "write", "standard output was closed", "")
         case OSError() if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF):
-            return _expected(WriteError(f"cannot write: {error.strerror}", where="standard output"))  # click's own help
+            fault = WriteFault(f"cannot write: {error.strerror}", where="standard output")  # click's own help
+            return _reported(fault, program)
         case MemoryError():
             message = "this needs more memory than there is"
-            return Failure(MISSING, "memory", message, f"einc: {message}")
+            return Failure(MISSING, "memory", message, f"{program}: {message}")
     message = f"{type(error).__name__}: {error}".splitlines()[0][:500]
-    text = f"einc: a bug in einc: {message}\n    please report it, with what --debug prints"
+    text = f"{program}: a bug in einc: {message}\n    please report it, with what --debug prints"
     return Failure(BUG, "internal", message, text)
 
 
-def _expected(error: EincError | RuntimeFault) -> Failure:
-    findings: tuple[dict[str, str | None], ...] = ()
-    if isinstance(error, ModelError):
-        findings = tuple(
-            {"message": d.message, "where": None if d.span is None else str(d.span), "hint": d.hint}
-            for d in error.diagnostics
-        )
+def _reported(error: ReportedError, program: str) -> Failure:
+    text = error.render()
     return Failure(
         error.exit_code,
         error.code,
         error.message,
-        _prefixed(error.render()),
+        text if text.startswith(f"{program}: ") else f"{program}: {text}",
         None if error.where is None else str(error.where),
         error.document(),
-        findings,
+        error.findings(),
     )
-
-
-def _prefixed(text: str) -> str:
-    return text if text.startswith("einc: ") else f"einc: {text}"
-
-
-def _path(error: click.UsageError) -> str:
-    return "" if error.ctx is None else error.ctx.command_path.removeprefix("einc")

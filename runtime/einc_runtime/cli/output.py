@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from einc.errors import UsageError, WriteError
+from einc_runtime.errors import UsageFault, WriteFault
 
 STDOUT = "-"
 
@@ -65,16 +65,16 @@ def _stdout_errors() -> Iterator[None]:
         raise
     except (OSError, ValueError, AttributeError) as error:  # full; closed; absent
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is closed"
-        raise WriteError(f"cannot write: {reason}", where="standard output") from None
+        raise WriteFault(f"cannot write: {reason}", where="standard output") from None
 
 
-def colours() -> bool:
-    """Whether stdout takes colours: a terminal, and NO_COLOR does not object."""
+def use_colours() -> bool:
+    """Whether stdout takes colours: a terminal, and NO_COLOR is not set."""
     return _is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def progress_wanted() -> bool:
-    """Whether somebody watches stderr."""
+def show_progress() -> bool:
+    """Whether stderr is a terminal that shows progress."""
     return _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
 
 
@@ -96,9 +96,9 @@ def require_outputs(targets: Sequence[str], reads: Sequence[str | None]) -> None
         if target == STDOUT or _written_directly(target):
             continue
         if any(_read_from(source, _target(target)) for source in reads if source):
-            raise UsageError("the command reads this file, and would write over it", where=target)
+            raise UsageFault("the command reads this file, and would write over it", where=target)
         if any(_target(target) == _target(other) for other in targets[:at] if other != STDOUT):
-            raise UsageError("two outputs would go into this file", where=target)
+            raise UsageFault("two outputs would go into this file", where=target)
 
 
 def _read_from(source: str, target: Path) -> bool:
@@ -114,7 +114,7 @@ def require_writable(path: str) -> None:
     if path == STDOUT:
         return
     if path == "":
-        raise UsageError("an output needs a name", hint="`-` writes to standard output")
+        raise UsageFault("an output needs a name", hint="`-` writes to standard output")
     with _write_errors(path):
         target = _target(path)
         if target.is_dir():
@@ -130,7 +130,7 @@ def require_writable(path: str) -> None:
 def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
     """Write an output: `-` is stdout, a pipe or device is written directly, any other appears whole or not at all.
 
-    A regular file is written beside its target, synced and renamed. Raises WriteError naming the path.
+    A regular file is written beside its target, synced and renamed. Raises WriteFault naming the path.
     """
     if path == STDOUT:
         with _stdout_errors():
@@ -193,7 +193,7 @@ def _write_errors(path: str) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise WriteError(f"cannot write: {error.strerror}", where=path) from None
+        raise WriteFault(f"cannot write: {error.strerror}", where=path) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise WriteError(f"cannot write: {reason}", where=path) from None
+        raise WriteFault(f"cannot write: {reason}", where=path) from None

@@ -1,4 +1,4 @@
-"""Interrupts, and requests to end: all of them end a command as an exception does, so that nothing half done stays.
+"""Interrupts and requests to end: each ends a command as an exception does, so that nothing half done stays.
 
 It imports next to nothing (`_signal` is what `signal` has without its enumerations), so that a signal that comes while
 the rest of a command is being imported is handled like any other.
@@ -13,28 +13,28 @@ import sys
 import time
 
 ENDING = tuple(getattr(_signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(_signal, name))
-"""What asks a process to end, and is no interrupt: a supervisor, or a terminal that went away."""
+"""Signals that ask a process to end and are no interrupt: from a supervisor, or a terminal that was closed."""
 
-MOMENT = 0.01
-"""Seconds until a signal comes again that Python lost."""
+RESEND_DELAY = 0.01
+"""Seconds after which a signal that Python lost is sent again."""
 
 PATIENCE = 2.0
-"""Seconds in which a command that was ended says so; who should read it may not."""
+"""Seconds that a command which was ended has to say so; the reader of its output may have stopped reading."""
 
 over = False
-"""Whether the exit code stands, and no interrupt changes it any more."""
+"""Whether the exit code is decided, so that no interrupt changes it any more."""
 
 
 class Terminated(BaseException):
-    """The signal of this `number` came."""
+    """Raised when the signal of this `number` arrives."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
 
 
-def take() -> None:
-    """From here on signals are raised in the main thread; those that are ignored stay so, as for `nohup`."""
+def install() -> None:
+    """From here on signals are raised as exceptions in the main thread; ignored ones stay ignored, as for `nohup`."""
     for number in ENDING:
         if _signal.getsignal(number) == _signal.SIG_DFL:
             _signal.signal(number, _end)
@@ -43,7 +43,7 @@ def take() -> None:
     _repeat_lost_signals()
 
 
-def give_back() -> None:
+def restore() -> None:
     """From here on, once `over` is set, interrupts are ignored, and what asks the process to end does so at once.
 
     An interrupt that meets Python's own end, which takes a while after a large compilation, would turn it into death by
@@ -56,14 +56,14 @@ def give_back() -> None:
 
 
 def end_in_time(error: BaseException) -> None:
-    """The process ends with the exit code of this error, even if nobody reads what it still has to say."""
+    """Make sure that the process ends with the exit code of this error, even if nobody reads its last output."""
     if hasattr(_signal, "SIGALRM"):
-        _signal.signal(_signal.SIGALRM, lambda *_: os._exit(code_of(error)))
+        _signal.signal(_signal.SIGALRM, lambda *_: os._exit(exit_code_of(error)))
         _signal.setitimer(_signal.ITIMER_REAL, PATIENCE)
 
 
-def code_of(error: BaseException) -> int:
-    """The exit code of a command that was ended by KeyboardInterrupt or Terminated, as shells tell it."""
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of a command that was ended by KeyboardInterrupt or Terminated, as shells report it."""
     return 128 + (error.number if isinstance(error, Terminated) else int(_signal.SIGINT))
 
 
@@ -73,11 +73,11 @@ def _end(number: int, _: object) -> None:
 
 
 def _repeat_lost_signals() -> None:
-    """Sends a signal again that Python lost: what is raised in finalizers and callbacks is only printed."""
+    """Send a signal again that Python lost: exceptions in finalizers and callbacks are only printed."""
     report = sys.unraisablehook
 
     def again(number: int) -> None:
-        time.sleep(MOMENT)
+        time.sleep(RESEND_DELAY)
         os.kill(os.getpid(), number)  # which ends a wait, too; _thread.interrupt_main() would not
 
     def hook(lost: sys.UnraisableHookArgs) -> None:

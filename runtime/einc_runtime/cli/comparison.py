@@ -1,4 +1,4 @@
-"""Holding a run against what it should have computed: the operators' references, or arrays that the user has."""
+"""How far the outputs of a run are from what they should be."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Those of f16 and bf16 are ten roundings. Where nothing is floating, values must 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The largest differences over all outputs compared; infinite where shapes or non-finite values disagree.
+    """The largest differences over all outputs compared; infinite where shapes or non-finite values differ.
 
     `relative` is the largest difference of an output divided by its largest value.
     """
@@ -83,23 +83,3 @@ def _errors(found: Array, expected: Array) -> tuple[float, float]:
 def tolerance_of(bundle: Bundle) -> float:
     """The tolerance that a plan's dtypes allow."""
     return max((TOLERANCE.get(tensor.dtype, 0.0) for tensor in bundle.tensors), default=0.0)
-
-
-def references(bundle: Bundle, given: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of the unpartitioned computation, from the operators' meaning on whole arrays.
-
-    `given` holds every input and weight.
-    """
-    from einc.report.restore import restore_graph
-
-    graph = restore_graph(bundle)
-    uses = {name: len(readers) for name, readers in graph.consumers().items()}
-    values = dict(given)
-    for node in graph.nodes:
-        results = node.operator.reference(*(values[name] for name in node.inputs))
-        values.update(zip(node.outputs, results, strict=True))
-        for name in node.inputs:  # a value is dropped after its last use
-            uses[name] -= 1
-            if uses[name] == 0 and name not in graph.outputs:
-                values.pop(name, None)
-    return {name: values[name] for name in graph.outputs}

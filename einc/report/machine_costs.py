@@ -1,4 +1,4 @@
-"""What one model costs on several machines: a row each, the first being what the others are held against."""
+"""What one model costs on several machines: one row each. The others are compared with the first."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from einc_runtime.text import sized
 Document = dict[str, Any]
 
 
-def costs(bundle: Bundle) -> Document:
-    """The row of a plan. `exchange_ms` is what transfers and combining take of the critical path, `compute_ms` kernels.
+def describe_costs(bundle: Bundle) -> Document:
+    """The row of a plan, apart from its ratio, which `add_ratios` puts in.
 
-    A row is complete once `compared` has put its ratio in.
+    `exchange_ms` is the part of the critical path in transfers and in combining, `compute_ms` the part in kernels.
     """
     machine = plan_machine(bundle)
     whole = time_plan(bundle, machine).document()
@@ -35,19 +35,19 @@ def costs(bundle: Bundle) -> Document:
     }
 
 
-def failed(machine: str, devices: int, message: str) -> Document:
+def describe_failure(machine: str, devices: int, message: str) -> Document:
     """The row of a machine that cannot run the model."""
     blank = ("schedule", "predicted_ms", "compute_ms", "exchange_ms", "total_cost", "memory_bytes")
     return {"machine": machine, "devices": devices, **dict.fromkeys(blank), "error": message, "note": None}
 
 
-def compared(rows: Sequence[Document]) -> list[Document]:
+def add_ratios(rows: Sequence[Document]) -> list[Document]:
     """The rows with `ratio`: their predicted time over that of the first, null where one of the two is missing or 0."""
     base = rows[0]["predicted_ms"]
     return [{**row, "ratio": row["predicted_ms"] / base if base and row["predicted_ms"] else None} for row in rows]
 
 
-def table(rows: Sequence[Document]) -> list[str]:
+def format_table(rows: Sequence[Document]) -> list[str]:
     """The rows as lines of text."""
     lines = [["machine", "sites", "predicted ms", "kernels", "exchange", "cost", "peak memory", "ratio"]]
     notes = []

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import pytest
 
-from einc.cli import output
-from einc.errors import UsageError, WriteError
+from einc_runtime.cli import output
+from einc_runtime.errors import UsageFault, WriteFault
 
 AS_ROOT = os.geteuid() == 0
 
@@ -97,7 +97,7 @@ def test_places_that_cannot_be_written_are_named(path: str, tmp_path: Path, monk
     (tmp_path / "folder").mkdir()
     before = entries(tmp_path)
     for attempt in (lambda: output.require_writable(path), lambda: output.write_bytes(path, b"abc")):
-        with pytest.raises(WriteError) as caught:
+        with pytest.raises(WriteFault) as caught:
             attempt()
         assert caught.value.where == path
         assert caught.value.exit_code == 73
@@ -113,16 +113,16 @@ def test_read_only_places_are_refused_before_any_work(tmp_path: Path) -> None:
     kept.write_bytes(b"old")
     kept.chmod(0o444)
     for path in (locked / "a.bin", kept):
-        with pytest.raises(WriteError, match="read-only"):
+        with pytest.raises(WriteFault, match="read-only"):
             output.require_writable(str(path))
     assert kept.read_bytes() == b"old"
 
 
 def test_a_full_device_is_an_error() -> None:
-    with pytest.raises(WriteError, match="No space left"):
+    with pytest.raises(WriteFault, match="No space left"):
         output.write_bytes("/dev/full", b"abc")
 
 
 def test_no_name_is_wrong_usage() -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageFault):
         output.require_writable("")

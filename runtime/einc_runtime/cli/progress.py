@@ -1,4 +1,4 @@
-"""Progress of long work on stderr, by its real phases, where somebody watches."""
+"""Progress of long work: its current phase and how long it has taken, on stderr if that is a terminal."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from einc.cli import output
+from einc_runtime.cli import output
 
-_PATIENCE = 0.5
+_DELAY = 0.5
 """Seconds that work may take before anything is shown; most commands never show it."""
 
 
 @contextmanager
-def phases() -> Iterator[Callable[[str], None]]:
+def show_phases() -> Iterator[Callable[[str], None]]:
     """Yields a function to call with the name of each phase as it begins."""
-    if not output.progress_wanted():
+    if not output.show_progress():
         yield lambda name: None
         return
     display = _Display()
@@ -44,7 +44,7 @@ class _Display(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        if self._over.wait(_PATIENCE):
+        if self._over.wait(_DELAY):
             return
         while True:
             name, since = self._now

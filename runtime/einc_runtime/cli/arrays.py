@@ -1,4 +1,4 @@
-"""How `einc run` is given arrays and asked for them: `x.npy`, `NAME=x.npy`, `all.npz`, `NAME=rand:SEED`."""
+"""Arrays on the command line of `run`, read and written: `x.npy`, `NAME=x.npy`, `all.npz`, `NAME=rand:SEED`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from einc.cli import files, output
-from einc.errors import UsageError
-from einc_runtime.errors import ArrayFault
+from einc_runtime.cli import files, output
+from einc_runtime.errors import ArrayFault, UsageFault
 from einc_runtime.text import listed, suggest_name
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ArrayArgument:
     """One argument, taken apart: the tensor it names (if it does) and its file, or `rand:SEED` to draw from."""
 
     name: str | None
@@ -38,39 +37,39 @@ class Request:
         return self.name is None and self.source.endswith(".npz")
 
 
-def requests(arguments: Sequence[str]) -> list[Request]:
+def parse_arguments(arguments: Sequence[str]) -> list[ArrayArgument]:
     """Takes `NAME=FILE` and `FILE` apart; a name is an identifier, so that paths may contain `=`."""
-    found = []
-    for argument in arguments:
-        name, equals, source = argument.partition("=")
+    parsed = []
+    for text in arguments:
+        name, equals, source = text.partition("=")
         named = bool(equals) and name.replace(".", "_").isidentifier() and bool(source)
-        found.append(Request(name, source) if named else Request(None, argument))
-    return found
+        parsed.append(ArrayArgument(name, source) if named else ArrayArgument(None, text))
+    return parsed
 
 
-def assign(asked: Sequence[Request], names: Sequence[str], what: str) -> dict[str, Request]:
-    """Which request serves which tensor, for requests of one array each.
+def assign_arguments(given: Sequence[ArrayArgument], names: Sequence[str], what: str) -> dict[str, ArrayArgument]:
+    """The argument for each tensor, for arguments of one array each.
 
-    A file alone serves the tensor of its name, or the only one there is.
+    A file without a name is for the tensor whose name it has, or for the only one there is.
     """
-    table: dict[str, Request] = {}
-    for request in asked:
-        name = request.name or _implied(request.source, names, what)
+    table: dict[str, ArrayArgument] = {}
+    for argument in given:
+        name = argument.name or _infer_name(argument.source, names, what)
         require_known(name, names, what)
         if name in table:
-            raise ArrayFault(f"{what} '{name}' is given twice", where=request.source)
-        table[name] = request
+            raise ArrayFault(f"{what} '{name}' is given twice", where=argument.source)
+        table[name] = argument
     return table
 
 
-def _implied(source: str, names: Sequence[str], what: str) -> str:
+def _infer_name(source: str, names: Sequence[str], what: str) -> str:
     stem = os.path.splitext(os.path.basename(source))[0]
     if stem in names:
         return stem
     if len(names) == 1:
         return names[0]
     hint = f"write NAME={source}; the plan's {what}s are {listed(names)}"
-    raise UsageError(f"it does not say which {what} it is for", where=source, hint=hint)
+    raise UsageFault(f"it does not say which {what} it is for", where=source, hint=hint)
 
 
 def require_known(name: str, names: Sequence[str], what: str) -> None:
@@ -85,11 +84,11 @@ def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     from einc_runtime.execution.data.weights import parse_seed
 
     wanted = {tensor.name: tensor for tensor in bundle.tensors if tensor.kind == "input"}
-    asked = requests(arguments)
-    for_the_rest = [request for request in asked if request.random and request.name is None]
+    given = parse_arguments(arguments)
+    for_the_rest = [argument for argument in given if argument.random and argument.name is None]
     if len(for_the_rest) > 1:
-        raise UsageError("rand:SEED without a name is given twice")
-    arrays = read_arrays([request for request in asked if request not in for_the_rest], wanted, "input")
+        raise UsageFault("rand:SEED without a name is given twice")
+    arrays = read_arrays([argument for argument in given if argument not in for_the_rest], wanted, "input")
     for name, tensor in wanted.items():
         if for_the_rest and name not in arrays:
             arrays[name] = random_input(tensor, parse_seed(for_the_rest[0].source))
@@ -103,50 +102,50 @@ def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
 def read_expected(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     """What outputs should be, for all that are given."""
     wanted = {bundle.tensors[output.tensor].name: bundle.tensors[output.tensor] for output in bundle.outputs}
-    return read_arrays(requests(arguments), wanted, "output")
+    return read_arrays(parse_arguments(arguments), wanted, "output")
 
 
-def read_arrays(asked: Sequence[Request], wanted: Mapping[str, Tensor], what: str) -> dict[str, Array]:
-    """The arrays asked for, each read as its tensor. Raises ArrayFault where one is unknown, given twice or unfit."""
+def read_arrays(given: Sequence[ArrayArgument], wanted: Mapping[str, Tensor], what: str) -> dict[str, Array]:
+    """The arrays given, each read as its tensor. Raises ArrayFault where one is unknown, given twice or unfit."""
     from einc_runtime.execution.data.arrays import read_npy, read_npz
     from einc_runtime.execution.data.draws import random_input
     from einc_runtime.execution.data.weights import parse_seed
 
     arrays: dict[str, Array] = {}
-    for name, request in assign([r for r in asked if not r.several], list(wanted), what).items():
-        if request.random:
-            arrays[name] = random_input(wanted[name], parse_seed(request.source))
+    for name, argument in assign_arguments([r for r in given if not r.several], list(wanted), what).items():
+        if argument.random:
+            arrays[name] = random_input(wanted[name], parse_seed(argument.source))
             continue
-        files.require_present(request.source)
-        with files.reading(request.source):
-            arrays[name] = read_npy(request.source, wanted[name])
-    for request in asked:
-        if request.several:
-            files.require_present(request.source)
-            with files.reading(request.source):
-                members = read_npz(request.source, wanted)
+        files.require_present(argument.source)
+        with files.reading(argument.source):
+            arrays[name] = read_npy(argument.source, wanted[name])
+    for argument in given:
+        if argument.several:
+            files.require_present(argument.source)
+            with files.reading(argument.source):
+                members = read_npz(argument.source, wanted)
             twice = [name for name in members if name in arrays]
             if twice:
-                raise ArrayFault(f"{what} {listed(twice)} is given twice", where=request.source)
+                raise ArrayFault(f"{what} {listed(twice)} is given twice", where=argument.source)
             arrays |= members
     return arrays
 
 
 def write_outputs(arguments: Sequence[str], arrays: Mapping[str, Array]) -> None:
-    """Write outputs as asked: one array as .npy, all of them as .npz."""
+    """Write outputs as the arguments say: one array as .npy, all of them as .npz."""
     import numpy as np
 
-    asked = requests(arguments)
-    for name, request in assign([r for r in asked if not r.several], list(arrays), "output").items():
-        output.write_file(request.source, _npy_writer(storable(arrays[name])))
-    for request in asked:
-        if request.several:
-            stored = {name: storable(array) for name, array in arrays.items()}
+    given = parse_arguments(arguments)
+    for name, argument in assign_arguments([r for r in given if not r.several], list(arrays), "output").items():
+        output.write_file(argument.source, _npy_writer(_storable(arrays[name])))
+    for argument in given:
+        if argument.several:
+            stored = {name: _storable(array) for name, array in arrays.items()}
 
             def write(stream: BinaryIO, stored: dict[str, Array] = stored) -> None:
                 np.savez(stream, **stored)  # type: ignore[arg-type]
 
-            output.write_file(request.source, write)
+            output.write_file(argument.source, write)
 
 
 def check_outputs(bundle: Bundle, arguments: Sequence[str], trace: str | None, read: Sequence[str | None]) -> None:
@@ -155,13 +154,13 @@ def check_outputs(bundle: Bundle, arguments: Sequence[str], trace: str | None, r
     `read` are the arguments that name what the command reads.
     """
     names = [bundle.tensors[out.tensor].name for out in bundle.outputs]
-    asked = requests(arguments)
-    assign([request for request in asked if not request.several], names, "output")
-    targets = [request.source for request in asked] + ([] if trace is None else [trace])
-    output.require_outputs(targets, [request.source for request in requests([one for one in read if one])])
+    given = parse_arguments(arguments)
+    assign_arguments([argument for argument in given if not argument.several], names, "output")
+    targets = [argument.source for argument in given] + ([] if trace is None else [trace])
+    output.require_outputs(targets, [argument.source for argument in parse_arguments([one for one in read if one])])
 
 
-def storable(array: Array) -> Array:
+def _storable(array: Array) -> Array:
     """The array as numpy files can hold it: bf16 is widened to f32."""
     import numpy as np
 

@@ -1,13 +1,12 @@
-"""`einc verify`: prove a plan correct from its file alone."""
+"""The command `verify`, in both programs: prove a plan correct from its file alone."""
 
 from __future__ import annotations
 
 import click
 
-from einc.cli import files, output
-from einc.cli.lazy import Command, examples
-from einc.cli.options import json_option
-from einc.cli.progress import phases
+from einc_runtime.cli import files, output
+from einc_runtime.cli.base import Command, examples, json_option
+from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import counted
 
 
@@ -15,7 +14,7 @@ from einc_runtime.text import counted
     "verify",
     cls=Command,
     short_help="Prove a plan correct from its file alone.",
-    epilog=examples("einc verify ffn.bin"),
+    epilog=examples("PROGRAM verify ffn.bin"),
 )
 @click.argument("plan", metavar="PLAN")
 @json_option
@@ -27,7 +26,7 @@ def verify_command(plan: str, as_json: bool) -> None:
     """
     from einc_runtime.plan.proof import prove
 
-    with phases() as phase:
+    with show_phases() as phase:
         phase("reading the plan")
         bundle = files.read_plan(plan)
         phase("following every task")

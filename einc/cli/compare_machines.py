@@ -1,0 +1,67 @@
+"""`einc compile --compare`: what the model of a compilation would cost on other machines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from einc.cli.options import keeping_the_best
+from einc.errors import CapacityError, MachineError
+from einc.options import CompileOptions
+from einc_runtime.cli.base import Devices
+
+if TYPE_CHECKING:
+    from einc.compiler import Compiled
+
+
+def options_for(options: CompileOptions, machines: Sequence[str]) -> tuple[CompileOptions, ...]:
+    """The same options for other machines.
+
+    The sites are those that `MACHINE:4` or `MACHINE:0,1,4` names; else as many as were asked for, at most all that the
+    machine has; else all of them. Raises UsageError for a machine that is not there, MachineError for a broken file or
+    too many sites.
+    """
+    from einc.compiler import select_target
+    from einc.machines.load import load_machine
+    from einc_runtime.plan.schema import HOST
+
+    asked = len(options.devices) if isinstance(options.devices, tuple) else options.devices
+    others = []
+    for text in machines:
+        name, devices = _split_sites(text)
+        if devices is None:
+            sites = len(load_machine(name).sites)
+            devices = asked if asked is None or name == HOST else min(asked, sites)
+        others.append(replace(options, machine=name, devices=devices))
+        select_target(others[-1])
+    return tuple(others)
+
+
+def _split_sites(text: str) -> tuple[str, int | tuple[int, ...] | None]:
+    """The machine and the sites of `dgx-h100`, `dgx-h100:4` or `mine.json:0,1`; a file may have a colon in its name."""
+    name, _, sites = text.rpartition(":")
+    if not name or not set(sites) <= set("0123456789, ") or os.path.exists(text):
+        return text, None
+    return name, Devices().convert(sites, None, None)
+
+
+def compare_costs(
+    compiled: Compiled, others: Sequence[CompileOptions], phase: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
+    """A row for the compilation and one for each of the others; see `einc.report.machine_costs`."""
+    from einc.compiler import Compiled
+    from einc.report.machine_costs import add_ratios, describe_costs, describe_failure
+
+    rows = [describe_costs(compiled.bundle)]
+    for options in others:
+        name = str(options.machine)
+        other = Compiled(compiled.source, options, lambda stage, name=name: phase(f"{name}: {stage}"))  # type: ignore[misc]
+        target = other.target
+        try:
+            with keeping_the_best(other.budget):
+                rows.append(describe_costs(other.bundle))
+        except (CapacityError, MachineError) as error:  # the model does not fit there, which is the answer
+            rows.append(describe_failure(target.machine.name, len(target.devices), error.message))
+    return add_ratios(rows)

@@ -1,0 +1,108 @@
+"""What the commands of both programs are made of: click commands that are imported when called, and shared options."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from einc_runtime.text import did_you_mean
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]  # generic in newer versions of click only
+else:
+    ParamType = click.ParamType
+
+
+class Command(click.Command):
+    """A command with `--debug`, which `main` looks for among the arguments."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(_debug_option())
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The epilog, in which PROGRAM stands for the program that the command belongs to."""
+        epilog = self.epilog
+        self.epilog = None if epilog is None else epilog.replace("PROGRAM", ctx.find_root().info_name or "")
+        super().format_epilog(ctx, formatter)
+        self.epilog = epilog
+
+
+class LazyGroup(click.Group):
+    """A group over a table: for every command, `module:attribute` and one line of help."""
+
+    def __init__(self, name: str, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.table = table
+        self.params.append(_debug_option())
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.table:
+            return None
+        module, attribute = self.table[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.table:
+            hint = did_you_mean(args[0], self.table)
+            if hint is not None:
+                ctx.fail(f"No such command {args[0]!r}. {hint.capitalize()}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self.table.items()])
+
+
+class Devices(ParamType):
+    """`4` or `0,1,4,5`."""
+
+    name = "N | 0,1,2"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | tuple[int, ...] | None:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
+            self.fail(f"{value!r} is neither a number of devices nor a list such as 0,1,4,5", param, ctx)
+        numbers = tuple(int(part) for part in parts)
+        return numbers[0] if len(numbers) == 1 and "," not in value else numbers
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def version_option(name: str) -> click.Option:
+    """`--version` of the program of this name."""
+
+    def show(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+        from einc_runtime.cli import output
+        from einc_runtime.version import VERSION
+
+        if asked:
+            output.say(f"{name} {VERSION}")
+            ctx.exit()
+
+    return click.Option(
+        ["--version"], is_flag=True, expose_value=False, is_eager=True, help="Show the version.", callback=show
+    )
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _debug_option() -> click.Option:
+    return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show a traceback when something fails.")

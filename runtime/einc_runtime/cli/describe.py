@@ -1,0 +1,85 @@
+"""The command `describe`: what a plan takes and gives, and what running it needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from einc_runtime.cli import files, output
+from einc_runtime.cli.base import Command, examples, json_option
+from einc_runtime.text import counted, sized
+
+if TYPE_CHECKING:
+    from einc_runtime.plan.schema import Bundle, Tensor
+
+
+@click.command(
+    "describe",
+    cls=Command,
+    short_help="Show what a plan takes, gives and needs.",
+    epilog=examples("PROGRAM describe ffn.bin", "PROGRAM describe ffn.bin --json"),
+)
+@click.argument("plan", metavar="PLAN")
+@json_option
+def describe_command(plan: str, as_json: bool) -> None:
+    """Show what a plan takes and gives, and what running it needs.
+
+    `einc explain`, of the compiler, says in addition how every operator is cut and why.
+    """
+    document = describe_plan(files.read_plan(plan))
+    if as_json:
+        output.say_json(document)
+    else:
+        output.say("\n".join(_lines(document)))
+
+
+def describe_plan(bundle: Bundle) -> dict[str, Any]:
+    """The JSON document of a plan."""
+    return {
+        "model": bundle.model,
+        "producer": bundle.producer,
+        "machine": bundle.machine,
+        "devices": list(bundle.devices),
+        "selector": bundle.selector,
+        "schedule": bundle.schedule,
+        "inputs": [_tensor(tensor) for tensor in bundle.tensors if tensor.kind == "input"],
+        "weights": [
+            {**_tensor(tensor), "stored": tensor.stored or tensor.name}
+            for tensor in bundle.tensors
+            if tensor.kind == "weight"
+        ],
+        "outputs": [_tensor(bundle.tensors[out.tensor]) for out in bundle.outputs],
+        "operators": len(bundle.operations),
+        "tasks": len(bundle.tasks),
+        "memory_bytes": list(bundle.memory),
+        "total_cost": bundle.total_cost,
+        "predicted_ms": bundle.predicted_ms,
+    }
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    return {"name": tensor.name, "dtype": tensor.dtype, "dims": list(tensor.dims), "shape": list(tensor.shape)}
+
+
+def _lines(document: dict[str, Any]) -> list[str]:
+    sites = counted(len(document["devices"]), "site")
+    predicted = document["predicted_ms"]
+    time = "" if predicted is None else f", predicted {predicted:.3f} ms"
+    operators, tasks = counted(document["operators"], "operator"), counted(document["tasks"], "task")
+    lines = [
+        f"{document['model']}: a plan for {sites} of {document['machine']}, made by {document['producer']}",
+        f"{operators}, {tasks}, cost {document['total_cost']:,}{time}",
+        f"memory: at most {sized(max(document['memory_bytes'], default=0))} on a site",
+    ]
+    for what in ("inputs", "weights", "outputs"):
+        lines += [f"{what}:", *(f"  {_format_tensor(tensor)}" for tensor in document[what])] if document[what] else []
+    return lines
+
+
+def _format_tensor(tensor: dict[str, Any]) -> str:
+    dims = ", ".join(f"{name}={extent}" for name, extent in zip(tensor["dims"], tensor["shape"], strict=True))
+    stored = tensor.get("stored", tensor["name"])
+    return f"{tensor['name']} {tensor['dtype']}[{dims}]" + (
+        f" (stored as {stored})" if stored != tensor["name"] else ""
+    )

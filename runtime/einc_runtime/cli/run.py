@@ -1,0 +1,251 @@
+"""The command `run`: execute a plan on arrays, and compare what it computed with what it should have computed.
+
+`einc run` has one option more, `--check`, whose reference results need the compiler's operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from einc_runtime.cli import files, output
+from einc_runtime.cli.base import Command, Devices, examples, json_option
+from einc_runtime.cli.failures import CheckFailed
+from einc_runtime.cli.progress import show_phases
+from einc_runtime.errors import ArrayFault
+from einc_runtime.text import counted, sized
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from einc_runtime.cli.comparison import Comparison
+    from einc_runtime.execution.session import Session
+    from einc_runtime.plan.schema import Bundle
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Reference = Callable[[Bundle, Mapping[str, Array]], Mapping[str, Array]]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The arguments of `run`, as click gives them."""
+
+    plan: str
+    inputs: tuple[str, ...]
+    weights: str | None
+    targets: tuple[str, ...]
+    backend: str
+    devices: int | tuple[int, ...] | None
+    no_peer: str
+    expect: tuple[str, ...]
+    repeat: int
+    trace: str | None
+    as_json: bool
+
+    @property
+    def uses_of_stdout(self) -> list[str]:
+        """The options that write to standard output."""
+        uses = ["-o -" for target in self.targets if target.rpartition("=")[2] == output.STDOUT]
+        uses += ["--trace -"] if self.trace == output.STDOUT else []
+        return [*uses, "--json"] if self.as_json else uses
+
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.argument("plan", metavar="PLAN"),
+    click.option(
+        "--inputs",
+        multiple=True,
+        metavar="x.npy | NAME=x.npy | all.npz | NAME=rand:SEED",
+        help="The inputs; rand:SEED alone draws all that are not given.",
+    ),
+    click.option(
+        "--weights", metavar="FILE | DIR | rand:SEED", help="A safetensors file or folder of them, or an npz file."
+    ),
+    click.option(
+        "-o",
+        "--output",
+        "targets",
+        multiple=True,
+        metavar="y.npy | NAME=y.npy | all.npz",
+        help="Where to write outputs; - is standard output.",
+    ),
+    click.option("--backend", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="What to run on."),
+    click.option("--devices", type=Devices(), help="The device of every site, such as 0,0,1,1."),
+    click.option(
+        "--no-peer",
+        type=click.Choice(["stage", "refuse"]),
+        default="stage",
+        help="What GPUs do that cannot reach each other's memory: send through the host's, or not run.",
+    ),
+    click.option("--expect", multiple=True, metavar="y.npy", help="Compare an output with a file."),
+    click.option("--repeat", type=click.IntRange(min=1), default=1, help="Run this many times, and time each."),
+    click.option("--trace", metavar="t.json", help="Write the measured timeline."),
+    json_option,
+)
+
+
+def run_options(function: F) -> F:
+    """Adds the arguments of `run` to a command; `RunOptions` takes them."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.command(
+    "run",
+    cls=Command,
+    short_help="Execute a plan on arrays.",
+    epilog=examples(
+        "PROGRAM run ffn.bin --inputs x.npy --weights w.safetensors -o y.npy",
+        "PROGRAM run ffn.bin --inputs x.npy --weights w.npz --expect y=expected.npy --repeat 10 --json",
+    ),
+)
+@run_options
+def run_command(**arguments: Any) -> None:
+    """Execute a plan on arrays.
+
+    Plans run on GPUs where some are visible, one site each or as --devices says. Every plan runs on the CPU, too,
+    whatever machine it was compiled for, with its sites in memory.
+    """
+    run_plan(RunOptions(**arguments))
+
+
+def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
+    """Load, execute, write and report.
+
+    `reference` computes from the plan, its inputs and its weights what the outputs should be; they are compared then.
+    """
+    on_stdout = options.uses_of_stdout
+    if len(on_stdout) > 1:
+        raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
+    from einc_runtime.cli import arrays
+    from einc_runtime.execution.session import Session
+    from einc_runtime.execution.trace import task_events, trace_json
+    from einc_runtime.plan.schema import HOST
+
+    with show_phases() as phase:
+        phase("reading the plan")
+        bundle = files.read_plan(options.plan)
+        if options.backend == "cuda" or bundle.machine != HOST:
+            from einc_runtime.kernels.cuda import kernel_cache
+
+            kernel_cache.add_directory(kernel_cache.directory_beside(options.plan))
+        sources = [options.plan, options.weights, *options.inputs, *options.expect]
+        arrays.check_outputs(bundle, options.targets, options.trace, sources)
+        phase("loading inputs and weights")
+        devices = (options.devices,) if isinstance(options.devices, int) else options.devices
+        with Session(bundle, options.backend, devices, no_peer=options.no_peer) as session:
+            for note in session.notes:
+                output.note(note)
+            loaded = _load(session, options, keep=reference is not None)
+            phase("running the plan")
+            times, facts = _execute(session, options.repeat, traced=options.trace is not None)
+            results = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+        phase("writing the outputs")
+        arrays.write_outputs(options.targets, results)
+        if options.trace is not None and session.trace is not None:
+            events = task_events(bundle, session.trace.runs)
+            output.write_text(options.trace, trace_json(events, "measured", bundle.model))
+        comparison = None
+        if reference is not None or options.expect:
+            phase("comparing the outputs")
+            expected = [] if reference is None else [reference(bundle, loaded)]
+            expected += [arrays.read_expected(bundle, options.expect)] if options.expect else []
+            comparison = _compare(bundle, results, expected)
+    document = _document(bundle, session.backend, times, facts, comparison)
+    if comparison is not None and not comparison.holds:
+        raise CheckFailed(f"the results are not what they should be: {comparison}", document)
+    if options.as_json:
+        output.say_json(document)
+    else:
+        for line in _summarize(bundle, document, comparison):
+            (output.note if on_stdout else output.say)(line)
+
+
+def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float], dict[str, Any]]:
+    """The milliseconds of every run, and what the backend reports about itself.
+
+    On the CPU tracing takes no time worth mentioning. On GPUs it takes the plan's graph apart, and gets a run of its
+    own.
+    """
+    apart = session.backend == "cuda"
+    times, launches = [], []
+    for _ in range(repeat):
+        times.append(session.execute(trace=traced and not apart))
+        if apart:
+            launches.append(session.facts["host_us"])
+    facts = session.facts
+    if apart:
+        facts["host_us"] = launches
+    if traced and apart:
+        session.execute(trace=True)
+    return times, facts
+
+
+def _load(session: Session, options: RunOptions, *, keep: bool) -> Mapping[str, Array]:
+    """Loads everything. Returns the arrays if they are to be kept for a comparison."""
+    from einc_runtime.cli.arrays import read_inputs
+    from einc_runtime.execution.data.weights import read_weights, weights_of
+
+    arrays = read_inputs(session.bundle, options.inputs)
+    session.load_all(arrays)
+    tensors = weights_of(session.bundle)
+    if options.weights is None and tensors:
+        hint = "--weights FILE.safetensors, or --weights rand:0"
+        raise ArrayFault(f"nothing is given for the {len(tensors)} weights of {session.bundle.model}", hint=hint)
+    if options.weights is not None:
+        if not options.weights.startswith("rand:"):
+            files.require_present(options.weights, or_folder=True)
+        with files.reading(options.weights):
+            if keep:
+                weights = read_weights(tensors, options.weights)
+                session.load_all(weights)
+                arrays |= weights
+            else:
+                session.load_weights(options.weights)
+    return arrays if keep else {}
+
+
+def _compare(bundle: Bundle, results: Mapping[str, Array], expected: Sequence[Mapping[str, Array]]) -> Comparison:
+    from einc_runtime.cli import comparison
+
+    tolerance = comparison.tolerance_of(bundle)
+    return reduce(comparison.Comparison.worse, [comparison.compare(results, one, tolerance) for one in expected])
+
+
+def _document(
+    bundle: Bundle, backend: str, times: list[float], facts: dict[str, Any], comparison: Comparison | None
+) -> dict[str, Any]:
+    saved = [bundle.tensors[out.tensor] for out in bundle.outputs]
+    shapes = {tensor.name: {"shape": list(tensor.shape), "dtype": tensor.dtype} for tensor in saved}
+    errors = {"max_abs_error": None, "max_rel_error": None} if comparison is None else comparison.json()
+    return {"backend": backend, "outputs": shapes, "ms": times, **errors, **facts}
+
+
+def _summarize(bundle: Bundle, document: dict[str, Any], comparison: Comparison | None) -> list[str]:
+    outputs = ", ".join(f"{name} {out['dtype']}{out['shape']}" for name, out in document["outputs"].items())
+    backend = "GPU" if document["backend"] == "cuda" else document["backend"]
+    sites = counted(len(bundle.devices), "site")
+    lines = [f"{bundle.model} on the {backend}, {sites}: {outputs} in {_format_times(document['ms'])}"]
+    if comparison is not None:
+        lines.append(f"as it should be: {comparison}")
+    used = [f"{name} {sized(count)}" for name, count in document.get("memory_bytes", {}).items() if count is not None]
+    return [*lines, "memory: " + ", ".join(used)] if used else lines
+
+
+def _format_times(times: list[float]) -> str:
+    """One time; or the median of several, the middle half and the extremes."""
+    if len(times) == 1:
+        return f"{times[0]:.3f} ms"
+    import numpy as np
+
+    least, low, median, high, most = np.percentile(times, [0, 25, 50, 75, 100])
+    return (
+        f"{median:.3f} ms (median of {len(times)}; half in {low:.3f} to {high:.3f}, all in {least:.3f} to {most:.3f})"
+    )
