@@ -1,0 +1,159 @@
+"""What an installation consists of: two packages, their data, and no more dependencies than they declare.
+
+Both wheels are built from the checkout, without a network, and installed into folders of their own. Programs are run
+with the standard library, such a folder, and the dependencies that the wheel declares, and with nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A wheel in a folder, and beside it links to what it depends on."""
+
+    packages: Path
+    dependencies: Path
+
+    def start(self, path: Sequence[str], code: str, cwd: Path, arguments: Sequence[str]) -> str:
+        """Runs Python code with `path` in front; `-I` and `-S` keep this environment's packages away."""
+        path = [*path, str(self.packages), str(self.dependencies)]
+        code = f"import sys; sys.path[:0] = {path!r}; {code}"
+        command = [sys.executable, "-I", "-S", "-c", code, *arguments]
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def python(self, code: str, cwd: Path, *path: str) -> str:
+        return self.start(path, code, cwd, ())
+
+    def command(self, package: str, *arguments: object, cwd: Path) -> str:
+        code = f"from {package}.cli.main import main; sys.exit(main())"
+        return self.start((), code, cwd, [str(argument) for argument in arguments])
+
+
+def install(project: Path, folder: Path) -> Installation:
+    wheel = build("wheel", project, folder / "wheels")
+    packages, dependencies = folder / "packages", folder / "dependencies"
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    options = ["--no-deps", "--no-index", "--no-compile", "--target", packages]
+    subprocess.run([*command, *options, wheel], check=True, timeout=300)
+    dependencies.mkdir()
+    (metadata,) = importlib.metadata.distributions(path=[str(packages)])
+    for requirement in metadata.requires or ():
+        if "extra ==" not in requirement:
+            link(re.split(r"[<>=!~;\s\[]", requirement, maxsplit=1)[0], dependencies)
+    return Installation(packages, dependencies)
+
+
+def build(kind: str, project: Path, folder: Path) -> Path:
+    """Builds a wheel as pip does, which takes a second more."""
+    folder.mkdir()
+    code = f"import os; os.chdir({str(project)!r}); from hatchling import build as b; b.build_{kind}({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd=folder)
+    (wheel,) = folder.iterdir()
+    return wheel
+
+
+def link(name: str, folder: Path) -> None:
+    """Links to the packages of a distribution of this environment."""
+    distribution = importlib.metadata.distribution(name)
+    for top in sorted({file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}):
+        if not top.endswith(".dist-info") and top != "__pycache__":
+            (folder / top).symlink_to(Path(str(distribution.locate_file(top))))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    return install(ROOT, tmp_path_factory.mktemp("einc"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    return install(ROOT / "runtime", tmp_path_factory.mktemp("einc-runtime"))
+
+
+NAMES = "import json, pkgutil; print(json.dumps(sorted(m.name for m in pkgutil.iter_modules([{!r}]))))"
+
+
+def test_each_wheel_has_its_packages_and_no_others(whole: Installation, alone: Installation, tmp_path: Path) -> None:
+    for installation, names in ((whole, {"einc", "einc_runtime"}), (alone, {"einc_runtime"})):
+        assert {entry.name for entry in installation.packages.iterdir() if entry.suffix != ".dist-info"} - {
+            "bin"
+        } == names
+        found = installation.python(NAMES.format(str(installation.packages)), tmp_path)
+        assert set(json.loads(found)) == names
+        scripts = {entry.name for entry in (installation.packages / "bin").iterdir()}
+        assert scripts == {name.replace("_", "-") for name in names}
+
+
+def test_the_runtime_runs_and_verifies_a_plan_that_was_compiled_elsewhere(
+    whole: Installation, alone: Installation, tmp_path: Path
+) -> None:
+    """The compiler comes from its wheel too: it finds its grammar, its machines and its models there."""
+    whole.command("einc", "models", "copy", "ffn", cwd=tmp_path)
+    dims = re.findall(r"^(?:param|dim) (\w+)", (tmp_path / "ffn.ein").read_text(), re.MULTILINE)
+    small = [option for name in dims for option in ("-D", f"{name}=8")]
+    whole.command("einc", "compile", "ffn.ein", "-m", "dgx-a100", "--devices", 2, *small, "-o", "ffn.bin", cwd=tmp_path)
+
+    alone.python("import importlib.util as u; assert u.find_spec('einc') is None", tmp_path)
+    verified = json.loads(alone.command("einc_runtime", "verify", "ffn.bin", "--json", cwd=tmp_path))
+    assert verified["valid"]
+    described = json.loads(alone.command("einc_runtime", "describe", "ffn.bin", "--json", cwd=tmp_path))
+    assert described["tasks"] == verified["tasks"]
+    given = ("--inputs", "rand:0", "--weights", "rand:1")
+    ran = json.loads(alone.command("einc_runtime", "run", "ffn.bin", *given, "-o", "y.npy", "--json", cwd=tmp_path))
+    assert list(ran["outputs"]) == [tensor["name"] for tensor in described["outputs"]]
+    whole.command("einc", "run", "ffn.bin", *given, "--expect", "y.npy", "--check", cwd=tmp_path)
+
+
+def test_a_server_imports_what_it_needs_from_the_package_itself(alone: Installation, tmp_path: Path) -> None:
+    code = "import einc_runtime; print(sorted({'click', 'numpy', 'msgspec'} & set(sys.modules)), *einc_runtime.__all__)"
+    heavy, *names = alone.python(code, tmp_path).split()
+    assert heavy == "[]"
+    alone.python(f"from einc_runtime import {', '.join(names)}", tmp_path)
+
+
+def test_packages_of_the_user_stay_visible(whole: Installation, tmp_path: Path) -> None:
+    names = ("models", "runtime", "grammars")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "own.py").write_text("")  # a namespace package, which gives way to all others
+    code = f"import einc.api, {', '.join(f'{name}.own' for name in names)}; print(models.__path__[0])"
+    assert whole.python(code, tmp_path, str(tmp_path)).strip() == str(tmp_path / "models")
+    assert "ffn" in whole.command("einc", "models", "list", cwd=tmp_path)
+
+
+def test_an_editable_installation_has_the_same_two_packages(tmp_path: Path) -> None:
+    """As `make` installs it: the finder that is written down names two packages of the checkout, and no folder."""
+    wheel = build("editable", ROOT, tmp_path / "wheels")
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", wheel, tmp_path / "x"], check=True, timeout=300)
+    finder = (tmp_path / "x" / "_editable_impl_einc.py").read_text()
+    mapped = dict(re.findall(r"map_module\('(\w+)', '([^']+)'\)", finder))
+    assert set(mapped) == {"einc", "einc_runtime"}
+    assert all(os.path.commonpath([ROOT, file]) == str(ROOT) and Path(file).is_file() for file in mapped.values())
+    assert (tmp_path / "x" / "_editable_impl_einc.pth").read_text().strip() == "import _editable_impl_einc"
+
+
+def test_both_projects_declare_the_same_versions_of_what_they_share() -> None:
+    whole, alone = (
+        tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (ROOT, ROOT / "runtime")
+    )
+    assert set(alone["dependencies"]) <= set(whole["dependencies"])
+    for extra, requirements in alone["optional-dependencies"].items():
+        assert whole["optional-dependencies"][extra] == requirements, extra
+    assert whole["scripts"] == {**alone["scripts"], "einc": "einc.cli.main:main"}
