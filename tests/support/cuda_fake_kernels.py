@@ -48,11 +48,11 @@ class NumpyKernels:
         kernel = registry.prepare_aggregate(aggregation, list(map(view, reads)), view(write), "numpy")
         return self._wrapped("map", kernel, (*reads, write), target)
 
-    def merge(self, aggregation, reads, writes, dims, target):
-        kernel = registry.prepare_joint_aggregation(
-            aggregation, list(map(view, reads)), list(map(view, writes)), dims, "numpy"
-        )
-        return self._wrapped(aggregation, kernel, (*reads, *writes), target)
+    def aggregate_jointly(self, invocation, target):
+        reads, writes = invocation.reads, invocation.writes
+        own = invocation.on(list(map(view, reads)), list(map(view, writes)))
+        kernel = registry.prepare_joint_aggregation(own, "numpy")
+        return self._wrapped(invocation.aggregation, kernel, (*reads, *writes), target)
 
     def moves(self, reads, writes, target):
         self._stage("prepare", "moves")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.launches import as_layout
@@ -118,10 +118,18 @@ def copies(count, *members):
     return every[: count * len(members)], every[count * len(members) :]
 
 
-MERGES = {
-    "merge of averages": ("logsumexp", *copies(4, array("f16", 32, 100, 128), array("f32", 32, 100)),
-                          ((0, 1, 2), (0, 1))),
-    "merge of the largest": ("argmax", *copies(3, array("i64", 7, 9), array("bf16", 7, 9)), ((0, 1), (0, 1))),
-    "merge of lists": ("topk", *copies(3, array("f32", 7, 50), array("i64", 7, 50)), ((0, 1), (0, 1))),
+def joint_launches(name):
+    invocation = JOINT_AGGREGATIONS[name]
+    views = ([as_layout(x) for x in arrays] for arrays in (invocation.reads, invocation.writes))
+    return builders.build_joint_aggregation(invocation.on(*views))
+
+
+JOINT_AGGREGATIONS = {
+    "averages aggregated": JointInvocation(
+        "logsumexp", *copies(4, array("f16", 32, 100, 128), array("f32", 32, 100)), ((0, 1, 2), (0, 1))),
+    "the largest aggregated": JointInvocation(
+        "argmax", *copies(3, array("i64", 7, 9), array("bf16", 7, 9)), ((0, 1), (0, 1))),
+    "lists aggregated": JointInvocation(
+        "topk", *copies(3, array("f32", 7, 50), array("i64", 7, 50)), ((0, 1), (0, 1))),
 }  # fmt: skip
-"""Case -> aggregation, reads, writes, dims."""
+"""Cases by their names."""

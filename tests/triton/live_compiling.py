@@ -12,9 +12,8 @@ from einc_runtime.errors import KernelFault
 from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
 from einc_runtime.kernels.scalar_program import COMPARISONS, FUNCTIONS
-from einc_runtime.kernels.triton import builders
-from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_layout
-from tests.support.gpu_invocations import INVOCATIONS, MERGES, array, attention, made
+from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource
+from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
 
 assert os.environ.get("TRITON_INTERPRET", "0") != "1", "the interpreter compiles nothing"
 
@@ -29,21 +28,14 @@ def sources(plan):
     return [step.source for step in plan.steps if isinstance(step, KernelLaunch)]
 
 
-def merge(name):
-    aggregation, reads, writes, dims = MERGES[name]
-    return builders.build_joint_aggregation(
-        aggregation, [as_layout(x) for x in reads], [as_layout(x) for x in writes], dims
-    )
-
-
 MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10}
 """Shared memory that a program may have."""
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("name", [*INVOCATIONS, *MERGES])
+@pytest.mark.parametrize("name", [*INVOCATIONS, *JOINT_AGGREGATIONS])
 def test_every_kernel_compiles(name, architecture, tmp_path):
-    for source in sources(INVOCATIONS[name].plan() if name in INVOCATIONS else merge(name)):
+    for source in sources(INVOCATIONS[name].plan() if name in INVOCATIONS else joint_launches(name)):
         binary = compile_source(source, architecture)
         assert binary.code[:4] == b"\x7fELF"
         assert binary.function == source.name

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.kernels import registry
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
 from tests.support.triton_against_cpu import F16, F32, I64, agree, blocks, normal, views
 from tests.support.triton_interpreter import run
@@ -112,11 +112,13 @@ def test_copies_far_apart_are_merged(step):
     dims = ((0, 1, 2), (0, 1))
     expected = [np.empty((3, 4, 5), F16), np.empty((3, 4), F32)]
     flat = [x for copy in copies for x in copy]
-    kernel = registry.prepare_joint_aggregation("logsumexp", flat, expected, dims)
+    kernel = registry.prepare_joint_aggregation(JointInvocation("logsumexp", flat, expected, dims))
     kernel.bind(np.empty(kernel.scratch, np.uint8))()
     for axis in range(3):
         moved = [far(x, axis, step) if x.ndim > axis else x for x in (*flat, *map(np.zeros_like, expected))]
-        plan = builders.build_joint_aggregation("logsumexp", views(moved[:-2]), views(moved[-2:]), dims)
+        plan = builders.build_joint_aggregation(
+            JointInvocation("logsumexp", views(moved[:-2]), views(moved[-2:]), dims)
+        )
         run(plan.steps, plan.scratch)
         agree(moved[-2:], expected, 2e-3)
 

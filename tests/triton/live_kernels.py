@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.kernels import registry
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
 from tests.support.triton_against_cpu import (
     BF16,
@@ -326,14 +326,14 @@ def test_aggregations_of_copies(aggregation, dtype):
 def both_merges(aggregation, copies, dims, tolerance, strided):
     flat = [array for copy in copies for array in copy]
     target = [np.empty_like(array) for array in copies[0]]
-    kernel = registry.prepare_joint_aggregation(aggregation, flat, target, dims)
+    kernel = registry.prepare_joint_aggregation(JointInvocation(aggregation, flat, target, dims))
     with np.errstate(all="ignore"):
         kernel.bind(np.empty(kernel.scratch, np.uint8))()
     own = [embedded(array, 2 if strided else 1) for array in flat]
     for place in (own[: len(target)], [embedded(np.full_like(array, 7)) for array in target]):  # fresh first
         fresh = [embedded(array, 2 if strided else 1) for array in flat]
         goal = fresh[: len(target)] if place is own[: len(target)] or strided else place
-        plan = builders.build_joint_aggregation(aggregation, views(fresh), views(goal), dims)
+        plan = builders.build_joint_aggregation(JointInvocation(aggregation, views(fresh), views(goal), dims))
         run(plan.steps, plan.scratch)
         agree(goal, target, tolerance)
 

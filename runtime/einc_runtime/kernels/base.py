@@ -6,9 +6,11 @@ kernel is bound to a worker's scratch memory before it first runs there; running
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -112,8 +114,48 @@ class Invocation(Generic[View]):
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class JointInvocation(Generic[View]):
+    """An aggregation of copies of a tuple of tensors, on regions of memory.
+
+    `reads` has as many views as `writes` for each copy, copy after copy. `dims` says for every member which dimension
+    of the first member each of its dimensions is.
+    """
+
+    aggregation: str
+    reads: Sequence[View]
+    writes: Sequence[View]
+    dims: Sequence[Sequence[int]]
+
+    def on(self, reads: Sequence[Other], writes: Sequence[Other]) -> JointInvocation[Other]:
+        """The same aggregation on other memory."""
+        return JointInvocation(self.aggregation, reads, writes, self.dims)
+
+
 KernelBuilder = Callable[[Invocation[Array]], Kernel]
 """Prepares one invocation."""
+
+BuilderTable = Mapping[str, tuple[str, str]]
+"""Name of a kernel or an aggregation -> module and function that builds it."""
+
+
+def find_kernel_builder(name: str, table: BuilderTable) -> Any:
+    """The function that builds a kernel; its module is imported when it is first needed. Raises PlanFault."""
+    if name not in table:
+        raise PlanFault(f"unknown kernel '{name[:40]}'", hint=f"this runtime has {', '.join(table)}")
+    return _import_builder(*table[name])
+
+
+def find_joint_builder(aggregation: str, table: BuilderTable) -> Any:
+    """The function that builds an aggregation of tuples. Raises PlanFault where the table has none."""
+    if aggregation not in table:
+        raise PlanFault(f"tuples cannot be aggregated by '{aggregation[:40]}'", hint=f"there are {', '.join(table)}")
+    return _import_builder(*table[aggregation])
+
+
+@cache
+def _import_builder(module: str, function: str) -> Any:
+    return getattr(importlib.import_module(module), function)
 
 
 class ScratchAllocator:

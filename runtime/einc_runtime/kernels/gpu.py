@@ -2,16 +2,16 @@
 
 The life of a kernel, always with its device current and in this order:
 
-1. `Kernels.kernel` (or `aggregate`, `merge`, `moves`) refuses what does not fit (PlanFault), chooses a variant, and
-   says how much workspace it needs. It may compile; it touches no operand.
-2. `GpuKernel.bind(workspace, status)` makes the launch: it may load modules, make handles and take the memory that a
-   library insists on, and holds them as long as the launch is held.
+1. `Kernels.kernel` (or `aggregate`, `aggregate_jointly`, `moves`) refuses what does not fit (PlanFault), chooses a
+   variant, and says how much workspace it needs. It may compile; it touches no operand.
+2. `GpuKernel.bind(workspace, status)` makes the launch. It may load modules, make handles and allocate memory that a
+   library insists on; all of them live as long as the launch.
 3. `launch(stream)` is called once outside of any capture, to warm up (operands are zero bytes then, never garbage), and
-   then once more while `stream` is being captured. Captured or not, a launch enqueues on that stream alone; it neither
+   once more while `stream` is being captured. In both cases a launch enqueues on that stream alone. It neither
    allocates nor frees, waits for nothing, reads no operand on the host, and calls nothing else that a capture forbids.
 
-Launches are replayed, so that equal operands must give equal bits: no atomics on floating types, and no choice that
-depends on time. Kernels of one site follow one another on one stream; kernels of other sites run beside them.
+Launches are replayed, and equal operands must give equal bits each time: no atomics on floating types, and no choice
+that depends on time. Kernels of one site follow one another on one stream; those of other sites run at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from einc_runtime.dtypes import ITEMSIZE
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import Invocation, JointInvocation
 
 WORKSPACE_ALIGNMENT = 256
 """Of a workspace's address, as CUDA's own allocations have it."""
@@ -162,15 +162,8 @@ class Kernels(Protocol):
     def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget) -> GpuKernel:
         """sum, prod, max or min over two or more views in their order, rounded once; it may write over the first."""
 
-    def merge(
-        self,
-        aggregation: str,
-        reads: Sequence[GpuArray],
-        writes: Sequence[GpuArray],
-        dims: Sequence[Sequence[int]],
-        target: GpuTarget,
-    ) -> GpuKernel:
-        """An aggregation of tuples: see `einc_runtime.kernels.registry.prepare_merge`."""
+    def aggregate_jointly(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
+        """An aggregation of copies of a tuple; it may write over the first copy."""
 
     def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: GpuTarget) -> GpuKernel:
         """Copies views pairwise, of equal shapes and types, in one launch where it can."""

@@ -8,13 +8,17 @@ Kernels that combine partial copies of tuples are beside those that operations n
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
-from functools import cache
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import PlanFault
-from einc_runtime.kernels.base import Invocation, Kernel, KernelBuilder
+from einc_runtime.kernels.base import (
+    Invocation,
+    JointInvocation,
+    Kernel,
+    KernelBuilder,
+    find_joint_builder,
+    find_kernel_builder,
+)
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
 
@@ -65,20 +69,10 @@ FASTEST = "llvm"
 """The provider that is used where nobody asks for another."""
 
 
-@cache
-def _find_builder(name: str, provider: str) -> KernelBuilder:
-    """Raises PlanFault for a kernel that neither the provider nor numpy has."""
-    kernels = PROVIDERS["numpy"] | PROVIDERS[provider]
-    if name not in kernels:
-        raise PlanFault(f"unknown kernel '{name[:40]}'", hint=f"this runtime has {', '.join(kernels)}")
-    module, function = kernels[name]
-    found: KernelBuilder = getattr(importlib.import_module(module), function)
-    return found
-
-
 def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
-    """The invocation, ready to be bound and run; everything that could be wrong with it raises PlanFault here."""
-    return _find_builder(invocation.name, provider)(invocation)
+    """The invocation, ready to be bound and run. Raises PlanFault for everything that is wrong with it."""
+    build: KernelBuilder = find_kernel_builder(invocation.name, PROVIDERS["numpy"] | PROVIDERS[provider])
+    return build(invocation)
 
 
 def prepare_aggregate(aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST) -> Kernel:
@@ -86,17 +80,8 @@ def prepare_aggregate(aggregation: str, reads: Sequence[Array], write: Array, pr
     return prepare(aggregation_as_map(aggregation, reads, write), provider)
 
 
-def prepare_joint_aggregation(
-    aggregation: str,
-    reads: Sequence[Array],
-    writes: Sequence[Array],
-    dims: Sequence[Sequence[int]],
-    provider: str = FASTEST,
-) -> Kernel:
-    """The aggregation of copies of a tuple: see `JointAggregationCall.of`."""
-    merges = JOINT_AGGREGATIONS["numpy"] | JOINT_AGGREGATIONS[provider]
-    if aggregation not in merges:
-        raise PlanFault(f"tuples cannot be aggregated by '{aggregation[:40]}'", hint=f"there are {', '.join(merges)}")
-    module, function = merges[aggregation]
-    make: Callable[[JointAggregationCall], Kernel] = getattr(importlib.import_module(module), function)
-    return make(JointAggregationCall.of(reads, writes, dims))
+def prepare_joint_aggregation(invocation: JointInvocation[Array], provider: str = FASTEST) -> Kernel:
+    """The aggregation of copies of a tuple, ready to be bound and run. Raises PlanFault."""
+    table = JOINT_AGGREGATIONS["numpy"] | JOINT_AGGREGATIONS[provider]
+    build: Callable[[JointAggregationCall], Kernel] = find_joint_builder(invocation.aggregation, table)
+    return build(JointAggregationCall.parse(invocation))

@@ -15,7 +15,7 @@ import pytest
 
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.kernels import registry
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.cuda import kernel_cache, kernels, triton_compile
 from einc_runtime.kernels.cuda.cublas import WORKSPACE
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
@@ -25,7 +25,7 @@ from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.kernels import ADDRESSED, LaunchCache, cache_key
 from einc_runtime.kernels.triton.launches import SCRATCH, KernelLaunch, StatusPointer, Table, as_layout
 from einc_runtime.plan.schema import Block
-from tests.support.gpu_invocations import INVOCATIONS, MERGES, array
+from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, joint_launches
 
 GOLDEN = Path(__file__).with_name("golden_kernels.txt")
 H100 = GpuTarget(0, "an H100", (9, 0), 132)
@@ -35,23 +35,22 @@ def plans():
     """Every invocation of the table, by its name."""
     for name, one in INVOCATIONS.items():
         yield name, one.plan()
-    for name, (aggregation, reads, writes, dims) in MERGES.items():
-        views = [as_layout(x) for x in reads], [as_layout(x) for x in writes]
-        yield name, builders.build_joint_aggregation(aggregation, *views, dims)
+    for name in JOINT_AGGREGATIONS:
+        yield name, joint_launches(name)
 
 
 def test_every_kernel_of_the_cpu_is_one_of_the_gpu_and_planned_here():
     assert set(registry.PROVIDERS["numpy"]) == set(builders.KERNELS)
     assert set(registry.JOINT_AGGREGATIONS["numpy"]) == set(builders.JOINT_AGGREGATIONS)
     assert {case.kernel for case in INVOCATIONS.values()} == set(builders.KERNELS)
-    assert {merge[0] for merge in MERGES.values()} == set(builders.JOINT_AGGREGATIONS)
+    assert {one.aggregation for one in JOINT_AGGREGATIONS.values()} == set(builders.JOINT_AGGREGATIONS)
 
 
 def test_unknown_names_are_refused():
     with pytest.raises(PlanFault, match="unknown kernel 'nothing'"):
         builders.build_kernel(Invocation("nothing", {}, [], []))
     with pytest.raises(PlanFault, match="cannot be aggregated by 'nothing'"):
-        builders.build_joint_aggregation("nothing", [], [], [])
+        builders.build_joint_aggregation(JointInvocation("nothing", [], [], []))
     with pytest.raises(PlanFault, match="cannot be aggregated by 'mean'"):
         builders.build_aggregate("mean", [as_layout(array("f32", 3))], as_layout(array("f32", 3)))
 

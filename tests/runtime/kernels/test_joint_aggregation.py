@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.calls.ranking import rank_keys
 from einc_runtime.kernels.registry import prepare, prepare_joint_aggregation
 from tests.support.merge_meaning import combine
@@ -28,7 +28,9 @@ LAYOUTS = [  # the shape of the primary, and the dimensions of it that the compa
 
 
 def run(operation, copies, target, dims):
-    kernel = prepare_joint_aggregation(operation, [array for copy in copies for array in copy], target, dims)
+    kernel = prepare_joint_aggregation(
+        JointInvocation(operation, [array for copy in copies for array in copy], target, dims)
+    )
     kernel.bind(np.full(kernel.scratch, 255, np.uint8))()
 
 
@@ -169,13 +171,14 @@ def test_the_first_copy_may_be_the_target(operation):
 def test_what_does_not_fit_is_the_plans_fault(operation, members):
     dims = [tuple(range(array.ndim)) for array in members]
     with pytest.raises(PlanFault):
-        prepare_joint_aggregation(operation, members * 2, members, dims)
+        prepare_joint_aggregation(JointInvocation(operation, members * 2, members, dims))
 
 
 def test_copies_that_differ_are_the_plans_fault():
     members = [np.zeros(3, "i8"), np.zeros(3, "f4")]
+    reads = [*members, np.zeros(2, "i8"), np.zeros(2, "f4")]
     with pytest.raises(PlanFault):
-        prepare_joint_aggregation("argmax", [*members, np.zeros(2, "i8"), np.zeros(2, "f4")], members, ((0,), (0,)))
+        prepare_joint_aggregation(JointInvocation("argmax", reads, members, ((0,), (0,))))
 
 
 @pytest.mark.parametrize("outputs", [[np.zeros((2, 2), "f4")], [np.zeros((2, 2), "f4"), np.zeros((2, 3), "i8")]])

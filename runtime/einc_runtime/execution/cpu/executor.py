@@ -29,7 +29,7 @@ from einc_runtime.execution.rewrites.gather_deduplication import share
 from einc_runtime.execution.rewrites.kernel_splitting import SMALLEST_NS, parts_wanted, split
 from einc_runtime.execution.rewrites.move_coalescing import gather
 from einc_runtime.execution.task_errors import place, preparing, subject, told
-from einc_runtime.kernels.base import Invocation, Kernel, Run
+from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.contract import build_added_contract
 from einc_runtime.kernels.llvm.moves import build_moves
@@ -171,7 +171,9 @@ class CpuExecutor:
             if len(task.writes) == 1:
                 return prepare_aggregate(task.aggregation, views(task.reads), self._arenas.view(task.writes[0]))
             group = self._groups[self.bundle.buffers[task.writes[0].buffer].tensor]
-            return prepare_joint_aggregation(task.aggregation, views(task.reads), views(task.writes), group.dims)
+            return prepare_joint_aggregation(
+                JointInvocation(task.aggregation, views(task.reads), views(task.writes), group.dims)
+            )
         if isinstance(task, TransferTask):
             return build_moves(views([task.read]), views([task.write]))
         assert isinstance(task, CopyTask)

@@ -10,7 +10,7 @@ from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.memory import DeviceMemory
 from einc_runtime.execution.cuda.steps import Part, Work
 from einc_runtime.execution.task_errors import preparing
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
 from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.kernels.views import strides_of
@@ -81,7 +81,7 @@ class Workshop:
             if len(writes) == 1:
                 return self.kernels.aggregate(task.aggregation, reads, writes[0], target)
             group = self.groups[self.bundle.buffers[task.writes[0].buffer].tensor]
-            return self.kernels.merge(task.aggregation, reads, writes, group.dims, target)
+            return self.kernels.aggregate_jointly(JointInvocation(task.aggregation, reads, writes, group.dims), target)
         if isinstance(task, CopyTask):
             pairs = views(task.reads), views(task.writes)
             for source, target_view in zip(*pairs, strict=True):

@@ -9,7 +9,7 @@ import numpy as np
 
 from einc_runtime.dtypes import FLOATS, Array, compute_type
 from einc_runtime.errors import PlanFault
-from einc_runtime.kernels.base import dtype_name
+from einc_runtime.kernels.base import JointInvocation, dtype_name
 from einc_runtime.kernels.calls.ranking import INDEX
 
 
@@ -25,8 +25,8 @@ class JointAggregationCall:
     dims: Sequence[Sequence[int]]
 
     @staticmethod
-    def of(reads: Sequence[Array], writes: Sequence[Array], dims: Sequence[Sequence[int]]) -> JointAggregationCall:
-        """`reads` has as many arrays as `writes` for each copy, copy after copy."""
+    def parse(invocation: JointInvocation[Array]) -> JointAggregationCall:
+        reads, writes, dims = invocation.reads, invocation.writes, invocation.dims
         members = len(writes)
         copies = [tuple(reads[first : first + members]) for first in range(0, len(reads), members)]
         return JointAggregationCall(copies, tuple(writes), dims)

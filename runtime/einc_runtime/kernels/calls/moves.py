@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import PlanFault
+from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation
 
 
@@ -81,6 +81,18 @@ class EmbeddingCall:
             raise PlanFault(f"embedding with {len(table)} rows, {lower} to {upper} of {vocabulary}")
         return EmbeddingCall(ids, table, target, vocabulary, lower)
 
+    @property
+    def status_message(self) -> str:
+        """The error of an execution on a GPU, which says only that some id is wrong."""
+        return f"an id is outside of the vocabulary: ids are 0 to {self.vocabulary - 1}"
+
+    def require_ids(self) -> None:
+        """Raises ValueFault for an id outside of the vocabulary. The ids are read now."""
+        low, high = int(self.ids.min()), int(self.ids.max())
+        if low < 0 or high >= self.vocabulary:
+            wrong = low if low < 0 else high
+            raise ValueFault(f"an id is {wrong}; ids of this vocabulary are 0 to {self.vocabulary - 1}")
+
 
 @dataclass(frozen=True, slots=True)
 class AppendCall:
@@ -119,3 +131,16 @@ class AppendCall:
         sequence = np.searchsorted(new_ends, np.arange(first, last), side="right")
         extents = cache_lens[sequence]
         return AppendCall(cache, new, positions, target, extents, cache_ends[sequence] - extents - low)
+
+    @property
+    def status_message(self) -> str:
+        """The error of an execution on a GPU, which says only that some position is wrong."""
+        return "a position is outside of its sequence of the cache"
+
+    def require_positions(self) -> None:
+        """Raises ValueFault for a position outside of its sequence. The positions are read now."""
+        wrong = (self.positions < 0) | (self.positions >= self.extents)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            found, last = int(self.positions[at]), int(self.extents[at]) - 1
+            raise ValueFault(f"a position is {found}; positions in its sequence of the cache are 0 to {last}")

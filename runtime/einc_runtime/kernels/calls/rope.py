@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type
-from einc_runtime.errors import PlanFault
+from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.plan.schema import Block
 
@@ -60,6 +60,16 @@ class RopeCall:
         if seq_lens is not None:
             positions = _token_positions(seq_lens, source, invocation.output_blocks)
         return RopeCall(source, target, frequencies, positions, given)
+
+    @property
+    def status_message(self) -> str | None:
+        """The error of an execution on a GPU, which says only that some position is wrong; None where none can be."""
+        return "a position is negative; positions are 0 or more" if self.given else None
+
+    def require_positions(self) -> None:
+        """Raises ValueFault for a negative position. The positions are read now."""
+        if self.positions.min() < 0:
+            raise ValueFault(f"a position is {int(self.positions.min())}; positions are 0 or more")
 
 
 def _read_parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[int] | None]:

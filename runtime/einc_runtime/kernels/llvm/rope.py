@@ -14,7 +14,7 @@ from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator,
 from einc_runtime.kernels.calls.rope import RopeCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy.pieces import make_runner
-from einc_runtime.kernels.numpy.rope import make_rope, require_natural
+from einc_runtime.kernels.numpy.rope import make_rope
 
 
 def build_rope(invocation: Invocation[Array]) -> Kernel:
@@ -37,7 +37,7 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
         turn = compiler.CompiledCall(function, arguments, places, frequencies, source, target)
         if not rotation.given:
             return turn
-        return make_runner([(require_natural, [positions]), (np.copyto, [places, positions]), (turn, [])])
+        return make_runner([(rotation.require_positions, []), (np.copyto, [places, positions]), (turn, [])])
 
     return Kernel(bind, scratch.size, 0.5 * source.size)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import PlanFault, ValueFault
+from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store, view_as_integers
 from einc_runtime.kernels.calls.moves import AppendCall, EmbeddingCall, parse_concat, parse_reshape
 from einc_runtime.kernels.numpy.pieces import PIECE, ArrayPiece, Resolved, Walk, make_runner, make_walk_runner
@@ -67,7 +67,7 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
     def bind(memory: Array) -> Run:
         local, missing = place.of(memory), absent.of(memory)
         before: list[Resolved] = [  # of ids that are not dense, only a run may make a copy: before it there are none
-            (_require_ids, [ids, vocabulary]),
+            (call.require_ids, []),
             (np.subtract, [ids, np.int64(lower), local.reshape(ids.shape)]),
         ]
         if not whole:
@@ -106,7 +106,7 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
         goals = place.of(memory)
         return make_runner(
             [
-                (_require_positions, [positions, call.extents]),
+                (call.require_positions, []),
                 (np.add, [positions, call.origins, goals]),
                 (np.copyto, [view_as_integers(target), view_as_integers(cache)]),
                 (write, [goals]),
@@ -127,18 +127,3 @@ def _take(table: Array, rows: Array, target: Array) -> None:
 def _find_outside(numbers: Array, extent: int, target: Array) -> None:
     np.less(numbers.view(np.uint64), np.uint64(extent), target)  # negative numbers are large ones
     np.logical_not(target, target)
-
-
-def _require_ids(ids: Array, vocabulary: int) -> None:
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= vocabulary:
-        wrong = low if low < 0 else high
-        raise ValueFault(f"an id is {wrong}; ids of this vocabulary are 0 to {vocabulary - 1}")
-
-
-def _require_positions(positions: Array, extents: Array) -> None:
-    wrong = (positions < 0) | (positions >= extents)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        found, last = int(positions[at]), int(extents[at]) - 1
-        raise ValueFault(f"a position is {found}; positions in its sequence of the cache are 0 to {last}")

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
-from einc_runtime.errors import ValueFault
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, dtype_name
 from einc_runtime.kernels.calls.rope import RopeCall
 from einc_runtime.kernels.numpy.pieces import PIECE, ArrayPiece, Resolved, Walk, make_runner, make_walk_runner
@@ -59,14 +58,9 @@ def make_rope(rotation: RopeCall) -> Kernel:
             ]
 
         turn = make_walk_runner(walk, calls)
-        return make_runner([(require_natural, [positions]), (turn, [])]) if rotation.given else turn
+        return make_runner([(rotation.require_positions, []), (turn, [])]) if rotation.given else turn
 
     return Kernel(bind, scratch.size, 2.0 * source.size + 40.0 * tokens * half)
-
-
-def require_natural(positions: Array) -> None:
-    if positions.min() < 0:
-        raise ValueFault(f"a position is {int(positions.min())}; positions are 0 or more")
 
 
 def _apply_wave(function: np.ufunc, angles: Array, target: Array) -> None:

@@ -22,6 +22,7 @@ from einc_runtime.kernels.triton.launches import Argument, KernelLaunch, LaunchS
 from einc_runtime.kernels.triton.scalar import HELPERS
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
+    LaunchOptions,
     PointerOperand,
     assemble,
     index_cast,
@@ -150,7 +151,9 @@ class _AttentionSource:
         lines = [*self._rows(len(work)), *self._limits(), *self._beginning(), *self._loops(), *self._end()]
         items, shape = list(self.items.values()), self.shape
         helpers = HELPERS[self.tanh] if s.softcap else ""
-        return assemble("attention", title, items, s.q.shape, lines, grid, helpers, tables, shape.warps, shape.stages)
+        return assemble(
+            "attention", title, items, s.q.shape, lines, grid, LaunchOptions(helpers, tables, shape.warps, shape.stages)
+        )
 
     def _rows(self, tiles: int) -> list[str]:
         """Lines that find a program's rows: m, with the query and the head of each, e and f along them."""

@@ -6,13 +6,10 @@ GPU, from shapes, strides and addresses alone, so that the same invocation is al
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import PlanFault
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import Invocation, JointInvocation, find_joint_builder, find_kernel_builder
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.kernels.triton.map import build_aggregate
@@ -52,29 +49,16 @@ SIZED = frozenset({"attention"})
 
 
 def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> LaunchSequence:
-    """Operands are layouts (`plan.layout`).
+    """The launches of a kernel; its operands are layouts (`launches.as_layout`).
 
-    Raises PlanFault for a kernel that there is not, or that does not take these operands.
+    Raises PlanFault for an unknown kernel, or one that does not take these operands.
     """
-    name = invocation.name
-    if name not in KERNELS:
-        raise PlanFault(f"unknown kernel '{name[:40]}'", hint=f"this runtime has {', '.join(KERNELS)}")
-    planner: Callable[..., LaunchSequence] = _import_builder(*KERNELS[name])
-    return planner(invocation, architecture) if name in SIZED else planner(invocation)
+    build: Callable[..., LaunchSequence] = find_kernel_builder(invocation.name, KERNELS)
+    return build(invocation, architecture) if invocation.name in SIZED else build(invocation)
 
 
-def build_joint_aggregation(
-    aggregation: str, reads: Sequence[Array], writes: Sequence[Array], dims: Sequence[Sequence[int]]
-) -> LaunchSequence:
-    """`reads` has as many arrays as `writes` for each copy, copy after copy; see `JointAggregationCall`."""
-    if aggregation not in JOINT_AGGREGATIONS:
-        raise PlanFault(
-            f"tuples cannot be aggregated by '{aggregation[:40]}'", hint=f"there are {', '.join(JOINT_AGGREGATIONS)}"
-        )
-    planner: Callable[[JointAggregationCall], LaunchSequence] = _import_builder(*JOINT_AGGREGATIONS[aggregation])
-    return planner(JointAggregationCall.of(reads, writes, dims))
-
-
-@cache
-def _import_builder(module: str, function: str):  # type: ignore[no-untyped-def]
-    return getattr(importlib.import_module(module), function)
+def build_joint_aggregation(invocation: JointInvocation[Array]) -> LaunchSequence:
+    """The launches of an aggregation of tuples. Raises PlanFault."""
+    build: Callable[[JointAggregationCall], LaunchSequence]
+    build = find_joint_builder(invocation.aggregation, JOINT_AGGREGATIONS)
+    return build(JointAggregationCall.parse(invocation))

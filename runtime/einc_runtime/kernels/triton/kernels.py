@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, GpuArray, GpuKernel, GpuTarget
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.batched_pair import build_batched_pair
@@ -59,16 +59,9 @@ class TritonKernels(ABC):
 
         return self.prepare(self.cache.get(("aggregate", aggregation), [*reads, write], plan), target)
 
-    def merge(
-        self,
-        aggregation: str,
-        reads: Sequence[GpuArray],
-        writes: Sequence[GpuArray],
-        dims: Sequence[Sequence[int]],
-        target: GpuTarget,
-    ) -> GpuKernel:
-        views, results = [as_layout(x) for x in reads], [as_layout(x) for x in writes]
-        return self.prepare(builders.build_joint_aggregation(aggregation, views, results, dims), target)
+    def aggregate_jointly(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
+        layouts = invocation.on([as_layout(x) for x in invocation.reads], [as_layout(x) for x in invocation.writes])
+        return self.prepare(builders.build_joint_aggregation(layouts), target)
 
     def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: GpuTarget) -> GpuKernel:
         return self.prepare(builders.build_moves([as_layout(x) for x in reads], [as_layout(x) for x in writes]), target)

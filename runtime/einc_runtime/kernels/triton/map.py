@@ -18,7 +18,14 @@ from einc_runtime.kernels.calls.map import MapCall, ReduceCall, aggregation_as_m
 from einc_runtime.kernels.scalar_program import ProgramInput
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, WorkspaceAllocator
 from einc_runtime.kernels.triton.scalar import ScalarSource
-from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble, index_cast, power_of_two
+from einc_runtime.kernels.triton.source import (
+    LANGUAGE,
+    LaunchOptions,
+    PointerOperand,
+    assemble,
+    index_cast,
+    power_of_two,
+)
 from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS, PROGRAMS, ElementwiseTiles, TileGrid
 from einc_runtime.kernels.views import merge_axes, strides_of
 
@@ -212,7 +219,9 @@ def _launch_one(
     places = {0: "share", **{axis + 1: place for axis, place in kept.items()}} if shared else kept
     lines.append(target.store(places, "result", work.tiles.mask(kept)))
     grid = work.tiles.count() * (work.shares if shared else 1)
-    return assemble("reduce", title, [*reads, target], work.extents, lines, grid, chain.source(*_HELPER[aggregation]))
+    return assemble(
+        "reduce", title, [*reads, target], work.extents, lines, grid, LaunchOptions(chain.source(*_HELPER[aggregation]))
+    )
 
 
 def _identity(aggregation: str, number: str) -> str:

@@ -30,6 +30,7 @@ from einc_runtime.kernels.triton.launches import (
 from einc_runtime.kernels.triton.source import (
     HEADER,
     UNITS,
+    LaunchOptions,
     PointerOperand,
     assemble,
     index_cast,
@@ -245,8 +246,10 @@ def build_embedding(invocation: Invocation[Array]) -> LaunchSequence:
     ]
     title = f"rows {lower} to {lower + len(table)} of a vocabulary of {vocabulary}"
     status = [("status", StatusPointer(), "i32")]
-    found = assemble("embedding", title, [number, row, y], target.shape, lines, tiles.count(), tables=status)
-    return LaunchSequence((found,), status_message=f"an id is outside of the vocabulary: ids are 0 to {vocabulary - 1}")
+    found = assemble(
+        "embedding", title, [number, row, y], target.shape, lines, tiles.count(), LaunchOptions(tables=status)
+    )
+    return LaunchSequence((found,), status_message=call.status_message)
 
 
 def build_append(invocation: Invocation[Array]) -> LaunchSequence:
@@ -282,7 +285,9 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
         f"here = inside & (wrong == 0) & (row >= 0) & (row < {rows})",
         "tl.atomic_max(latest + tl.where(here, row, 0), t, mask=here)",
     ]
-    mark = assemble("mark", "which row is new", [place, latest], (count,), body, -(-count // 256), tables=tables)
+    mark = assemble(
+        "mark", "which row is new", [place, latest], (count,), body, -(-count // 256), LaunchOptions(tables=tables)
+    )
 
     bits = UNITS[cache.dtype.itemsize]
     views = {"cache": cache, "new": new[:, :1], "y": target}
@@ -301,4 +306,4 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
         f"tl.store({y.at(at)}, tl.where(row < 0, kept, written){mask_arguments(inside)})",
     ]
     write = assemble("append", f"{count} new rows", [old, fresh, line, y], target.shape, lines, tiles.count())
-    return LaunchSequence((clear, mark, write), scratch.size, "a position is outside of its sequence of the cache")
+    return LaunchSequence((clear, mark, write), scratch.size, call.status_message)

@@ -16,6 +16,7 @@ from einc_runtime.kernels.calls.ranking import NOWHERE
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
+    LaunchOptions,
     PointerOperand,
     assemble,
     index_cast,
@@ -139,4 +140,4 @@ def launch_ranking(
         f"    tl.store({element('indices', nth)}, last_place)",
     ]
     title = f"{name}: the first {count} of rows of {sources[0].shape[-1]}"
-    return assemble(name, title, items, views[0].shape, lines, tiles.count(), KEYS[ranked])
+    return assemble(name, title, items, views[0].shape, lines, tiles.count(), LaunchOptions(KEYS[ranked]))

@@ -12,7 +12,14 @@ from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.rope import RopeCall
 from einc_runtime.kernels.triton.launches import Argument, LaunchSequence, StatusPointer, Table
-from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble, index_cast, power_of_two
+from einc_runtime.kernels.triton.source import (
+    LANGUAGE,
+    LaunchOptions,
+    PointerOperand,
+    assemble,
+    index_cast,
+    power_of_two,
+)
 from einc_runtime.kernels.triton.tiles import TileGrid
 
 TILE = 2048
@@ -79,7 +86,5 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
         tiles.store(y_far, "(b * cos + a * sin)"),
     ]
     title = f"rope of {extents[tokens]} tokens, pairs {half} apart"
-    call = assemble("rope", title, items, extents, lines, tiles.count(), tables=tables)
-    return LaunchSequence(
-        (call,), status_message="a position is negative; positions are 0 or more" if rotation.given else None
-    )
+    call = assemble("rope", title, items, extents, lines, tiles.count(), LaunchOptions(tables=tables))
+    return LaunchSequence((call,), status_message=rotation.status_message)

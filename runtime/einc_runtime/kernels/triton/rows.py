@@ -16,6 +16,7 @@ from einc_runtime.kernels.triton.launches import LaunchSequence, Table
 from einc_runtime.kernels.triton.scalar import square_root
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
+    LaunchOptions,
     PointerOperand,
     assemble,
     index_cast,
@@ -165,7 +166,9 @@ class _RowTiles:
             where.append(f"k = {self.span}")
         size = self.width * self.tiles.height
         warps = 4 if size <= 2048 else 8 if size <= 4096 else 16
-        call = assemble(name, title, self.items, self.extents, [*where, *lines], self.tiles.count(), warps=warps)
+        call = assemble(
+            name, title, self.items, self.extents, [*where, *lines], self.tiles.count(), LaunchOptions(warps=warps)
+        )
         return LaunchSequence((call,))
 
 
@@ -206,5 +209,5 @@ def build_meanpool(invocation: Invocation[Array]) -> LaunchSequence:
     title = f"means of {len(spans)} sequences"
     tables = [("spans", Table.of(spans), "i64")]
     return LaunchSequence(
-        (assemble("meanpool", title, [x, gate, y], source.shape, lines, tiles.count(), tables=tables),)
+        (assemble("meanpool", title, [x, gate, y], source.shape, lines, tiles.count(), LaunchOptions(tables=tables)),)
     )

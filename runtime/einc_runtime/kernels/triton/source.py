@@ -67,6 +67,20 @@ class PointerOperand:
         return ".to(tl.float32)" if self.dtype in ("f16", "bf16") else ""
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """What a kernel has beside its operands and its lines.
+
+    `helpers` is the source of functions that the lines call. `tables` are further pointers: name, argument and element
+    type. `warps` and `stages` are those of `KernelSource`.
+    """
+
+    helpers: str = ""
+    tables: Sequence[tuple[str, Argument, str]] = ()
+    warps: int = 4
+    stages: int = 3
+
+
 def _sanitize_title(title: str) -> str:
     """A plan may name indices as it likes; nothing but a comment comes of them."""
     return re.sub(r"[^A-Za-z0-9_.,:;=+>() -]", "?", " ".join(title.split()))[:400]
@@ -120,22 +134,22 @@ def assemble(
     extents: Sequence[int],
     lines: Sequence[str],
     grid: int,
-    helpers: str = "",
-    tables: Sequence[tuple[str, Argument, str]] = (),
-    warps: int = 4,
-    stages: int = 3,
+    options: LaunchOptions | None = None,
 ) -> KernelLaunch:
-    """A call of the kernel made of these lines. Further pointers are tables: name, argument, element type."""
+    """A launch of the kernel that these lines are the body of."""
+    options = options or LaunchOptions()
+    tables = options.tables
     shapes = " x ".join(map(str, extents)) or "1"
     kinds = ", ".join(f"{item.name} {item.dtype}{list(item.strides)}" for item in items)
     names = ", ".join([*(item.name for item in items), *(table for table, _, _ in tables)])
     body = "\n    ".join(lines)
     text = (
-        f'"""{_sanitize_title(title)}\n\nExtents {shapes}; strides in elements: {kinds}.\n"""\n\n{HEADER}{helpers}\n\n'
+        f'"""{_sanitize_title(title)}\n\nExtents {shapes}; strides in elements: {kinds}.\n"""\n\n'
+        f"{HEADER}{options.helpers}\n\n"
         f"@triton.jit\ndef {name}({names}):\n    {body}\n"
     )
     pointers: list[PointerOperand | tuple[Argument, str]] = [
         *items,
         *((argument, kind) for _, argument, kind in tables),
     ]
-    return make_launch(name, text, pointers, grid, warps, stages)
+    return make_launch(name, text, pointers, grid, options.warps, options.stages)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.triton.launches import KernelLaunch
-from einc_runtime.kernels.triton.source import BYTES, PointerOperand, assemble, index_cast, power_of_two
+from einc_runtime.kernels.triton.source import BYTES, LaunchOptions, PointerOperand, assemble, index_cast, power_of_two
 from einc_runtime.kernels.views import merge_axes
 
 ACCESSES = 2
@@ -133,7 +133,9 @@ class ElementwiseTiles:
     def call(self, name: str, title: str, lines: Sequence[str], helpers: str = "") -> KernelLaunch:
         items = list(self._items.values())
         where = self._tiles.locate(index_cast(items, self._extents))
-        return assemble(name, title, items, self._extents, [*where, *lines], self._tiles.count(), helpers)
+        return assemble(
+            name, title, items, self._extents, [*where, *lines], self._tiles.count(), LaunchOptions(helpers)
+        )
 
 
 def choose_tiles(extents: Sequence[int], reads: Sequence[PointerOperand], target: PointerOperand) -> TileGrid:
