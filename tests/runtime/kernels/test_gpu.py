@@ -1,4 +1,4 @@
-"""GPU kernels without a GPU and without Triton: every kernel is planned, golden sources, binding, caches."""
+"""GPU kernels without a GPU and without Triton: every kernel is built, bound and found in caches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import itertools
 import json
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,13 +20,11 @@ from einc_runtime.kernels.cuda.cublas import WORKSPACE
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.gpu import GpuTarget
 from einc_runtime.kernels.triton import builders
-from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.kernels import ADDRESSED, LaunchCache, cache_key
 from einc_runtime.kernels.triton.launches import SCRATCH, KernelLaunch, StatusPointer, Table, as_layout
 from einc_runtime.plan.schema import Block
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, joint_launches
 
-GOLDEN = Path(__file__).with_name("golden_kernels.txt")
 H100 = GpuTarget(0, "an H100", (9, 0), 132)
 
 
@@ -55,25 +52,6 @@ def test_unknown_names_are_refused():
         builders.build_aggregate("mean", [as_layout(array("f32", 3))], as_layout(array("f32", 3)))
 
 
-def test_sources_are_what_they_were(update_golden):
-    parts = []
-    for name, plan in plans():
-        for step in plan.steps:
-            head = f"# {name}: "
-            parts.append(
-                head
-                + (
-                    step.variant
-                    if isinstance(step, Gemm)
-                    else f"{step.grid} programs of {step.source.warps} warps\n{step.source.text}"
-                )
-            )
-    text = "\n".join(parts) + "\n"
-    if update_golden:
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
-
-
 def test_sources_do_not_depend_on_addresses_but_for_their_alignment():
     for name, case in INVOCATIONS.items():
         one, other, odd = (case.plan(shift) for shift in (0, 4096, 1))
@@ -82,15 +60,6 @@ def test_sources_do_not_depend_on_addresses_but_for_their_alignment():
         aligned = [s.source.aligned for s in one.steps if isinstance(s, KernelLaunch)]
         if any(any(flags) for flags in aligned) and name not in ("attention", "rope"):
             assert keys[0] != keys[2] or not keys[0]
-
-
-def test_sources_are_python_of_pointers_alone():
-    for _, plan in plans():
-        for step in plan.steps:
-            if isinstance(step, KernelLaunch):
-                compile(step.source.text, step.source.name, "exec")
-                assert len(step.source.signature()) == len(step.arguments) == len(step.source.aligned)
-                assert step.grid >= 1
 
 
 def test_names_in_a_plan_cannot_become_code():

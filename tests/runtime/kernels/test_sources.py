@@ -1,0 +1,287 @@
+"""Sources of GPU kernels, run in numpy: every access is inside an operand, every result is written once, and results
+are those of the CPU's kernels. Three golden sources show what sources look like."""
+
+from __future__ import annotations
+
+import ast
+import builtins as python
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from einc_runtime.kernels import registry
+from einc_runtime.kernels.base import Invocation, JointInvocation
+from einc_runtime.kernels.triton import builders
+from einc_runtime.kernels.triton.launches import KernelLaunch, as_layout
+from einc_runtime.plan.schema import Block
+from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, joint_launches
+from tests.support.triton_in_numpy import Arena, Misuse, lines_of, run
+
+GOLDEN = Path(__file__).with_name("golden_kernels.txt")
+SHOWN = ("map that transposes", "reduce in shares", "attention in decoding")
+BF16 = np.dtype(ml_dtypes.bfloat16)
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 4e-6, "float64": 1e-12}
+RNG = np.random.default_rng(11)
+
+
+def normal(*shape, dtype="f4"):
+    return RNG.normal(0.2, 1.2, shape).astype(dtype)
+
+
+def zeros(*shape, dtype="f4"):
+    return np.zeros(shape, dtype)
+
+
+def attention(q_lens, k_lens, **changes):
+    base = {"causal": True, "scale": 0.3, "q_lens": q_lens, "k_lens": k_lens, "window": 0, "extras": []}
+    return {**base, **changes}
+
+
+def attending(a, heads, kv_heads, d=8, dv=8, dtype="f4", extras=()):
+    q, k = sum(a["q_lens"]), sum(a["k_lens"])
+    wide = "f8" if dtype == "f8" else "f4"
+    arrays = [
+        normal(heads, q, d, dtype=dtype),
+        normal(kv_heads, k, d, dtype=dtype),
+        normal(kv_heads, k, dv, dtype=dtype),
+    ]
+    return "attention", a, [*arrays, *extras], [zeros(heads, q, dv, dtype=dtype), zeros(heads, q, dtype=wide)]
+
+
+def mapped(program, indices, inputs, *shape, dtype="f4"):
+    return "map", {"program": program, "indices": indices}, inputs, [zeros(*shape, dtype=dtype)]
+
+
+def reduced(program, indices, aggregation, inputs, *shape, dtype="f4"):
+    attributes = {"program": program, "indices": indices, "aggregation": aggregation}
+    return "reduce", attributes, inputs, [zeros(*shape, dtype=dtype)]
+
+
+MASK = np.array([True, False, True, True, True, False, True, True, True, True, True])
+CASES = {
+    "map": mapped("t0 = silu x0; t1 = mul t0 x1", "i j, i j -> i j", [normal(9, 33), normal(9, 33)], 9, 33),
+    "map that transposes": mapped("t0 = mul x0 x1; t1 = gelu t0", "i j, j -> j i", [normal(9, 35), normal(35)], 35, 9),
+    "map of three axes": mapped("t0 = sub x0 x1", "a b c, c b -> b a c", [normal(3, 5, 7), normal(7, 5)], 5, 3, 7),
+    "map of 16 bits": mapped("t0 = add x0 1.5; t1 = tanh t0", "i -> i", [normal(999, dtype="f2")], 999, dtype="f2"),
+    "map of bf16": mapped("t0 = gelu_tanh x0", "i j -> i j", [normal(7, 9, dtype=BF16)], 7, 9, dtype=BF16),
+    "map of f64": mapped("t0 = gelu x0; t1 = pow t0 2.5", "i -> i", [abs(normal(300, dtype="f8"))], 300, dtype="f8"),
+    "quotients": mapped("t0 = floordiv x0 x1; t1 = mod x0 x1; t2 = add t0 t1", "i, i -> i",
+                        [np.arange(-9, 9, dtype="i4"), np.array([-4, 3, 1] * 6, "i4")], 18, dtype="i4"),
+    "quotients of floats": mapped("t0 = floordiv x0 x1; t1 = mod x0 x1; t2 = add t0 t1", "i, i -> i",
+                                  [normal(90), normal(90)], 90),
+    "comparison": mapped("t0 = lt x0 x1; t1 = where t0 x0 x1; t2 = rsqrt t1", "i, i -> i",
+                         [abs(normal(600)), abs(normal(600))], 600),
+    "truth": mapped("t0 = not x0; t1 = or t0 x1", "i, i -> i", [MASK, MASK[::-1].copy()], 11, dtype="?"),
+    "sum of rows": reduced("t0 = mul x0 x0", "i j -> i", "sum", [normal(5, 700)], 5),
+    "maximum in shares": reduced("t0 = abs x0", "i j -> j", "max", [normal(5000, 9)], 9),
+    "product of columns": reduced("t0 = add x0 1.0", "i j k -> j", "prod", [normal(3, 5, 2)], 5),
+    "sum of everything": reduced("t0 = copy x0", "i j -> ", "sum", [normal(37, 41)]),
+    "min of a join": reduced("t0 = add x0 x1", "i j, j k -> i k", "min", [normal(6, 9), normal(9, 8)], 6, 8),
+    "integers": ("contract", {"equation": "i k, k j -> i j"}, [np.arange(35, dtype="i4").reshape(5, 7),
+                 np.arange(28, dtype="i4").reshape(7, 4)], [zeros(5, 4, dtype="i4")]),
+    "softmax": ("softmax", {"axis": 1}, [normal(5, 33)], [zeros(5, 33)]),
+    "softmax across": ("softmax", {"axis": 0}, [normal(40, 6)], [zeros(40, 6)]),
+    "softmax of long rows": ("softmax", {"axis": 1}, [normal(2, 20000)], [zeros(2, 20000)]),
+    "rmsnorm": ("rmsnorm", {"eps": 0.1, "offset": 1.0}, [normal(6, 50), normal(50)], [zeros(6, 50)]),
+    "layernorm": ("layernorm", {"eps": 0.1}, [normal(6, 50), normal(50), normal(50)], [zeros(6, 50)]),
+    "layernorm of long rows": ("layernorm", {"eps": 0.1}, [normal(2, 17000), normal(17000), normal(17000)],
+                               [zeros(2, 17000)]),
+    "rope": ("rope", {"theta": 100.0, "scaling": "none"}, [normal(3, 7, 10), np.arange(7)[::-1].copy()],
+             [zeros(3, 7, 10)]),
+    "rope of sequences": ("rope", {"theta": 100.0, "scaling": "none", "seq_lens": [4, 3]}, [normal(3, 7, 10)],
+                          [zeros(3, 7, 10)]),
+    "embedding": ("embedding", {"vocabulary": 13}, [np.array([3, 12, 0, 3, 7]), normal(13, 21)], [zeros(5, 21)]),
+    "append": ("append", {"cache_lens": [6, 5], "new_lens": [1, 3]},
+               [normal(2, 11, 9), normal(2, 4, 9), np.array([5, 0, 4, 4])], [zeros(2, 11, 9)]),
+    "concat": ("concat", {"axis": 0, "extents": [3, 5]}, [normal(3, 9), normal(5, 9)], [zeros(8, 9)]),
+    "concat inside": ("concat", {"axis": 1, "extents": [3, 5]}, [normal(4, 3), normal(4, 5)], [zeros(4, 8)]),
+    "regroup": ("regroup", {}, [normal(6, 4, 5)], [zeros(24, 5)]),
+    "regroup anew": ("regroup", {}, [normal(12, 10)], [zeros(8, 15)]),
+    "argmax": ("argmax", {"axis": 1}, [normal(4, 70)], [zeros(4, dtype="i8"), zeros(4)]),
+    "topk": ("topk", {"axis": 1}, [np.round(normal(4, 70))], [zeros(4, 6), zeros(4, 6, dtype="i8")]),
+    "topk of few": ("topk", {"axis": 1}, [normal(4, 5)], [zeros(4, 6), zeros(4, 6, dtype="i8")]),
+    "meanpool": ("meanpool", {"seq_lens": [4, 7]}, [normal(11, 40), MASK], [zeros(2, 40)]),
+    "attention": attending(attention([40, 5], [40, 5]), 4, 2),
+    "attention in a window": attending(attention([20, 9], [24, 9], window=6, softcap=3.0), 4, 2, d=24, dv=16),
+    "attention to all": attending(attention([9], [50], causal=False), 2, 1, d=20, dv=12),
+    "attention in decoding": attending(attention([1, 1], [700, 1500]), 4, 1, d=16, dv=16),
+    "attention of 16 bits": attending(attention([9], [70]), 2, 2, d=16, dv=16, dtype="f2"),
+    "attention of f64": attending(attention([9], [20], scale=-0.3), 2, 2, dtype="f8"),
+    "attention with extras": attending(
+        attention([11], [11], extras=["mask", "positions"]), 2, 2, extras=[MASK, np.arange(11)]),
+}  # fmt: skip
+
+
+def copies(count, *shapes):
+    return [normal(*shape) for _ in range(count) for shape in shapes]
+
+
+JOINT = {
+    "averages": ("logsumexp", copies(3, (4, 5, 7), (4, 5)), [zeros(4, 5, 7), zeros(4, 5)], ((0, 1, 2), (0, 1))),
+    "the largest": ("argmax", [x for _ in range(3) for x in (RNG.integers(0, 99, (5, 6)), np.round(normal(5, 6)))],
+                    [zeros(5, 6, dtype="i8"), zeros(5, 6)], ((0, 1), (0, 1))),
+    "lists": ("topk", [x for n in range(2) for x in (np.sort(np.round(normal(3, 4)))[:, ::-1],
+                                                     np.arange(12).reshape(3, 4) + 12 * n)],
+              [zeros(3, 4), zeros(3, 4, dtype="i8")], ((0, 1), (0, 1))),
+}  # fmt: skip
+
+
+def blocks(arrays):
+    return [Block((0,) * array.ndim, array.shape) for array in arrays]
+
+
+def require_close(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        if other.dtype.kind in "ib":
+            assert np.array_equal(one, other)
+            continue
+        one, other, tolerance = one.astype("f8"), other.astype("f8"), TOLERANCE[other.dtype.name]
+        finite = np.isfinite(other)
+        assert np.array_equal(one[~finite], other[~finite], equal_nan=True)
+        assert np.abs(one[finite] - other[finite]).max(initial=0) <= tolerance * np.abs(other[finite]).max(initial=1)
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["dense", "strided"])
+@pytest.mark.parametrize("name", CASES)
+def test_sources_compute_what_the_kernels_of_the_cpu_do(name, step):
+    kernel, attributes, inputs, outputs = CASES[name]
+    expected = [np.empty_like(output) for output in outputs]
+    own = registry.prepare(Invocation(kernel, attributes, inputs, expected, blocks(inputs), blocks(outputs)), "numpy")
+    with np.errstate(all="ignore"):
+        own.bind(np.empty(own.scratch, np.uint8))()
+    arena = Arena()
+    reads = [arena.place(array, step) for array in inputs]
+    writes = [arena.place(array, step, output=True) for array in outputs]
+    views = ([as_layout(x) for x in arrays] for arrays in (reads, writes))
+    sequence = builders.build_kernel(Invocation(kernel, attributes, *views, blocks(inputs), blocks(outputs)))
+    assert run(sequence, arena) == 0
+    require_close([arena.fetch(array) for array in writes], expected)
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_sources_of_joint_aggregations_compute_what_those_of_the_cpu_do(name):
+    aggregation, reads, writes, dims = JOINT[name]
+    reads = [np.ascontiguousarray(array) for array in reads]
+    expected = [np.empty_like(array) for array in writes]
+    own = registry.prepare_joint_aggregation(JointInvocation(aggregation, reads, expected, dims), "numpy")
+    own.bind(np.empty(own.scratch, np.uint8))()
+    arena = Arena()
+    sources = [arena.place(array) for array in reads]
+    targets = [arena.place(array, output=True) for array in writes]
+    views = ([as_layout(x) for x in arrays] for arrays in (sources, targets))
+    run(builders.build_joint_aggregation(JointInvocation(aggregation, *views, dims)), arena)
+    require_close([arena.fetch(array) for array in targets], expected)
+
+
+@pytest.mark.parametrize(("name", "place", "value"), [("embedding", 0, 13), ("embedding", 0, -1), ("rope", 1, -1),
+                                                      ("append", 2, 6), ("append", 2, -1)])  # fmt: skip
+def test_a_value_that_no_input_may_have_sets_the_status_word(name, place, value):
+    kernel, attributes, inputs, outputs = CASES[name]
+    inputs = list(inputs)
+    inputs[place] = inputs[place].copy()
+    inputs[place][-1 if name != "append" else 0] = value
+    arena = Arena()
+    reads, writes = [arena.place(x) for x in inputs], [arena.place(x, output=True) for x in outputs]
+    views = ([as_layout(x) for x in arrays] for arrays in (reads, writes))
+    sequence = builders.build_kernel(Invocation(kernel, attributes, *views, blocks(inputs), blocks(outputs)))
+    assert sequence.status_message
+    assert run(sequence, arena) != 0
+
+
+@pytest.mark.parametrize("change", [("(c < 297)", "(c < 300)"), ("y + c,", "y + 0 * c,"), ("512)", "500)")])
+def test_what_a_kernel_must_not_do_is_seen(change):
+    """An access outside of operands, an element written twice, a tile that is no power of two."""
+    arena = Arena()
+    x, y = arena.place(normal(297)), arena.place(zeros(297), output=True)
+    attributes = {"program": "t0 = copy x0", "indices": "i -> i"}
+    sequence = builders.build_kernel(Invocation("map", attributes, [as_layout(x)], [as_layout(y)]))
+    (launch,) = sequence.steps
+    text = launch.source.text.replace("256", "512").replace(*change)
+    broken = replace(launch, source=replace(launch.source, text=text))
+    with pytest.raises(Misuse):
+        run(replace(sequence, steps=(broken,)), arena)
+
+
+def sequences():
+    """The launches of every invocation of the table, by its name."""
+    for name, one in INVOCATIONS.items():
+        yield name, one.plan()
+    for name in JOINT_AGGREGATIONS:
+        yield name, joint_launches(name)
+
+
+def launches():
+    return [(name, step) for name, one in sequences() for step in one.steps if isinstance(step, KernelLaunch)]
+
+
+def test_the_same_invocation_has_the_same_sources():
+    assert [step.source for _, step in launches()] == [step.source for _, step in launches()]
+
+
+def test_sources_are_python_of_pointers_alone():
+    for name, step in launches():
+        source = step.source
+        tree = ast.parse(source.text)
+        assert len(source.signature()) == len(step.arguments) == len(source.aligned), name
+        assert step.grid >= 1
+        known = {"tl", "triton", *dir(python), *(n.name for n in tree.body if isinstance(n, ast.FunctionDef))}
+        for function in (n for n in tree.body if isinstance(n, ast.FunctionDef)):
+            own = {a.arg for a in function.args.args}
+            assigned = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            used = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+            assert used <= known | own | assigned, f"{name} uses {sorted(used - known - own - assigned)}"
+            assert own <= used, f"{name} has an argument that nobody reads"
+
+
+def test_operands_are_read_as_their_types_and_results_rounded_to_them():
+    stored = {"f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64"}
+    for name, step in launches():
+        kinds = dict(zip(step.source.signature(), step.source.types, strict=True))
+        for line in lines_of(step.source):
+            target = re.match(r"tl\.store\((\w+)", line)
+            if target and kinds.get(target[1]) in stored and "value_of" not in line:
+                assert f".to({stored[kinds[target[1]]]})" in line, f"{name}: {line}"
+
+
+def test_tiles_fit_into_registers_and_keep_multiprocessors_busy():
+    """At most 128 elements of a tile for each thread, and as many programs as there is work for."""
+    for name, step in launches():
+        extents = [int(n) for n in re.findall(r"tl\.arange\(0, (\d+)\)", step.source.text)]
+        assert extents or step.source.name.startswith(("attention", "move")), name
+        assert all(n & (n - 1) == 0 for n in extents), name
+        assert max(extents, default=1) <= 128 * 32 * step.source.warps, name
+        assert step.source.warps in (4, 8, 16), name
+        assert step.grid < 1 << 31
+
+
+@pytest.mark.parametrize(
+    ("kernel", "elements", "programs"),
+    [("map", 512 * 1792, 896), ("softmax", 800 * 1000, 400), ("rmsnorm", 512 * 4096, 512), ("reduce", 1024, 512)],
+)
+def test_large_operands_are_shared_out_among_programs(kernel, elements, programs):
+    """Some thousand elements a program: fewer leave threads idle, more leave multiprocessors idle."""
+    (step,) = INVOCATIONS[kernel].plan().steps
+    assert step.grid == programs, f"{elements} elements"
+
+
+def test_rows_are_read_once_where_they_fit_into_registers():
+    for name, loads in (("softmax", 1), ("softmax of long rows", 2), ("rmsnorm", 2), ("layernorm", 3)):
+        (step,) = INVOCATIONS[name].plan().steps
+        assert step.source.text.count("tl.load(") == loads, name
+
+
+def test_three_golden_sources(update_golden):
+    """The first launch of each; `make golden` rewrites them, and the difference shows what a change does to kernels."""
+    parts = []
+    for name in SHOWN:
+        step = INVOCATIONS[name].plan().steps[0]
+        parts.append(f"# {name}: {step.grid} programs, {step.source.warps} warps, {step.source.stages} stages\n")
+        parts.append(step.source.text + "\n")
+    text = "".join(parts)
+    if update_golden:
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
