@@ -1,6 +1,6 @@
-"""What `einc explain` knows of a plan, as one JSON document made from the bundle alone.
+"""What `einc explain` reports about a plan, as one JSON document made from the bundle alone.
 
-The fields are a contract with scripts (`docs/cli.md`); a field whose part does not exist yet is null.
+The fields are a contract with scripts (`docs/cli.md`); a field whose value is not known is null.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.report.restore import restore_plan
 from einc.report.timing import Label, Timing, labels, plan_machine, region_bytes, time_plan, unlisted_peaks
-from einc.report.weights import typed, weights
+from einc.report.weights import describe_tensor, describe_weights
 from einc_runtime.plan.schema import Block, Bundle, Exchange, Operation, TransferTask
 
 Document = dict[str, Any]
@@ -32,25 +32,25 @@ def explain(
 ) -> Document:
     """The whole document; `only` leaves out all operators but one, `ideal` the machine's latencies.
 
-    `timing` is the plan's on that machine, where it is known already.
+    `timing` is that of the plan on that machine, if it is known already.
     """
     machine = plan_machine(bundle)
-    clock = _Clock(machine.ideal() if ideal else machine, machine)
-    moves = _moves(bundle)
-    timing = timing or time_plan(bundle, clock.machine)
+    timer = _ExchangeTimer(machine.ideal() if ideal else machine, machine)
+    moves = _count_moves(bundle)
+    timing = timing or time_plan(bundle, timer.machine)
     try:
         plan = restore_plan(bundle)
     except OperatorError:
-        plan = None  # a plan of another version of einc: what its operators could have done instead is not known here
+        plan = None  # of another version of einc, whose operators and their other cuts this one does not know
     operations = []
     for operation in bundle.operations:
         if only is None or operation.name == only:
-            document = _operation(bundle, operation, clock)
+            document = _describe_operation(bundle, operation, timer)
             document["moves"] = moves.get((operation.name, False), _NOTHING)
             document["time"] = timing.operator(operation.name)
-            document["next_best"] = None if plan is None else _next_best(plan, operation.name)
+            document["next_best"] = None if plan is None else _find_next_best(plan, operation.name)
             if all_specs:
-                document["candidates"] = None if plan is None else _candidates(plan, operation.name)
+                document["candidates"] = None if plan is None else _list_candidates(plan, operation.name)
             operations.append(document)
     return {
         "model": bundle.model,
@@ -62,20 +62,20 @@ def explain(
         "total_cost": bundle.total_cost,
         "exact": bundle.exact,
         "cut_cost": bundle.cut_cost,
-        "inputs": [typed(tensor) for tensor in bundle.tensors if tensor.kind == "input"],
+        "inputs": [describe_tensor(tensor) for tensor in bundle.tensors if tensor.kind == "input"],
         "ops": operations,
         "outputs": [
             {
-                **typed(bundle.tensors[output.tensor]),
-                "blocks": [_block(region.block) for region in output.regions],
+                **describe_tensor(bundle.tensors[output.tensor]),
+                "blocks": [_describe_block(region.block) for region in output.regions],
                 "sites": [bundle.buffers[region.buffer].site for region in output.regions],
                 "moves": moves.get((bundle.tensors[output.tensor].name, True), _NOTHING),
-                "exchange": clock.exchange(output.exchange),
+                "exchange": timer.describe(output.exchange),
                 "time": timing.output(bundle.tensors[output.tensor].name),
             }
             for output in bundle.outputs
         ],
-        "weights": weights(bundle),
+        "weights": describe_weights(bundle),
         "memory_bytes": list(bundle.memory),
         "predicted_ms": timing.predicted_ms,
         "time": timing.document(),
@@ -86,7 +86,7 @@ def explain(
 _NOTHING = {"transfers": 0, "bytes": 0}
 
 
-def _operation(bundle: Bundle, operation: Operation, clock: _Clock) -> Document:
+def _describe_operation(bundle: Bundle, operation: Operation, timer: _ExchangeTimer) -> Document:
     busy = {function.site for function in operation.functions}
     return {
         "name": operation.name,
@@ -104,58 +104,62 @@ def _operation(bundle: Bundle, operation: Operation, clock: _Clock) -> Document:
         "specs": [
             {
                 "site": function.site,
-                "inputs": [_block(block) for block in function.inputs],
-                "outputs": [_block(block) for block in function.outputs],
+                "inputs": [_describe_block(block) for block in function.inputs],
+                "outputs": [_describe_block(block) for block in function.outputs],
             }
             for function in operation.functions
         ],
         "idle_sites": [site for site in range(len(bundle.devices)) if site not in busy],
-        "exchange": clock.exchange(operation.exchange),
+        "exchange": timer.describe(operation.exchange),
     }
 
 
-def _block(block: Block | TensorType) -> list[list[int]]:
+def _describe_block(block: Block | TensorType) -> list[list[int]]:
     return [list(block.lower), list(block.upper)]
 
 
-def _next_best(plan: LogicalPlan, name: str) -> Document | None:
-    """The cheapest other cut of an operator, and what the whole plan would cost more with it."""
+def _find_next_best(plan: LogicalPlan, name: str) -> Document | None:
+    """The cheapest other cut of an operator, and how much more the whole plan would cost with it."""
     from einc.logical.alternatives import next_best
 
     other = next_best(plan, name)
     if other is None:
         return None
-    intervals = _intervals(_node(plan, name), other.candidate.intervals)
+    intervals = _describe_intervals(_find_node(plan, name), other.candidate.intervals)
     return {"intervals": intervals, "more": other.total_cost - plan.total_cost}
 
 
-def _candidates(plan: LogicalPlan, name: str) -> list[Document]:
-    """Every join-agg spec that the optimizer chose among."""
+def _list_candidates(plan: LogicalPlan, name: str) -> list[Document]:
+    """All join-agg specs that the optimizer chose from."""
     from einc.logical.candidates import enumerate_candidates
 
-    node = _node(plan, name)
+    node = _find_node(plan, name)
     return [
         {
-            "intervals": _intervals(node, candidate.intervals),
+            "intervals": _describe_intervals(node, candidate.intervals),
             "cost": {"join": candidate.join, "aggregation": candidate.aggregation},
-            "inputs": [[_block(f.inputs[k]) for f in candidate.spec.functions] for k in range(len(node.inputs))],
-            "outputs": [[_block(f.outputs[j]) for f in candidate.spec.functions] for j in range(len(node.outputs))],
+            "inputs": [
+                [_describe_block(f.inputs[k]) for f in candidate.spec.functions] for k in range(len(node.inputs))
+            ],
+            "outputs": [
+                [_describe_block(f.outputs[j]) for f in candidate.spec.functions] for j in range(len(node.outputs))
+            ],
         }
         for candidate in enumerate_candidates(node.operator, plan.sites)
     ]
 
 
-def _node(plan: LogicalPlan, name: str) -> Node:
+def _find_node(plan: LogicalPlan, name: str) -> Node:
     return next(node for node in plan.graph.nodes if node.name == name)
 
 
-def _intervals(node: Node, intervals: Intervals) -> Document:
+def _describe_intervals(node: Node, intervals: Intervals) -> Document:
     indices = zip(node.operator.indices, intervals, strict=True)
     return {index.name: [list(interval) for interval in chosen] for index, chosen in indices}
 
 
-def _moves(bundle: Bundle) -> Mapping[Label, Document]:
-    """How many transfers serve every operator and every output, and the bytes that they move."""
+def _count_moves(bundle: Bundle) -> Mapping[Label, Document]:
+    """The number of transfers for every operator and output, and the bytes that they move."""
     moves: dict[Label, Document] = {}
     label = labels(bundle)
     for task in bundle.tasks:
@@ -166,12 +170,12 @@ def _moves(bundle: Bundle) -> Mapping[Label, Document]:
     return moves
 
 
-Times = tuple[float | None, float | None, float | None, str | None]
-"""Of an exchange: its own time, that of the naive one, the bound, and what proves it."""
+ExchangeTimes = tuple[float | None, float | None, float | None, str | None]
+"""Of an exchange: its own time, that of the naive program, the lower bound, and what proves the bound."""
 
 
-class _Clock:
-    """Times exchange programs on a machine; equal programs, as repeated blocks have them, once.
+class _ExchangeTimer:
+    """Times exchange programs on a machine; equal programs, as repeated blocks have, are timed once.
 
     `planned` is the machine that the plan was made for: `machine`, or the same with latencies.
     """
@@ -181,7 +185,7 @@ class _Clock:
         self._planned = planned
         self._known: dict[tuple[str, bool], Document] = {}
 
-    def exchange(self, exchange: Exchange | None) -> Document | None:
+    def describe(self, exchange: Exchange | None) -> Document | None:
         if exchange is None:
             return None
         key = (exchange.program, exchange.naive)
@@ -190,11 +194,11 @@ class _Clock:
         return self._known[key]
 
     def _time(self, exchange: Exchange) -> Document:
-        """What the plan says of an exchange; what it leaves out, or says with latencies, is worked out here."""
+        """What the plan says about an exchange. Missing times, and all times on another machine, are computed."""
         times = (exchange.completion_ms, exchange.naive_ms, exchange.bound_ms, exchange.bound_by)
         afresh = self._planned != self.machine
         if afresh or None in times[:3]:
-            times = self._worked_out(exchange, (None,) * 4 if afresh else times)
+            times = self._complete(exchange, (None,) * 4 if afresh else times)
         free_ms = exchange.bound_free_ms
         if free_ms is not None:  # bounds have the latency of one transfer at most
             free_ms = max(0.0, free_ms - (self._planned.transfer_latency_us - self.machine.transfer_latency_us) / 1e3)
@@ -209,8 +213,8 @@ class _Clock:
             "splits": dict(exchange.splits),
         }
 
-    def _worked_out(self, exchange: Exchange, times: Times) -> Times:
-        """The times with what is missing, unless the program is too long to be read again."""
+    def _complete(self, exchange: Exchange, times: ExchangeTimes) -> ExchangeTimes:
+        """The times with the missing ones computed, unless the program is too long to be read again."""
         from einc.exchange.bounds import bound
         from einc.exchange.language.parser import MAX_TEXT, parse
         from einc.exchange.language.resolve import resolve

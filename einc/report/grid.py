@@ -10,34 +10,34 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-MOST_ROWS, MOST_COLUMNS, MOST_IN_CELL = 8, 8, 8
-"""A larger grid shows its beginning and its end."""
+MAX_ROWS, MAX_COLUMNS, MAX_SITES_IN_CELL = 8, 8, 8
+"""Of a larger grid the beginning and the end are shown."""
 
 
-def picture(operation: dict[str, Any], *, whole: bool = False) -> list[str]:
-    """Lines of text; none where nothing is cut. `whole` leaves nothing out."""
+def draw_grid(operation: dict[str, Any], *, whole: bool = False) -> list[str]:
+    """Lines of text; none if nothing is cut. `whole` leaves nothing out."""
     intervals: dict[str, list[list[int]]] = operation["intervals"]
     cut = [name for name, parts in intervals.items() if len(parts) > 1]
     if not cut:
         return []
-    summed = _summed(operation)
-    spanning = ([name for name in cut if name not in summed] or cut)[:2]
+    aggregated = _aggregated_indices(operation)
+    spanning = ([name for name in cut if name not in aggregated] or cut)[:2]
     rows, columns = (spanning[0] if len(spanning) == 2 else None), spanning[-1]
-    cells = _cells(operation, rows, columns)
-    row_names = _bounds(rows, intervals[rows]) if rows is not None else [""]
-    column_names = _bounds(columns, intervals[columns])
-    joint = "+" if any(name in summed for name in cut if name not in spanning) else ","
+    cells = _sites_by_cell(operation, rows, columns)
+    row_names = _format_bounds(rows, intervals[rows]) if rows is not None else [""]
+    column_names = _format_bounds(columns, intervals[columns])
+    joint = "+" if any(name in aggregated for name in cut if name not in spanning) else ","
     table = [["", *column_names]]
     for r, name in enumerate(row_names):
-        row = [_cell(cells[r, c], joint, whole) for c in range(len(column_names))]
+        row = [_format_cell(cells[r, c], joint, whole) for c in range(len(column_names))]
         table.append([name, *row])
     if not whole:
-        table = _elide([_elide(row, MOST_COLUMNS, "...") for row in table], MOST_ROWS, ["..."])
-    return [line.rstrip() for line in _aligned(table)]
+        table = _elide([_elide(row, MAX_COLUMNS, "...") for row in table], MAX_ROWS, ["..."])
+    return [line.rstrip() for line in _align(table)]
 
 
-def _summed(operation: dict[str, Any]) -> set[str]:
-    """The indices whose intervals do not show in the output blocks: along them partial results are aggregated."""
+def _aggregated_indices(operation: dict[str, Any]) -> set[str]:
+    """The cut indices that the output blocks do not depend on: along them partial results are aggregated."""
     names = list(operation["intervals"])
     counts = [len(parts) for parts in operation["intervals"].values()]
     specs = operation["specs"]
@@ -51,8 +51,8 @@ def _summed(operation: dict[str, Any]) -> set[str]:
     }
 
 
-def _cells(operation: dict[str, Any], rows: str | None, columns: str) -> dict[tuple[int, int], list[int]]:
-    """The sites per (row, column); specs stand in the lexicographic order of their intervals."""
+def _sites_by_cell(operation: dict[str, Any], rows: str | None, columns: str) -> dict[tuple[int, int], list[int]]:
+    """The sites per (row, column); specs are in the lexicographic order of their intervals."""
     names = list(operation["intervals"])
     ranges = [range(len(parts)) for parts in operation["intervals"].values()]
     cells: dict[tuple[int, int], list[int]] = {}
@@ -62,24 +62,24 @@ def _cells(operation: dict[str, Any], rows: str | None, columns: str) -> dict[tu
     return cells
 
 
-def _bounds(name: str, parts: Sequence[Sequence[int]]) -> list[str]:
+def _format_bounds(name: str, parts: Sequence[Sequence[int]]) -> list[str]:
     texts = [f"{lower}:{upper}" for lower, upper in parts]
     return [f"{name} {texts[0]}", *texts[1:]]
 
 
-def _cell(sites: list[int], joint: str, whole: bool) -> str:
+def _format_cell(sites: list[int], joint: str, whole: bool) -> str:
     texts = [str(site) for site in sites]
-    if not whole and len(texts) > MOST_IN_CELL:
+    if not whole and len(texts) > MAX_SITES_IN_CELL:
         texts = [*texts[:3], f"...{texts[-1]}"]
     return joint.join(texts)
 
 
-def _elide(items: list[Any], most: int, mark: Any) -> list[Any]:
-    """The first item is a heading and stays; of the others at most `most` do."""
-    return items if len(items) <= most + 1 else [*items[: most - 1], mark, items[-1]]
+def _elide(items: list[Any], limit: int, mark: Any) -> list[Any]:
+    """The first item is a heading and stays; of the others at most `limit` stay."""
+    return items if len(items) <= limit + 1 else [*items[: limit - 1], mark, items[-1]]
 
 
-def _aligned(table: list[list[str]]) -> list[str]:
+def _align(table: list[list[str]]) -> list[str]:
     widths = [max(len(row[c]) for row in table if c < len(row)) for c in range(max(map(len, table)))]
     first = [f"{row[0]:>{widths[0]}}" for row in table]
     rest = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row[1:], widths[1:], strict=False)) for row in table]

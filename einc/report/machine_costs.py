@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einc.report.layout import columns
+from einc.report.tables import align_columns
 from einc.report.timing import plan_machine, time_plan, unlisted_peaks
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import sized
@@ -63,4 +63,4 @@ def format_table(rows: Sequence[Document]) -> list[str]:
         times = ["-" if part is None else f"{part:.3f}" for part in parts]
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
         lines.append([*name, *times, f"{row['total_cost']:,}", sized(row["memory_bytes"]), ratio])
-    return [*columns(lines, right=range(1, 8)), *dict.fromkeys(notes)]
+    return [*align_columns(lines, right=range(1, 8)), *dict.fromkeys(notes)]

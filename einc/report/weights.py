@@ -1,4 +1,4 @@
-"""Where the weights of a plan lie: how often each is held, and how many bytes of every site other sites hold too."""
+"""The weights of a plan: how many copies of each there are, and the bytes on every site that other sites hold too."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from einc.core.tensor import TensorType
 from einc_runtime.plan.schema import ITEMSIZE, Bundle, Tensor
 
 Document = dict[str, Any]
-Held = tuple[frozenset[TensorType], ...]
+SiteBlocks = tuple[frozenset[TensorType], ...]
 """The blocks of one weight on each site."""
 
 
-def typed(tensor: Tensor) -> Document:
-    """The name and the type of a tensor, as every list of tensors has them."""
+def describe_tensor(tensor: Tensor) -> Document:
+    """The name and the type of a tensor, as in every list of tensors."""
     return {"name": tensor.name, "dims": list(tensor.dims), "shape": list(tensor.shape), "dtype": tensor.dtype}
 
 
-def weights(bundle: Bundle) -> list[Document]:
+def describe_weights(bundle: Bundle) -> list[Document]:
     """For every weight: its bytes, how many copies of it there are in all, and the bytes that each site holds.
 
-    `copies` is 1 where every element lies on one site, and less where no operator reads all of it. `replicated_bytes`
+    `copies` is 1 if every element is on one site, and less if no operator reads all of it. `replicated_bytes`
     are, for each site, the bytes of elements that another site holds as well.
     """
     blocks: dict[int, list[set[TensorType]]] = {}
@@ -31,21 +31,21 @@ def weights(bundle: Bundle) -> list[Document]:
         if buffer.role == "weight":
             sites = blocks.setdefault(buffer.tensor, [set() for _ in bundle.devices])
             sites[buffer.site].add(TensorType(tuple(buffer.block.lower), tuple(buffer.block.upper)))
-    known: dict[tuple[tuple[int, ...], Held], tuple[list[int], list[int]]] = {}
+    known: dict[tuple[tuple[int, ...], SiteBlocks], tuple[list[int], list[int]]] = {}
     rows = []
     for number, tensor in enumerate(bundle.tensors):
         if tensor.kind != "weight":
             continue
         held = tuple(map(frozenset, blocks.get(number, [set() for _ in bundle.devices])))
         key = (tuple(tensor.shape), held)
-        if key not in known:  # repeated blocks of a model hold their weights alike
-            known[key] = _elements(*key)
+        if key not in known:  # the weights of repeated blocks are placed alike
+            known[key] = _count_elements(*key)
         width = ITEMSIZE[tensor.dtype]
         whole = TensorType.whole(tensor.shape).size * width
         all_of, replicated = ([count * width for count in counts] for counts in known[key])
         rows.append(
             {
-                **typed(tensor),
+                **describe_tensor(tensor),
                 "stored": tensor.stored or tensor.name,
                 "bytes": whole,
                 "copies": sum(all_of) / whole,
@@ -56,7 +56,7 @@ def weights(bundle: Bundle) -> list[Document]:
     return rows
 
 
-def _elements(shape: tuple[int, ...], held: Sequence[frozenset[TensorType]]) -> tuple[list[int], list[int]]:
+def _count_elements(shape: tuple[int, ...], held: Sequence[frozenset[TensorType]]) -> tuple[list[int], list[int]]:
     """The elements on each site, and those of them that lie on other sites too."""
     overlay = Overlay(TensorType.whole(shape), *held)
     cells = [{cell for block in blocks for cell in overlay.cells(block)} for blocks in held]

@@ -8,7 +8,7 @@ from typing import Any
 from einc.compiler import compile_model
 from einc.options import CompileOptions
 from einc.report.document import explain
-from einc.report.terminal import comparison, detail, overview
+from einc.report.terminal import format_comparison, format_operator, format_overview
 
 GOLDEN = Path(__file__).with_name("golden_explain.txt")
 TEXT = """model small
@@ -36,9 +36,9 @@ def strong(text: str) -> str:
 def test_explanations_read_as_agreed(update_golden: bool) -> None:
     found = "\n".join(
         [
-            overview(document(5), strong),
-            detail(document(5, "p"), strong),
-            comparison(document(5), document(2), ("five", "two"), strong),
+            format_overview(document(5), strong),
+            format_operator(document(5, "p"), strong),
+            format_comparison(document(5), document(2), ("five", "two"), strong),
         ]
     )
     if update_golden:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from einc.report.grid import picture
+from einc.report.grid import draw_grid
 
 
 def operation(counts: dict[str, int], output: tuple[str, ...], sites: list[int] | None = None) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def operation(counts: dict[str, int], output: tuple[str, ...], sites: list[int] 
 
 
 def test_partial_results_share_a_cell() -> None:
-    lines = picture(operation({"i": 2, "j": 2, "k": 2}, ("i", "k")))
+    lines = draw_grid(operation({"i": 2, "j": 2, "k": 2}, ("i", "k")))
     assert lines == [
         "       | k 0:50  50:100",
         "i 0:50 | 0+2     1+3",
@@ -29,35 +29,35 @@ def test_partial_results_share_a_cell() -> None:
 
 
 def test_sites_stand_where_they_were_placed() -> None:
-    lines = picture(operation({"i": 2, "k": 2}, ("i", "k"), [3, 1, 0, 2]))
+    lines = draw_grid(operation({"i": 2, "k": 2}, ("i", "k"), [3, 1, 0, 2]))
     assert [line.split("|")[1].split() for line in lines[1:]] == [["3", "1"], ["0", "2"]]
 
 
 def test_one_cut_index_is_one_row() -> None:
-    assert picture(operation({"i": 4, "k": 1}, ("i", "k")))[0].startswith("i 0:25")
-    assert len(picture(operation({"i": 4, "k": 1}, ("i", "k")))) == 2
+    assert draw_grid(operation({"i": 4, "k": 1}, ("i", "k")))[0].startswith("i 0:25")
+    assert len(draw_grid(operation({"i": 4, "k": 1}, ("i", "k")))) == 2
 
 
 def test_a_cut_of_the_summed_index_alone_shows_its_parts() -> None:
-    lines = picture(operation({"i": 1, "j": 3}, ("i",)))
+    lines = draw_grid(operation({"i": 1, "j": 3}, ("i",)))
     assert lines[0].split() == ["j", "0:33", "33:66", "66:100"]
     assert lines[1].split() == ["0", "1", "2"]
 
 
 def test_a_third_index_of_the_output_is_listed_not_summed() -> None:
-    lines = picture(operation({"a": 2, "b": 2, "c": 2}, ("a", "b", "c")))
+    lines = draw_grid(operation({"a": 2, "b": 2, "c": 2}, ("a", "b", "c")))
     assert "0,1" in lines[1]
     assert "+" not in "".join(lines)
 
 
 def test_nothing_cut_needs_no_picture() -> None:
-    assert picture(operation({"i": 1}, ("i",))) == []
+    assert draw_grid(operation({"i": 1}, ("i",))) == []
 
 
 def test_seventy_two_sites_fit_a_screen() -> None:
     for counts in ({"i": 72}, {"i": 8, "k": 9}, {"i": 72, "k": 1}, {"i": 2, "j": 36}, {"i": 3, "j": 3, "k": 8}):
-        lines = picture(operation(counts, ("i", "k") if "k" in counts else ("i",)))
+        lines = draw_grid(operation(counts, ("i", "k") if "k" in counts else ("i",)))
         assert len(lines) <= 10
         assert max(map(len, lines)) <= 110, counts
-    whole = picture(operation({"i": 8, "k": 9}, ("i", "k")), whole=True)
+    whole = draw_grid(operation({"i": 8, "k": 9}, ("i", "k")), whole=True)
     assert {int(cell) for line in whole[1:] for cell in line.split("|")[1].split()} == set(range(72))

@@ -8,8 +8,8 @@ import pytest
 from einc.compiler import compile_model
 from einc.options import CompileOptions
 from einc.report.document import explain
-from einc.report.terminal import overview
-from einc.report.weights import weights
+from einc.report.terminal import format_overview
+from einc.report.weights import describe_weights
 
 MODEL = """
 dim n = 7
@@ -27,7 +27,7 @@ output y = matmul(h, w) + v
 @pytest.mark.parametrize("sites", [1, 2, 3, 5, 8])
 def test_copies_and_bytes_are_those_of_the_buffers(sites: int) -> None:
     bundle = compile_model(MODEL, "m.ein", CompileOptions(machine="host", devices=sites)).bundle
-    rows = {row["name"]: row for row in weights(bundle)}
+    rows = {row["name"]: row for row in describe_weights(bundle)}
     assert set(rows) == {"w", "v", "z"}
     for number, tensor in enumerate(bundle.tensors):
         if tensor.kind != "weight":
@@ -44,6 +44,6 @@ def test_copies_and_bytes_are_those_of_the_buffers(sites: int) -> None:
         assert row["site_bytes"] == (sums.sum(axis=1) * width).tolist()
         assert row["replicated_bytes"] == (shared.sum(axis=1) * width).tolist()
         assert row["copies"] == pytest.approx(sums.sum() / np.prod(tensor.shape))
-    text = overview(explain(bundle))
+    text = format_overview(explain(bundle))
     assert "in 3 tensors" in text
     assert ("copies of" in text) == any(row["copies"] > 1 for row in rows.values())

@@ -135,10 +135,10 @@ def _text(
         return click.style(text, bold=True) if output.use_colours() else text
 
     if other is not None:
-        return terminal.comparison(document, other, names, strong)
+        return terminal.format_comparison(document, other, names, strong)
     if operator is not None:
-        return terminal.detail(document, strong)
+        return terminal.format_operator(document, strong)
     if all_specs:
-        parts = [terminal.detail({**document, "ops": [one]}, strong) for one in document["ops"]]
+        parts = [terminal.format_operator({**document, "ops": [one]}, strong) for one in document["ops"]]
         return "\n".join(parts)
-    return terminal.overview(document, strong)
+    return terminal.format_overview(document, strong)

@@ -1,23 +1,35 @@
-"""Where the predicted time of a plan goes, for a terminal: a table of operators, and the busiest links."""
+"""Tables for a terminal: columns, and where the predicted time of a plan goes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from einc_runtime.text import sized
 
 Document = dict[str, Any]
 
-MOST_ROWS = 12
-MOST_LINKS = 6
-"""How many operators and resources are listed, those that cost the most time first."""
+MAX_ROWS = 12
+MAX_LINKS = 6
+"""Operators and resources that are listed, those with the most time first."""
 
 _PARTS = ("compute_ms", "combine_ms", "waiting_ms", "exchange_ms", "critical_ms")
 
 
-def summary(document: Document) -> str:
-    """One line: the predicted time, and what the chain of tasks that decides it consists of."""
+def align_columns(rows: Sequence[Sequence[str]], right: Container[int] = (1, 2, 3)) -> list[str]:
+    """Rows as lines with their cells in columns; those in `right` are aligned on the right."""
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+    return [
+        "  ".join(
+            f"{cell:>{width}}" if c in right else f"{cell:<{width}}"
+            for c, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def summarize_time(document: Document) -> str:
+    """One line: the predicted time, and what its critical path consists of."""
     if document["time"] is None:
         known = document["predicted_ms"]
         return "too large to be timed here" + ("" if known is None else f"; predicted {known:.3f} ms when it was made")
@@ -27,8 +39,8 @@ def summary(document: Document) -> str:
     return f"predicted {document['predicted_ms']:.3f} ms; along the critical path: {parts}"
 
 
-def own_time(operation: Document) -> str:
-    """One line on one operator."""
+def describe_operator_time(operation: Document) -> str:
+    """One line: when an operator runs, and the parts of its time."""
     time = operation["time"]
     if time is None:
         return "too large a plan to say when it runs"
@@ -36,8 +48,8 @@ def own_time(operation: Document) -> str:
     return f"from {time['start_ms']:.3f} to {time['end_ms']:.3f} ms: {parts}"
 
 
-def time_rows(document: Document, groups: Sequence[Sequence[Document]]) -> list[list[str]]:
-    """Heading and rows of the table, none where nothing is known; operators of a group are added up."""
+def tabulate_times(document: Document, groups: Sequence[Sequence[Document]]) -> list[list[str]]:
+    """The table of operators with its heading, empty if the plan was not timed; a group's operators are added up."""
     if document["time"] is None:
         return []
     rows: list[tuple[str, list[float]]] = []
@@ -50,18 +62,20 @@ def time_rows(document: Document, groups: Sequence[Sequence[Document]]) -> list[
             rows.append((f"output {output['name']}", times))
     rows.sort(key=lambda row: (-row[1][-1], -sum(row[1][:3])))
     predicted = document["predicted_ms"] or 1.0
-    shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
+    listed, rest = rows[:MAX_ROWS], rows[MAX_ROWS:]
     if rest:
-        shown.append((f"{len(rest)} more", [sum(column) for column in zip(*(times for _, times in rest), strict=True)]))
+        listed.append(
+            (f"{len(rest)} more", [sum(column) for column in zip(*(times for _, times in rest), strict=True)])
+        )
     table = [["time in ms", "compute", "combine", "waiting", "exchange", "critical", ""]]
-    for name, times in shown:
+    for name, times in listed:
         table.append([name, *(f"{time:.3f}" if time else "-" for time in times), f"{times[-1] / predicted:.0%}"])
     table.append(["idle at the end", "-", "-", f"{document['time']['tail_ms']:.3f}", "-", "-", ""])
     return table
 
 
-def link_lines(document: Document) -> list[str]:
-    """The resources that take longest to carry what crosses them."""
+def describe_links(document: Document) -> list[str]:
+    """The resources that would take longest for their traffic at full rate."""
     if document["time"] is None:
         return []
     links = sorted(document["time"]["links"], key=lambda link: (-link["full_ms"], link["name"]))
@@ -71,6 +85,6 @@ def link_lines(document: Document) -> list[str]:
     lines = [
         f"  {link['name']}: {sized(link['bytes'])}, {link['full_ms']:.3f} ms at full rate"
         f" ({link['full_ms'] / predicted:.0%} of the time), in use for {link['busy_ms']:.3f} ms"
-        for link in links[:MOST_LINKS]
+        for link in links[:MAX_LINKS]
     ]
     return ["busiest links", *lines]
