@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from einc_runtime.execution.data.safetensors import SafetensorsFile
+
 HERE = Path(__file__).parent
 EINC = str(Path(sys.executable).parent / "einc")
 
@@ -23,9 +25,8 @@ def einc(*arguments: str) -> None:
 
 def unpartitioned(images: np.ndarray) -> np.ndarray:
     """The same network in eight lines of numpy, on one site and in double precision."""
-    from safetensors.numpy import load_file
-
-    w = {name: array.astype(np.float64) for name, array in load_file(HERE / "weights.safetensors").items()}
+    weights = SafetensorsFile(str(HERE / "weights.safetensors"))
+    w = {name: weights.array(name).astype(np.float64) for name in weights.entries}
     h1 = np.maximum(images @ w["w1"] + w["b1"], 0)
     h2 = np.maximum(h1 @ w["w2"] + w["b2"], 0)
     logits = h2 @ w["w3"] + w["b3"]
