@@ -4,7 +4,7 @@ python tests/gpu                   everything, and docs/gpu-results.md (or: pyth
 python tests/gpu --only correctness --no-write
 python tests/gpu --rehearse --output page.md      all of the script on a machine without a GPU (`places`)
 
-Needs PyTorch, Triton, cupy, numpy, msgpack, click, rich; what else is missing may lie in `wheels/` (docs/cuda.md).
+Needs PyTorch, Triton, cupy, numpy, click; what else is missing may lie in `wheels/` (docs/cuda.md).
 Ends with 0 if all that was computed is right, 1 if not, and 69 where there is no GPU or a package is missing. The page
 is written after every result, so that it tells what was reached however the check ends.
 """
@@ -49,8 +49,7 @@ LONGEST = 6000
 """Characters of what a lost worker complained of."""
 
 NEEDED = (
-    "click", "cupy", "lap", "lark", "ml_dtypes", "msgpack", "msgspec", "numpy", "rich", "safetensors", "threadpoolctl",
-    "torch", "triton",
+    "click", "cupy", "lap", "lark", "ml_dtypes", "msgspec", "numpy", "threadpoolctl", "torch", "triton",
 )  # fmt: skip
 FOR_GPUS = ("cupy", "triton")
 """A rehearsal does without them."""
