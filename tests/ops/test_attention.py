@@ -17,7 +17,7 @@ from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.sequence_packing import SequencePacking
 from tests.support.attention_oracle import ALIKE, HEADS, MORE_KEYS, attention, data, pairs, seen, variants, whole
-from tests.support.definition_oracle import corruptions, difference, fault, requests
+from tests.support.definition_oracle import FEW, REST, corruptions, difference, fault, one_number, requests
 from tests.support.kernel_pieces import run_kernel
 
 CASES = {f"{q}/{kv}-{name}": case for q, kv in HEADS for name, case in variants((q, kv)).items()}
@@ -42,7 +42,7 @@ def test_every_factorization_implements_it(name: str) -> None:
     operator = CASES[name]
     arrays = data(operator, 2)
     expected = operator.reference(*arrays)
-    for sites in range(1, 9):
+    for sites in FEW:
         reachable = reachable_sites(sites, [index.most for index in operator.indices])
         for intervals in requests(operator, sites):
             spec = operator.build_spec(intervals)
@@ -56,7 +56,7 @@ def test_other_types_too(name: str) -> None:
     operator = DTYPES[name]
     arrays = data(operator, 3)
     expected = operator.reference(*arrays)
-    for intervals in [*requests(operator, 4), *requests(operator, 6)]:
+    for intervals in requests(operator, *one_number(name)):
         assert fault(operator, operator.build_spec(intervals), arrays, expected) is None, intervals
 
 
@@ -66,9 +66,23 @@ def test_the_kernel_implements_it(name: str) -> None:
     arrays = data(operator, 7)
     expected = operator.reference(*arrays)
     with np.errstate(all="ignore"):
-        for sites in range(1, 9) if name in CASES else (1, 4, 6):
+        for sites in FEW if name in CASES else one_number(name):
             for intervals in requests(operator, sites):
                 assert fault(operator, operator.build_spec(intervals), arrays, expected, run_kernel) is None, intervals
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CASES, *DTYPES])
+def test_other_numbers_of_sites_too(name: str) -> None:
+    operator = {**CASES, **DTYPES}[name]
+    arrays = data(operator, 3)
+    expected = operator.reference(*arrays)
+    with np.errstate(all="ignore"):
+        for sites in (*FEW, *REST):
+            for intervals in requests(operator, sites):
+                spec = operator.build_spec(intervals)
+                assert fault(operator, spec, arrays, expected) is None, intervals
+                assert fault(operator, spec, arrays, expected, run_kernel) is None, intervals
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("6/3")])

@@ -15,7 +15,17 @@ from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.selection import Argmax, TopK
 from tests.support.block_slices import slices
-from tests.support.definition_oracle import CONCRETE, Array, corruptions, fault, random_array, requests
+from tests.support.definition_oracle import (
+    CONCRETE,
+    FEW,
+    REST,
+    Array,
+    corruptions,
+    fault,
+    one_number,
+    random_array,
+    requests,
+)
 from tests.support.kernel_pieces import run_kernel
 from tests.support.operator_cases import desc
 
@@ -80,11 +90,21 @@ def data(name: str, ties: bool) -> list[Array]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_factorization_implements_the_operator(name: str) -> None:
+    check(name, FEW if name.startswith("f32") else one_number(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_other_numbers_of_sites_too(name: str) -> None:
+    check(name, (*FEW, *REST))
+
+
+def check(name: str, numbers: Sequence[int]) -> None:
     operator = CASES[name]
     for ties in (False, True):
         arrays = data(name, ties)
         expected = operator.reference(*arrays)
-        for sites in range(1, 9) if name.startswith("f32") else (5, 8):
+        for sites in numbers:
             for intervals in requests(operator, sites):
                 spec = operator.build_spec(intervals)
                 assert fault(operator, spec, arrays, expected, run_kernel) is None, intervals

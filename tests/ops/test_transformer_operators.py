@@ -11,7 +11,7 @@ from einc.core.tensor import TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.concat import Concat
-from tests.support.definition_oracle import corruptions, fault, requests
+from tests.support.definition_oracle import FEW, REST, corruptions, fault, one_number, requests
 from tests.support.kernel_pieces import run_kernel
 from tests.support.transformer_cases import Case, all_transformer_cases, concrete
 
@@ -27,8 +27,7 @@ def test_every_factorization_implements_the_operator(name: str) -> None:
     case = CASES[name]
     arrays = case.arrays(seed(name))
     expected = case.operator.reference(*arrays)
-    every = name.startswith("f32")
-    for sites in range(1, 9) if every else (5, 8):
+    for sites in FEW if name.startswith("f32") else one_number(name):
         for intervals in requests(case.operator, sites):
             spec = case.operator.build_spec(intervals)
             assert fault(case.operator, spec, arrays, expected, run_kernel) is None, intervals
@@ -41,7 +40,7 @@ def test_many_sites_too(name: str) -> None:
     case = CASES[name]
     arrays = case.arrays(seed(name))
     expected = case.operator.reference(*arrays)
-    for sites in (9, 12, 16, 24, 31, 72):
+    for sites in (*REST, 9, 12, 16, 24, 31, 72):
         for intervals in requests(case.operator, sites):
             assert fault(case.operator, case.operator.build_spec(intervals), arrays, expected, run_kernel) is None
 

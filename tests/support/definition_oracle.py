@@ -7,6 +7,7 @@ Concrete operators come from a callable, so that the same oracle judges the oper
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -59,6 +60,18 @@ def shaped(operator: Operator, inputs: tuple[tuple[int, ...], ...], output: tupl
     if "shape" in attributes:
         attributes["shape"] = output
     return registry.restore(operator.family, descs, attributes)
+
+
+FEW = (1, 2, 3, 6, 8)
+"""Numbers of sites that show every way to cut: not at all, one prime number of times, along two and three indices."""
+
+REST = (4, 5, 7)
+"""The others up to 8, for the slow suite."""
+
+
+def one_number(name: str) -> tuple[int]:
+    """6 or 8 sites, by turns, for cases that are cut like others which are tried with all of `FEW`."""
+    return (6 if zlib.crc32(name.encode()) % 2 else 8,)
 
 
 def requests(operator: Operator, sites: int) -> Iterator[Intervals]:

@@ -141,7 +141,14 @@ def case(name, dtype=np.float32):
     return a, [*arrays, *(extras[extra] for extra in a["extras"])]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, BF16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_in_f32_and_by_turns_in_another_type(name):
+    check(*case(name, np.float32))
+    check(*case(name, (np.float64, np.float16, BF16)[list(CASES).index(name) % 3]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, BF16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind_in_every_type(name, dtype):
     check(*case(name, dtype))
@@ -169,12 +176,17 @@ def test_any_blocks(name):
         check(a, parts, (q0, k0), (h0 * group, h0))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "wide"),
-    [(np.float32, True), (np.float16, True), (BF16, True), (np.float32, False)],
-    ids=lambda value: str(value) if isinstance(value, bool) else np.dtype(value).name,
-)
-@pytest.mark.parametrize(("d", "dv"), [(37, 41), (16, 12), (1, 83)])
+TYPES = ((np.float32, True), (np.float16, True), (BF16, True), (np.float32, False))
+WIDTHS = ((37, 41), (16, 12), (1, 83))
+REGISTERS = [
+    pytest.param(*width, *kind, marks=[] if (row + column) % 3 == 0 or row == 3 else pytest.mark.slow)
+    for column, width in enumerate(WIDTHS)
+    for row, kind in enumerate(TYPES)
+]
+"""Each type and each pair of widths at least once; all pairs of them in the slow suite."""
+
+
+@pytest.mark.parametrize(("d", "dv", "dtype", "wide"), REGISTERS)
 def test_more_rows_than_registers_have_lanes(d, dv, dtype, wide, monkeypatch):
     """Blocks of registers that are full and that are not, for registers of either number."""
     monkeypatch.setattr(compiler, "has_wide_registers", lambda: wide)
