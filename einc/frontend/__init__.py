@@ -25,24 +25,23 @@ def build(
     preset: str | None = None,
     dtype: str | None = None,
 ) -> Graph:
-    """The graph of a model text, not fused yet.
+    """The graph of a model text, before fusion.
 
-    `file` names the text in errors. `definitions` replace params and dims: pairs of a name and the text of an
-    expression. `preset` is one of the model's; `dtype` replaces all of its floating element types. Raises ModelError
-    with all mistakes of the text, UsageError for a dtype that is none.
+    `file` names the text in errors. `definitions` are pairs of a name and the text of an expression; they replace
+    params and dims. `preset` names a preset of the model. `dtype` replaces all floating element types. Raises
+    ModelError with all mistakes of the text, and UsageError for an unknown dtype.
     """
     from einc.frontend.findings import Findings
-    from einc.frontend.lower import Lowering
+    from einc.frontend.lower import lower_model
     from einc.frontend.parameters import evaluate_parameters
     from einc.frontend.parser import parse_text
 
-    replacement = None if dtype is None else _floating(dtype)
+    replacement = None if dtype is None else _parse_floating_dtype(dtype)
     findings = Findings()
     parsed = parse_text(text, file, findings)
     name = _model_name(parsed.model, file, findings)
-    parameters = evaluate_parameters(parsed.model, definitions, preset, parsed.lost, findings)
-    lowering = Lowering(parsed.model, name, parameters, parsed.lost, replacement, findings)
-    graph = lowering.run()
+    parameters = evaluate_parameters(parsed.model, definitions, preset, parsed.lost_names, findings)
+    graph = lower_model(parsed.model, name, parameters, parsed.lost_names, replacement, findings)
     if not graph.outputs:
         end = parsed.model.statements[-1].span if parsed.model.statements else SourceSpan(file, 1, 1, 2, "")
         findings.check()
@@ -51,7 +50,7 @@ def build(
     return graph
 
 
-def _floating(name: str) -> DType:
+def _parse_floating_dtype(name: str) -> DType:
     from einc.core.tensor import DType
 
     floating = {dtype.value: dtype for dtype in DType if dtype.is_float}
@@ -60,12 +59,12 @@ def _floating(name: str) -> DType:
     return floating[name]
 
 
-def _model_name(model: ast.Model, file: str, findings: Findings) -> str:
-    """The name that a text gives itself, else its file's."""
+def _model_name(model: ast.ModelSyntax, file: str, findings: Findings) -> str:
+    """The name that a text gives itself, or else the name of its file."""
     from einc.frontend import ast
 
-    given = [statement.name for statement in model.statements if isinstance(statement, ast.ModelName)]
-    for name in given[1:]:
-        findings.add(f"the model has a name already, '{given[0].text}'", name.span)
+    names = [statement.name for statement in model.statements if isinstance(statement, ast.ModelDecl)]
+    for name in names[1:]:
+        findings.add(f"the model has a name already, '{names[0].text}'", name.span)
     stem = os.path.splitext(os.path.basename(file))[0]
-    return given[0].text if given else stem or "model"
+    return names[0].text if names else stem or "model"

@@ -1,17 +1,23 @@
-"""Adding tensors and operators to the graph, within the limits of the language, and reporting what operators refuse."""
+"""Adding tensors, operators and outputs to the graph, within the limits of the language.
+
+What operators refuse is reported here, at the argument at fault.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError, SourceSpan
-from einc.frontend import limits
-from einc.frontend.expressions import Application, Several, Tensor, Value
-from einc.frontend.findings import Findings
+from einc.frontend import constants, limits
+from einc.frontend.context import LoweringContext, SavedOutput
+from einc.frontend.expressions import EvaluatedCall, MultipleResults, TensorValue, Value
+from einc.frontend.findings import AlreadyReported
+from einc.frontend.parameters import DTYPES
 from einc.graph.builder import GraphBuilder
-from einc.graph.graph import Graph, TensorKind
+from einc.graph.graph import TensorKind
 from einc.ops import registry
 from einc.ops.arguments import Argument
 from einc.ops.base import Operator
@@ -19,146 +25,156 @@ from einc.ops.equation import index_equation
 from einc.ops.scalar import ScalarInput, single
 
 
-class Assembly:
-    """The graph under construction. Parts of a statement are named after it: `y.1`, `y.2`."""
+def resolve_dtype(context: LoweringContext, name: str) -> str:
+    """The element type that a name stands for: `--dtype` replaces all floating ones. Other words stay as they are."""
+    if context.dtype is None or name not in DTYPES or not DType(name).is_float:
+        return name
+    return context.dtype.value
 
-    def __init__(self, name: str, dtype: DType | None, findings: Findings) -> None:
-        self._builder = GraphBuilder(name)
-        self._dtype = dtype
-        self._findings = findings
-        self._declared: set[str] = set()  # the inputs and weights
-        self._saved: set[str] = set()
-        self._renamed: dict[str, str] = {}  # the present names of tensors that have been renamed
-        self._nodes = 0
-        self._statement = ""
-        self._parts = 0
 
-    def start(self, statement: str) -> tuple[str, int]:
-        """Names parts after another statement from now on; returns what `resume` needs to go back."""
-        before = self._statement, self._parts
-        self._statement, self._parts = statement, 0
-        return before
+def declare_tensor(
+    context: LoweringContext, kind: TensorKind, name: str, desc: TensorDesc, stored: str | None, span: SourceSpan
+) -> TensorValue:
+    """Adds an input or weight whose name is new."""
+    _check_size(context, desc, span)
+    _check_name(context, name, span)
+    context.declared.add(name)
+    if kind is TensorKind.INPUT:
+        return TensorValue(context.builder.input(name, desc, span), desc)
+    return TensorValue(context.builder.weight(name, desc, stored, span), desc)
 
-    def resume(self, before: tuple[str, int]) -> None:
-        self._statement, self._parts = before
 
-    def element_type(self, name: str) -> str:
-        """What a name of an element type stands for: `--dtype` replaces all floating ones. Other words stay."""
-        if self._dtype is None or name not in _DTYPES or not DType(name).is_float:
-            return name
-        return self._dtype.value
+def apply_operator(context: LoweringContext, call: EvaluatedCall) -> TensorValue | MultipleResults:
+    """Applies an operator of the library to the arguments of a call."""
+    given = (*call.arguments, *call.keywords.values())
+    tensors = [argument for argument in given if isinstance(argument, TensorValue)]
+    try:
+        operator = registry.call(
+            call.function,
+            [_operator_argument(context, argument) for argument in call.arguments],
+            {name: _operator_argument(context, argument) for name, argument in call.keywords.items()},
+        )
+    except OperatorError as error:
+        raise context.findings.fail(error.message, call.span_of(error.argument), error.hint) from None
+    return _add_node(context, operator, tensors, call.result_names, call.syntax.span)
 
-    def declare(self, kind: TensorKind, name: str, desc: TensorDesc, stored: str | None, span: SourceSpan) -> Tensor:
-        """Adds an input or weight whose name is new."""
-        self._check_size(desc, span)
-        self._check_name(name, span)
-        self._declared.add(name)
-        if kind is TensorKind.INPUT:
-            return Tensor(self._builder.input(name, desc, span), desc)
-        return Tensor(self._builder.weight(name, desc, stored, span), desc)
 
-    def call(self, application: Application) -> Tensor | Several:
-        """Applies an operator of the library."""
-        given = (*application.arguments, *application.keywords.values())
-        tensors = tuple(argument for argument in given if isinstance(argument, Tensor))
-        try:
-            operator = registry.call(
-                application.function,
-                [self._argument(argument) for argument in application.arguments],
-                {name: self._argument(argument) for name, argument in application.keywords.items()},
+def apply_equation(
+    context: LoweringContext,
+    operator: Operator,
+    inputs: Sequence[TensorValue],
+    result_names: tuple[str, ...],
+    span: SourceSpan,
+) -> TensorValue:
+    """Applies the operator of an index equation, which has one result."""
+    result = _add_node(context, operator, inputs, result_names, span)
+    assert isinstance(result, TensorValue)
+    return result
+
+
+def collect_outputs(context: LoweringContext) -> None:
+    """Notes what the outputs of the present scope stand for at its end; reports what cannot be saved."""
+    for syntax in context.scope.outputs:
+        with suppress(AlreadyReported):
+            name = context.scope.full_name(syntax.text)
+            if name in context.outputs:
+                raise context.findings.fail(f"'{name}' is saved already", syntax.span)
+            value = context.look_up(syntax)
+            if not isinstance(value, TensorValue):
+                found = constants.describe_value(value)
+                raise context.findings.fail(f"expected a tensor, found {found}", syntax.span)
+            context.outputs[name] = SavedOutput(syntax, name, value)
+
+
+def save_outputs(context: LoweringContext) -> None:
+    """Saves the collected outputs in the graph, each under its name; does nothing if there are errors.
+
+    A computed tensor is renamed. An input or weight, and a tensor that is saved already, is copied, because outputs
+    are computed tensors and each has one name.
+    """
+    if context.findings:
+        return
+    saved: set[str] = set()
+    current: dict[str, str] = {}  # the present names of tensors that have been renamed
+    for output in context.outputs.values():
+        tensor, name, span = output.tensor, output.name, output.syntax.span
+        if name in context.declared:
+            context.findings.add(
+                f"'{name}' names an input or weight, so no output can have this name",
+                span,
+                f"save it under another name: `output y = {output.syntax.text}`",
             )
-        except OperatorError as error:
-            raise self._findings.fail(error.message, application.span_of(error.argument), error.hint) from None
-        return self._add(operator, tensors, application.wishes, application.syntax.span)
-
-    def equation(
-        self,
-        operator: Operator,
-        inputs: Sequence[Tensor],
-        wishes: tuple[str, ...],
-        span: SourceSpan,
-    ) -> Tensor:
-        """Applies the operator of an index equation."""
-        result = self._add(operator, tuple(inputs), wishes, span)
-        assert isinstance(result, Tensor)
-        return result
-
-    def save(self, tensor: Tensor, name: str, span: SourceSpan) -> bool:
-        """Saves a tensor under a name; False where an input or weight has the name.
-
-        A computed tensor is renamed. An input or weight, and a tensor that is saved already, is copied: outputs are
-        computed tensors, and each has one name.
-        """
-        if name in self._declared:
-            return False
-        if tensor.name in self._declared or tensor.name in self._saved:
-            tensor = self._copy(tensor, name, span)
-        self._saved.add(tensor.name)
-        self._rename(tensor.name, name)
-        self._builder.save(name)
-        return True
-
-    def build(self) -> Graph:
-        return self._builder.build()
-
-    def _copy(self, tensor: Tensor, name: str, span: SourceSpan) -> Tensor:
-        now = Tensor(self._renamed.get(tensor.name, tensor.name), tensor.desc)
-        labels = tuple(f"i{k}" for k in range(tensor.desc.rank))
-        result = list(zip(labels, tensor.desc.dims, strict=True))
-        operator = index_equation([(tensor.desc, labels)], result, single("copy", ScalarInput(0)), None)
-        return self.equation(operator, (now,), (f"{name}.copy",), span)
-
-    def _rename(self, tensor: str, name: str) -> None:
-        """Gives a computed tensor a name; another one that has it becomes `name.before`."""
-        now = self._renamed.get(tensor, tensor)
-        if now == name:
-            return
-        if self._builder.unique(name) != name:
-            holder = next((old for old, new in self._renamed.items() if new == name), name)
-            self._renamed[holder] = self._builder.rename(name, self._builder.unique(f"{name}.before"))
-        self._renamed[tensor] = self._builder.rename(now, name)
-
-    def _add(
-        self, operator: Operator, inputs: tuple[Tensor, ...], wishes: tuple[str, ...], span: SourceSpan
-    ) -> Tensor | Several:
-        self._nodes += 1
-        if self._nodes > limits.NODES:
-            message = f"the model has more than {limits.NODES:,} operators, the most that are allowed"
-            raise self._findings.fail(message, span)
-        for desc in operator.outputs:
-            self._check_size(desc, span)
-        parts = [self._part() for _ in operator.outputs[len(wishes) :]]
-        wishes = (*wishes[: len(operator.outputs)], *parts)
-        for wish in wishes:
-            self._check_name(wish, span)
-        names = self._builder.apply(operator, [tensor.name for tensor in inputs], wishes, span)
-        tensors = tuple(Tensor(name, desc) for name, desc in zip(names, operator.outputs, strict=True))
-        return tensors[0] if len(tensors) == 1 else Several(tensors, first_alone=True)
-
-    def _part(self) -> str:
-        self._parts += 1
-        return f"{self._statement}.{self._parts}"
-
-    def _argument(self, value: Value) -> Argument:
-        """An argument as operators get it: tensors by their types; element types follow `--dtype`."""
-        if isinstance(value, Tensor):
-            return value.desc
-        return self.element_type(value) if isinstance(value, str) else value
-
-    def _check_size(self, desc: TensorDesc, span: SourceSpan) -> None:
-        if desc.rank > limits.RANK:
-            message = f"this tensor has {desc.rank:,} dimensions; at most {limits.RANK} are allowed"
-            raise self._findings.fail(message, span)
-        if math.prod(desc.shape) * desc.dtype.itemsize >= limits.INTEGER:
-            raise self._findings.fail(f"this tensor is too large: {desc} has 2**63 bytes or more", span)
-
-    def _check_name(self, name: str, span: SourceSpan) -> None:
-        if len(name) > limits.FULL_NAME_CHARACTERS:
-            message = (
-                f"with the names of the blocks around it, this has a name of {len(name):,} characters; "
-                f"at most {limits.FULL_NAME_CHARACTERS:,} are allowed"
-            )
-            raise self._findings.fail(message, span)
+            continue
+        if tensor.name in context.declared or tensor.name in saved:
+            source = TensorValue(current.get(tensor.name, tensor.name), tensor.desc)
+            tensor = _copy_tensor(context, source, name, span)
+        saved.add(tensor.name)
+        _rename_tensor(context.builder, current, tensor.name, name)
+        context.builder.save(name)
 
 
-_DTYPES = frozenset(dtype.value for dtype in DType)
+def _copy_tensor(context: LoweringContext, tensor: TensorValue, name: str, span: SourceSpan) -> TensorValue:
+    labels = tuple(f"i{k}" for k in range(tensor.desc.rank))
+    result = list(zip(labels, tensor.desc.dims, strict=True))
+    operator = index_equation([(tensor.desc, labels)], result, single("copy", ScalarInput(0)), None)
+    return apply_equation(context, operator, (tensor,), (f"{name}.copy",), span)
+
+
+def _rename_tensor(builder: GraphBuilder, current: dict[str, str], tensor: str, name: str) -> None:
+    """Gives a computed tensor a name; another tensor that has it becomes `name.before`."""
+    now = current.get(tensor, tensor)
+    if now == name:
+        return
+    if builder.unique(name) != name:
+        holder = next((old for old, new in current.items() if new == name), name)
+        current[holder] = builder.rename(name, builder.unique(f"{name}.before"))
+    current[tensor] = builder.rename(now, name)
+
+
+def _add_node(
+    context: LoweringContext,
+    operator: Operator,
+    inputs: Sequence[TensorValue],
+    result_names: tuple[str, ...],
+    span: SourceSpan,
+) -> TensorValue | MultipleResults:
+    """Adds an operator to the graph. Results without a preferred name are parts of the statement."""
+    context.node_count += 1
+    if context.node_count > limits.NODES:
+        message = f"the model has more than {limits.NODES:,} operators, the most that are allowed"
+        raise context.findings.fail(message, span)
+    for desc in operator.outputs:
+        _check_size(context, desc, span)
+    names = [*result_names[: len(operator.outputs)]]
+    while len(names) < len(operator.outputs):
+        context.part_count += 1
+        names.append(f"{context.statement}.{context.part_count}")
+    for name in names:
+        _check_name(context, name, span)
+    outputs = context.builder.apply(operator, [tensor.name for tensor in inputs], names, span)
+    tensors = tuple(TensorValue(name, desc) for name, desc in zip(outputs, operator.outputs, strict=True))
+    return tensors[0] if len(tensors) == 1 else MultipleResults(tensors, first_stands_for_all=True)
+
+
+def _operator_argument(context: LoweringContext, value: Value) -> Argument:
+    """An argument in the form that operators take: tensors by their types, element types as `--dtype` has them."""
+    if isinstance(value, TensorValue):
+        return value.desc
+    return resolve_dtype(context, value) if isinstance(value, str) else value
+
+
+def _check_size(context: LoweringContext, desc: TensorDesc, span: SourceSpan) -> None:
+    if desc.rank > limits.RANK:
+        message = f"this tensor has {desc.rank:,} dimensions; at most {limits.RANK} are allowed"
+        raise context.findings.fail(message, span)
+    if math.prod(desc.shape) * desc.dtype.itemsize >= limits.INTEGER:
+        raise context.findings.fail(f"this tensor is too large: {desc} has 2**63 bytes or more", span)
+
+
+def _check_name(context: LoweringContext, name: str, span: SourceSpan) -> None:
+    if len(name) > limits.FULL_NAME_CHARACTERS:
+        message = (
+            f"with the names of the blocks around it, this has a name of {len(name):,} characters; "
+            f"at most {limits.FULL_NAME_CHARACTERS:,} are allowed"
+        )
+        raise context.findings.fail(message, span)

@@ -1,10 +1,12 @@
-"""The abstract syntax of the model language: what a text says, before any name is looked up.
+"""The abstract syntax of the model language, and how to walk it without recursion.
 
-Spans do not take part in comparisons, so that a printed and parsed model equals the original.
+It holds what a text says, before any name is looked up. Comparisons ignore spans, so that a model that is printed and
+parsed again equals the original. The parser bounds how deeply syntax nests, so that later stages may recurse.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from einc.errors import SourceSpan
@@ -13,14 +15,14 @@ _NOWHERE = SourceSpan("", 1, 1, 1, "")
 
 
 @dataclass(frozen=True, slots=True)
-class Syntax:
-    """Anything that stands somewhere in a text."""
+class SyntaxNode:
+    """A piece of syntax with its place in the text."""
 
     span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Name(Syntax):
+class Name(SyntaxNode):
     """A name, as an expression or as a part of a statement."""
 
     text: str
@@ -30,36 +32,36 @@ class Name(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Literal(Syntax):
-    """A number, `true`, `false` or a string; numbers are not negative."""
+class LiteralExpr(SyntaxNode):
+    """A number (never negative), `true`, `false` or a string."""
 
     value: bool | int | float | str
 
     def __eq__(self, other: object) -> bool:
         """Equal in type and value: 1, 1.0 and true are three literals."""
-        return isinstance(other, Literal) and type(self.value) is type(other.value) and self.value == other.value
+        return isinstance(other, LiteralExpr) and type(self.value) is type(other.value) and self.value == other.value
 
     def __hash__(self) -> int:
         return hash((type(self.value), self.value))
 
 
 @dataclass(frozen=True, slots=True)
-class List(Syntax):
+class ListExpr(SyntaxNode):
     """`[1, 2, 3]`"""
 
     items: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Negative(Syntax):
+class NegativeExpr(SyntaxNode):
     """`-x`"""
 
     operand: Expression
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(Syntax):
-    """`left operator right`, where the operator is written as in the text."""
+class BinaryExpr(SyntaxNode):
+    """`left operator right`, with the operator as the text writes it."""
 
     operator: str
     left: Expression
@@ -67,7 +69,7 @@ class Binary(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Keyword(Syntax):
+class KeywordArgument(SyntaxNode):
     """`name=value` among the arguments of a call."""
 
     name: Name
@@ -75,16 +77,16 @@ class Keyword(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Syntax):
-    """`function(argument, name=value)`: an operator of the library, a block, or a function of lists."""
+class CallExpr(SyntaxNode):
+    """`function(argument, name=value)`: a call of an operator, a block, or a function of lists."""
 
     function: Name
     arguments: tuple[Expression, ...]
-    keywords: tuple[Keyword, ...] = ()
+    keywords: tuple[KeywordArgument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed(Syntax):
+class IndexedExpr(SyntaxNode):
     """`base[i, j]`: an element of a tensor, in an index equation."""
 
     base: Expression
@@ -92,7 +94,7 @@ class Indexed(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate(Syntax):
+class AggregateExpr(SyntaxNode):
     """`operation[i, j](body)`: an aggregation over indices, in an index equation."""
 
     operation: Name
@@ -100,21 +102,21 @@ class Aggregate(Syntax):
     body: Expression
 
 
-Expression = Name | Literal | List | Negative | Binary | Call | Indexed | Aggregate
+Expression = Name | LiteralExpr | ListExpr | NegativeExpr | BinaryExpr | CallExpr | IndexedExpr | AggregateExpr
 
 
 # -- statements -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class ModelName(Syntax):
+class ModelDecl(SyntaxNode):
     """`model name`"""
 
     name: Name
 
 
 @dataclass(frozen=True, slots=True)
-class Param(Syntax):
+class ParamDecl(SyntaxNode):
     """`param name = value`"""
 
     name: Name
@@ -122,7 +124,7 @@ class Param(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Dim(Syntax):
+class DimDecl(SyntaxNode):
     """`dim name = value`"""
 
     name: Name
@@ -130,7 +132,7 @@ class Dim(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Input(Syntax):
+class InputDecl(SyntaxNode):
     """`input name : dtype[dims]`"""
 
     name: Name
@@ -139,17 +141,17 @@ class Input(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Weight(Syntax):
+class WeightDecl(SyntaxNode):
     """`weight name : dtype[dims] from "stored"`"""
 
     name: Name
     dtype: Name
     dims: tuple[Name, ...]
-    stored: Literal | None = None
+    stored: LiteralExpr | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Assign(Syntax):
+class AssignStmt(SyntaxNode):
     """`a, b = value`"""
 
     targets: tuple[Name, ...]
@@ -157,7 +159,7 @@ class Assign(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Equation(Syntax):
+class EquationStmt(SyntaxNode):
     """`target[i, j] = value`"""
 
     target: Name
@@ -166,22 +168,22 @@ class Equation(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Output(Syntax):
-    """`output a, b`, or an assignment or equation whose names are saved at once."""
+class OutputStmt(SyntaxNode):
+    """`output a, b`, or `output` before an assignment or equation, whose names are then saved."""
 
     names: tuple[Name, ...]
-    definition: Assign | Equation | None = None
+    definition: AssignStmt | EquationStmt | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Return(Syntax):
+class ReturnStmt(SyntaxNode):
     """`return a, b` in a block"""
 
     values: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Block(Syntax):
+class BlockDecl(SyntaxNode):
     """`block name(parameters) { body }`"""
 
     name: Name
@@ -190,7 +192,7 @@ class Block(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat(Syntax):
+class RepeatStmt(SyntaxNode):
     """`repeat count as variable { body }`"""
 
     count: Expression
@@ -199,18 +201,104 @@ class Repeat(Syntax):
 
 
 @dataclass(frozen=True, slots=True)
-class Preset(Syntax):
+class PresetDecl(SyntaxNode):
     """`preset name { param = value }`"""
 
     name: Name
     body: tuple[Statement, ...]
 
 
-Statement = ModelName | Param | Dim | Input | Weight | Assign | Equation | Output | Return | Block | Repeat | Preset
+Statement = (
+    ModelDecl
+    | ParamDecl
+    | DimDecl
+    | InputDecl
+    | WeightDecl
+    | AssignStmt
+    | EquationStmt
+    | OutputStmt
+    | ReturnStmt
+    | BlockDecl
+    | RepeatStmt
+    | PresetDecl
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelSyntax:
     """All statements of a text, in its order."""
 
     statements: tuple[Statement, ...]
+
+
+# -- walking ----------------------------------------------------------------------------------------------------------
+
+
+def iterate_parts(expression: Expression) -> Iterator[Expression]:
+    """The expression and all expressions inside it, in the order of the text."""
+    waiting = [expression]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        waiting += reversed(_operands(current))
+
+
+def unfold_chain(last: BinaryExpr) -> list[BinaryExpr]:
+    """The operators of a chain `a + b - c ...` in the order of the text.
+
+    Each operator after the first has the one before it as its left operand. A chain counts as one level of depth,
+    so that long sums are allowed.
+    """
+    links = [last]
+    while isinstance(links[-1].left, BinaryExpr):
+        links.append(links[-1].left)
+    return links[::-1]
+
+
+def own_expressions(statement: Statement) -> tuple[Expression, ...]:
+    """The expressions that stand in a statement itself, not in its body."""
+    match statement:
+        case ParamDecl() | DimDecl() | AssignStmt() | EquationStmt():
+            return (statement.value,)
+        case OutputStmt():
+            return () if statement.definition is None else (statement.definition.value,)
+        case ReturnStmt():
+            return statement.values
+        case RepeatStmt():
+            return (statement.count,)
+        case _:
+            return ()
+
+
+def measure_depth(statement: Statement) -> int:
+    """How deeply operands nest in the statement's own expressions; a chain of operators is one level."""
+    deepest = 0
+    waiting = [(expression, 1) for expression in own_expressions(statement)]
+    while waiting:
+        expression, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        if isinstance(expression, BinaryExpr):
+            inner = depth if isinstance(expression.left, BinaryExpr) else depth + 1
+            waiting += [(expression.left, inner), (expression.right, depth + 1)]
+        else:
+            waiting += [(operand, depth + 1) for operand in _operands(expression)]
+    return deepest
+
+
+def _operands(expression: Expression) -> tuple[Expression, ...]:
+    """The expressions directly inside an expression, in the order of the text."""
+    match expression:
+        case ListExpr():
+            return expression.items
+        case NegativeExpr():
+            return (expression.operand,)
+        case BinaryExpr():
+            return (expression.left, expression.right)
+        case CallExpr():
+            return (*expression.arguments, *(keyword.value for keyword in expression.keywords))
+        case IndexedExpr():
+            return (expression.base,)
+        case AggregateExpr():
+            return (expression.body,)
+        case _:
+            return ()

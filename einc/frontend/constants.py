@@ -30,7 +30,7 @@ FUNCTIONS = ("sum", "prod", "max", "min", "len")
 """What may be called on lists of numbers."""
 
 
-def described(value: Static) -> str:
+def describe_value(value: Static) -> str:
     """`the integer 3`, `a list of 4 items`: a value as an error shows it."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -41,12 +41,12 @@ def described(value: Static) -> str:
     return f"the {'integer' if isinstance(value, int) else 'number'} {value}"
 
 
-def negative(value: Static) -> Static:
+def negate(value: Static) -> Static:
     """`-value`"""
     return _bounded(-_number("-", value, 0))
 
 
-def binary(symbol: str, left: Static, right: Static) -> Static:
+def apply_infix(symbol: str, left: Static, right: Static) -> Static:
     """`left symbol right`, with Python's meaning."""
     if symbol in ("==", "!="):
         return (left == right) == (symbol == "==")
@@ -71,7 +71,7 @@ def binary(symbol: str, left: Static, right: Static) -> Static:
         raise _too_large() from None
 
 
-def function(name: str, arguments: Sequence[Static]) -> Static:
+def apply_function(name: str, arguments: Sequence[Static]) -> Static:
     """`sum`, `prod`, `max` or `min` of one list of numbers or of several numbers; `len` of one list."""
     items: Sequence[Static] = arguments
     if len(arguments) == 1 and isinstance(arguments[0], tuple):
@@ -96,7 +96,7 @@ def function(name: str, arguments: Sequence[Static]) -> Static:
 
 def _number(symbol: str, value: Static, position: int) -> int | float:
     if isinstance(value, bool | str | tuple):
-        raise OperatorError(f"'{symbol}' expects a number, found {described(value)}", argument=position)
+        raise OperatorError(f"'{symbol}' expects a number, found {describe_value(value)}", argument=position)
     return value
 
 
@@ -104,7 +104,7 @@ def _repeated(left: Static, right: Static) -> Static:
     position = 1 if isinstance(left, tuple | str) else 0
     sequence, count = (left, right) if position else (right, left)
     if isinstance(count, bool) or not isinstance(count, int):
-        raise OperatorError(f"expected how often to repeat, found {described(count)}", argument=position)
+        raise OperatorError(f"expected how often to repeat, found {describe_value(count)}", argument=position)
     most = limits.LIST_ITEMS if isinstance(sequence, tuple) else limits.STRING_CHARACTERS
     assert isinstance(sequence, tuple | str)
     _check_length(len(sequence) * count, most, "list" if isinstance(sequence, tuple) else "string", position)

@@ -1,27 +1,32 @@
-"""The values of expressions outside index equations: arithmetic where no tensor is involved, operators where one is."""
+"""The values of expressions outside index equations.
+
+Where no tensor is involved, an expression is computed here; where one is, its operators go into the graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend import ast, constants, limits
+from einc.frontend.ast import unfold_chain
 from einc.frontend.constants import Static
-from einc.frontend.findings import Findings, each
-from einc.frontend.walk import chain
+from einc.frontend.findings import Findings, evaluate_each
 
 INFIX = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
     "==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge",
 }  # fmt: skip
-"""The operator of the library that infix syntax stands for."""
+"""The operator of the library that each infix operator stands for."""
 NEGATION = "neg"
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorValue:
     """A tensor of the graph, by name."""
 
     name: str
@@ -29,167 +34,181 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
-    """What a call returns that has not one result.
+class MultipleResults:
+    """The results of a call that returns several values.
 
-    Where one value is asked for, the first of an operator's outputs stands for all; a block's values are all wanted.
+    With `first_stands_for_all`, as for operators, the first result is used where one value is asked for. A block's
+    results must all be named.
     """
 
-    values: tuple[Static | Tensor, ...]
-    first_alone: bool = False
+    values: tuple[Static | TensorValue, ...]
+    first_stands_for_all: bool = False
 
 
-Value = Static | Tensor
+Value = Static | TensorValue
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
-    """A call with its arguments evaluated. `wishes` are the names that its results should have; a part has none."""
+class EvaluatedCall:
+    """A call with its arguments evaluated. `result_names` are the preferred names of its results, if it has any."""
 
     function: str
     arguments: tuple[Value, ...]
     keywords: Mapping[str, Value]
     syntax: ast.Expression
-    wishes: tuple[str, ...] = ()
+    result_names: tuple[str, ...] = ()
 
     def span_of(self, argument: int | str | None) -> SourceSpan:
-        """Where an argument stands, by position or keyword; the whole application where there is none such."""
+        """Where an argument stands, by position or keyword; the whole call if it has no such argument."""
         match self.syntax:
-            case ast.Call(arguments=given, keywords=keywords):
+            case ast.CallExpr(arguments=given, keywords=keywords):
                 if isinstance(argument, int) and 0 <= argument < len(given):
                     return given[argument].span
                 return next((k.span for k in keywords if k.name.text == argument), self.syntax.span)
-            case ast.Binary(left=left, right=right):
+            case ast.BinaryExpr(left=left, right=right):
                 return left.span if argument == 0 else right.span if argument == 1 else self.syntax.span
             case _:
                 return self.syntax.span
 
 
-class Expressions:
-    """Evaluates expressions over the names that `look_up` knows; `apply` makes what is called on tensors.
+@dataclass(slots=True, kw_only=True)
+class EvaluationContext(ABC):
+    """What the evaluation of expressions needs: the meaning of names and calls, and where errors are collected."""
 
-    Both report errors to the findings and raise Reported.
-    """
+    findings: Findings
+    depth: int = 0
 
-    def __init__(
-        self,
-        findings: Findings,
-        look_up: Callable[[ast.Name], Value],
-        apply: Callable[[Application], Value | Several],
-    ) -> None:
-        self._findings = findings
-        self._look_up = look_up
-        self._apply = apply
-        self._depth = 0
+    @abstractmethod
+    def look_up(self, name: ast.Name) -> Value:
+        """The value of a name. Reports a name without one, and raises AlreadyReported."""
 
-    def value(self, expression: ast.Expression, wishes: tuple[str, ...] = ()) -> Value:
-        """The one value of an expression; a new tensor is named as wished."""
-        result = self.results(expression, wishes)
-        if isinstance(result, Several) and result.first_alone:
-            return result.values[0]
-        if isinstance(result, Several):
-            message = f"expected one value, found a call that returns {len(result.values)}"
-            raise self._findings.fail(message, expression.span, "give each a name: `a, b = ...`")
-        return result
-
-    def results(self, expression: ast.Expression, wishes: tuple[str, ...] = ()) -> Value | Several:
-        """What an expression evaluates to; only a call may have several results."""
-        self.enter(expression.span)
-        try:
-            return self._results(expression, wishes)
-        finally:
-            self.leave()
+    @abstractmethod
+    def apply(self, call: EvaluatedCall) -> Value | MultipleResults:
+        """The results of a call of an operator or block. Reports a call that fails, and raises AlreadyReported."""
 
     def enter(self, span: SourceSpan) -> None:
-        """One level deeper, in an expression or in a body that one leads to; fails where that is too deep."""
-        self._depth += 1
-        if self._depth > limits.DEPTH:
+        """Goes one level deeper, into an expression or the body of a repeat; fails where that is too deep."""
+        if self.depth == limits.DEPTH:
             message = f"blocks, repeats and expressions nest too deeply; at most {limits.DEPTH} levels are allowed"
-            self.leave()
-            raise self._findings.fail(message, span)
+            raise self.findings.fail(message, span)
+        self.depth += 1
 
     def leave(self) -> None:
-        self._depth -= 1
+        self.depth -= 1
 
-    def _results(self, expression: ast.Expression, wishes: tuple[str, ...]) -> Value | Several:
-        match expression:
-            case ast.Literal():
-                return expression.value
-            case ast.Name():
-                return self._look_up(expression)
-            case ast.List():
-                return self._list(expression)
-            case ast.Negative():
-                operand = self.value(expression.operand)
-                return self._operate(expression, NEGATION, (operand,), wishes)
-            case ast.Binary():
-                return self._binary(expression, wishes)
-            case ast.Call():
-                return self._call(expression, wishes)
-            case ast.Indexed() | ast.Aggregate():
-                raise self._findings.fail(
-                    "indices stand in index equations only, and here the result has none",
-                    expression.span,
-                    "name the result's indices: `y[i, j] = ...`, or `y[] = ...` for a single number",
-                )
 
-    def number(self, expression: ast.Expression, what: str) -> int:
-        """An expression that must be an integer, such as the extent of a dim."""
-        value = self.value(expression)
-        if isinstance(value, bool) or not isinstance(value, int):
-            found = f"the tensor '{value.name}'" if isinstance(value, Tensor) else constants.described(value)
-            hint = "`//` divides integers" if isinstance(value, float) else None
-            raise self._findings.fail(f"expected an integer for {what}, found {found}", expression.span, hint)
-        return value
+def evaluate_value(context: EvaluationContext, syntax: ast.Expression, result_names: tuple[str, ...] = ()) -> Value:
+    """The one value of an expression; `result_names` has the preferred name of a new tensor."""
+    result = evaluate_results(context, syntax, result_names)
+    if isinstance(result, MultipleResults) and result.first_stands_for_all:
+        return result.values[0]
+    if isinstance(result, MultipleResults):
+        message = f"expected one value, found a call that returns {len(result.values)}"
+        raise context.findings.fail(message, syntax.span, "give each a name: `a, b = ...`")
+    return result
 
-    def _list(self, expression: ast.List) -> Static:
-        items = []
-        for syntax, value in zip(expression.items, each(self.value, expression.items), strict=True):
-            if isinstance(value, Tensor):
-                raise self._findings.fail("a list holds numbers, found a tensor", syntax.span)
-            if isinstance(value, tuple):
-                raise self._findings.fail("a list cannot hold lists", syntax.span, "join lists with +")
-            items.append(value)
-        return tuple(items)
 
-    def _binary(self, expression: ast.Binary, wishes: tuple[str, ...]) -> Value | Several:
-        links = chain(expression)
-        first, *others = each(self.value, [links[0].left, *(link.right for link in links)])
-        result: Value | Several = first
-        for link, other in zip(links, others, strict=True):
-            assert not isinstance(result, Several)  # infix operators have one result
-            named = wishes if link is expression else ()
-            result = self._operate(link, INFIX[link.operator], (result, other), named)
-        return result
+def evaluate_results(
+    context: EvaluationContext, syntax: ast.Expression, result_names: tuple[str, ...] = ()
+) -> Value | MultipleResults:
+    """What an expression evaluates to; only a call may have several results."""
+    context.enter(syntax.span)
+    try:
+        return _evaluate(context, syntax, result_names)
+    finally:
+        context.leave()
 
-    def _call(self, expression: ast.Call, wishes: tuple[str, ...]) -> Value | Several:
-        given = each(self.value, [*expression.arguments, *(keyword.value for keyword in expression.keywords)])
-        arguments = tuple(given[: len(expression.arguments)])
-        keywords: dict[str, Value] = {}
-        for keyword, value in zip(expression.keywords, given[len(arguments) :], strict=True):
-            if keyword.name.text in keywords:
-                raise self._findings.fail(f"argument '{keyword.name.text}' is given twice", keyword.span)
-            keywords[keyword.name.text] = value
-        name = expression.function.text
-        if name in constants.FUNCTIONS and not keywords:
-            return self._operate(expression, name, arguments, wishes)
-        return self._apply(Application(name, arguments, keywords, expression, wishes))
 
-    def _operate(
-        self, syntax: ast.Expression, function: str, operands: Sequence[Value], wishes: tuple[str, ...]
-    ) -> Value | Several:
-        """Arithmetic on static operands, else the operator of the library."""
-        application = Application(function, tuple(operands), {}, syntax, wishes)
-        statics = [operand for operand in operands if not isinstance(operand, Tensor)]
-        if len(statics) < len(operands):
-            return self._apply(application)
-        try:
-            match syntax:
-                case ast.Binary():
-                    return constants.binary(syntax.operator, *statics)
-                case ast.Negative():
-                    return constants.negative(*statics)
-                case _:
-                    return constants.function(function, statics)
-        except OperatorError as error:
-            raise self._findings.fail(error.message, application.span_of(error.argument), error.hint) from None
+def evaluate_integer(context: EvaluationContext, syntax: ast.Expression, meaning: str) -> int:
+    """The value of an expression that must be an integer; `meaning` says in errors what it is for."""
+    value = evaluate_value(context, syntax)
+    if isinstance(value, bool) or not isinstance(value, int):
+        found = f"the tensor '{value.name}'" if isinstance(value, TensorValue) else constants.describe_value(value)
+        hint = "`//` divides integers" if isinstance(value, float) else None
+        raise context.findings.fail(f"expected an integer for {meaning}, found {found}", syntax.span, hint)
+    return value
+
+
+def _evaluate(
+    context: EvaluationContext, syntax: ast.Expression, result_names: tuple[str, ...]
+) -> Value | MultipleResults:
+    match syntax:
+        case ast.LiteralExpr():
+            return syntax.value
+        case ast.Name():
+            return context.look_up(syntax)
+        case ast.ListExpr():
+            return _evaluate_list(context, syntax)
+        case ast.NegativeExpr():
+            operand = evaluate_value(context, syntax.operand)
+            return _operate(context, EvaluatedCall(NEGATION, (operand,), {}, syntax, result_names))
+        case ast.BinaryExpr():
+            return _evaluate_chain(context, syntax, result_names)
+        case ast.CallExpr():
+            return _evaluate_call(context, syntax, result_names)
+        case ast.IndexedExpr() | ast.AggregateExpr():
+            raise context.findings.fail(
+                "indices are allowed in index equations only, and here the result has none",
+                syntax.span,
+                "name the result's indices: `y[i, j] = ...`, or `y[] = ...` for a single number",
+            )
+
+
+def _evaluate_list(context: EvaluationContext, syntax: ast.ListExpr) -> Static:
+    items = []
+    values = evaluate_each(partial(evaluate_value, context), syntax.items)
+    for item, value in zip(syntax.items, values, strict=True):
+        if isinstance(value, TensorValue):
+            raise context.findings.fail("a list holds numbers, found a tensor", item.span)
+        if isinstance(value, tuple):
+            raise context.findings.fail("a list cannot hold lists", item.span, "join lists with +")
+        items.append(value)
+    return tuple(items)
+
+
+def _evaluate_chain(
+    context: EvaluationContext, syntax: ast.BinaryExpr, result_names: tuple[str, ...]
+) -> Value | MultipleResults:
+    links = unfold_chain(syntax)
+    operands = [links[0].left, *(link.right for link in links)]
+    first, *others = evaluate_each(partial(evaluate_value, context), operands)
+    result: Value | MultipleResults = first
+    for link, other in zip(links, others, strict=True):
+        assert not isinstance(result, MultipleResults)  # infix operators have one result
+        names = result_names if link is syntax else ()
+        result = _operate(context, EvaluatedCall(INFIX[link.operator], (result, other), {}, link, names))
+    return result
+
+
+def _evaluate_call(
+    context: EvaluationContext, syntax: ast.CallExpr, result_names: tuple[str, ...]
+) -> Value | MultipleResults:
+    given = [*syntax.arguments, *(keyword.value for keyword in syntax.keywords)]
+    values = evaluate_each(partial(evaluate_value, context), given)
+    arguments = tuple(values[: len(syntax.arguments)])
+    keywords: dict[str, Value] = {}
+    for keyword, value in zip(syntax.keywords, values[len(arguments) :], strict=True):
+        if keyword.name.text in keywords:
+            raise context.findings.fail(f"argument '{keyword.name.text}' is given twice", keyword.span)
+        keywords[keyword.name.text] = value
+    call = EvaluatedCall(syntax.function.text, arguments, keywords, syntax, result_names)
+    if call.function in constants.FUNCTIONS and not keywords:
+        return _operate(context, call)
+    return context.apply(call)
+
+
+def _operate(context: EvaluationContext, call: EvaluatedCall) -> Value | MultipleResults:
+    """The result of an operation: computed if no operand is a tensor, else the operator of the library."""
+    statics = [operand for operand in call.arguments if not isinstance(operand, TensorValue)]
+    if len(statics) < len(call.arguments):
+        return context.apply(call)
+    try:
+        match call.syntax:
+            case ast.BinaryExpr():
+                return constants.apply_infix(call.syntax.operator, *statics)
+            case ast.NegativeExpr():
+                return constants.negate(*statics)
+            case _:
+                return constants.apply_function(call.function, statics)
+    except OperatorError as error:
+        raise context.findings.fail(error.message, call.span_of(error.argument), error.hint) from None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 from einc.errors import Diagnostic, ModelError, SourceSpan
 from einc.frontend import limits
+from einc.frontend.tokens import SEPARATOR, STATEMENT_WORDS, SpannedToken, quote_token
+from einc_runtime.text import did_you_mean
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-class Reported(Exception):
+class AlreadyReported(Exception):
     """Unwinds a statement whose error stands among the findings already."""
 
 
@@ -33,10 +35,10 @@ class Findings:
         """Note an error. The same error at the same place counts once, however often a block is applied."""
         self._found.setdefault((span, message), Diagnostic(message, span, hint))
 
-    def fail(self, message: str, span: SourceSpan, hint: str | None = None) -> Reported:
+    def fail(self, message: str, span: SourceSpan, hint: str | None = None) -> AlreadyReported:
         """Note an error; the caller raises what this returns."""
         self.add(message, span, hint)
-        return Reported()
+        return AlreadyReported()
 
     def check(self) -> None:
         """Raises ModelError with everything noted so far, if anything was."""
@@ -55,12 +57,125 @@ def _place(diagnostic: Diagnostic) -> tuple[bool, int, int]:
     return (not span.file.startswith("-"), span.line, span.column)
 
 
-def each(evaluate: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+def evaluate_each(evaluate: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """What `evaluate` makes of every item. All items report their errors; raises Reported where one has some."""
     results = []
     for item in items:
-        with suppress(Reported):
+        with suppress(AlreadyReported):
             results.append(evaluate(item))
     if len(results) < len(items):
-        raise Reported
+        raise AlreadyReported
     return results
+
+
+# -- syntax errors ----------------------------------------------------------------------------------------------------
+
+_WRITTEN = {
+    "LPAR": "'('", "RPAR": "')'", "LSQB": "'['", "RSQB": "']'", "_LBRACE": "'{'", "_RBRACE": "'}'",
+    "_COMMA": "','", "_COLON": "':'", "_EQUAL": "'='", "_FROM": "'from'", "_AS": "'as'",
+    "NAME": "a name", "STRING": "a string", SEPARATOR: "the end of the line",
+}  # fmt: skip
+_EXPRESSION = frozenset({"NAME", "INTEGER", "FLOAT", "STRING", "TRUE", "FALSE", "LSQB", "LPAR", "MINUS"})
+_COMPARISONS = frozenset({"EQ", "NE", "LT", "LE", "GT", "GE"})
+_OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "FLOOR", "PERCENT", "POWER"}) | _COMPARISONS
+
+
+def describe_expected(terminals: Collection[str]) -> str:
+    """`a name, ')' or ','`: the terminals in words, groups of them under one name."""
+    rest = set(terminals)
+    words = []
+    if rest >= STATEMENT_WORDS:
+        rest -= STATEMENT_WORDS | {"NAME", SEPARATOR, "$END"}
+        words.append("a statement")
+    if rest >= _EXPRESSION:
+        rest -= _EXPRESSION
+        words.append("an expression")
+    if rest & _OPERATORS:
+        rest -= _OPERATORS
+        words.append("an operator")
+    words += [_WRITTEN.get(terminal, terminal.lower()) for terminal in sorted(rest)]
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def describe_found(token: SpannedToken) -> str:
+    """The token as a reader sees it."""
+    if token.type == SEPARATOR:
+        if token == ";":
+            return "';'"
+        return "the end of the line" if token else "the end of the text"
+    if token.type in STATEMENT_WORDS or token.type in ("_FROM", "_AS"):
+        return f"the word {quote_token(token)}"
+    return quote_token(token)
+
+
+def suggest_syntax(start: list[SpannedToken], token: SpannedToken, terminals: Collection[str]) -> str | None:
+    """What may help, from the tokens of the statement up to the faulty one."""
+    first = start[0] if start else token
+    if token.type in STATEMENT_WORDS and "NAME" in terminals:
+        return f"{quote_token(token)} is a word of the language and cannot be a name"
+    if first.type == "NAME" and len(start) == 1 and token.type == "NAME":
+        return did_you_mean(first, (word.lower() for word in STATEMENT_WORDS))
+    if first.type == "NAME" and len(start) == 1 and token.type == "LPAR":
+        return "the result of a call needs a name: `y = ...`"
+    if token.type in _COMPARISONS and "_EQUAL" not in terminals:
+        return "comparisons do not chain; put parentheses around one of them"
+    if {"RPAR", "RSQB"} & set(terminals) and start and token.span.line > start[-1].span.line:
+        return f"a bracket is still open after line {start[-1].span.line}"
+    if token.type == "_EQUAL" and "_COLON" in terminals:
+        return f"a tensor is declared as `{first.lower()} name : dtype[dims]`"
+    if first.type == "OUTPUT" and len(start) == 2 and token.type == "LPAR":
+        return f"name the result: `output y = {start[1]}(...)`"
+    if "LSQB" in [lexeme.type for lexeme in start] and {"NAME", "RSQB"} & set(terminals):
+        return _suggest_index(first, token)
+    return None
+
+
+def _suggest_index(first: SpannedToken, token: SpannedToken) -> str | None:
+    """What to write in place of a token that can be neither a dimension nor an index."""
+    if first.type in ("INPUT", "WEIGHT") and (token.type in ("INTEGER", "LPAR") or token.type in _OPERATORS):
+        return "dimensions are names; declare the number with `dim name = ...`"
+    if token.type in ("INTEGER", "_COLON") and first.type not in ("PARAM", "DIM"):
+        return "indices are names; `slice(x, rows=[0, 1])` takes positions"
+    return None
+
+
+# -- names from other libraries ---------------------------------------------------------------------------------------
+
+_SHAPE = "`reshape(x, rows=4, columns=5)` gives the same elements new dimensions"
+_PRODUCT = "`matmul(a, b)` multiplies matrices, an index equation anything: `y[i, k] = a[i, j] * b[j, k]`"
+_CONSTANT = "numbers stand in expressions (`x + 1.0`); a tensor of them, positions too, is an input"
+_LOOKUP = "`embedding(ids, table)` picks rows by integers"
+_SCATTER = "an index equation: `y[n] = sum[e](where(to[e] == at[n], x[e], 0.0))`, at = 0, 1, 2, ..."
+_CONVOLUTION = "a convolution is a sum of products with slices: `matmul(slice(x, time=[k, k + length]), w)` for each k"
+_MAX, _MIN = '`max(a, b)`, or `max(x, over="dim")`', '`min(a, b)`, or `min(x, over="dim")`'
+
+FOREIGN_CALLS: Mapping[str, str] = {
+    **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze"), _SHAPE),
+    **dict.fromkeys(("einsum", "dot", "bmm", "mm", "linear"), _PRODUCT),
+    **dict.fromkeys(("zeros", "ones", "full", "arange", "range", "iota"), _CONSTANT),
+    **dict.fromkeys(("gather", "take", "index_select", "onehot", "one_hot"), _LOOKUP),
+    **dict.fromkeys(("maximum", "amax", "reduce_max"), _MAX),
+    **dict.fromkeys(("minimum", "amin", "reduce_min"), _MIN),
+    **dict.fromkeys(("cat", "stack"), '`concat(a, b, over="dim")`'),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add", "segment_sum"), _SCATTER),
+    **dict.fromkeys(("conv", "conv1d", "conv2d", "unfold"), _CONVOLUTION),
+    **dict.fromkeys(("clip", "clamp"), "`min(max(x, 0.0), 1.0)`"),
+    **dict.fromkeys(("sort", "argsort"), '`topk(x, 5, "dim")` gives the largest in descending order, and their places'),
+    **dict.fromkeys(("split", "chunk", "narrow"), "`slice(x, dim=[start, stop])`"),
+    **dict.fromkeys(
+        ("expand", "broadcast_to", "tile"), "elementwise operands are broadcast by the names of dimensions"
+    ),
+    "cumsum": "sums up to a place: `y[i] = sum[j](where(at[j] <= at[i], x[j], 0.0))`, at = 0, 1, 2, ...",
+    "pad": 'what to pad with is an input: `concat(x, zeros, over="dim")`',
+    "dropout": "a plan runs what has been trained: leave it out",
+    "permute": '`transpose(x, "dim", ...)` takes all dimensions in their new order',
+    "scaled_dot_product_attention": "`attention(q, k, v, causal=true)`",
+}
+
+FOREIGN_NAMES: Mapping[str, str] = dict.fromkeys(
+    ("inf", "nan", "infinity"),
+    "numbers are finite; -1e30 (-60000.0 in f16) is low enough to count for nothing in a softmax",
+)
+"""The same for names that are no operators."""

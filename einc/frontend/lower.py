@@ -1,7 +1,8 @@
-"""From the AST to the graph: declarations, assignments, blocks and repeats, in the order of the text.
+"""From the syntax to the graph: declarations, assignments, blocks and repeats, in the order of the text.
 
-Blocks and repeats are unrolled: each application adds its own weights and operators. A statement that fails is reported
-and its names are lost; reading a lost name is no error of its own, so that one mistake is reported once.
+Blocks and repeats are unrolled: each application adds its own weights and operators. A statement that fails is
+reported and its names are poisoned. Reading a poisoned name is not reported again, so that one mistake is reported
+once.
 """
 
 from __future__ import annotations
@@ -10,274 +11,344 @@ import re
 from collections.abc import Sequence
 
 from einc.core.tensor import DType, TensorDesc
-from einc.frontend import ast, constants, foreign, limits
-from einc.frontend.assembly import Assembly
-from einc.frontend.blocks import Blocks
-from einc.frontend.equations import Equations
-from einc.frontend.expressions import Application, Expressions, Several, Value
-from einc.frontend.findings import Findings, Reported
-from einc.frontend.names import Names
-from einc.frontend.outputs import Outputs
-from einc.frontend.parameters import DTYPES, Parameters
-from einc.frontend.scope import Scope
-from einc.frontend.walk import own_expressions, parts
+from einc.errors import SourceSpan
+from einc.frontend import ast, constants, limits
+from einc.frontend.assembly import apply_operator, collect_outputs, declare_tensor, resolve_dtype, save_outputs
+from einc.frontend.ast import iterate_parts, own_expressions
+from einc.frontend.context import LoweringContext, Scope
+from einc.frontend.equations import lower_equation
+from einc.frontend.expressions import (
+    EvaluatedCall,
+    MultipleResults,
+    Value,
+    evaluate_integer,
+    evaluate_results,
+    evaluate_value,
+)
+from einc.frontend.findings import FOREIGN_CALLS, AlreadyReported, Findings
+from einc.frontend.parameters import DTYPES, Parameters, check_new_name
+from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
 from einc.ops import registry
 from einc_runtime.text import counted, did_you_mean
 
+_KEYWORDS: dict[type[ast.Statement], str] = {
+    ast.ModelDecl: "model", ast.ParamDecl: "param", ast.DimDecl: "dim", ast.BlockDecl: "block",
+    ast.PresetDecl: "preset",
+}  # fmt: skip
+"""The statements that are evaluated before lowering, and the words that they start with."""
 
-class Lowering:
-    """One model on its way to a graph; `name` is the graph's."""
 
-    def __init__(
-        self,
-        model: ast.Model,
-        name: str,
-        parameters: Parameters,
-        lost: frozenset[str],
-        dtype: DType | None,
-        findings: Findings,
-    ) -> None:
-        self._model = model
-        self._parameters = parameters
-        self._findings = findings
-        later = {name.text: name.span.line for s in reversed(model.statements) for name in targets(s)}
-        self._names = Names(parameters, lost, later, findings)
-        self._assembly = Assembly(name, dtype, findings)
-        self._expressions = Expressions(findings, self._names.look_up, self._apply)
-        self._equations = Equations(self._expressions, self._assembly, parameters.dims, findings)
-        self._blocks = Blocks(model, parameters, findings)
-        self._active: list[str] = []  # the blocks that are being applied, the innermost last
-        self._outputs = Outputs(self._names, findings)
-        self._steps = 0
-        self._exhausted = False
-        self._sizes: dict[int, int] = {}  # each statement with the expressions in it, by identity
+def lower_model(
+    model: ast.ModelSyntax,
+    name: str,
+    parameters: Parameters,
+    lost_names: frozenset[str],
+    dtype: DType | None,
+    findings: Findings,
+) -> Graph:
+    """The graph of a model, called `name`, as far as it could be built; `findings` tell whether it is complete.
 
-    def run(self) -> Graph:
-        """The graph, as far as it could be made; the findings tell whether it is whole."""
-        self._run(self._model.statements)
-        self._outputs.collect(self._names.scope.outputs)
-        self._outputs.save(self._assembly)
-        return self._assembly.build()
+    `lost_names` are the names in statements that could not be parsed. `dtype` replaces all floating element types.
+    """
+    blocks, broken_blocks = _declare_blocks(model, parameters, findings)
+    context = LoweringContext(
+        findings=findings,
+        parameters=parameters,
+        builder=GraphBuilder(name),
+        dtype=dtype,
+        lost_names=lost_names,
+        definition_lines={name.text: name.span.line for s in reversed(model.statements) for name in _defined_names(s)},
+        blocks=blocks,
+        broken_blocks=broken_blocks,
+        apply_call=_apply_call,
+    )
+    _lower_body(context, model.statements)
+    collect_outputs(context)
+    save_outputs(context)
+    return context.builder.build()
 
-    def _run(self, statements: Sequence[ast.Statement]) -> None:
-        """Lowers the statements of a body; a return is left to whoever applies the block."""
-        for statement in statements:
-            try:
-                self._count(statement)
-                self._statement(statement)
-            except Reported:
-                for name in targets(statement):
-                    self._names.lose(name)
 
-    def _statement(self, statement: ast.Statement) -> None:
-        scope = self._names.scope
-        at_top = scope.outer is None and not scope.is_block
-        match statement:
-            case ast.Assign():
-                self._assign(statement)
-            case ast.Equation():
-                name = self._names.scope.full_name(statement.target.text)
-                self._assembly.start(name)
-                self._names.define(statement.target, self._equations.tensor(statement, name))
-            case ast.Repeat():
-                self._repeat(statement)
-            case ast.Return():
-                if not scope.is_block:
-                    raise self._findings.fail(
-                        "'return' stands in blocks only", statement.span, "a model has `output y`"
-                    )
-                raise self._findings.fail("'return' must be the last statement of a block", statement.span)
-            case ast.Input() | ast.Output() if scope.is_block:
-                word, advice = "output", "return it from the block"
-                if isinstance(statement, ast.Input):
-                    word, advice = "input", "hand it to the block as an argument"
-                raise self._findings.fail(f"'{word}' cannot stand in a block", statement.span, advice)
-            case ast.Input():
-                self._declare(statement, TensorKind.INPUT, None)
-            case ast.Weight():
-                self._declare(statement, TensorKind.WEIGHT, statement.stored)
-            case ast.Output():
-                scope.outputs += statement.names
-                if statement.definition is not None:
-                    self._statement(statement.definition)
-            case _ if not at_top:
-                word = type(statement).__name__.lower().replace("modelname", "model")
-                raise self._findings.fail(f"'{word}' cannot stand in a block or repeat", statement.span)
-            case _:
-                pass  # params, dims, presets and blocks have been looked at before
-
-    # -- declarations --
-
-    def _desc(self, dtype: ast.Name, dims: Sequence[ast.Name]) -> TensorDesc:
-        """A declared type; all of its mistakes are reported."""
-        failed = False
-        if dtype.text not in DTYPES:
-            hint = did_you_mean(dtype.text, DTYPES) or f"the element types are {', '.join(DTYPES)}"
-            self._findings.add(f"there is no element type '{dtype.text}'", dtype.span, hint)
-            failed = True
-        extents = []
-        for dim in dims:
-            if dim.text in self._parameters.dims:
-                extents.append(self._parameters.dims[dim.text])
-                continue
-            failed = True
-            self._report_dim(dim)
-        if failed:
-            raise Reported
-        return TensorDesc(tuple(d.text for d in dims), tuple(extents), DType(self._assembly.element_type(dtype.text)))
-
-    def _report_dim(self, dim: ast.Name) -> None:
-        if dim.text in self._parameters.values:
-            hint = f"declare it as `dim {dim.text} = ...`"
-            self._findings.add(f"'{dim.text}' is a param, not a dim", dim.span, hint)
-        elif not self._names.is_lost(dim.text):
-            suggestion = did_you_mean(dim.text, self._parameters.dims)
-            self._findings.add(f"there is no dim '{dim.text}'", dim.span, suggestion)
-
-    def _declare(self, statement: ast.Input | ast.Weight, kind: TensorKind, literal: ast.Literal | None) -> None:
-        desc = self._desc(statement.dtype, statement.dims)
-        stored = None if literal is None else self._stored_name(literal)
-        self._names.check_new(statement.name)
-        name = self._names.scope.full_name(statement.name.text)
-        self._names.define(statement.name, self._assembly.declare(kind, name, desc, stored, statement.span))
-
-    def _stored_name(self, literal: ast.Literal) -> str:
-        """The name in the weight file: `{i}` stands for the value of i."""
-
-        def fill(match: re.Match[str]) -> str:
-            word = match[1].strip()
-            value = self._names.look_up(ast.Name(word, span=literal.span)) if word.isidentifier() else None
-            if isinstance(value, bool) or not isinstance(value, int | str):
-                message = f"expected the name of an integer or string in braces, found '{{{match[1]}}}'"
-                raise self._findings.fail(message, literal.span)
-            return str(value)
-
-        filled = re.sub(r"\{([^{}]*)\}", fill, str(literal.value))
-        if len(filled) > limits.FULL_NAME_CHARACTERS:
-            message = f"this name has more than {limits.FULL_NAME_CHARACTERS:,} characters"
-            raise self._findings.fail(message, literal.span)
-        if not filled or not filled.isprintable():
-            message = "the name of a stored tensor is not empty, and has printable characters only"
-            raise self._findings.fail(message, literal.span)
-        return filled
-
-    # -- values --
-
-    def _assign(self, statement: ast.Assign) -> None:
-        wishes = tuple(self._names.scope.full_name(name.text) for name in statement.targets)
-        self._assembly.start(wishes[0])
-        result = self._expressions.results(statement.value, wishes)
-        values = result.values if isinstance(result, Several) else (result,)
-        if isinstance(result, Several) and result.first_alone and len(statement.targets) == 1:
-            values = values[:1]
-        if len(values) != len(statement.targets):
-            message = f"expected {counted(len(statement.targets), 'value')}, found {len(values)}"
-            raise self._findings.fail(message, statement.value.span)
-        for name, value in zip(statement.targets, values, strict=True):
-            self._names.define(name, value)
-
-    def _apply(self, application: Application) -> Value | Several:
-        """A call that is not arithmetic on lists and numbers: of a block, or of an operator."""
-        name = application.function
-        block = self._blocks.get(name)
-        if block is not None:
-            return self._apply_block(block, application)
-        if registry.is_callable(name):
-            return self._assembly.call(application)
-        if name in constants.FUNCTIONS:
-            raise self._findings.fail(f"'{name}' takes a list of numbers", application.syntax.span)
-        if self._names.is_lost(name) or name in self._blocks.broken:
-            raise Reported
-        known = [*registry.names(), *self._blocks.names(), *constants.FUNCTIONS]
-        hint = foreign.HINTS.get(name) or did_you_mean(name, known)
-        raise self._findings.fail(f"there is no operator or block '{name}'", application.syntax.span, hint)
-
-    # -- blocks and repeats --
-
-    def _apply_block(self, block: ast.Block, application: Application) -> Value | Several:
-        name = block.name.text
-        if name in self._active:
-            circle = " -> ".join([*self._active[self._active.index(name) :], name][-8:])
-            raise self._findings.fail(f"block '{name}' applies itself: {circle}", application.syntax.span)
-        arguments = self._blocks.bind(block, application)
-        if not block.body or not isinstance(block.body[-1], ast.Return):
-            raise self._findings.fail(
-                f"block '{name}' does not end with 'return'", block.span, "end it with `return y`"
-            )
-        label = self._blocks.label(self._names.scope.full_name(name))
-        scope = Scope(prefix=f"{label}.", is_block=True)
-        statement = self._assembly.start(label)
-        self._active.append(name)
+def _lower_body(context: LoweringContext, statements: Sequence[ast.Statement]) -> None:
+    """Lowers the statements of a body. The `return` of a block is left to the caller."""
+    for statement in statements:
         try:
-            with self._names.inside(scope):
-                for parameter, value in zip(block.parameters, arguments, strict=True):
-                    self._names.define(parameter, value)
-                self._run(block.body[:-1])
-                self._count(block.body[-1])
-                self._assembly.start(f"{label}.return")
-                return self._returned(block.body[-1], application.wishes)
-        finally:
-            self._active.pop()
-            self._assembly.resume(statement)
-
-    def _returned(self, statement: ast.Return, wishes: tuple[str, ...]) -> Value | Several:
-        if len(statement.values) == 1:
-            return self._expressions.results(statement.values[0], wishes)
-        names: Sequence[tuple[str, ...]] = [()] * len(statement.values)
-        if len(wishes) == len(statement.values):
-            names = [(wish,) for wish in wishes]
-        return Several(
-            tuple(self._expressions.value(value, name) for value, name in zip(statement.values, names, strict=True))
-        )
-
-    def _repeat(self, statement: ast.Repeat) -> None:
-        count = self._expressions.number(statement.count, "how often to repeat")
-        if count < 0:
-            raise self._findings.fail(f"expected how often to repeat, found {count}", statement.count.span)
-        outer = self._names.scope
-        self._expressions.enter(statement.span)
-        try:
-            for number in range(count):
-                before = len(self._findings)
-                with self._names.inside(outer.iteration(number)):
-                    if statement.variable is not None:
-                        self._names.check_new(statement.variable)
-                        self._names.define(statement.variable, number)
-                    self._run(statement.body)
-                    self._outputs.collect(self._names.scope.outputs)
-                if len(self._findings) > before:
-                    raise Reported  # the other iterations would say the same
-                self._count(statement)
-        finally:
-            self._expressions.leave()
-
-    def _count(self, statement: ast.Statement) -> None:
-        """Bounds the work of unrolling."""
-        if id(statement) not in self._sizes:
-            self._sizes[id(statement)] = 1 + sum(1 for own in own_expressions(statement) for _ in parts(own))
-        self._steps += self._sizes[id(statement)]
-        if self._steps <= limits.STEPS:
-            return
-        if not self._exhausted:
-            self._exhausted = True
-            message = f"unrolling this model takes more than {limits.STEPS:,} steps, the most that are allowed"
-            self._findings.add(message, statement.span, "blocks and repeats are unrolled; repeat fewer times")
-        raise Reported
+            _count_steps(context, statement)
+            _lower_statement(context, statement)
+        except AlreadyReported:
+            for name in _defined_names(statement):
+                context.poison(name)
 
 
-def targets(statement: ast.Statement) -> tuple[ast.Name, ...]:
-    """The tensors and values that a statement defines where it stands."""
+def _lower_statement(context: LoweringContext, statement: ast.Statement) -> None:
+    scope = context.scope
+    at_top = scope.outer is None and not scope.is_block
     match statement:
-        case ast.Assign():
+        case ast.AssignStmt():
+            _lower_assignment(context, statement)
+        case ast.EquationStmt():
+            name = scope.full_name(statement.target.text)
+            context.start_statement(name)
+            context.define(statement.target, lower_equation(context, statement, name))
+        case ast.RepeatStmt():
+            _lower_repeat(context, statement)
+        case ast.ReturnStmt() if scope.is_block:
+            raise context.findings.fail("'return' must be the last statement of a block", statement.span)
+        case ast.ReturnStmt():
+            message = "'return' is allowed in blocks only"
+            raise context.findings.fail(message, statement.span, "a model has `output y`")
+        case ast.InputDecl() if scope.is_block:
+            message = "'input' is not allowed in a block"
+            raise context.findings.fail(message, statement.span, "pass it to the block as an argument")
+        case ast.OutputStmt() if scope.is_block:
+            message = "'output' is not allowed in a block"
+            raise context.findings.fail(message, statement.span, "return it from the block")
+        case ast.InputDecl() | ast.WeightDecl():
+            _lower_declaration(context, statement)
+        case ast.OutputStmt():
+            scope.outputs += statement.names
+            if statement.definition is not None:
+                _lower_statement(context, statement.definition)
+        case _ if not at_top:
+            message = f"'{_KEYWORDS[type(statement)]}' is not allowed in a block or repeat"
+            raise context.findings.fail(message, statement.span)
+        case _:
+            pass  # params, dims, presets and blocks have been evaluated before
+
+
+def _count_steps(context: LoweringContext, statement: ast.Statement) -> None:
+    """Bounds the work of unrolling."""
+    sizes = context.statement_sizes
+    if id(statement) not in sizes:
+        sizes[id(statement)] = 1 + sum(1 for own in own_expressions(statement) for _ in iterate_parts(own))
+    context.step_count += sizes[id(statement)]
+    if context.step_count <= limits.STEPS:
+        return
+    if not context.is_exhausted:
+        context.is_exhausted = True
+        message = f"unrolling this model takes more than {limits.STEPS:,} steps, the most that are allowed"
+        context.findings.add(message, statement.span, "blocks and repeats are unrolled; repeat fewer times")
+    raise AlreadyReported
+
+
+def _defined_names(statement: ast.Statement) -> tuple[ast.Name, ...]:
+    """The tensors and values that a statement defines in the scope where it stands."""
+    match statement:
+        case ast.AssignStmt():
             return statement.targets
-        case ast.Equation():
+        case ast.EquationStmt():
             return (statement.target,)
-        case ast.Input() | ast.Weight():
+        case ast.InputDecl() | ast.WeightDecl():
             return (statement.name,)
-        case ast.Output(definition=ast.Assign() | ast.Equation() as definition):
-            return targets(definition)
-        case ast.Repeat():
-            return tuple(name for inner in statement.body for name in targets(inner))
+        case ast.OutputStmt(definition=ast.AssignStmt() | ast.EquationStmt() as definition):
+            return _defined_names(definition)
+        case ast.RepeatStmt():
+            return tuple(name for inner in statement.body for name in _defined_names(inner))
         case _:
             return ()
+
+
+# -- inputs and weights -----------------------------------------------------------------------------------------------
+
+
+def _lower_declaration(context: LoweringContext, statement: ast.InputDecl | ast.WeightDecl) -> None:
+    desc = _evaluate_type(context, statement.dtype, statement.dims)
+    kind, stored = TensorKind.INPUT, None
+    if isinstance(statement, ast.WeightDecl):
+        kind = TensorKind.WEIGHT
+        stored = None if statement.stored is None else _fill_stored_name(context, statement.stored)
+    context.check_new(statement.name)
+    name = context.scope.full_name(statement.name.text)
+    context.define(statement.name, declare_tensor(context, kind, name, desc, stored, statement.span))
+
+
+def _evaluate_type(context: LoweringContext, dtype: ast.Name, dims: Sequence[ast.Name]) -> TensorDesc:
+    """A declared type; all of its mistakes are reported."""
+    extents = [context.parameters.dims.get(dim.text, 0) for dim in dims]
+    if dtype.text not in DTYPES:
+        hint = did_you_mean(dtype.text, DTYPES) or f"the element types are {', '.join(DTYPES)}"
+        context.findings.add(f"there is no element type '{dtype.text}'", dtype.span, hint)
+    for dim in dims:
+        if dim.text not in context.parameters.dims:
+            _report_dim(context, dim)
+    if dtype.text not in DTYPES or 0 in extents:
+        raise AlreadyReported
+    return TensorDesc(tuple(dim.text for dim in dims), tuple(extents), DType(resolve_dtype(context, dtype.text)))
+
+
+def _report_dim(context: LoweringContext, dim: ast.Name) -> None:
+    if dim.text in context.parameters.values:
+        hint = f"declare it as `dim {dim.text} = ...`"
+        context.findings.add(f"'{dim.text}' is a param, not a dim", dim.span, hint)
+    elif not context.may_be_lost(dim.text):
+        suggestion = did_you_mean(dim.text, context.parameters.dims)
+        context.findings.add(f"there is no dim '{dim.text}'", dim.span, suggestion)
+
+
+def _fill_stored_name(context: LoweringContext, literal: ast.LiteralExpr) -> str:
+    """A name in the weight file, with `{i}` replaced by the value of i."""
+
+    def fill(match: re.Match[str]) -> str:
+        word = match[1].strip()
+        value = context.look_up(ast.Name(word, span=literal.span)) if word.isidentifier() else None
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            message = f"expected the name of an integer or string in braces, found '{{{match[1]}}}'"
+            raise context.findings.fail(message, literal.span)
+        return str(value)
+
+    filled = re.sub(r"\{([^{}]*)\}", fill, str(literal.value))
+    if len(filled) > limits.FULL_NAME_CHARACTERS:
+        message = f"this name has more than {limits.FULL_NAME_CHARACTERS:,} characters"
+        raise context.findings.fail(message, literal.span)
+    if not filled or not filled.isprintable():
+        message = "the name of a stored tensor must not be empty, and must have printable characters only"
+        raise context.findings.fail(message, literal.span)
+    return filled
+
+
+# -- values and repeats -----------------------------------------------------------------------------------------------
+
+
+def _lower_assignment(context: LoweringContext, statement: ast.AssignStmt) -> None:
+    result_names = tuple(context.scope.full_name(name.text) for name in statement.targets)
+    context.start_statement(result_names[0])
+    result = evaluate_results(context, statement.value, result_names)
+    values = result.values if isinstance(result, MultipleResults) else (result,)
+    if isinstance(result, MultipleResults) and result.first_stands_for_all and len(statement.targets) == 1:
+        values = values[:1]
+    if len(values) != len(statement.targets):
+        message = f"expected {counted(len(statement.targets), 'value')}, found {len(values)}"
+        raise context.findings.fail(message, statement.value.span)
+    for name, value in zip(statement.targets, values, strict=True):
+        context.define(name, value)
+
+
+def _lower_repeat(context: LoweringContext, statement: ast.RepeatStmt) -> None:
+    meaning = "the number of iterations"
+    count = evaluate_integer(context, statement.count, meaning)
+    if count < 0:
+        raise context.findings.fail(f"{meaning} must be at least 0, found {count}", statement.count.span)
+    outer = context.scope
+    context.enter(statement.span)
+    try:
+        for number in range(count):
+            findings_before = len(context.findings)
+            with context.enter_scope(outer.iteration(number)):
+                if statement.variable is not None:
+                    context.check_new(statement.variable)
+                    context.define(statement.variable, number)
+                _lower_body(context, statement.body)
+                collect_outputs(context)
+            if len(context.findings) > findings_before:
+                raise AlreadyReported  # the other iterations would report the same
+            _count_steps(context, statement)
+    finally:
+        context.leave()
+
+
+# -- calls and blocks -------------------------------------------------------------------------------------------------
+
+
+def _apply_call(context: LoweringContext, call: EvaluatedCall) -> Value | MultipleResults:
+    """The results of a call of a block or an operator."""
+    name = call.function
+    if name in context.blocks:
+        return _apply_block(context, context.blocks[name], call)
+    if registry.is_callable(name):
+        return apply_operator(context, call)
+    if name in constants.FUNCTIONS:
+        raise context.findings.fail(f"'{name}' takes a list of numbers", call.syntax.span)
+    if context.may_be_lost(name) or name in context.broken_blocks:
+        raise AlreadyReported
+    hint = FOREIGN_CALLS.get(name) or did_you_mean(name, [*registry.names(), *context.blocks, *constants.FUNCTIONS])
+    raise context.findings.fail(f"there is no operator or block '{name}'", call.syntax.span, hint)
+
+
+def _declare_blocks(
+    model: ast.ModelSyntax, parameters: Parameters, findings: Findings
+) -> tuple[dict[str, ast.BlockDecl], frozenset[str]]:
+    """The blocks of a model, which may stand in any order, and the names of those whose declaration is in error."""
+    blocks: dict[str, ast.BlockDecl] = {}
+    broken: set[str] = set()
+    for block in model.statements:
+        if not isinstance(block, ast.BlockDecl):
+            continue
+        name = block.name
+        try:
+            check_new_name(name, parameters.spans, findings)
+            check_new_name(name, {other: declared.name.span for other, declared in blocks.items()}, findings)
+            if registry.is_callable(name.text) or name.text in constants.FUNCTIONS:
+                raise findings.fail(f"'{name.text}' is an operator of the library", name.span)
+            spans: dict[str, SourceSpan] = {}
+            for parameter in block.parameters:
+                check_new_name(parameter, {**parameters.spans, **spans}, findings)
+                spans[parameter.text] = parameter.span
+            blocks[name.text] = block
+        except AlreadyReported:
+            broken.add(name.text)
+    return blocks, frozenset(broken)
+
+
+def _apply_block(context: LoweringContext, block: ast.BlockDecl, call: EvaluatedCall) -> Value | MultipleResults:
+    name, findings = block.name.text, context.findings
+    if name in context.active_blocks:
+        circle = " -> ".join([*context.active_blocks[context.active_blocks.index(name) :], name][-8:])
+        raise findings.fail(f"block '{name}' applies itself: {circle}", call.syntax.span)
+    arguments = _bind_arguments(findings, block, call)
+    if not block.body or not isinstance(block.body[-1], ast.ReturnStmt):
+        raise findings.fail(f"block '{name}' does not end with 'return'", block.span, "end it with `return y`")
+    label = _label_application(context, context.scope.full_name(name))
+    context.active_blocks.append(name)
+    try:
+        with context.enter_statement(label), context.enter_scope(Scope(prefix=f"{label}.", is_block=True)):
+            for parameter, value in zip(block.parameters, arguments, strict=True):
+                context.define(parameter, value)
+            _lower_body(context, block.body[:-1])
+            _count_steps(context, block.body[-1])
+            context.start_statement(f"{label}.return")
+            return _evaluate_return(context, block.body[-1], call.result_names)
+    finally:
+        context.active_blocks.pop()
+
+
+def _bind_arguments(findings: Findings, block: ast.BlockDecl, call: EvaluatedCall) -> list[Value]:
+    """The arguments of a block in the order of its parameters."""
+    names = [parameter.text for parameter in block.parameters]
+    given: dict[str, Value] = dict(zip(names, call.arguments, strict=False))
+    if len(call.arguments) > len(names):
+        message = f"block '{call.function}' takes {counted(len(names), 'argument')}, found {len(call.arguments)}"
+        raise findings.fail(message, call.span_of(len(names)))
+    for name, value in call.keywords.items():
+        if name not in names:
+            message = f"block '{call.function}' has no parameter '{name}'"
+            raise findings.fail(message, call.span_of(name), did_you_mean(name, names))
+        if name in given:
+            raise findings.fail(f"parameter '{name}' is given twice", call.span_of(name))
+        given[name] = value
+    missing = [name for name in names if name not in given]
+    if missing:
+        message = f"block '{call.function}' needs an argument for '{missing[0]}'"
+        raise findings.fail(message, call.syntax.span)
+    return [given[name] for name in names]
+
+
+def _label_application(context: LoweringContext, name: str) -> str:
+    """A name in the graph for one application of a block, which no other application has."""
+    label, number = name, 1
+    while label in context.block_labels:
+        number += 1
+        label = f"{name}_{number}"
+    context.block_labels.add(label)
+    return label
+
+
+def _evaluate_return(
+    context: LoweringContext, statement: ast.ReturnStmt, result_names: tuple[str, ...]
+) -> Value | MultipleResults:
+    if len(statement.values) == 1:
+        return evaluate_results(context, statement.values[0], result_names)
+    names: Sequence[tuple[str, ...]] = [()] * len(statement.values)
+    if len(result_names) == len(statement.values):
+        names = [(name,) for name in result_names]
+    values = zip(statement.values, names, strict=True)
+    return MultipleResults(tuple(evaluate_value(context, value, name) for value, name in values))

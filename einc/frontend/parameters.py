@@ -1,7 +1,7 @@
-"""Params, dims and presets: the numbers of a model, settled before anything else is looked at.
+"""Params, dims and presets: the numbers of a model, which are evaluated before anything else.
 
-They may stand in any order and refer to each other, but not in a circle. A preset replaces defining expressions, and
-definitions from outside replace them in turn, before anything is evaluated.
+They may stand in any order and refer to each other, but not in a circle. Before anything is evaluated, a preset
+replaces defining expressions, and then definitions from the command line or the API replace them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NoReturn
 from einc.core.tensor import DType
 from einc.errors import SourceSpan
 from einc.frontend import ast, constants
+from einc.frontend.ast import iterate_parts
 from einc.frontend.constants import Static
-from einc.frontend.expressions import Application, Expressions, Several, Tensor
-from einc.frontend.findings import Findings, Reported
+from einc.frontend.expressions import EvaluatedCall, EvaluationContext, TensorValue, evaluate_integer, evaluate_value
+from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.parser import parse_text
-from einc.frontend.walk import parts
 from einc_runtime.text import did_you_mean
 
 DTYPES = tuple(dtype.value for dtype in DType)
@@ -26,7 +26,7 @@ DTYPES = tuple(dtype.value for dtype in DType)
 
 @dataclass(slots=True)
 class Parameters:
-    """The values of all params and dims; `broken` are those that have none because of an error."""
+    """The values of all params and dims; `broken` are those without a value because of an error."""
 
     values: dict[str, Static] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
@@ -35,34 +35,38 @@ class Parameters:
 
 
 def evaluate_parameters(
-    model: ast.Model,
+    model: ast.ModelSyntax,
     definitions: Sequence[tuple[str, str]],
     preset: str | None,
-    lost: frozenset[str],
+    lost_names: frozenset[str],
     findings: Findings,
 ) -> Parameters:
-    """The values of a model's params and dims. `definitions` are pairs of a name and the text of an expression."""
+    """The values of a model's params and dims.
+
+    `definitions` are pairs of a name and the text of an expression. `lost_names` are the names in statements that
+    could not be parsed.
+    """
     declared = _declarations(model, findings)
     defining = {name: statement.value for name, statement in declared.items()}
     replaced = {**_preset(model, preset, findings), **_definitions(definitions, findings)}
     for name, assign in replaced.items():
         if name in defining:
             defining[name] = assign.value
-        elif name not in lost:
+        elif name not in lost_names:
             hint = did_you_mean(name, declared)
             findings.add(f"there is no param or dim '{name}'", assign.targets[0].span, hint)
     result = Parameters(spans={name: statement.name.span for name, statement in declared.items()})
-    expressions = _expressions(result, declared, lost, findings)
-    for name in _in_order(defining, result, findings):
+    context = ParameterContext(findings=findings, known=result, declared=declared, lost_names=lost_names)
+    for name in _order_by_need(defining, result, findings):
         try:
-            _evaluate(declared[name], defining[name], expressions, result, findings)
-        except Reported:
+            _evaluate_declaration(context, declared[name], defining[name])
+        except AlreadyReported:
             result.broken.add(name)
     return result
 
 
 def check_new_name(name: ast.Name, known: Mapping[str, SourceSpan], findings: Findings) -> None:
-    """Fails unless a name is free; element types are no names."""
+    """Fails unless a name is free; element types cannot be names."""
     if name.text in DTYPES:
         raise findings.fail(f"'{name.text}' is an element type and cannot be a name", name.span)
     if name.text in known:
@@ -70,30 +74,30 @@ def check_new_name(name: ast.Name, known: Mapping[str, SourceSpan], findings: Fi
         raise findings.fail(f"'{name.text}' is defined already, in line {line}", name.span, "choose another name")
 
 
-def _declarations(model: ast.Model, findings: Findings) -> dict[str, ast.Param | ast.Dim]:
-    declared: dict[str, ast.Param | ast.Dim] = {}
+def _declarations(model: ast.ModelSyntax, findings: Findings) -> dict[str, ast.ParamDecl | ast.DimDecl]:
+    declared: dict[str, ast.ParamDecl | ast.DimDecl] = {}
     spans: dict[str, SourceSpan] = {}
     for statement in model.statements:
-        if isinstance(statement, ast.Param | ast.Dim):
-            with suppress(Reported):
+        if isinstance(statement, ast.ParamDecl | ast.DimDecl):
+            with suppress(AlreadyReported):
                 check_new_name(statement.name, spans, findings)
                 declared[statement.name.text] = statement
                 spans[statement.name.text] = statement.name.span
     return declared
 
 
-def _preset(model: ast.Model, chosen: str | None, findings: Findings) -> dict[str, ast.Assign]:
-    """The assignments of the chosen preset; all presets are checked."""
-    presets: dict[str, dict[str, ast.Assign]] = {}
-    names = {s.name.text for s in model.statements if isinstance(s, ast.Param | ast.Dim)}
+def _preset(model: ast.ModelSyntax, chosen: str | None, findings: Findings) -> dict[str, ast.AssignStmt]:
+    """The assignments of the chosen preset; the others are checked, too."""
+    presets: dict[str, dict[str, ast.AssignStmt]] = {}
+    names = {s.name.text for s in model.statements if isinstance(s, ast.ParamDecl | ast.DimDecl)}
     for statement in model.statements:
-        if not isinstance(statement, ast.Preset):
+        if not isinstance(statement, ast.PresetDecl):
             continue
         if statement.name.text in presets:
             findings.add(f"preset '{statement.name.text}' is defined already", statement.name.span)
         assignments = presets.setdefault(statement.name.text, {})
         for inner in statement.body:
-            if not isinstance(inner, ast.Assign) or len(inner.targets) != 1:
+            if not isinstance(inner, ast.AssignStmt) or len(inner.targets) != 1:
                 findings.add("a preset holds `param = value` only", inner.span)
                 continue
             name = inner.targets[0]
@@ -112,68 +116,66 @@ def _preset(model: ast.Model, chosen: str | None, findings: Findings) -> dict[st
     return presets.get(chosen, {})
 
 
-def _definitions(definitions: Sequence[tuple[str, str]], findings: Findings) -> dict[str, ast.Assign]:
-    """Definitions from outside, parsed as assignments; of several for one name the last counts."""
+def _definitions(definitions: Sequence[tuple[str, str]], findings: Findings) -> dict[str, ast.AssignStmt]:
+    """The given definitions, parsed as assignments; the last one of a name counts."""
     result = {}
     for name, text in definitions:
         line = f"{name}={text}"
         before = len(findings)
         statements = parse_text(line, "-D", findings).model.statements
-        if len(statements) == 1 and isinstance(statements[0], ast.Assign) and statements[0].targets[0].text == name:
+        if len(statements) == 1 and isinstance(statements[0], ast.AssignStmt) and statements[0].targets[0].text == name:
             result[name] = statements[0]
         elif len(findings) == before:
-            shown = line.split("\n")[0]
-            findings.add("expected one `name=value`", SourceSpan("-D", 1, 1, len(shown) + 1, shown))
+            first = line.split("\n")[0]
+            findings.add("expected one `name=value`", SourceSpan("-D", 1, 1, len(first) + 1, first))
     return result
 
 
-def _expressions(
-    known: Parameters, declared: Mapping[str, object], lost: frozenset[str], findings: Findings
-) -> Expressions:
-    """Evaluation over the params and dims that have values so far; their order sees to it that all needed have."""
+@dataclass(slots=True, kw_only=True)
+class ParameterContext(EvaluationContext):
+    """Evaluation over the params and dims that have values so far; they are evaluated in the order of their needs."""
 
-    def look_up(name: ast.Name) -> Static:
-        if name.text in known.values:
-            return known.values[name.text]
-        if name.text in declared or name.text in lost:
-            raise Reported  # its own error stands among the findings
-        hint = did_you_mean(name.text, declared)
+    known: Parameters
+    declared: Mapping[str, object]
+    lost_names: frozenset[str]
+
+    def look_up(self, name: ast.Name) -> Static:
+        if name.text in self.known.values:
+            return self.known.values[name.text]
+        if name.text in self.declared or name.text in self.lost_names:
+            raise AlreadyReported
+        hint = did_you_mean(name.text, self.declared)
         if hint is None and name.span.file == "-D":
             hint = f"a string stands in double quotes: '\"{name.text}\"'"
-        raise findings.fail(f"there is no param or dim '{name.text}'", name.span, hint)
+        raise self.findings.fail(f"there is no param or dim '{name.text}'", name.span, hint)
 
-    def apply(application: Application) -> NoReturn:
-        raise findings.fail(
-            f"params and dims know no function '{application.function}'",
-            application.syntax.span,
-            did_you_mean(application.function, constants.FUNCTIONS)
-            or f"the functions of lists are {', '.join(constants.FUNCTIONS)}",
+    def apply(self, call: EvaluatedCall) -> NoReturn:
+        hint = did_you_mean(call.function, constants.FUNCTIONS)
+        raise self.findings.fail(
+            f"there is no function '{call.function}' for params and dims",
+            call.syntax.span,
+            hint or f"the functions of lists are {', '.join(constants.FUNCTIONS)}",
         )
 
-    return Expressions(findings, look_up, apply)
 
-
-def _evaluate(
-    statement: ast.Param | ast.Dim,
-    expression: ast.Expression,
-    expressions: Expressions,
-    result: Parameters,
-    findings: Findings,
+def _evaluate_declaration(
+    context: ParameterContext, statement: ast.ParamDecl | ast.DimDecl, expression: ast.Expression
 ) -> None:
     name = statement.name.text
-    if isinstance(statement, ast.Param):
-        value = expressions.value(expression)
-        assert not isinstance(value, Several | Tensor)
-        result.values[name] = value
+    if isinstance(statement, ast.ParamDecl):
+        value = evaluate_value(context, expression)
+        assert not isinstance(value, TensorValue)
+        context.known.values[name] = value
         return
-    extent = expressions.number(expression, f"the extent of '{name}'")
+    extent = evaluate_integer(context, expression, f"the extent of '{name}'")
     if extent < 1:
-        raise findings.fail(f"the extent of '{name}' must be at least 1, found {extent}", expression.span)
-    result.values[name] = result.dims[name] = extent
+        message = f"the extent of '{name}' must be at least 1, found {extent}"
+        raise context.findings.fail(message, expression.span)
+    context.known.values[name] = context.known.dims[name] = extent
 
 
-def _in_order(defining: Mapping[str, ast.Expression], result: Parameters, findings: Findings) -> Iterator[str]:
-    """The names, each after those that it needs; a circle is an error of every name on it. No recursion."""
+def _order_by_need(defining: Mapping[str, ast.Expression], result: Parameters, findings: Findings) -> Iterator[str]:
+    """The names, each after those that it needs, found without recursion; every name of a circle is an error."""
     done: dict[str, bool] = {}  # False while a name is under way
     for start in defining:
         path: list[tuple[str, Iterator[str]]] = []  # the names under way, and what each needs still
@@ -186,7 +188,7 @@ def _in_order(defining: Mapping[str, ast.Expression], result: Parameters, findin
                     yield name
             elif needed not in done:
                 done[needed] = False
-                read = (part.text for part in parts(defining[needed]) if isinstance(part, ast.Name))
+                read = (part.text for part in iterate_parts(defining[needed]) if isinstance(part, ast.Name))
                 path.append((needed, (name for name in read if name in defining)))
             elif not done[needed] and not {needed, path[-1][0]} <= result.broken:
                 names = [name for name, _ in path]
@@ -198,5 +200,5 @@ def _report_circle(
     circle: Sequence[str], defining: Mapping[str, ast.Expression], result: Parameters, findings: Findings
 ) -> None:
     result.broken.update(circle)
-    shown = [*circle[:6], *(["..."] if len(circle) > 6 else []), circle[0]]
-    findings.add(f"'{circle[0]}' is defined by itself: {' -> '.join(shown)}", defining[circle[0]].span)
+    names = [*circle[:6], *(["..."] if len(circle) > 6 else []), circle[0]]
+    findings.add(f"'{circle[0]}' is defined by itself: {' -> '.join(names)}", defining[circle[0]].span)

@@ -15,23 +15,21 @@ from lark import Lark, Token, UnexpectedToken
 
 from einc.data import find_folder
 from einc.frontend import ast, limits
-from einc.frontend.expected import expected_words, found_words, syntax_hint
-from einc.frontend.findings import Findings
-from einc.frontend.source import Source, make_source
-from einc.frontend.tokens import SEPARATOR, Layout, Lexeme, fault, lexeme
-from einc.frontend.transformer import ToAst
-from einc.frontend.walk import statement_depth
+from einc.frontend.ast import measure_depth
+from einc.frontend.findings import Findings, describe_expected, describe_found, suggest_syntax
+from einc.frontend.tokens import SEPARATOR, LineJoiner, SourceText, SpannedToken, add_span, find_fault, read_source
+from einc.frontend.transformer import AstBuilder
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
-    """What could be read of a text. `lost` are the names in statements that could not."""
+class ParsedText:
+    """What could be read of a text; `lost_names` are the names in statements that could not be parsed."""
 
-    model: ast.Model
-    lost: frozenset[str]
+    model: ast.ModelSyntax
+    lost_names: frozenset[str]
 
 
-def parse(text: str, file: str) -> ast.Model:
+def parse(text: str, file: str) -> ast.ModelSyntax:
     """The syntax of a whole text. Raises ModelError with all its mistakes."""
     findings = Findings()
     parsed = parse_text(text, file, findings)
@@ -39,9 +37,9 @@ def parse(text: str, file: str) -> ast.Model:
     return parsed.model
 
 
-def parse_text(text: str, file: str, findings: Findings) -> Parsed:
+def parse_text(text: str, file: str, findings: Findings) -> ParsedText:
     """The syntax of a text as far as it can be read; mistakes are added to the findings."""
-    return _Driver(make_source(text, file), findings).run()
+    return _RecoveringParser(read_source(text, file), findings).run()
 
 
 class _KeepAll:
@@ -61,30 +59,30 @@ def _lark() -> Lark:
         parser="lalr",
         lexer="basic",
         postlex=_KeepAll(),
-        transformer=ToAst(),
+        transformer=AstBuilder(),
         maybe_placeholders=False,
     )
 
 
-class _Driver:
+class _RecoveringParser:
     """One parse: feeds tokens, and after a mistake finds the place to go on."""
 
-    def __init__(self, source: Source, findings: Findings) -> None:
+    def __init__(self, source: SourceText, findings: Findings) -> None:
         self._source = source
         self._findings = findings
         self._parser: Any = _lark().parse_interactive(source.text)  # its methods are not typed
-        self._layout = Layout()
-        self._statement: list[Lexeme] = []  # the tokens of the statement so far
-        self._braces: list[Lexeme] = []  # the open bodies
+        self._layout = LineJoiner()
+        self._statement: list[SpannedToken] = []  # the tokens of the statement so far
+        self._braces: list[SpannedToken] = []  # the open bodies
         self._brackets = 0  # the open ( and [ of the statement
         self._lost: set[str] = set()
 
-    def run(self) -> Parsed:
+    def run(self) -> ParsedText:
         tokens = self._layout.process(self._parser.lexer_thread.lex(self._parser.parser_state))
-        start = Lexeme(SEPARATOR, "")  # of the statement that is skipped
+        start = SpannedToken(SEPARATOR, "")  # of the statement that is skipped
         skipping = -1  # the open braces of what is skipped; -1 while nothing is
         for plain in tokens:
-            token = lexeme(self._source, plain)
+            token = add_span(self._source, plain)
             if skipping < 0:
                 if self._take(token):
                     continue
@@ -93,19 +91,19 @@ class _Driver:
                 start = self._statement[0] if self._statement else token
                 self._give_up()
                 skipping = 0
-            if skipping == 0 and _starts_anew(token, start):
+            if skipping == 0 and _starts_statement(token, start):
                 self._layout.close_brackets()
                 if self._take(token):
                     skipping = -1
                     continue
             skipping = self._skip(token, skipping)
         self._close_bodies()
-        model: ast.Model = self._parser.feed_eof()
-        return Parsed(model, frozenset(self._lost))
+        model: ast.ModelSyntax = self._parser.feed_eof()
+        return ParsedText(model, frozenset(self._lost))
 
-    def _take(self, token: Lexeme) -> bool:
+    def _take(self, token: SpannedToken) -> bool:
         """Feed one token; on a mistake, report it and return False."""
-        mistake = fault(token)
+        mistake = find_fault(token)
         if mistake is not None:
             self._findings.add(mistake[0], token.span, mistake[1])
             return False
@@ -121,19 +119,19 @@ class _Driver:
             self._parser.feed_token(token)
         except UnexpectedToken:
             terminals = self._parser.accepts()
-            message = f"expected {expected_words(terminals)}, found {found_words(token)}"
-            self._findings.add(message, token.span, syntax_hint(self._statement, token, terminals))
+            message = f"expected {describe_expected(terminals)}, found {describe_found(token)}"
+            self._findings.add(message, token.span, suggest_syntax(self._statement, token, terminals))
             return False
         if token.type == SEPARATOR and self._statement:
             done: ast.Statement = self._parser.parser_state.value_stack[-2]  # below the separator
-            if statement_depth(done) > limits.NESTING:
+            if measure_depth(done) > limits.NESTING:
                 message = f"this expression nests too deeply; at most {limits.NESTING} levels are allowed"
                 self._findings.add(message, done.span, "give parts of the expression names of their own")
                 return False
         self._follow(token)
         return True
 
-    def _follow(self, token: Lexeme) -> None:
+    def _follow(self, token: SpannedToken) -> None:
         """Keep track of the statement and of the open brackets."""
         match token.type:
             case "LPAR" | "LSQB":
@@ -160,7 +158,7 @@ class _Driver:
         self._lose(self._statement)
         self._statement, self._brackets = [], 0
 
-    def _skip(self, token: Lexeme, braces: int) -> int:
+    def _skip(self, token: SpannedToken, braces: int) -> int:
         """Pass over one token; returns the open braces of what is skipped, or -1 after its end."""
         self._lose([token])
         if token.type == "_LBRACE":
@@ -169,7 +167,7 @@ class _Driver:
             return max(0, braces - 1)
         return -1 if token.type == SEPARATOR and braces == 0 else braces
 
-    def _lose(self, tokens: list[Lexeme]) -> None:
+    def _lose(self, tokens: list[SpannedToken]) -> None:
         self._lost.update(str(token) for token in tokens if token.type == "NAME")
 
     def _close_bodies(self) -> None:
@@ -181,7 +179,7 @@ class _Driver:
                 self._parser.feed_token(Token(kind, ""))
 
 
-def _starts_anew(token: Lexeme, start: Lexeme) -> bool:
+def _starts_statement(token: SpannedToken, start: SpannedToken) -> bool:
     """Whether a token looks like the start of the next statement after a bracket was left open.
 
     It is a name that comes first on its line, and stands no further right than the faulty statement's start.

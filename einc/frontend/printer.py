@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from einc.frontend import ast
-from einc.frontend.walk import chain
+from einc.frontend.ast import unfold_chain
 
 _COMPARISON, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(6)
 _BINDING = {
@@ -13,7 +13,7 @@ _BINDING = {
 }  # fmt: skip
 
 
-def print_model(model: ast.Model) -> str:
+def print_model(model: ast.ModelSyntax) -> str:
     """The text of a model, one statement per line."""
     return "".join(f"{line}\n" for line in _body(model.statements, ""))
 
@@ -26,12 +26,12 @@ def print_expression(expression: ast.Expression) -> str:
 def _body(statements: Sequence[ast.Statement], indent: str) -> Iterable[str]:
     for statement in statements:
         match statement:
-            case ast.Block():
+            case ast.BlockDecl():
                 head = f"block {statement.name.text}({_names(statement.parameters)})"
-            case ast.Repeat():
+            case ast.RepeatStmt():
                 variable = "" if statement.variable is None else f" as {statement.variable.text}"
                 head = f"repeat {print_expression(statement.count)}{variable}"
-            case ast.Preset():
+            case ast.PresetDecl():
                 head = f"preset {statement.name.text}"
             case _:
                 yield indent + _statement(statement)
@@ -43,25 +43,25 @@ def _body(statements: Sequence[ast.Statement], indent: str) -> Iterable[str]:
 
 def _statement(statement: ast.Statement) -> str:
     match statement:
-        case ast.ModelName():
+        case ast.ModelDecl():
             return f"model {statement.name.text}"
-        case ast.Param():
+        case ast.ParamDecl():
             return f"param {statement.name.text} = {print_expression(statement.value)}"
-        case ast.Dim():
+        case ast.DimDecl():
             return f"dim {statement.name.text} = {print_expression(statement.value)}"
-        case ast.Input():
+        case ast.InputDecl():
             return f"input {statement.name.text} : {statement.dtype.text}[{_names(statement.dims)}]"
-        case ast.Weight():
+        case ast.WeightDecl():
             stored = "" if statement.stored is None else f" from {print_expression(statement.stored)}"
             return f"weight {statement.name.text} : {statement.dtype.text}[{_names(statement.dims)}]{stored}"
-        case ast.Assign():
+        case ast.AssignStmt():
             return f"{_names(statement.targets)} = {print_expression(statement.value)}"
-        case ast.Equation():
+        case ast.EquationStmt():
             return f"{statement.target.text}[{_names(statement.indices)}] = {print_expression(statement.value)}"
-        case ast.Output():
+        case ast.OutputStmt():
             saved = statement.definition
             return f"output {_names(statement.names) if saved is None else _statement(saved)}"
-        case ast.Return():
+        case ast.ReturnStmt():
             return f"return {', '.join(map(print_expression, statement.values))}"
         case _:
             raise AssertionError(f"{type(statement).__name__} has a body")
@@ -76,31 +76,31 @@ def _expression(expression: ast.Expression, binding: int) -> str:
     match expression:
         case ast.Name():
             return expression.text
-        case ast.Literal():
+        case ast.LiteralExpr():
             return _literal(expression.value)
-        case ast.List():
+        case ast.ListExpr():
             return f"[{', '.join(map(print_expression, expression.items))}]"
-        case ast.Negative():
+        case ast.NegativeExpr():
             text, own = f"-{_expression(expression.operand, _UNARY)}", _UNARY
-        case ast.Binary():
+        case ast.BinaryExpr():
             text, own = _binary(expression)
-        case ast.Call():
+        case ast.CallExpr():
             given = [print_expression(argument) for argument in expression.arguments]
             given += [f"{keyword.name.text}={print_expression(keyword.value)}" for keyword in expression.keywords]
             return f"{expression.function.text}({', '.join(given)})"
-        case ast.Indexed():
+        case ast.IndexedExpr():
             base = print_expression(expression.base)
-            plain = isinstance(expression.base, ast.Name | ast.Call)
+            plain = isinstance(expression.base, ast.Name | ast.CallExpr)
             return f"{base if plain else f'({base})'}[{_names(expression.indices)}]"
-        case ast.Aggregate():
+        case ast.AggregateExpr():
             body = print_expression(expression.body)
             return f"{expression.operation.text}[{_names(expression.indices)}]({body})"
     return f"({text})" if own < binding else text
 
 
-def _binary(expression: ast.Binary) -> tuple[str, int]:
+def _binary(expression: ast.BinaryExpr) -> tuple[str, int]:
     """The text of a chain of operators, and how tightly it binds."""
-    links = chain(expression)
+    links = unfold_chain(expression)
     own = _ATOM
     opened, pieces = 0, [_expression(links[0].left, _operands(links[0].operator)[0])]
     for link in links:

@@ -1,18 +1,18 @@
-"""Tokens of a model text: where statements end, which tokens are faulty, and where each stands.
+"""A model text and its tokens: where they stand, where statements end, and which tokens are faulty.
 
-The terminals themselves are in `grammars/ein.lark`.
+The terminals themselves are defined in `grammars/ein.lark`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from lark import Token
 
-from einc.errors import SourceSpan
+from einc.errors import Diagnostic, ModelError, SourceSpan
 from einc.frontend import limits
-from einc.frontend.source import Source
 from einc_runtime.text import shorten
 
 SEPARATOR = "_SEPARATOR"
@@ -24,7 +24,42 @@ STATEMENT_WORDS = frozenset(
 )  # they start a statement, and stand nowhere else
 
 
-class Layout:
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """A model text under its name; line ends are newlines only."""
+
+    file: str
+    text: str
+    lines: list[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lines", self.text.split("\n"))
+
+    def span(self, line: int, column: int, end_line: int, end_column: int) -> SourceSpan:
+        """The span between two places, cut off at the end of its first line."""
+        text = self.lines[line - 1]
+        return SourceSpan(self.file, line, column, end_column if end_line == line else len(text) + 1, text)
+
+
+def read_source(text: str, file: str) -> SourceText:
+    """A source with its byte order mark removed and its line ends unified.
+
+    Raises ModelError where the text is longer than the language allows.
+    """
+    if len(text) > limits.TEXT_CHARACTERS:
+        raise ModelError([_too_long(file)])
+    return SourceText(file, text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _too_long(file: str) -> Diagnostic:
+    return Diagnostic(
+        f"the model text is longer than {limits.TEXT_CHARACTERS:,} characters, the most that is read",
+        SourceSpan(file, 1, 1, 2, ""),
+        "write repeated parts as a block, and long lists as `[value] * count`",
+    )
+
+
+class LineJoiner:
     """Drops line ends inside ( ) and [ ], and ends the last statement of every body and of the text.
 
     A word that starts a statement, at the start of a line, closes brackets that were left open before it: a missing
@@ -70,41 +105,44 @@ class Layout:
             self._opened.pop()
 
 
-class Lexeme(Token):
+class SpannedToken(Token):
     """A token that knows its span."""
 
     span: SourceSpan
 
 
-def lexeme(source: Source, token: Token) -> Lexeme:
+def add_span(source: SourceText, token: Token) -> SpannedToken:
     """The token with its span in the source."""
-    result = Lexeme(token.type, str(token))
+    result = SpannedToken(token.type, str(token))
     line, column = token.line or 1, token.column or 1
     result.span = source.span(line, column, token.end_line or line, token.end_column or column + 1)
     return result
 
 
-def fault(token: Lexeme) -> tuple[str, str | None] | None:
+def find_fault(token: SpannedToken) -> tuple[str, str | None] | None:
     """What is wrong with a token by itself, and a hint; None where nothing is."""
     if token.type == "UNKNOWN":
         if token == '"':
             return "this string does not end on its line", "expected a closing '\"'"
         if token in "'`“”‘’":
-            return f"expected a name, a number or an operator, found {shown(token)}", 'strings stand in "double quotes"'
+            return (
+                f"expected a name, a number or an operator, found {quote_token(token)}",
+                'strings stand in "double quotes"',
+            )
         hint = {"^": "`**` is the power", "@": "`matmul(a, b)` multiplies matrices"}.get(token)
-        return f"unexpected character {shown(token)}", hint
+        return f"unexpected character {quote_token(token)}", hint
     if token.type == "NAME" and len(token) > limits.NAME_CHARACTERS:
         return f"this name has {len(token):,} characters; at most {limits.NAME_CHARACTERS} are allowed", None
     if token.type == "INTEGER" and (len(token) > limits.NAME_CHARACTERS or int(token) >= limits.INTEGER):
-        return f"this integer is too large: expected one below 2**63, found {shown(token)}", None
+        return f"this integer is too large: expected one below 2**63, found {quote_token(token)}", None
     if token.type == "FLOAT" and (len(token) > limits.NAME_CHARACTERS or math.isinf(float(token))):
-        return f"this number is too large or too long: {shown(token)}", None
+        return f"this number is too large or too long: {quote_token(token)}", None
     if token.type == "STRING" and len(token) > limits.STRING_CHARACTERS:
         return f"this string has {len(token):,} characters; at most {limits.STRING_CHARACTERS:,} are allowed", None
     return None
 
 
-def shown(token: str) -> str:
+def quote_token(token: str) -> str:
     """A token as an error shows it: short, printable and in quotes."""
     text = shorten(token, 40)
     return f"'{text}'" if text.isprintable() else repr(str(text))

@@ -11,7 +11,7 @@ from typing import Any
 
 from einc.errors import SourceSpan
 from einc.frontend import ast
-from einc.frontend.tokens import Lexeme
+from einc.frontend.tokens import SpannedToken
 
 Children = list[Any]
 
@@ -24,7 +24,7 @@ class _Bracketed:
     end: SourceSpan
 
 
-def joined(first: SourceSpan, last: SourceSpan) -> SourceSpan:
+def join_spans(first: SourceSpan, last: SourceSpan) -> SourceSpan:
     """From the start of one span to the end of another, or to the end of the first line."""
     end = last.end_column if last.line == first.line else len(first.text) + 1
     return SourceSpan(first.file, first.line, first.column, end, first.text)
@@ -34,17 +34,17 @@ def _names(tokens: Children) -> tuple[ast.Name, ...]:
     return tuple(ast.Name(str(token), span=token.span) for token in tokens)
 
 
-def _name(token: Lexeme) -> ast.Name:
+def _name(token: SpannedToken) -> ast.Name:
     return ast.Name(str(token), span=token.span)
 
 
-class ToAst:
+class AstBuilder:
     """The callbacks of the parser."""
 
     # -- lists --
 
-    def start(self, children: Children) -> ast.Model:
-        return ast.Model(tuple(children[0]))
+    def start(self, children: Children) -> ast.ModelSyntax:
+        return ast.ModelSyntax(tuple(children[0]))
 
     def no_statements(self, children: Children) -> Children:
         return []
@@ -66,123 +66,123 @@ class ToAst:
 
     # -- statements --
 
-    def model_name(self, children: Children) -> ast.ModelName:
+    def model_name(self, children: Children) -> ast.ModelDecl:
         word, name = children
-        return ast.ModelName(_name(name), span=joined(word.span, name.span))
+        return ast.ModelDecl(_name(name), span=join_spans(word.span, name.span))
 
-    def param(self, children: Children) -> ast.Param:
+    def param(self, children: Children) -> ast.ParamDecl:
         word, name, value = children
-        return ast.Param(_name(name), value, span=joined(word.span, value.span))
+        return ast.ParamDecl(_name(name), value, span=join_spans(word.span, value.span))
 
-    def dim(self, children: Children) -> ast.Dim:
+    def dim(self, children: Children) -> ast.DimDecl:
         word, name, value = children
-        return ast.Dim(_name(name), value, span=joined(word.span, value.span))
+        return ast.DimDecl(_name(name), value, span=join_spans(word.span, value.span))
 
-    def input_tensor(self, children: Children) -> ast.Input:
+    def input_tensor(self, children: Children) -> ast.InputDecl:
         word, name, dtype, dims = children
-        return ast.Input(_name(name), _name(dtype), dims.names, span=joined(word.span, dims.end))
+        return ast.InputDecl(_name(name), _name(dtype), dims.names, span=join_spans(word.span, dims.end))
 
-    def weight(self, children: Children) -> ast.Weight:
+    def weight(self, children: Children) -> ast.WeightDecl:
         word, name, dtype, dims = children[:4]
-        stored: ast.Literal | None = children[4] if len(children) > 4 else None
+        stored: ast.LiteralExpr | None = children[4] if len(children) > 4 else None
         end = dims.end if stored is None else stored.span
-        return ast.Weight(_name(name), _name(dtype), dims.names, stored, span=joined(word.span, end))
+        return ast.WeightDecl(_name(name), _name(dtype), dims.names, stored, span=join_spans(word.span, end))
 
-    def output_names(self, children: Children) -> ast.Output:
+    def output_names(self, children: Children) -> ast.OutputStmt:
         word, names = children
-        return ast.Output(_names(names), span=joined(word.span, names[-1].span))
+        return ast.OutputStmt(_names(names), span=join_spans(word.span, names[-1].span))
 
-    def output_assign(self, children: Children) -> ast.Output:
+    def output_assign(self, children: Children) -> ast.OutputStmt:
         word, names, value = children
         definition = self.assign([names, value])
-        return ast.Output(definition.targets, definition, span=joined(word.span, value.span))
+        return ast.OutputStmt(definition.targets, definition, span=join_spans(word.span, value.span))
 
-    def output_equation(self, children: Children) -> ast.Output:
+    def output_equation(self, children: Children) -> ast.OutputStmt:
         definition = self.equation(children[1:])
-        return ast.Output((definition.target,), definition, span=joined(children[0].span, definition.span))
+        return ast.OutputStmt((definition.target,), definition, span=join_spans(children[0].span, definition.span))
 
-    def assign(self, children: Children) -> ast.Assign:
+    def assign(self, children: Children) -> ast.AssignStmt:
         targets, value = children
-        return ast.Assign(_names(targets), value, span=joined(targets[0].span, value.span))
+        return ast.AssignStmt(_names(targets), value, span=join_spans(targets[0].span, value.span))
 
-    def equation(self, children: Children) -> ast.Equation:
+    def equation(self, children: Children) -> ast.EquationStmt:
         target, indices, value = children
-        return ast.Equation(_name(target), indices.names, value, span=joined(target.span, value.span))
+        return ast.EquationStmt(_name(target), indices.names, value, span=join_spans(target.span, value.span))
 
-    def return_values(self, children: Children) -> ast.Return:
+    def return_values(self, children: Children) -> ast.ReturnStmt:
         word, values = children
-        return ast.Return(tuple(values), span=joined(word.span, values[-1].span))
+        return ast.ReturnStmt(tuple(values), span=join_spans(word.span, values[-1].span))
 
-    def block(self, children: Children) -> ast.Block:
+    def block(self, children: Children) -> ast.BlockDecl:
         word, name = children[:2]
         parameters = _names(children[3]) if len(children) == 6 else ()
-        return ast.Block(_name(name), parameters, tuple(children[-1]), span=joined(word.span, name.span))
+        return ast.BlockDecl(_name(name), parameters, tuple(children[-1]), span=join_spans(word.span, name.span))
 
-    def repeat(self, children: Children) -> ast.Repeat:
+    def repeat(self, children: Children) -> ast.RepeatStmt:
         word, count = children[:2]
         variable = _name(children[2]) if len(children) == 4 else None
-        return ast.Repeat(count, variable, tuple(children[-1]), span=joined(word.span, count.span))
+        return ast.RepeatStmt(count, variable, tuple(children[-1]), span=join_spans(word.span, count.span))
 
-    def preset(self, children: Children) -> ast.Preset:
+    def preset(self, children: Children) -> ast.PresetDecl:
         word, name, body = children
-        return ast.Preset(_name(name), tuple(body), span=joined(word.span, name.span))
+        return ast.PresetDecl(_name(name), tuple(body), span=join_spans(word.span, name.span))
 
     # -- expressions --
 
     def name(self, children: Children) -> ast.Name:
         return _name(children[0])
 
-    def integer(self, children: Children) -> ast.Literal:
-        return ast.Literal(int(children[0]), span=children[0].span)
+    def integer(self, children: Children) -> ast.LiteralExpr:
+        return ast.LiteralExpr(int(children[0]), span=children[0].span)
 
-    def floating(self, children: Children) -> ast.Literal:
-        return ast.Literal(float(children[0]), span=children[0].span)
+    def floating(self, children: Children) -> ast.LiteralExpr:
+        return ast.LiteralExpr(float(children[0]), span=children[0].span)
 
-    def string(self, children: Children) -> ast.Literal:
-        return ast.Literal(str(children[0])[1:-1], span=children[0].span)
+    def string(self, children: Children) -> ast.LiteralExpr:
+        return ast.LiteralExpr(str(children[0])[1:-1], span=children[0].span)
 
-    def true(self, children: Children) -> ast.Literal:
-        return ast.Literal(True, span=children[0].span)
+    def true(self, children: Children) -> ast.LiteralExpr:
+        return ast.LiteralExpr(True, span=children[0].span)
 
-    def false(self, children: Children) -> ast.Literal:
-        return ast.Literal(False, span=children[0].span)
+    def false(self, children: Children) -> ast.LiteralExpr:
+        return ast.LiteralExpr(False, span=children[0].span)
 
-    def list(self, children: Children) -> ast.List:
+    def list(self, children: Children) -> ast.ListExpr:
         items = tuple(children[1]) if len(children) == 3 else ()
-        return ast.List(items, span=joined(children[0].span, children[-1].span))
+        return ast.ListExpr(items, span=join_spans(children[0].span, children[-1].span))
 
-    def binary(self, children: Children) -> ast.Binary:
+    def binary(self, children: Children) -> ast.BinaryExpr:
         left, operator, right = children
-        return ast.Binary(str(operator), left, right, span=joined(left.span, right.span))
+        return ast.BinaryExpr(str(operator), left, right, span=join_spans(left.span, right.span))
 
-    def negative(self, children: Children) -> ast.Negative:
+    def negative(self, children: Children) -> ast.NegativeExpr:
         minus, operand = children
-        return ast.Negative(operand, span=joined(minus.span, operand.span))
+        return ast.NegativeExpr(operand, span=join_spans(minus.span, operand.span))
 
     def group(self, children: Children) -> ast.Expression:
         inner: ast.Expression = children[1]
         return inner
 
-    def keyword(self, children: Children) -> ast.Keyword:
+    def keyword(self, children: Children) -> ast.KeywordArgument:
         name, value = children
-        return ast.Keyword(_name(name), value, span=joined(name.span, value.span))
+        return ast.KeywordArgument(_name(name), value, span=join_spans(name.span, value.span))
 
-    def call(self, children: Children) -> ast.Call:
+    def call(self, children: Children) -> ast.CallExpr:
         function, given = children[0], children[2] if len(children) == 4 else []
-        return ast.Call(
+        return ast.CallExpr(
             _name(function),
-            tuple(argument for argument in given if not isinstance(argument, ast.Keyword)),
-            tuple(argument for argument in given if isinstance(argument, ast.Keyword)),
-            span=joined(function.span, children[-1].span),
+            tuple(argument for argument in given if not isinstance(argument, ast.KeywordArgument)),
+            tuple(argument for argument in given if isinstance(argument, ast.KeywordArgument)),
+            span=join_spans(function.span, children[-1].span),
         )
 
-    def indexed_name(self, children: Children) -> ast.Indexed:
+    def indexed_name(self, children: Children) -> ast.IndexedExpr:
         return self.indexed([_name(children[0]), children[1]])
 
-    def indexed(self, children: Children) -> ast.Indexed:
+    def indexed(self, children: Children) -> ast.IndexedExpr:
         base, indices = children
-        return ast.Indexed(base, indices.names, span=joined(base.span, indices.end))
+        return ast.IndexedExpr(base, indices.names, span=join_spans(base.span, indices.end))
 
-    def aggregate(self, children: Children) -> ast.Aggregate:
+    def aggregate(self, children: Children) -> ast.AggregateExpr:
         operation, indices, _, body, end = children
-        return ast.Aggregate(_name(operation), indices.names, body, span=joined(operation.span, end.span))
+        return ast.AggregateExpr(_name(operation), indices.names, body, span=join_spans(operation.span, end.span))

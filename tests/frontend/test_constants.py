@@ -29,9 +29,9 @@ def test_operators_on_numbers_are_pythons(symbol: str) -> None:
             expected = math.nan
         if isinstance(expected, complex) or expected != expected:
             with pytest.raises(OperatorError):
-                constants.binary(symbol, left, right)
+                constants.apply_infix(symbol, left, right)
             continue
-        found = constants.binary(symbol, left, right)
+        found = constants.apply_infix(symbol, left, right)
         assert (type(found), found) == (type(expected), expected), (left, right)
 
 
@@ -39,45 +39,45 @@ def test_operators_on_numbers_are_pythons(symbol: str) -> None:
 def test_what_is_no_number_is_named_with_its_place(symbol: str) -> None:
     for pair, place in (((True, 1), 0), ((1, "a"), 1), ((True, "a"), 0)):
         with pytest.raises(OperatorError) as caught:
-            constants.binary(symbol, *pair)
+            constants.apply_infix(symbol, *pair)
         assert caught.value.argument == place
 
 
 def test_lists_and_strings_are_joined_and_repeated_up_to_their_limits() -> None:
-    assert constants.binary("+", (1, 2), (3,)) == (1, 2, 3)
-    assert constants.binary("*", 2, (1, 2)) == constants.binary("*", (1, 2), 2) == (1, 2, 1, 2)
-    assert constants.binary("+", "ab", "c") == "abc"
-    assert constants.binary("*", "ab", 2) == "abab"
+    assert constants.apply_infix("+", (1, 2), (3,)) == (1, 2, 3)
+    assert constants.apply_infix("*", 2, (1, 2)) == constants.apply_infix("*", (1, 2), 2) == (1, 2, 1, 2)
+    assert constants.apply_infix("+", "ab", "c") == "abc"
+    assert constants.apply_infix("*", "ab", 2) == "abab"
     most = constants.limits.LIST_ITEMS
-    assert len(constants.binary("*", (0,), most)) == most
+    assert len(constants.apply_infix("*", (0,), most)) == most
     for left, right in (((0,), most + 1), ((0, 0), most // 2 + 1)):
         with pytest.raises(OperatorError, match=f"at most {most:,} is allowed"):
-            constants.binary("*", left, right)
+            constants.apply_infix("*", left, right)
     with pytest.raises(OperatorError, match=f"length {most + 1:,}"):
-        constants.binary("+", (0,) * most, (0,))
+        constants.apply_infix("+", (0,) * most, (0,))
 
 
 def test_integers_stay_below_2_to_the_63() -> None:
-    assert constants.binary("+", 2**62, 2**62 - 1) == 2**63 - 1
-    assert constants.negative(2**63 - 1) == -(2**63 - 1)
+    assert constants.apply_infix("+", 2**62, 2**62 - 1) == 2**63 - 1
+    assert constants.negate(2**63 - 1) == -(2**63 - 1)
     for symbol, left, right in (("+", 2**62, 2**62), ("**", 2, 63), ("**", -2, 65), ("*", 1e200, 1e200)):
         with pytest.raises(OperatorError, match="too large"):
-            constants.binary(symbol, left, right)
-    assert constants.binary("**", 2, 62) == 2**62
-    assert constants.binary("**", 1, 10**6) == 1
+            constants.apply_infix(symbol, left, right)
+    assert constants.apply_infix("**", 2, 62) == 2**62
+    assert constants.apply_infix("**", 1, 10**6) == 1
 
 
 def test_functions_of_lists() -> None:
     for numbers in ((3, -1, 2), (0.5,), (2, 2.5)):
         for arguments in ((numbers,), numbers):
-            assert constants.function("sum", arguments) == sum(numbers)
-            assert constants.function("prod", arguments) == math.prod(numbers)
-            assert constants.function("max", arguments) == max(numbers)
-            assert constants.function("min", arguments) == min(numbers)
-    assert constants.function("len", [(4, 5, 6)]) == 3
-    assert (constants.function("sum", [()]), constants.function("prod", [()])) == (0, 1)
+            assert constants.apply_function("sum", arguments) == sum(numbers)
+            assert constants.apply_function("prod", arguments) == math.prod(numbers)
+            assert constants.apply_function("max", arguments) == max(numbers)
+            assert constants.apply_function("min", arguments) == min(numbers)
+    assert constants.apply_function("len", [(4, 5, 6)]) == 3
+    assert (constants.apply_function("sum", [()]), constants.apply_function("prod", [()])) == (0, 1)
     for name in ("max", "min"):
         with pytest.raises(OperatorError, match=f"an empty list has no {name}"):
-            constants.function(name, [()])
+            constants.apply_function(name, [()])
     with pytest.raises(OperatorError, match="len takes one list"):
-        constants.function("len", [1])
+        constants.apply_function("len", [1])

@@ -9,7 +9,7 @@ import pytest
 
 from einc.errors import ModelError
 from einc.frontend import build
-from einc.frontend.foreign import HINTS
+from einc.frontend.findings import FOREIGN_CALLS
 
 BAD = sorted((Path(__file__).parent / "bad").glob("*.ein"))
 
@@ -130,8 +130,8 @@ def test_hints_name_what_the_user_can_write() -> None:
     assert hint("output y = attention(q, q, q, windows=3)").endswith("window, softcap, mask, positions")
 
 
-@pytest.mark.parametrize("name", HINTS)
+@pytest.mark.parametrize("name", FOREIGN_CALLS)
 def test_functions_of_other_libraries_get_their_hint(name: str) -> None:
     with pytest.raises(ModelError) as caught:
         build(f"dim n = 2\ninput x : f32[n]\noutput y = {name}(x)", "m.ein")
-    assert caught.value.diagnostics[0].hint == HINTS[name]
+    assert caught.value.diagnostics[0].hint == FOREIGN_CALLS[name]

@@ -29,7 +29,7 @@ def test_the_grammar_has_no_conflicts(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("word", ["inputs", "dims", "weight_2", "asx", "from_", "true1", "modelled", "_", "f32x"])
 def test_words_that_begin_like_keywords_are_names(word: str) -> None:
-    assert parse(f"{word} = {word}", "w.ein").statements == (ast.Assign((ast.Name(word),), ast.Name(word)),)
+    assert parse(f"{word} = {word}", "w.ein").statements == (ast.AssignStmt((ast.Name(word),), ast.Name(word)),)
 
 
 def test_statements_end_with_lines_or_semicolons_but_not_in_brackets() -> None:

@@ -341,7 +341,7 @@ def test_inputs_and_outputs_of_a_repeat_are_new_with_each_iteration() -> None:
         ("repeat 2 { z = x; output z }\nrepeat 2 { z = x + 1; output z }", "'z.0' is saved already"),
         ("repeat 2 { input z : f64[n]; output z }\noutput y = x", "'z.0' names an input"),
         ("repeat 2 { output n }\noutput y = x", "expected a tensor, found the integer 4"),
-        ("repeat 2 { dim m = 3 }\noutput y = x", "'dim' cannot stand in a block or repeat"),
+        ("repeat 2 { dim m = 3 }\noutput y = x", "'dim' is not allowed in a block or repeat"),
     ],
 )
 def test_what_cannot_be_saved_in_a_repeat(text: str, message: str) -> None:

@@ -20,12 +20,12 @@ INFIX = ["+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">="]
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True).filter(lambda n: n not in WORDS).map(ast.Name)
 strings = st.text(st.characters(blacklist_characters='"\n\r', blacklist_categories=["Cs"]), max_size=12).map(
-    ast.Literal
+    ast.LiteralExpr
 )
 literals = (
-    st.integers(0, 2**63 - 1).map(ast.Literal)
-    | st.floats(0, allow_nan=False, allow_infinity=False).map(lambda x: ast.Literal(abs(x)))
-    | st.booleans().map(ast.Literal)
+    st.integers(0, 2**63 - 1).map(ast.LiteralExpr)
+    | st.floats(0, allow_nan=False, allow_infinity=False).map(lambda x: ast.LiteralExpr(abs(x)))
+    | st.booleans().map(ast.LiteralExpr)
     | strings
 )
 
@@ -37,54 +37,54 @@ def lists(items: st.SearchStrategy, least: int = 0) -> st.SearchStrategy:
 def chains(inner: st.SearchStrategy) -> st.SearchStrategy:
     """Operators in operators, on both sides: where parentheses matter."""
     infix = st.sampled_from(INFIX)
-    pairs = st.builds(ast.Binary, infix, inner, inner)
-    return st.builds(ast.Binary, infix, pairs | st.builds(ast.Negative, pairs), pairs | inner)
+    pairs = st.builds(ast.BinaryExpr, infix, inner, inner)
+    return st.builds(ast.BinaryExpr, infix, pairs | st.builds(ast.NegativeExpr, pairs), pairs | inner)
 
 
 def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
-    calls = st.builds(ast.Call, names, lists(inner), lists(st.builds(ast.Keyword, names, inner)))
+    calls = st.builds(ast.CallExpr, names, lists(inner), lists(st.builds(ast.KeywordArgument, names, inner)))
     return (
-        lists(inner).map(ast.List)
-        | st.builds(ast.Negative, inner)
+        lists(inner).map(ast.ListExpr)
+        | st.builds(ast.NegativeExpr, inner)
         | chains(inner)
         | calls
-        | st.builds(ast.Indexed, inner, lists(names))
-        | st.builds(ast.Aggregate, names, lists(names), inner)
+        | st.builds(ast.IndexedExpr, inner, lists(names))
+        | st.builds(ast.AggregateExpr, names, lists(names), inner)
     )
 
 
 expressions = st.recursive(names | literals, larger, max_leaves=12)
-assigns = st.builds(ast.Assign, lists(names, 1), expressions)
-equations = st.builds(ast.Equation, names, lists(names), expressions)
+assigns = st.builds(ast.AssignStmt, lists(names, 1), expressions)
+equations = st.builds(ast.EquationStmt, names, lists(names), expressions)
 simple = st.one_of(
-    st.builds(ast.ModelName, names),
-    st.builds(ast.Param, names, expressions),
-    st.builds(ast.Dim, names, expressions),
-    st.builds(ast.Input, names, names, lists(names)),
-    st.builds(ast.Weight, names, names, lists(names), st.none() | strings),
+    st.builds(ast.ModelDecl, names),
+    st.builds(ast.ParamDecl, names, expressions),
+    st.builds(ast.DimDecl, names, expressions),
+    st.builds(ast.InputDecl, names, names, lists(names)),
+    st.builds(ast.WeightDecl, names, names, lists(names), st.none() | strings),
     assigns,
     equations,
-    st.builds(ast.Output, lists(names, 1)),
-    st.builds(lambda n, e: ast.Output((n,), ast.Assign((n,), e)), names, expressions),
-    equations.map(lambda e: ast.Output((e.target,), e)),
-    st.builds(ast.Return, lists(expressions, 1)),
+    st.builds(ast.OutputStmt, lists(names, 1)),
+    st.builds(lambda n, e: ast.OutputStmt((n,), ast.AssignStmt((n,), e)), names, expressions),
+    equations.map(lambda e: ast.OutputStmt((e.target,), e)),
+    st.builds(ast.ReturnStmt, lists(expressions, 1)),
 )
 
 
 def with_bodies(inner: st.SearchStrategy) -> st.SearchStrategy:
     return (
-        st.builds(ast.Block, names, lists(names), lists(inner))
-        | st.builds(ast.Repeat, expressions, st.none() | names, lists(inner))
-        | st.builds(ast.Preset, names, lists(inner))
+        st.builds(ast.BlockDecl, names, lists(names), lists(inner))
+        | st.builds(ast.RepeatStmt, expressions, st.none() | names, lists(inner))
+        | st.builds(ast.PresetDecl, names, lists(inner))
     )
 
 
-models = st.lists(st.recursive(simple, with_bodies, max_leaves=4), max_size=5).map(lambda s: ast.Model(tuple(s)))
+models = st.lists(st.recursive(simple, with_bodies, max_leaves=4), max_size=5).map(lambda s: ast.ModelSyntax(tuple(s)))
 
 
 @given(models)
 @settings(max_examples=50)
-def test_parsing_what_was_printed_gives_the_same_model(model: ast.Model) -> None:
+def test_parsing_what_was_printed_gives_the_same_model(model: ast.ModelSyntax) -> None:
     text = print_model(model)
     again = parse(text, "printed.ein")
     assert again == model
@@ -95,7 +95,7 @@ def test_parsing_what_was_printed_gives_the_same_model(model: ast.Model) -> None
 @settings(max_examples=200)
 def test_parsing_a_printed_expression_gives_the_same_expression(expression: ast.Expression) -> None:
     statement = parse(f"y = {print_expression(expression)}", "printed.ein").statements[0]
-    assert statement == ast.Assign((ast.Name("y"),), expression)
+    assert statement == ast.AssignStmt((ast.Name("y"),), expression)
 
 
 @pytest.mark.parametrize("path", sorted(Path("models").glob("*.ein")), ids=lambda p: p.stem)
@@ -123,12 +123,12 @@ def test_shipped_models_survive_printing(path: Path) -> None:
 )
 def test_parentheses_stand_where_they_must(text: str, printed: str) -> None:
     statement = parse(f"y = {text}", "t.ein").statements[0]
-    assert isinstance(statement, ast.Assign)
+    assert isinstance(statement, ast.AssignStmt)
     assert print_expression(statement.value) == printed
 
 
 def test_one_and_one_point_zero_and_true_are_three_literals() -> None:
-    one, point, true = map(ast.Literal, (1, 1.0, True))
+    one, point, true = map(ast.LiteralExpr, (1, 1.0, True))
     assert one != point != true != one
     assert len({one, point, true}) == 3
 

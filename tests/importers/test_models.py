@@ -48,7 +48,7 @@ def compiled(name: str, machine: str, sites: int, preset: str | None, dtype: str
 )
 def test_whole_models_are_what_an_import_makes_of_them(name: str, config: dict[str, Any], request_: Request) -> None:
     def statements(model: str) -> list[ast.Statement]:
-        return [s for s in parse(model, name).statements if not isinstance(s, ast.Preset | ast.ModelName)]
+        return [s for s in parse(model, name).statements if not isinstance(s, ast.PresetDecl | ast.ModelDecl)]
 
     imported = import_hf(json.dumps(config).encode(), "config.json", name, request_, None)
     assert statements(text(name)) == statements(imported.text)
