@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.execution.data.draws import random_input
+from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.plan.schema import Bundle
 
 SEED = 0
@@ -17,7 +17,7 @@ SENTENCES, TOKENS, WORDS = 32, 128, 30522
 
 def drawn(bundle: Bundle) -> dict[str, Array]:
     """Random arrays for all inputs and weights, in their types."""
-    return {tensor.name: random_input(tensor, SEED) for tensor in bundle.tensors if tensor.kind != "value"}
+    return {tensor.name: make_random_array(tensor, SEED) for tensor in bundle.tensors if tensor.kind != "value"}
 
 
 def sentences() -> tuple[Array, Array]:

@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from einc_runtime.execution.cpu import pool
+from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.executor import CpuExecutor
-from einc_runtime.execution.cpu.schedule import TaskGraph
+from einc_runtime.execution.cpu.thread_pool import TaskGraph
 from einc_runtime.plan.codec import read_bundle
 from tests.bench import report
 from tests.bench.cases import CASES, MODELS
@@ -49,7 +49,7 @@ def _tasks() -> list[str]:
     after = [tuple(range(n // 8 * 8 - 8, n // 8 * 8)) if n >= 8 else () for n in range(4000)]
     graph, found = TaskGraph.of(after, [100.0] * len(after)), []
     for workers in (1, 2):
-        seconds = [pool.run(graph, workers, lambda _: lambda _: None) for _ in range(21)]
+        seconds = [thread_pool.run_tasks(graph, workers, lambda _: lambda _: None) for _ in range(21)]
         each = statistics.median(seconds) / len(after) * 1e6
         found.append(
             f"starting and ending an empty task that waits for eight others, on {workers} threads: {each:.1f} us"

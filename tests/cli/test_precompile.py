@@ -28,7 +28,7 @@ def compiler(monkeypatch):
 
     monkeypatch.setattr(triton_compile, "compile_source", compile_source)
     monkeypatch.setattr(triton_compile, "version", lambda: "triton 9.9")
-    monkeypatch.setattr(precompile, "_FEW", 10**6)  # in this process
+    monkeypatch.setattr(precompile, "_MAX_SERIAL", 10**6)  # in this process
     return made
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from einc.cli.main import main
+from einc_runtime.execution import backends
 from einc_runtime.execution.cuda import executor as cuda
-from einc_runtime.execution.cuda import visible
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import decode
 from tests.support.cuda_fake import FakeDriver
@@ -33,10 +33,10 @@ def plan(tmp_path, monkeypatch):
 @pytest.fixture
 def driver(monkeypatch):
     fake = FakeDriver(2, unreachable={(0, 1), (1, 0)})
-    monkeypatch.setattr(cuda, "_real_driver", lambda: fake)
-    monkeypatch.setattr(cuda, "_real_kernels", lambda: NumpyKernels(fake))
-    monkeypatch.setattr(visible, "gpus_visible", lambda: fake.devices)
-    monkeypatch.setattr(visible, "cupy_installed", lambda: True)
+    monkeypatch.setattr(cuda, "_load_driver", lambda: fake)
+    monkeypatch.setattr(cuda, "_load_kernels", lambda: NumpyKernels(fake))
+    monkeypatch.setattr(backends, "count_visible_gpus", lambda: fake.devices)
+    monkeypatch.setattr(backends, "is_cupy_installed", lambda: True)
     return fake
 
 
@@ -94,8 +94,8 @@ def test_the_backend_is_chosen(machine, gpus, cupy, expected, plan, driver, monk
     import msgspec
 
     driver.devices, driver.unreachable = SITES, set()
-    monkeypatch.setattr(visible, "gpus_visible", lambda: gpus)
-    monkeypatch.setattr(visible, "cupy_installed", lambda: cupy)
+    monkeypatch.setattr(backends, "count_visible_gpus", lambda: gpus)
+    monkeypatch.setattr(backends, "is_cupy_installed", lambda: cupy)
     bundle = msgspec.structs.replace(decode(Path(plan).read_bytes()), machine=machine)
     with Session(bundle) as session:
         assert session.backend == expected

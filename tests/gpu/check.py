@@ -258,9 +258,9 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("a rehearsal needs --output or --no-write")
     place = CPU if chosen.rehearse else GPU
     sys.path.insert(0, str(ROOT))
-    from einc_runtime.execution.cuda.visible import gpus_visible
+    from einc_runtime.execution.backends import count_visible_gpus
 
-    if not place.rehearsal and not gpus_visible():
+    if not place.rehearsal and not count_visible_gpus():
         print("no GPU is visible here: nothing is checked (the suite, `make test`, covers what needs none)")
         return UNAVAILABLE
     with tempfile.TemporaryDirectory() as folder:

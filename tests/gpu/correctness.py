@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.execution.data.draws import random_input
+from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT, OWN
 from einc_runtime.plan.schema import Bundle
@@ -66,7 +66,7 @@ def compiled(case: Case, sites: int, dtype: str | None) -> Bundle:
 
 def arrays_of(bundle: Bundle, seed: int = 5) -> dict[str, Array]:
     """Random inputs; those that say places are made to be places."""
-    arrays = {t.name: random_input(t, seed) for t in bundle.tensors if t.kind != "value"}
+    arrays = {t.name: make_random_array(t, seed) for t in bundle.tensors if t.kind != "value"}
     generator = np.random.default_rng(seed)
     for tensor in bundle.tensors:
         if tensor.name in PLACES and tensor.kind == "input":

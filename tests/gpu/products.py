@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from einc_runtime.execution.cuda.batches import batches
 from einc_runtime.execution.cuda.executor import CudaExecutor
-from einc_runtime.execution.cuda.work import Workshop
+from einc_runtime.execution.cuda.step_kernels import StepKernels
+from einc_runtime.execution.rewrites.kernel_fusion import find_contraction_pairs
 from einc_runtime.kernels.cuda import cublas, cublaslt
 from einc_runtime.kernels.triton.batched_pair import batch_products
 from einc_runtime.kernels.triton.contract import build_contract
@@ -25,18 +25,26 @@ PROPOSALS = 8
 
 def products_of(executor: CudaExecutor) -> Iterator[tuple[str, Gemm]]:
     """Contractions of a plan for one site that are one product each, by their names, and pairs of them as a batch."""
-    ready, bundle = executor._ready, executor.bundle
-    tasks = ready.blame.tasks
-    shop = Workshop.of(bundle, tasks, ready.memory, executor._kernels, executor._driver, ready.targets, ())
+    plan, bundle = executor._plan, executor.bundle
+    tasks = plan.errors.tasks
+    step_kernels = StepKernels(
+        bundle,
+        tasks,
+        plan.memory,
+        kernels=executor._kernels,
+        driver=executor._driver,
+        targets=plan.targets,
+        staging=(),
+    )
     found: dict[int, Gemm] = {}
     for number, task in enumerate(tasks):
         if isinstance(task, KernelTask) and bundle.operations[task.operation].kernel == "contract":
-            own = shop._invocation(task)
+            own = step_kernels.invocation(task)
             steps = build_contract(own.on([*map(as_layout, own.inputs)], [*map(as_layout, own.outputs)])).steps
             if len(steps) == 1 and isinstance(steps[0], Gemm):
                 found[number] = steps[0]
                 yield task.serves, steps[0]
-    for first, second in batches(bundle, tasks).items():
+    for first, second in find_contraction_pairs(bundle, tasks).items():
         both = batch_products(found[first], found[second]) if {first, second} <= found.keys() else None
         if both is not None:
             yield f"{tasks[first].serves} and {tasks[second].serves}", both

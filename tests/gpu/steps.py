@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
-from einc_runtime.execution.base import Record, task_kind
+from einc_runtime.execution.base import TaskRecord, task_kind
 from einc_runtime.execution.cuda.executor import CudaExecutor
-from einc_runtime.execution.rewrites.copy_elision import reads_of, writes_of
 from einc_runtime.kernels.indices import parse
+from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, KernelTask, Operation, Region
 from tests.gpu.places import Place
 
@@ -30,15 +30,15 @@ def steps(executor: CudaExecutor, milliseconds: float) -> list[str]:
 
     `milliseconds` is what a replay takes. Steps of several streams run beside each other, and take longer then.
     """
-    records: list[Record] = []
+    records: list[TaskRecord] = []
     for _ in range(min(100, math.ceil(AHEAD / max(milliseconds, 1e-3)))):
         executor.enqueue()
     executor.execute(records)
-    bundle, tasks, layout = executor.bundle, executor._ready.blame.tasks, executor._ready.layout
+    bundle, tasks, schedule = executor.bundle, executor._plan.errors.tasks, executor._plan.schedule
     with_it = {  # what steps do besides their own task
-        layout.works[step.after[0]].task: work.task
-        for step, work in zip(layout.steps, layout.works, strict=True)
-        if step.lane is None and isinstance(tasks[work.task], KernelTask)
+        schedule.steps[step.after[0]].task: step.task
+        for step in schedule.steps
+        if step.stream is None and isinstance(tasks[step.task], KernelTask)
     }
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for number, _lane, start, end in sorted(records, key=lambda record: record[2]):

@@ -147,8 +147,7 @@ def test_where_the_time_of_a_plan_goes(monkeypatch, sites):
     own = {row[1]: row for row in rows}
     assert own["attention a"][2] == own["contract down"][2] == str(sites)
     assert sum(int(row[2]) for row in rows) == sum(
-        step.lane is not None and work.task >= 0
-        for step, work in zip(executor._ready.layout.steps, executor._ready.layout.works, strict=True)
+        step.stream is not None and step.task >= 0 for step in executor._plan.schedule.steps
     )
     for row in rows:
         assert float(row[4]) == pytest.approx(int(row[2]) * float(row[3]), abs=1e-2)
@@ -220,8 +219,8 @@ def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
     bundle = compiled(case, 4, "f32")
     arrays = arrays_of(bundle)
     driver = FakeDriver(1)
-    monkeypatch.setattr(cuda, "_real_driver", lambda: driver)
-    monkeypatch.setattr(cuda, "_real_kernels", lambda: NumpyKernels(driver))
+    monkeypatch.setattr(cuda, "_load_driver", lambda: driver)
+    monkeypatch.setattr(cuda, "_load_kernels", lambda: NumpyKernels(driver))
     outcome = benchmark.Outcome("chain_c")
     contender = benchmark._einc("einc", bundle, arrays, outcome, GPU)
     before = driver.counts["launch"]

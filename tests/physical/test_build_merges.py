@@ -52,7 +52,7 @@ def run_everywhere(program: DeviceProgram, machine: Machine, seed: int) -> None:
             assert_equal(found[name], arrays[name], name)
     bundle = decode(encode(emit(program, machine, tuple(range(program.plan.sites)), "naive")))
     prove(bundle)
-    session = Session(bundle, executor=CpuExecutor(bundle, 2, poison=True, copies=seed % 2 == 0))
+    session = Session(bundle, executor=CpuExecutor(bundle, 2, poison=True, rewrites=seed % 2 != 0))
     session.load_all({name: arrays[name] for name in ("x", "y")})
     session.execute()
     for name in graph.outputs:

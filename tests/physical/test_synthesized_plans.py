@@ -23,7 +23,7 @@ from einc.physical.program import DeviceProgram, Exchange, TaskKind
 from einc.physical.synthesis import Synthesizer
 from einc.physical.verify import verify
 from einc_runtime.execution.cpu.executor import CpuExecutor
-from einc_runtime.execution.data.draws import random_input
+from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
@@ -133,7 +133,7 @@ def test_models_compute_what_naive_plans_compute(
         bundle = compile_model((MODELS / f"{model}.ein").read_text(), f"{model}.ein", options).bundle
         prove(bundle)
         session = Session(bundle, executor=CpuExecutor(bundle, 2, poison=True))
-        session.load_all({t.name: random_input(t, n) for n, t in enumerate(bundle.tensors) if t.kind != "value"})
+        session.load_all({t.name: make_random_array(t, n) for n, t in enumerate(bundle.tensors) if t.kind != "value"})
         session.execute()
         results.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
     for name, found in results[0].items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from einc_runtime.execution.data.draws import random_input
+from einc_runtime.execution.data.random_arrays import make_random_array
 
 
 def arrays_of(bundle, seed=0, **given):
     """Everything that has to be loaded: drawn, but for what is given."""
-    return {t.name: random_input(t, seed) for t in bundle.tensors if t.kind != "value"} | given
+    return {t.name: make_random_array(t, seed) for t in bundle.tensors if t.kind != "value"} | given
 
 
 def outputs_of(session):

@@ -114,10 +114,10 @@ def _configuration(folder: str) -> bytes:
 
 def _stored(folder: str) -> frozenset[str] | None:
     """The names of all tensors in the folder's safetensors files, None where it has none."""
-    from einc_runtime.execution.data.shards import stored_names
+    from einc_runtime.execution.data.safetensors import list_stored_names
 
     with files.reading(folder):
-        return stored_names(folder)
+        return list_stored_names(folder)
 
 
 def _check(text: str, where: str) -> None:

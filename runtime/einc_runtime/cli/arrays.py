@@ -80,8 +80,7 @@ def require_known(name: str, names: Sequence[str], what: str) -> None:
 
 def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     """The array of every input. Raises ArrayFault where one is missing, given twice, unknown, or unfit."""
-    from einc_runtime.execution.data.draws import random_input
-    from einc_runtime.execution.data.weights import parse_seed
+    from einc_runtime.execution.data.random_arrays import make_random_array, parse_seed
 
     wanted = {tensor.name: tensor for tensor in bundle.tensors if tensor.kind == "input"}
     given = parse_arguments(arguments)
@@ -91,7 +90,7 @@ def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     arrays = read_arrays([argument for argument in given if argument not in for_the_rest], wanted, "input")
     for name, tensor in wanted.items():
         if for_the_rest and name not in arrays:
-            arrays[name] = random_input(tensor, parse_seed(for_the_rest[0].source))
+            arrays[name] = make_random_array(tensor, parse_seed(for_the_rest[0].source))
     missing = [name for name in wanted if name not in arrays]
     if missing:
         hint = f"--inputs {missing[0]}=FILE.npy, or --inputs {missing[0]}=rand:0"
@@ -107,14 +106,13 @@ def read_expected(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
 
 def read_arrays(given: Sequence[ArrayArgument], wanted: Mapping[str, Tensor], what: str) -> dict[str, Array]:
     """The arrays given, each read as its tensor. Raises ArrayFault where one is unknown, given twice or unfit."""
-    from einc_runtime.execution.data.arrays import read_npy, read_npz
-    from einc_runtime.execution.data.draws import random_input
-    from einc_runtime.execution.data.weights import parse_seed
+    from einc_runtime.execution.data.npy import read_npy, read_npz
+    from einc_runtime.execution.data.random_arrays import make_random_array, parse_seed
 
     arrays: dict[str, Array] = {}
     for name, argument in assign_arguments([r for r in given if not r.several], list(wanted), what).items():
         if argument.random:
-            arrays[name] = random_input(wanted[name], parse_seed(argument.source))
+            arrays[name] = make_random_array(wanted[name], parse_seed(argument.source))
             continue
         files.require_present(argument.source)
         with files.reading(argument.source):

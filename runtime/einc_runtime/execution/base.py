@@ -1,21 +1,26 @@
-"""What an executor does for a session: holds the buffers of a bundle, runs its tasks, and measures."""
+"""What an executor does for a session, and the one that computes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Protocol
 
-from einc_runtime.dtypes import Array
+import numpy as np
+
+from einc_runtime.dtypes import Array, storage_dtype
+from einc_runtime.errors import PlanFault
 from einc_runtime.execution.trace import TaskRun, Trace
 from einc_runtime.execution.trace import task_kind as task_kind
-from einc_runtime.plan.schema import Region
+from einc_runtime.plan.boxes import shape
+from einc_runtime.plan.schema import Bundle, Region
 
-Record = tuple[int, int, float, float]
+TaskRecord = tuple[int, int, float, float]
 """Task, worker, start and end in seconds from the start of the execution."""
 
 
 class Executor(Protocol):
-    """Made for one bundle. Results stay valid until the next execution."""
+    """Holds the buffers of one bundle, runs its tasks, and measures. Results stay valid until the next execution."""
 
     @property
     def name(self) -> str:
@@ -27,15 +32,44 @@ class Executor(Protocol):
     def fetch(self, region: Region) -> Array:
         """The values of a region, to be read at once."""
 
-    def execute(self, records: list[Record] | None = None) -> float:
+    def execute(self, records: list[TaskRecord] | None = None) -> float:
         """Runs all tasks and returns milliseconds; adds one record per task if asked.
 
         Raises KernelFault for the first task that fails.
         """
 
 
-def trace_of(records: Sequence[Record], milliseconds: float, backend: str) -> Trace:
-    """The records as a trace, by start."""
+def make_trace(records: Sequence[TaskRecord], milliseconds: float, backend: str) -> Trace:
+    """The records as a trace, sorted by their start."""
     ordered = sorted(records, key=lambda record: (record[2], record[0]))
     runs = tuple(TaskRun(task, start * 1e3, end * 1e3, worker) for task, worker, start, end in ordered)
     return Trace(runs, milliseconds, backend)
+
+
+class NullExecutor:
+    """Walks through the tasks in their order and touches no data: what an execution costs when nothing is computed.
+
+    It takes any input, needs no memory, and gives zeros for every output.
+    """
+
+    name = "null"
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+
+    def fill(self, buffer: int, values: Array) -> None:
+        pass
+
+    def fetch(self, region: Region) -> Array:
+        buffer = self.bundle.buffers[region.buffer]
+        return np.zeros(shape(region.block), storage_dtype(self.bundle.tensors[buffer.tensor].dtype))
+
+    def execute(self, records: list[TaskRecord] | None = None) -> float:
+        origin = perf_counter()
+        for number, task in enumerate(self.bundle.tasks):
+            start = perf_counter()
+            if any(earlier >= number for earlier in task.after):
+                raise PlanFault("a task waits for a later one", where=f"tasks[{number}]")
+            if records is not None:
+                records.append((number, 0, start - origin, perf_counter() - origin))
+        return (perf_counter() - origin) * 1e3

@@ -1,6 +1,6 @@
-"""A session: a bundle made ready on a backend. Load inputs and weights, execute, offload results; again and again.
+"""A session: a bundle prepared on a backend. Load inputs and weights, execute, and offload results, again and again.
 
-Inputs and weights stay loaded until they are replaced, so that weights are loaded once for many executions.
+Inputs and weights stay loaded until others are loaded, so that many executions need to load weights only once.
 """
 
 from __future__ import annotations
@@ -9,26 +9,25 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from einc_runtime.errors import ArrayFault, MissingFault, PlanFault, raise_together
-from einc_runtime.plan.schema import HOST, Bundle, Tensor
+from einc_runtime.errors import ArrayFault, PlanFault, raise_together
+from einc_runtime.execution.backends import make_executor, note_unused_gpus
+from einc_runtime.plan.schema import Bundle, Tensor
 from einc_runtime.text import listed, suggest_name
 
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
-    from einc_runtime.execution.base import Executor, Record
+    from einc_runtime.execution.base import Executor, TaskRecord
     from einc_runtime.execution.trace import Trace
-
-BACKENDS = ("auto", "cpu", "cuda", "null")
 
 
 class Session:
     """Made from a bundle that `einc_runtime.plan.codec.decode` or the compiler made.
 
-    `backend` is auto, cpu or cuda (or null, which computes nothing); `devices` gives each site its device, and the CPU
-    takes any. Auto takes the GPUs where some are visible, and the CPU for plans that were compiled for the host.
-    `no_peer` says what two GPUs do that cannot reach each other's memory: `stage` through the host, or `refuse`.
-    Raises MissingFault where a backend, devices or memory are not there, and PlanFault for kernels that the runtime
-    does not have. Close it, or use it in a `with` statement, to give a GPU's memory back.
+    `backend` is auto, cpu or cuda (or null, which computes nothing). Auto uses the GPUs where some are visible, and the
+    CPU for plans that were compiled for the host. `devices` gives each site its device; the CPU accepts any. `no_peer`
+    says what happens where two GPUs cannot reach each other's memory: `stage` through the host, or `refuse`.
+    Raises MissingFault where a backend, devices or memory are missing, and PlanFault for kernels that the runtime does
+    not have. Close the session, or use it in a `with` statement, to release the memory of GPUs.
     """
 
     def __init__(
@@ -46,12 +45,12 @@ class Session:
                 f"{len(devices)} devices are given for a plan of {len(bundle.memory)} sites",
                 hint="one for each site; sites may share a device, as in 0,0,1,1",
             )
-        self._chosen = executor is None and backend == "auto"
-        self._executor = executor if executor is not None else _executor(bundle, backend, devices, no_peer)
+        self._is_default = executor is None and backend == "auto"
+        self._executor = executor if executor is not None else make_executor(bundle, backend, devices, no_peer)
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
-        self._wanted = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
+        self._loadable = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}
-        self._buffers: dict[str, list[int]] = {name: [] for name in self._wanted}
+        self._buffers: dict[str, list[int]] = {name: [] for name in self._loadable}
         for number, buffer in enumerate(bundle.buffers):
             if buffer.role in ("input", "weight"):
                 self._buffers[bundle.tensors[buffer.tensor].name].append(number)
@@ -65,24 +64,22 @@ class Session:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """How the backend runs the plan, where it has more to say than its name: devices, kernels, versions."""
+        """How the backend runs the plan: devices, kernels, versions; empty where it reports nothing."""
         facts = getattr(self._executor, "facts", None)
         return {} if facts is None else dict(facts())
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should be told of how the plan runs."""
+        """What a user should know about how the plan runs."""
         from einc_runtime.kernels.llvm import compiler
 
-        told = (
-            [compiler.describe_missing(), _unused_gpus(self.bundle) if self._chosen else None]
-            if self.backend == "cpu"
-            else []
-        )
-        return (*getattr(self._executor, "notes", ()), *(note for note in told if note is not None))
+        notes = list(getattr(self._executor, "notes", ()))
+        if self.backend == "cpu":
+            notes += [compiler.describe_missing(), note_unused_gpus(self.bundle) if self._is_default else None]
+        return tuple(note for note in notes if note is not None)
 
     def close(self) -> None:
-        """Gives back what the backend holds; nothing can be loaded, executed or offloaded afterwards."""
+        """Releases what the backend holds; nothing can be loaded, executed or offloaded afterwards."""
         close = getattr(self._executor, "close", None)
         if close is not None:
             close()
@@ -95,7 +92,7 @@ class Session:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What must be loaded for an execution, weights apart."""
+        """What must be loaded for an execution besides the weights."""
         return tuple(tensor for tensor in self.bundle.tensors if tensor.kind == "input")
 
     @property
@@ -105,7 +102,7 @@ class Session:
     @property
     def missing(self) -> tuple[str, ...]:
         """The inputs and weights that are not loaded yet."""
-        return tuple(name for name in self._wanted if name not in self._loaded)
+        return tuple(name for name in self._loadable if name not in self._loaded)
 
     @property
     def trace(self) -> Trace | None:
@@ -120,24 +117,24 @@ class Session:
         self.load_all([(name, array)])
 
     def load_all(self, arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-        """Loads several arrays, or none of them: every one that is unknown, unfit or given twice is reported."""
+        """Loads all arrays, or none of them: every array that is unknown, unfit or given twice is reported."""
         pairs = list(arrays.items() if isinstance(arrays, Mapping) else arrays)
-        problems = [problem for name, array in pairs if (problem := self._problem(name, array)) is not None]
+        problems = [problem for name, array in pairs if (problem := self._find_problem(name, array)) is not None]
         names = [name for name, _ in pairs]
         problems += [f"'{name}' is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
         raise_together(problems)
         for name, array in pairs:
-            self._place(name, array)
+            self._store(name, array)
 
     def load_weights(self, source: str | os.PathLike[str] | Mapping[str, Any]) -> None:
         """Loads all weights from a safetensors file, a directory of them, an .npz file, `rand:SEED`, or a mapping.
 
-        Names, types and shapes of a mapping's arrays may be those that a file may have, and it may have more.
+        The arrays of a mapping may have the names, types and shapes that they may have in a file; others are ignored.
         """
-        from einc_runtime.execution.data.weights import each_weight, weights_of
+        from einc_runtime.execution.data.weights import iterate_weights, weights_of
 
-        for name, array in each_weight(weights_of(self.bundle), source):
-            self._place(name, array)
+        for name, array in iterate_weights(weights_of(self.bundle), source):
+            self._store(name, array)
 
     def execute(self, *, trace: bool = False) -> float:
         """Runs the plan and returns milliseconds; with `trace`, the timeline is kept in `trace`.
@@ -146,17 +143,17 @@ class Session:
         """
         if self.missing:
             raise ArrayFault(f"nothing is loaded for {listed(self.missing)}")
-        records: list[Record] | None = [] if trace else None
+        records: list[TaskRecord] | None = [] if trace else None
         milliseconds = self._executor.execute(records)
         self._executed = True
         if records is not None:
-            from einc_runtime.execution.base import trace_of
+            from einc_runtime.execution.base import make_trace
 
-            self._trace = trace_of(records, milliseconds, self.backend)
+            self._trace = make_trace(records, milliseconds, self.backend)
         return milliseconds
 
     def offload(self, name: str) -> Array:
-        """A saved tensor as an array of its own, assembled from its blocks; bf16 comes as ml_dtypes' type."""
+        """A saved tensor as a new array, assembled from its blocks; bf16 comes in the type of ml_dtypes."""
         import numpy as np
 
         from einc_runtime.dtypes import storage_dtype
@@ -168,17 +165,17 @@ class Session:
         tensor = self._tensors[name]
         array = np.empty(tensor.shape, storage_dtype(tensor.dtype))
         for region in self._outputs[name].regions:
-            array[_key(region.block.lower, region.block.upper)] = self._executor.fetch(region)
+            array[_slices(region.block.lower, region.block.upper)] = self._executor.fetch(region)
         return array
 
-    def _problem(self, name: str, array: Any) -> str | None:
+    def _find_problem(self, name: str, array: Any) -> str | None:
         import numpy as np
 
         from einc_runtime.dtypes import find_dtype_name
 
         tensor = self._tensors.get(name)
         if tensor is None or tensor.kind == "value":
-            return f"the plan has no input '{name}' ({suggest_name(name, self._wanted)})"
+            return f"the plan has no input '{name}' ({suggest_name(name, self._loadable)})"
         if not isinstance(array, np.ndarray | np.generic):
             return f"'{name}' is no numpy array but {type(array).__name__}"
         found = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
@@ -188,47 +185,15 @@ class Session:
         expected = f"{tensor.dtype}{list(tensor.shape)}"
         return f"expected {expected} for {tensor.kind} '{name}', found {found}{list(array.shape)}"
 
-    def _place(self, name: str, array: Any) -> None:
+    def _store(self, name: str, array: Any) -> None:
         import numpy as np
 
         whole = np.asarray(array)
         for number in self._buffers[name]:
             block = self.bundle.buffers[number].block
-            self._executor.fill(number, whole[_key(block.lower, block.upper)])
+            self._executor.fill(number, whole[_slices(block.lower, block.upper)])
         self._loaded.add(name)
 
 
-def _executor(bundle: Bundle, backend: str, devices: Sequence[int] | None, no_peer: str) -> Executor:
-    if backend not in BACKENDS:
-        raise MissingFault(f"there is no backend '{backend[:40]}'", hint=f"there are {', '.join(BACKENDS)}")
-    if backend == "cuda" or (backend == "auto" and _gpus_wanted(bundle)):
-        from einc_runtime.execution.cuda.executor import CudaExecutor
-
-        return CudaExecutor(bundle, devices, no_peer=no_peer)
-    if backend == "null":
-        from einc_runtime.execution.null import NullExecutor
-
-        return NullExecutor(bundle)
-    from einc_runtime.execution.cpu.executor import CpuExecutor
-
-    return CpuExecutor(bundle)
-
-
-def _unused_gpus(bundle: Bundle) -> str | None:
-    """What to say where a plan for GPUs runs on the CPU although there are some."""
-    from einc_runtime.execution.cuda.visible import cupy_installed, gpus_visible
-
-    if bundle.machine == HOST or not gpus_visible() or cupy_installed():
-        return None
-    return "GPUs are visible here, and unused without cupy: pip install 'einc[cuda12]'"
-
-
-def _gpus_wanted(bundle: Bundle) -> bool:
-    """Whether a plan is for GPUs, and some are visible and can be used."""
-    from einc_runtime.execution.cuda.visible import cupy_installed, gpus_visible
-
-    return bundle.machine != HOST and gpus_visible() > 0 and cupy_installed()
-
-
-def _key(lower: Sequence[int], upper: Sequence[int]) -> Any:
+def _slices(lower: Sequence[int], upper: Sequence[int]) -> Any:
     return (*(slice(lo, up) for lo, up in zip(lower, upper, strict=True)), ...)

@@ -1,4 +1,4 @@
-"""How errors name tasks, and what they tell of other errors."""
+"""How errors name the tasks of a plan, and how they quote other errors."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from einc_runtime.execution.base import task_kind
 from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask
 
 
-def kernel_of(bundle: Bundle, task: AnyTask) -> str:
-    """The kernel that a task runs, or its kind."""
+def name_kernel(bundle: Bundle, task: AnyTask) -> str:
+    """The kernel that a task runs, or the task's kind."""
     return bundle.operations[task.operation].kernel if isinstance(task, KernelTask) else task_kind(task)
 
 
-def subject(bundle: Bundle, task: AnyTask) -> str:
-    return f"the {kernel_of(bundle, task)} at site {task.site}"
+def name_subject(bundle: Bundle, task: AnyTask) -> str:
+    """Such as `the contract at site 3`, to begin a sentence with."""
+    return f"the {name_kernel(bundle, task)} at site {task.site}"
 
 
-def place(number: int, task: AnyTask) -> str:
+def name_task(number: int, task: AnyTask) -> str:
+    """Such as `task 17 (kernel for y)`, to say where a fault is."""
     return f"task {number} ({task_kind(task)} for {task.serves})"
 
 
 @contextmanager
-def preparing(number: int, task: AnyTask) -> Iterator[None]:
-    """What is wrong with the plan is said to be so in this task."""
+def locate_faults(number: int, task: AnyTask) -> Iterator[None]:
+    """Adds the task to where a PlanFault is that is raised inside."""
     try:
         yield
     except PlanFault as fault:
@@ -34,7 +36,8 @@ def preparing(number: int, task: AnyTask) -> Iterator[None]:
         raise
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """The message of a fault of the runtime; of another error its type, too."""
     if isinstance(error, RuntimeFault):
         return error.message
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

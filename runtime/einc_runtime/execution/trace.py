@@ -8,7 +8,7 @@ From a timeline to a file in two steps, the same for whoever made it:
 `task_events` draws tasks: kernels, aggregations and copies on the track `compute` of their site, a transfer on `out`
 of its source and on `in` of its destination, with an arrow between the two. Runs that name a worker appear a second
 time on that worker's track of the process `workers`. A caller with more to show (replays, streams) adds events of its
-own: `Event(site, track, name, start_ms, end_ms, args)` is a bar on any track of any site.
+own: `TraceEvent(site, track, name, start_ms, end_ms, args)` is a bar on any track of any site.
 
 In the file, every site is a process and every track one or more threads: events that overlap on a track, as transfers
 do, are dealt out to `out`, `out 2`, ... so that no two bars of a thread overlap. Processes of a measured and of a
@@ -35,7 +35,7 @@ from einc_runtime.plan.schema import (
     TransferTask,
 )
 
-Source = Literal["predicted", "measured"]
+TraceSource = Literal["predicted", "measured"]
 Argument = int | float | str
 Json = dict[str, Any]
 
@@ -66,7 +66,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceEvent:
     """A bar on a track of a site, or of the `WORKERS`. Two events of one `flow` are joined by an arrow, in order.
 
     `kind` groups events (Perfetto filters by it); `args` are shown when the bar is selected.
@@ -90,7 +90,7 @@ def task_kind(task: AnyTask) -> str:
     return "copy" if isinstance(task, CopyTask) else "fence"
 
 
-def task_events(bundle: Bundle, runs: Iterable[TaskRun]) -> Iterator[Event]:
+def task_events(bundle: Bundle, runs: Iterable[TaskRun]) -> Iterator[TraceEvent]:
     """The events of a bundle's tasks; fences, which do nothing, are not drawn."""
     for run in runs:
         task = bundle.tasks[run.task]
@@ -105,18 +105,18 @@ def task_events(bundle: Bundle, runs: Iterable[TaskRun]) -> Iterator[Event]:
             target = bundle.buffers[task.write.buffer].site
             args |= {"from": task.site, "to": target, "bytes": boxes.size(region.block) * ITEMSIZE[tensor.dtype]}
             name = f"{atom} to {target}"
-            yield Event(task.site, "out", name, start, end, args, kind, run.task)
-            yield Event(target, "in", f"{atom} from {task.site}", start, end, args, kind, run.task)
+            yield TraceEvent(task.site, "out", name, start, end, args, kind, run.task)
+            yield TraceEvent(target, "in", f"{atom} from {task.site}", start, end, args, kind, run.task)
         else:
             name = atom if isinstance(task, KernelTask) else f"{kind} {atom}"
             if isinstance(task, KernelTask):
                 args["kernel"] = bundle.operations[task.operation].kernel
-            yield Event(task.site, "compute", name, start, end, args, kind)
+            yield TraceEvent(task.site, "compute", name, start, end, args, kind)
         if run.worker is not None:
-            yield Event(WORKERS, f"worker {run.worker}", name, start, end, args, kind)
+            yield TraceEvent(WORKERS, f"worker {run.worker}", name, start, end, args, kind)
 
 
-def trace_json(events: Iterable[Event], source: Source, title: str) -> str:
+def trace_json(events: Iterable[TraceEvent], source: TraceSource, title: str) -> str:
     """The text of a trace file; equal events give equal bytes. Times are microseconds, to the nanosecond."""
     drawn = list(events)
     tracks: dict[tuple[int, str], list[int]] = {}
@@ -165,7 +165,7 @@ def _order(key: tuple[int, str]) -> tuple[int, int, int, str]:
     return (site, _TRACKS.index(track) if track in _TRACKS else len(_TRACKS), len(track), track)
 
 
-def _lanes(events: Sequence[Event], numbers: Iterable[int]) -> list[list[int]]:
+def _lanes(events: Sequence[TraceEvent], numbers: Iterable[int]) -> list[list[int]]:
     """Deals events out to as few lanes as keep those that overlap apart; each goes to the first lane that is free."""
     lanes: list[list[int]] = []
     busy: list[tuple[int, int]] = []  # end of the last event, lane

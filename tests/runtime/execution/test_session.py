@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from einc_runtime.errors import ArrayFault, MissingFault, PlanFault
-from einc_runtime.execution import session as session_module
+from einc_runtime.execution import backends
 from einc_runtime.execution.cpu.executor import CpuExecutor
-from einc_runtime.execution.cuda import visible
 from einc_runtime.execution.session import Session
 from einc_runtime.execution.trace import task_events, task_kind, trace_json
 from tests.support.handmade_plans import random_plan, reference, two_site_plan
@@ -122,11 +121,11 @@ def test_backends_and_devices(bundle):
 @pytest.mark.parametrize("machine", ["host", "dgx-a100"])
 @pytest.mark.parametrize("gpus", [0, 2])
 @pytest.mark.parametrize("cupy", [False, True])
-def test_gpus_that_are_there_and_not_used_are_told(bundle, monkeypatch, machine, gpus, cupy):
-    monkeypatch.setattr(visible, "gpus_visible", lambda: gpus)
-    monkeypatch.setattr(visible, "cupy_installed", lambda: cupy)
-    told = session_module._unused_gpus(msgspec.structs.replace(bundle, machine=machine))
-    assert (told is not None) == (machine != "host" and gpus > 0 and not cupy)
+def test_gpus_that_are_there_and_not_used_are_noted(bundle, monkeypatch, machine, gpus, cupy):
+    monkeypatch.setattr(backends, "count_visible_gpus", lambda: gpus)
+    monkeypatch.setattr(backends, "is_cupy_installed", lambda: cupy)
+    note = backends.note_unused_gpus(msgspec.structs.replace(bundle, machine=machine))
+    assert (note is not None) == (machine != "host" and gpus > 0 and not cupy)
 
 
 def test_bf16_takes_float32_and_comes_as_bf16():
@@ -158,7 +157,7 @@ def test_scalars_and_unused_inputs():
 
 
 def test_traces_name_every_task_that_ran(bundle):
-    session = Session(bundle, executor=CpuExecutor(bundle, 3, copies=True))
+    session = Session(bundle, executor=CpuExecutor(bundle, 3, rewrites=False))
     session.load_all({"x": X, "w": W})
     session.execute()
     assert session.trace is None

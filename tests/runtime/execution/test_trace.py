@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc_runtime.execution.trace import WORKERS, Event, TaskRun, task_events, task_kind, trace_json
+from einc_runtime.execution.trace import WORKERS, TaskRun, TraceEvent, task_events, task_kind, trace_json
 from einc_runtime.plan.schema import FenceTask, TransferTask
 from tests.support.handmade_plans import random_plan
 from tests.support.trace_format import check_trace, names
 
 EVENTS = st.lists(
     st.builds(
-        lambda site, track, start, length, name: Event(site, track, name, start, start + length),
+        lambda site, track, start, length, name: TraceEvent(site, track, name, start, start + length),
         st.integers(WORKERS, 3),
         st.sampled_from(["compute", "out", "in", "worker 2", "worker 10"]),
         st.floats(0, 1e4),
@@ -54,7 +54,7 @@ def _track(label):
 
 
 def test_predicted_and_measured_stand_side_by_side():
-    events = [Event(0, "compute", "a", 0.0, 1.0), Event(1, "compute", "b", 0.5, 1.0)]
+    events = [TraceEvent(0, "compute", "a", 0.0, 1.0), TraceEvent(1, "compute", "b", 0.5, 1.0)]
     predicted, measured = (trace_json(events, source, "ffn") for source in ("predicted", "measured"))
     assert not set(check_trace(predicted)) & set(check_trace(measured))
     both = {

@@ -12,8 +12,8 @@ import pytest
 import safetensors.numpy
 
 from einc_runtime.errors import ArrayFault
-from einc_runtime.execution.data.draws import random_input
-from einc_runtime.execution.data.weights import read_weights, regroups
+from einc_runtime.execution.data.random_arrays import make_random_array
+from einc_runtime.execution.data.weights import is_reshape_of, read_weights
 from tests.support.array_cases import X, tensor
 
 DATA = X.tobytes()
@@ -59,16 +59,16 @@ def test_stored_names_regrouped_shapes_and_rounding(tmp_path):
 
 
 def test_regrouping_keeps_the_order():
-    assert regroups((6, 4), (2, 3, 4))
-    assert regroups((24,), (2, 3, 4))
-    assert regroups((2, 12), (2, 3, 4))
-    assert regroups((1, 6, 1, 4), (2, 3, 4))
-    assert regroups((), (1, 1))
-    assert not regroups((3, 8), (2, 3, 4))
-    assert not regroups((4, 6), (2, 3, 4))
-    assert not regroups((2, 3, 2, 2), (2, 3, 4))
-    assert not regroups((2, 3), (2, 3, 4))
-    assert not regroups((0,), (2, 3, 4))
+    assert is_reshape_of((6, 4), (2, 3, 4))
+    assert is_reshape_of((24,), (2, 3, 4))
+    assert is_reshape_of((2, 12), (2, 3, 4))
+    assert is_reshape_of((1, 6, 1, 4), (2, 3, 4))
+    assert is_reshape_of((), (1, 1))
+    assert not is_reshape_of((3, 8), (2, 3, 4))
+    assert not is_reshape_of((4, 6), (2, 3, 4))
+    assert not is_reshape_of((2, 3, 2, 2), (2, 3, 4))
+    assert not is_reshape_of((2, 3), (2, 3, 4))
+    assert not is_reshape_of((0,), (2, 3, 4))
 
 
 def test_directories_and_their_faults(tmp_path):
@@ -111,7 +111,7 @@ def test_what_a_file_is_named_or_begins_with_tells_what_it_is(tmp_path):
 def test_random_weights():
     found = read_weights([weight(), weight("v", shape=(5,))], "rand:3")
     assert list(found) == ["w", "v"]
-    np.testing.assert_array_equal(found["w"], random_input(weight(), 3))
+    np.testing.assert_array_equal(found["w"], make_random_array(weight(), 3))
     for source in ("rand:", "rand:-1", "rand:x", "rand:1.5", "rand:" + "9" * 30):
         with pytest.raises(ArrayFault, match="names no seed") as caught:
             read_weights([weight()], source)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.errors import KernelFault, MissingFault
-from einc_runtime.execution.cuda.faults import plan_fault
+from einc_runtime.execution.cuda.errors import make_plan_fault
 from einc_runtime.kernels.cuda import cublas
 from einc_runtime.kernels.cuda.cublas import PROTOTYPES, WORKSPACE, Cublas, CublasError, CublasOutOfMemory
 from einc_runtime.kernels.triton.gemm import Gemm
@@ -172,8 +172,8 @@ def test_memory_that_cublas_lacks_is_told_as_such():
     library.failing["cublasCreate_v2"] = 3
     with pytest.raises(CublasOutOfMemory) as caught:
         products.version(0)
-    assert isinstance(plan_fault(caught.value, "a model"), MissingFault)
-    assert isinstance(plan_fault(CublasError("no"), "a model"), KernelFault)
+    assert isinstance(make_plan_fault(caught.value, "a model"), MissingFault)
+    assert isinstance(make_plan_fault(CublasError("no"), "a model"), KernelFault)
 
 
 def test_what_is_declared_is_what_is_documented():

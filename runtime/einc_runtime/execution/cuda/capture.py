@@ -1,86 +1,87 @@
-"""Enqueuing a plan that is ready: once for every step to warm it up, and once into a graph."""
+"""Enqueuing a prepared plan: step by step to warm it up, into one graph, or with every step timed."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cuda.driver import Driver, DriverError
-from einc_runtime.execution.cuda.holdings import Holdings
-from einc_runtime.execution.cuda.order import START
-from einc_runtime.execution.cuda.profile import Profile
-from einc_runtime.execution.cuda.ready import Ready
+from einc_runtime.execution.cuda.events import START
+from einc_runtime.execution.cuda.preparation import PreparedPlan
+from einc_runtime.execution.cuda.resources import CudaResources
+from einc_runtime.execution.cuda.streams import StepKind, StreamSchedule
 
 
-def warm_up(driver: Driver, ready: Ready) -> None:
-    """Every step once, one after another, waiting for each: an error is that of the step that caused it."""
-    for number, launch in enumerate(ready.launches):
-        lane = ready.layout.steps[number].lane
-        if lane is None or launch is None:
+def warm_up(driver: Driver, plan: PreparedPlan) -> None:
+    """Runs every step once and waits for it, so that an error belongs to the step that caused it."""
+    for number, launch in enumerate(plan.launches):
+        stream = plan.schedule.steps[number].stream
+        if stream is None or launch is None:
             continue
-        device = ready.layout.lanes[lane].device
+        device = plan.schedule.streams[stream].device
         try:
             driver.use(device)
-            launch(ready.streams[lane])
+            launch(plan.stream_handles[stream])
             driver.synchronize(device)
         except Exception as error:
-            raise ready.blame.fault(error, ready.layout.works[number].task) from error
+            raise plan.errors.make_fault(error, plan.schedule.steps[number].task) from error
 
 
-def captured(driver: Driver, holdings: Holdings, ready: Ready) -> int:
-    """The instance of one graph of all steps, ready on the devices."""
-    origin = ready.streams[0]
-    with _nothing_collected():
+def capture(driver: Driver, resources: CudaResources, plan: PreparedPlan) -> int:
+    """An instance of one graph of all steps, ready on the devices."""
+    origin = plan.stream_handles[0]
+    with _collect_nothing():
         driver.begin_capture(origin)
         try:
-            enqueue(driver, ready)
+            enqueue(driver, plan)
         except BaseException:
-            _abandon(driver, holdings, origin)
+            _abandon_capture(driver, resources, origin)
             raise
-        graph = holdings.graph(driver.end_capture(origin))
-    instance = holdings.instance(graph)
+        graph = resources.keep_graph(driver.end_capture(origin))
+    instance = resources.instantiate(graph)
     driver.upload(instance, origin)
-    driver.synchronize(ready.layout.lanes[0].device)
+    driver.synchronize(plan.schedule.streams[0].device)
     return instance
 
 
-def enqueue(driver: Driver, ready: Ready, profile: Profile | None = None) -> None:
-    """All steps on their streams, with the events between them; the origin's end comes after all of them."""
-    order, streams = ready.order, ready.streams
+def enqueue(driver: Driver, plan: PreparedPlan, profile: Profile | None = None) -> None:
+    """Enqueues all steps on their streams, with the events between them; the origin's end comes after all of them."""
+    order, handles = plan.event_schedule, plan.stream_handles
 
     def event_of(step: int) -> int:
         event = order.start_event if step == START else order.event_of[step]
         assert event is not None, "what is waited for has an event"
-        return ready.events[event]
+        return plan.events[event]
 
     if order.start_event is not None:
-        driver.record(event_of(START), streams[0])
-    for number, launch in enumerate(ready.launches):
-        lane = ready.layout.steps[number].lane
-        if lane is None or launch is None:
+        driver.record(event_of(START), handles[0])
+    for number, launch in enumerate(plan.launches):
+        stream = plan.schedule.steps[number].stream
+        if stream is None or launch is None:
             continue
-        stream = streams[lane]
+        handle = handles[stream]
         try:
             for earlier in order.waits[number]:
-                driver.wait(stream, event_of(earlier))
-            driver.use(ready.layout.lanes[lane].device)
+                driver.wait(handle, event_of(earlier))
+            driver.use(plan.schedule.streams[stream].device)
             if profile is not None:
-                profile.begin(number, stream)
-            launch(stream)
+                profile.begin(number, handle)
+            launch(handle)
             if profile is not None:
-                profile.end(number, stream)
+                profile.end(number, handle)
             if order.event_of[number] is not None:
-                driver.record(event_of(number), stream)
+                driver.record(event_of(number), handle)
         except Exception as error:
-            raise ready.blame.fault(error, ready.layout.works[number].task) from error
+            raise plan.errors.make_fault(error, plan.schedule.steps[number].task) from error
     for earlier in order.last_waits:
-        driver.wait(streams[0], event_of(earlier))
+        driver.wait(handles[0], event_of(earlier))
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """An executor or an array of some library that is collected in a capture would wait or free, and so end it."""
+def _collect_nothing() -> Iterator[None]:
+    """Without garbage collection: what is collected in a capture may wait or free memory, which breaks the capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -90,10 +91,77 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _abandon(driver: Driver, holdings: Holdings, origin: int) -> None:
-    """Ends a capture that is broken, which CUDA may or may not say."""
+def _abandon_capture(driver: Driver, resources: CudaResources, origin: int) -> None:
+    """Ends a broken capture, for which CUDA may report an error or not."""
     try:
         graph = driver.end_capture(origin)
     except DriverError:
         return
-    holdings.graph(graph)
+    resources.keep_graph(graph)
+
+
+class Profile:
+    """The timing events of one run, in which every step is between two events of its device.
+
+    All events are made before the run, so that none delays a launch. Events of different devices cannot be compared:
+    each device has an origin of its own, recorded right after one event of the device of stream 0. The origins differ
+    by the time in which an event gets from device to device, some microseconds.
+    """
+
+    def __init__(self, driver: Driver, schedule: StreamSchedule, handles: Sequence[int]) -> None:
+        self._driver, self._schedule, self._handles = driver, schedule, handles
+        self._resources = CudaResources(driver)
+        try:
+            self._common = self._resources.create_event(schedule.streams[0].device)
+            devices = sorted({stream.device for stream in schedule.streams})
+            self._origins = {device: self._resources.create_event(device, timing=True) for device in devices}
+            self._started: dict[int, int] = {}
+            self._ended: dict[int, int] = {}
+            for number, step in enumerate(schedule.steps):
+                if step.stream is not None and step.kind is not StepKind.STATUS:
+                    device = schedule.streams[step.stream].device
+                    self._started[number] = self._resources.create_event(device, timing=True)
+                    self._ended[number] = self._resources.create_event(device, timing=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self) -> None:
+        """Lets all streams begin together."""
+        first: dict[int, int] = {}  # device -> its first stream
+        for stream, handle in zip(self._schedule.streams, self._handles, strict=True):
+            first.setdefault(stream.device, handle)
+        self._driver.record(self._common, self._handles[0])
+        for device, handle in first.items():
+            if handle != self._handles[0]:
+                self._driver.wait(handle, self._common)
+            self._driver.record(self._origins[device], handle)
+        for stream, handle in zip(self._schedule.streams, self._handles, strict=True):
+            if handle != first[stream.device]:
+                self._driver.wait(handle, self._origins[stream.device])
+
+    def begin(self, step: int, handle: int) -> None:
+        if step in self._started:
+            self._driver.record(self._started[step], handle)
+
+    def end(self, step: int, handle: int) -> None:
+        if step in self._ended:
+            self._driver.record(self._ended[step], handle)
+
+    def records(self) -> list[TaskRecord]:
+        """One record per task that ran, once all steps have ended; a staged transfer is one record from out to in."""
+        found: dict[int, TaskRecord] = {}
+        for step, start in self._started.items():
+            task, stream = self._schedule.steps[step].task, self._schedule.steps[step].stream
+            assert stream is not None
+            origin = self._origins[self._schedule.streams[stream].device]
+            begin = self._driver.elapsed_ms(origin, start) / 1e3
+            end = self._driver.elapsed_ms(origin, self._ended[step]) / 1e3
+            if task in found:
+                _, stream, begin, _ = found[task]
+            found[task] = task, stream, begin, max(begin, end)
+        return list(found.values())
+
+    def close(self) -> Exception | None:
+        """Releases the events, and returns the first error on the way, if there was one."""
+        return self._resources.release()

@@ -1,42 +1,48 @@
-"""Which device every site is on, and how devices reach each other's memory."""
+"""Which device every site is on, how devices reach each other's memory, and the memory of the sites on them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from einc_runtime.errors import MissingFault
+from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cuda.driver import Driver
-from einc_runtime.plan.schema import AnyTask, Buffer, TransferTask
+from einc_runtime.kernels.gpu import GpuArray
+from einc_runtime.kernels.views import strides_of
+from einc_runtime.plan import boxes
+from einc_runtime.plan.schema import AnyTask, Buffer, Bundle, Region, TransferTask
+from einc_runtime.text import gibibytes
 
 
-def map_sites(sites: int, devices: Sequence[int] | None, found: int) -> tuple[int, ...]:
-    """The device of every site: as given, or site i on device i. Raises MissingFault for devices that are not here."""
-    there = f"{found} GPU{'s are' if found != 1 else ' is'} visible"
+def map_sites(sites: int, devices: Sequence[int] | None, visible: int) -> tuple[int, ...]:
+    """The device of every site: as given, or device i for site i. Raises MissingFault for a device that is missing."""
+    there = f"{visible} GPU{'s are' if visible != 1 else ' is'} visible"
     if devices is None:
-        if sites > found:
-            together = ",".join(str(site * found // sites) for site in range(sites)) if found else "0"
-            advice = f"--devices {together} puts several sites on one GPU; " if found else ""
+        if sites > visible:
+            together = ",".join(str(site * visible // sites) for site in range(sites)) if visible else "0"
+            advice = f"--devices {together} puts several sites on one GPU; " if visible else ""
             advice += "--backend cpu needs none"
             raise MissingFault(f"the plan has {sites} sites, and {there}", hint=advice)
         return tuple(range(sites))
-    missing = sorted({device for device in devices if not 0 <= device < found})
+    missing = sorted({device for device in devices if not 0 <= device < visible})
     if missing:
         named = ", ".join(map(str, missing))
-        hint = f"number the devices 0 to {found - 1}; CUDA_VISIBLE_DEVICES says which they are" if found else None
+        hint = f"number the devices 0 to {visible - 1}; CUDA_VISIBLE_DEVICES says which they are" if visible else None
         raise MissingFault(f"there is no device {named}: {there}", hint=hint)
     return tuple(devices)
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """Pairs of devices that exchange data: `direct` ones reach each other's memory, `staged` ones use the host's."""
+class PeerAccess:
+    """Pairs of devices that exchange data: `direct` ones reach each other's memory, `staged` ones use host memory."""
 
     direct: frozenset[tuple[int, int]]
     staged: frozenset[tuple[int, int]]
 
 
-def exchanging(tasks: Iterable[AnyTask], buffers: Sequence[Buffer], devices: Sequence[int]) -> list[tuple[int, int]]:
+def find_exchanging_devices(
+    tasks: Iterable[AnyTask], buffers: Sequence[Buffer], devices: Sequence[int]
+) -> list[tuple[int, int]]:
     """The pairs (from, to) of different devices between which tasks transfer, ascending."""
     found = set()
     for task in tasks:
@@ -47,12 +53,12 @@ def exchanging(tasks: Iterable[AnyTask], buffers: Sequence[Buffer], devices: Seq
     return sorted(found)
 
 
-def reach(driver: Driver, pairs: Sequence[tuple[int, int]], no_peer: str) -> Reach:
-    """Asks which pairs can reach each other. Raises MissingFault for one that cannot, if those are to be refused."""
+def query_peer_access(driver: Driver, pairs: Sequence[tuple[int, int]], no_peer: str) -> PeerAccess:
+    """Asks which pairs can reach each other. Where some cannot and `no_peer` is "refuse", raises MissingFault."""
     direct: set[tuple[int, int]] = set()
     staged: set[tuple[int, int]] = set()
     for source, target in pairs:
-        # The copy runs on the source's stream; both directions, since a pair of devices is connected or it is not.
+        # The copy runs on a stream of the source. Access is asked in both directions: a pair is connected or it is not.
         both = driver.can_reach(source, target) and driver.can_reach(target, source)
         (direct if both else staged).add((source, target))
     if staged and no_peer == "refuse":
@@ -61,4 +67,54 @@ def reach(driver: Driver, pairs: Sequence[tuple[int, int]], no_peer: str) -> Rea
             f"GPUs that exchange data cannot reach each other's memory: {named or sorted(staged)}",
             hint="--no-peer stage sends it through the host's memory, which is slower",
         )
-    return Reach(frozenset(direct), frozenset(staged))
+    return PeerAccess(frozenset(direct), frozenset(staged))
+
+
+class DeviceMemory:
+    """One arena per site on the device `devices[site]`, every buffer at its offset, and regions as views.
+
+    `arenas` are the addresses of the arenas. Raises PlanFault for a buffer outside its arena.
+    """
+
+    def __init__(self, bundle: Bundle, devices: Sequence[int], arenas: Sequence[int]) -> None:
+        self.bundle, self.devices = bundle, tuple(devices)
+        self.buffers: list[GpuArray] = []
+        for number, buffer in enumerate(bundle.buffers):
+            shape = boxes.shape(buffer.block)
+            dtype = bundle.tensors[buffer.tensor].dtype
+            array = GpuArray(arenas[buffer.site] + buffer.offset, shape, (), dtype, self.devices[buffer.site])
+            inside = 0 <= buffer.offset <= bundle.memory[buffer.site] - array.nbytes
+            if min(shape, default=0) < 0 or not inside:
+                raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
+            strides = strides_of(shape, array.itemsize, bundle.tensors[buffer.tensor].order)
+            self.buffers.append(GpuArray(array.pointer, shape, strides, dtype, array.device))
+
+    def view(self, region: Region) -> GpuArray:
+        """A region of a buffer."""
+        whole, block, inner = self.buffers[region.buffer], self.bundle.buffers[region.buffer].block, region.block
+        bounds = list(zip(inner.lower, inner.upper, block.lower, block.upper, strict=True))
+        if not all(first <= lo < up <= last for lo, up, first, last in bounds):
+            raise PlanFault("the region is outside its buffer", where=f"buffers[{region.buffer}]")
+        offset = sum((lo - first) * step for (lo, _, first, _), step in zip(bounds, whole.strides, strict=True))
+        shape = tuple(up - lo for lo, up, _, _ in bounds)
+        return GpuArray(whole.pointer + offset, shape, whole.strides, whole.dtype, whole.device)
+
+    def views(self, regions: Sequence[Region]) -> list[GpuArray]:
+        return [self.view(region) for region in regions]
+
+
+def require_device_memory(driver: Driver, bundle: Bundle, devices: Sequence[int]) -> None:
+    """Raises MissingFault for the first device that has too little memory for the arenas of its sites."""
+    for device in sorted(set(devices)):
+        sites = [site for site, own in enumerate(devices) if own == device]
+        needed = sum(bundle.memory[site] for site in sites)
+        free, total = driver.memory(device)
+        if needed > free:
+            few = ", ".join(map(str, sites[:8])) + (", ..." if len(sites) > 8 else "")
+            name = driver.target(device).name
+            raise MissingFault(
+                f"GPU {device} ({name}) has {gibibytes(free)} of {gibibytes(total)} free, and running {bundle.model} "
+                f"takes {gibibytes(needed)} there, for site{'s' if len(sites) > 1 else ''} {few}",
+                hint="end what else uses the GPU, spread the sites over more GPUs (--devices), compile for more sites, "
+                "or make the model's dimensions smaller (-D)",
+            )

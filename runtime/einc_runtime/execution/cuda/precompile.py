@@ -18,11 +18,11 @@ from time import perf_counter
 from typing import Any
 
 from einc_runtime.errors import KernelFault, MissingFault
+from einc_runtime.execution.cuda.devices import DeviceMemory
 from einc_runtime.execution.cuda.driver import Driver
-from einc_runtime.execution.cuda.memory import DeviceMemory
-from einc_runtime.execution.cuda.steps import Part, lay_out
-from einc_runtime.execution.cuda.tasks import spared
-from einc_runtime.execution.cuda.work import Workshop
+from einc_runtime.execution.cuda.preparation import rewrite_for_devices
+from einc_runtime.execution.cuda.step_kernels import StepKernels
+from einc_runtime.execution.cuda.streams import StepKind, schedule_steps
 from einc_runtime.kernels.cuda import kernel_cache, triton_compile
 from einc_runtime.kernels.cuda.triton_compile import ARCHITECTURES, KernelBinary
 from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget
@@ -35,8 +35,8 @@ __all__ = ["ARCHITECTURES", "compile_all", "precompile", "require_compiler", "so
 Job = tuple[KernelSource, str]
 """A kernel and the architecture that it is compiled for."""
 
-_APART = 1 << 40  # bytes between the arenas of sites, which nobody reads
-_FEW = 4  # kernels that are compiled in this process
+_ARENA_DISTANCE = 1 << 40  # bytes between the arenas of sites, which nothing reads
+_MAX_SERIAL = 4  # so few kernels are compiled in this process
 
 
 def require_compiler() -> str:
@@ -114,14 +114,16 @@ def sources(
 def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, architecture: str) -> None:
     number = int(architecture.removeprefix("sm_"))
     targets = {n: GpuTarget(n, architecture, divmod(number, 10), 0) for n in sorted(set(devices))}
-    tasks = spared(bundle, devices)
-    steps = lay_out(bundle, tasks, devices, frozenset())
-    memory = DeviceMemory(bundle, devices, [(site + 1) * _APART for site in range(len(devices))])
-    slots = [(len(devices) + 1 + n) * _APART for n in range(len(steps.slots))]
-    workshop = Workshop.of(bundle, tasks, memory, kernels, _no_driver(), targets, slots)
-    for step, work in zip(steps.steps, steps.works, strict=True):
-        if step.lane is not None and work.part is not Part.STATUS:
-            workshop.prepared(work)
+    tasks = rewrite_for_devices(bundle, devices)
+    schedule = schedule_steps(bundle, tasks, devices, frozenset())
+    memory = DeviceMemory(bundle, devices, [(site + 1) * _ARENA_DISTANCE for site in range(len(devices))])
+    staging = [(len(devices) + 1 + n) * _ARENA_DISTANCE for n in range(len(schedule.staging_bytes))]
+    step_kernels = StepKernels(
+        bundle, tasks, memory, kernels=kernels, driver=_no_driver(), targets=targets, staging=staging
+    )
+    for step in schedule.steps:
+        if step.stream is not None and step.kind is not StepKind.STATUS:
+            step_kernels.prepare(step)
 
 
 class _Collector(TritonKernels):
@@ -158,7 +160,7 @@ def _no_driver() -> Driver:
 
 def _compiled(jobs: Sequence[Job]) -> Generator[KernelBinary | KernelFault]:
     workers = min(len(jobs), os.cpu_count() or 1, 16)
-    if len(jobs) <= _FEW or workers < 2:
+    if len(jobs) <= _MAX_SERIAL or workers < 2:
         yield from map(_compile, jobs)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

@@ -1,7 +1,10 @@
-"""Reading safetensors files, strictly: the header is bounded and checked whole, the data is mapped and never copied.
+"""Reading safetensors files and folders of them, strictly: the header is bounded and checked whole, and data is mapped.
 
 The format is eight bytes of header length, a JSON header, and data that the header's offsets must cover without gaps
-or overlaps. A reader of our own keeps weights on disk until a block of them is wanted.
+or overlaps. This reader keeps weights on disk until a block of them is needed.
+
+The index of a folder (`model.safetensors.index.json`) names the file of every tensor; other files in the folder then do
+not belong to the model. Without an index, all .safetensors files count, and their names together must be distinct.
 """
 
 from __future__ import annotations
@@ -10,27 +13,32 @@ import math
 import mmap
 import os
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from einc_runtime.dtypes import ITEMSIZE, Array, storage_dtype
-from einc_runtime.errors import ArrayFault
+from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.strict_json import parse_json
 
-MAX_HEADER = 100_000_000
-"""The format's own limit, in bytes."""
+INDEX_FILE = "model.safetensors.index.json"
+SUFFIX = ".safetensors"
+MAX_INDEX_BYTES = 64 * 2**20
+MAX_HEADER_BYTES = 100_000_000
+"""The limit of the format itself."""
 
-_NAMES = {"F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64", "I32": "i32", "I64": "i64", "BOOL": "bool"}
+_DTYPES = {"F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64", "I32": "i32", "I64": "i64", "BOOL": "bool"}
 
 
 Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
-class _Fields(msgspec.Struct, forbid_unknown_fields=True):
-    """A tensor's entry in the header."""
+class _HeaderEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """A tensor in the header, as it stands in the file."""
 
     dtype: str
     shape: tuple[Natural, ...]
@@ -38,9 +46,11 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A stored tensor: its type as the runtime calls it (or as the file does, where it knows no such type), its shape,
-    and its bytes in the data section."""
+class SafetensorsEntry:
+    """A stored tensor: its type, its shape, and its bytes in the data section.
+
+    `dtype` is the runtime's name for the type, or the file's where the runtime has no such type.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -49,7 +59,7 @@ class Entry:
 
 
 class SafetensorsFile:
-    """A mapped file; arrays of it are views that read from disk what is used of them."""
+    """A mapped file. Its arrays are views that read from disk what is used of them."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -58,14 +68,14 @@ class SafetensorsFile:
             if size < 8:
                 raise self._fault("it is too short to be a safetensors file")
             (length,) = struct.unpack("<Q", stream.read(8))
-            if length > min(MAX_HEADER, size - 8):
+            if length > min(MAX_HEADER_BYTES, size - 8):
                 raise self._fault(f"it says that its header has {length} bytes, and is {size} bytes long itself")
-            self.entries = self._entries(stream.read(length), size - 8 - length)
+            self.entries = self._read_header(stream.read(length), size - 8 - length)
             self._start = 8 + length
             self._data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
     def array(self, name: str) -> Array:
-        """A tensor of a type that the runtime knows, read-only."""
+        """A tensor of a type that the runtime has, read-only."""
         entry = self.entries[name]
         dtype = storage_dtype(entry.dtype)
         count = math.prod(entry.shape)
@@ -78,14 +88,14 @@ class SafetensorsFile:
         stored = np.frombuffer(self._data, dtype.newbyteorder("<"), count, self._start + entry.begin)
         return stored.astype(dtype, copy=False).reshape(entry.shape)
 
-    def _entries(self, header: bytes, available: int) -> dict[str, Entry]:
+    def _read_header(self, header: bytes, available: int) -> dict[str, SafetensorsEntry]:
         try:
             fields = parse_json(header)
         except ValueError as error:
             raise self._fault(f"its header is no JSON object with distinct names: {error}") from None
         if not isinstance(fields, dict):
             raise self._fault("its header is no JSON object")
-        entries = {name: self._entry(name, value) for name, value in fields.items() if name != "__metadata__"}
+        entries = {name: self._check_entry(name, value) for name, value in fields.items() if name != "__metadata__"}
         reached = 0
         for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
             if entry.begin != reached:
@@ -97,13 +107,13 @@ class SafetensorsFile:
             raise self._fault(f"its header accounts for {reached} bytes of data, and it has {available}")
         return entries
 
-    def _entry(self, name: str, value: object) -> Entry:
+    def _check_entry(self, name: str, value: object) -> SafetensorsEntry:
         try:
-            fields = msgspec.convert(value, _Fields)
+            fields = msgspec.convert(value, _HeaderEntry)
         except msgspec.ValidationError as error:
             raise self._fault(f"its header does not say what '{name[:100]}' is: {error}") from None
         begin, end = fields.data_offsets
-        entry = Entry(_NAMES.get(fields.dtype, fields.dtype), fields.shape, begin, end)
+        entry = SafetensorsEntry(_DTYPES.get(fields.dtype, fields.dtype), fields.shape, begin, end)
         if end < begin or (entry.dtype in ITEMSIZE and end - begin != math.prod(fields.shape) * ITEMSIZE[entry.dtype]):
             shown = f"{fields.dtype[:20]}{list(fields.shape)}"
             raise self._fault(f"'{name[:100]}' is {shown} by its header, in {end - begin} bytes")
@@ -111,3 +121,79 @@ class SafetensorsFile:
 
     def _fault(self, message: str) -> ArrayFault:
         return ArrayFault(message, where=self.path)
+
+
+def open_folder(path: str) -> dict[str, SafetensorsFile]:
+    """The file of every tensor of the folder.
+
+    Raises ArrayFault where a file or the index is broken or they contradict each other, and OSError where one cannot
+    be read.
+    """
+    named = _read_index(path)
+    if named is None:
+        return _open_all(path)
+    opened = {file: SafetensorsFile(os.path.join(path, file)) for file in sorted(set(named.values()))}
+    missing = [name for name, file in named.items() if name not in opened[file].entries]
+    raise_together([f"'{name[:100]}' is not in {named[name]}, where the index has it" for name in missing], path)
+    return {name: opened[file] for name, file in named.items()}
+
+
+def list_stored_names(path: str) -> frozenset[str] | None:
+    """The names of all tensors of the folder, or None where it has neither safetensors files nor an index.
+
+    Where there is an index, only the index is read, so that its files need not be there.
+    """
+    named = _read_index(path, files_needed=False)
+    if named is not None:
+        return frozenset(named)
+    return frozenset(_open_all(path)) if _list_files(path) else None
+
+
+def _list_files(path: str) -> list[Path]:
+    return sorted(entry for entry in Path(path).iterdir() if entry.suffix == SUFFIX)
+
+
+def _open_all(path: str) -> dict[str, SafetensorsFile]:
+    files = _list_files(path)
+    if not files:
+        raise ArrayFault(f"there is no {SUFFIX} file in this directory", where=path)
+    found: dict[str, SafetensorsFile] = {}
+    for file in files:
+        opened = SafetensorsFile(str(file))
+        for name in opened.entries:
+            if name in found:
+                raise ArrayFault(f"'{name[:100]}' is in another file of the directory, too", where=str(file))
+            found[name] = opened
+    return found
+
+
+def _read_index(path: str, *, files_needed: bool = True) -> Mapping[str, str] | None:
+    """The name of the file of every tensor, by the index of the folder; None where there is no index."""
+    place = os.path.join(path, INDEX_FILE)
+    if not os.path.lexists(place):
+        return None
+    if not os.path.isfile(place):
+        raise ArrayFault("it is no regular file", where=place)
+    with open(place, "rb") as stream:
+        data = stream.read(MAX_INDEX_BYTES + 1)
+    if len(data) > MAX_INDEX_BYTES:
+        raise ArrayFault(f"an index of more than {MAX_INDEX_BYTES // 2**20} MiB", where=place)
+    try:
+        document = parse_json(data)
+    except ValueError as error:
+        raise ArrayFault(f"it is no JSON object with distinct names: {error}", where=place) from None
+    named = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(named, dict) or not named:
+        raise ArrayFault("it has no 'weight_map' that names the file of every tensor", where=place)
+    files = {file if isinstance(file, str) else repr(file) for file in named.values()}
+    strange = sorted(file for file in files if not _is_plain_name(file))
+    raise_together([f"{file[:100]!r} is no name of a {SUFFIX} file beside it" for file in strange], place)
+    if files_needed:
+        absent = sorted(file for file in files if not os.path.isfile(os.path.join(path, file)))
+        raise_together([f"there is no file {file[:100]}, which the index names" for file in absent], place)
+    return named
+
+
+def _is_plain_name(file: str) -> bool:
+    """Whether this names a file in the folder itself; a path could lead anywhere."""
+    return file.endswith(SUFFIX) and file.isprintable() and not set(file) & set("/\\:\0")

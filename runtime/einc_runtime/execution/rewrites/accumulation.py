@@ -1,9 +1,9 @@
-"""Sums of partial products that products add up themselves, where all sites share one memory.
+"""Accumulation in place: products add to partial results in place of separate sums, where sites share a memory.
 
-Kernels that make partial copies of one block, all of which go into the same sums, become a few chains: the first
-kernel of a chain writes its copy, and each of the others adds to that. The sums then read a copy per chain; one that
-has a single copy left to read becomes a transfer, which in turn may be spared. There are as many chains as keep all
-workers busy. The order of additions depends on nothing but the plan and the number of workers.
+Kernels that make partial copies of one block, all of which go into the same sums, become a few chains. The first kernel
+of a chain writes its copy, and each of the others adds its own result to that. The sums then read one copy per chain. A
+sum with a single copy left to read becomes a transfer, which copy elision may remove. There are as many chains as keep
+all workers busy. The order of additions depends only on the plan and the number of workers.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from einc_runtime.plan.regions import results, users, writes_of
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, Bundle, KernelTask, Region, TransferTask
 
 CHAINS_PER_WORKER = 2
-"""So many chains of a worker's, that one of them need not wait for a slower one of another's."""
+"""More than one chain for each worker, so that a worker need not wait for a slow chain of another one."""
 
-CanAdd = Callable[[KernelTask, Region], bool]
+CanAccumulate = Callable[[KernelTask, Region], bool]
 """Whether a kernel can add its result to a region instead of writing it where it does."""
 
 
-def add_up(
-    bundle: Bundle, tasks: Sequence[AnyTask], workers: int, can_add: CanAdd
+def accumulate_in_place(
+    bundle: Bundle, tasks: Sequence[AnyTask], workers: int, can_accumulate: CanAccumulate
 ) -> tuple[tuple[AnyTask, ...], frozenset[int]]:
-    """The tasks, some with other regions, and which kernels among them add to what they write."""
-    changed, added = list(tasks), set[int]()
-    for groups in _groups(bundle, tasks).values():
+    """The tasks, some of them with other regions, and the positions of the kernels that add to what they write."""
+    changed, accumulating = list(tasks), set[int]()
+    for groups in _find_groups(bundle, tasks).values():
         for members in groups:
             count = -(-CHAINS_PER_WORKER * workers // len(groups))
-            for chain in _chains(members, count):
+            for chain in _divide(members, count):
                 first, *others = [tasks[number] for number in chain]
                 target = writes_of(first)[0]
-                if others and all(isinstance(task, KernelTask) and can_add(task, target) for task in others):
+                if others and all(isinstance(task, KernelTask) and can_accumulate(task, target) for task in others):
                     for number in chain[1:]:
                         changed[number] = msgspec.structs.replace(changed[number], writes=(target,))
-                    added.update(chain[1:])
-    gone = {writes_of(tasks[number])[0].buffer for number in added}
+                    accumulating.update(chain[1:])
+    unused = {writes_of(tasks[number])[0].buffer for number in accumulating}
     for number, task in enumerate(changed):
         if isinstance(task, AggregateTask):
-            reads = tuple(region for region in task.reads if region.buffer not in gone)
+            reads = tuple(region for region in task.reads if region.buffer not in unused)
             if len(reads) == 1:
                 changed[number] = TransferTask(task.site, task.serves, task.after, read=reads[0], write=task.writes[0])
             elif len(reads) < len(task.reads):
                 changed[number] = msgspec.structs.replace(task, reads=reads)
-    return tuple(changed), frozenset(added)
+    return tuple(changed), frozenset(accumulating)
 
 
-def _groups(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, list[list[int]]]:
-    """By operation: kernels that write copies of one block, each read by the same sums and by nobody else."""
+def _find_groups(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, list[list[int]]]:
+    """By operation: groups of kernels that write copies of one block, which the same sums and no other tasks read."""
     (readers, writers), saved = users(tasks), results(bundle)
     found: dict[tuple[int, Block, tuple[int, ...]], list[int]] = defaultdict(list)
     for number, task in enumerate(tasks):
@@ -59,7 +59,7 @@ def _groups(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, list[list[int
             continue
         buffer = task.writes[0].buffer
         sums = tuple(sorted(set(readers[buffer])))
-        if buffer not in saved and set(writers[buffer]) == {number} and _only_sums(tasks, sums, buffer):
+        if buffer not in saved and set(writers[buffer]) == {number} and _are_sums(tasks, sums, buffer):
             found[task.operation, task.writes[0].block, sums].append(number)
     groups: dict[int, list[list[int]]] = defaultdict(list)
     for (operation, _, sums), members in found.items():
@@ -68,7 +68,7 @@ def _groups(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, list[list[int
     return groups
 
 
-def _only_sums(tasks: Sequence[AnyTask], numbers: Sequence[int], buffer: int) -> bool:
+def _are_sums(tasks: Sequence[AnyTask], numbers: Sequence[int], buffer: int) -> bool:
     """Whether all of these are sums of single tensors that read the buffer once and do not write it."""
     for number in numbers:
         task = tasks[number]
@@ -79,7 +79,7 @@ def _only_sums(tasks: Sequence[AnyTask], numbers: Sequence[int], buffer: int) ->
     return True
 
 
-def _chains(members: Sequence[int], count: int) -> Iterator[Sequence[int]]:
+def _divide(members: Sequence[int], count: int) -> Iterator[Sequence[int]]:
     """Consecutive members in at most `count` chains of nearly equal length."""
     count = min(count, len(members))
     bounds = [k * len(members) // count for k in range(count + 1)]

@@ -1,8 +1,8 @@
-"""Transfers that need no copy where all sites share one memory: their readers read the source instead.
+"""Copy elision: transfers that need no copy because sites share one memory. Their readers read the source instead.
 
-A transfer becomes a fence if every reader of what it wrote can be pointed at the source region, which nobody writes
-before the last of them has read it. Whoever writes it later has to wait for them, as `dependencies` says. The plan
-itself is left as it is: this is one executor's way of running it.
+A transfer becomes a fence if every reader of what it wrote can be pointed at the source region, and if no task writes
+that region before the last of them has read it. Tasks that write it later have to wait for those readers, which
+`dependencies` sees to.
 """
 
 from __future__ import annotations
@@ -16,24 +16,22 @@ from einc_runtime.plan.boxes import inside, overlap
 from einc_runtime.plan.regions import reads_of, results, span, writes_of
 from einc_runtime.plan.schema import AnyTask, Block, Bundle, FenceTask, Region, TransferTask
 
-MAX_SHARING = 1 << 20
-"""Pairs of buffers that share bytes; plans with more run as they are."""
+MAX_OVERLAPS = 1 << 20
+"""Pairs of buffers that share bytes. A plan with more of them keeps all its transfers."""
 
 
-def forward(
-    bundle: Bundle, tasks: Sequence[AnyTask] | None = None, *, devices: Sequence[int] | None = None
-) -> tuple[AnyTask, ...]:
-    """The tasks of a validated bundle, with as many transfers as possible replaced by fences.
+def elide_copies(bundle: Bundle, tasks: Sequence[AnyTask], devices: Sequence[int] | None = None) -> tuple[AnyTask, ...]:
+    """The tasks of a validated bundle with as many transfers as possible replaced by fences.
 
-    `tasks` are the bundle's own unless it is run otherwise already. `devices` tells which sites share a memory: those
-    of one device. Without it, all do. What tasks wait for stays as it was, which is not enough any more.
+    `devices` gives every site its device: sites of one device share their memory. Without it, all sites do. What tasks
+    wait for stays as it was, which is not enough any more.
     """
-    own, sharing = tuple(bundle.tasks if tasks is None else tasks), _sharing(bundle)
-    return own if sharing is None else _Forwarding(bundle, own, sharing, devices).run()
+    overlaps = _find_overlaps(bundle)
+    return tuple(tasks) if overlaps is None else _CopyElision(bundle, tasks, overlaps, devices).run()
 
 
-class _Use:
-    """Operand `operand` of the task `reader` is `block` of a buffer; `torn` if later tasks than one write that."""
+class _OperandUse:
+    """Operand `operand` of the task `reader` is `block` of a buffer; `torn` if several later tasks write the block."""
 
     __slots__ = ("block", "operand", "reader", "torn")
 
@@ -42,64 +40,64 @@ class _Use:
         self.torn = False
 
 
-class _Forwarding:
+class _CopyElision:
     """A walk from the last task to the first, so that a transfer that passes on what another brought comes before it.
 
-    `uses[buffer]` are the reads, by the tasks passed so far, of what the buffer has at this point; `writes[buffer]` is
-    what those tasks write to it, the next one at the end.
+    `uses[buffer]` are the reads, by the tasks passed so far, of what the buffer holds at this point; `writes[buffer]`
+    are the writes of those tasks to it, with the next write at the end.
     """
 
     def __init__(
-        self, bundle: Bundle, tasks: Sequence[AnyTask], sharing: Sequence[Sequence[int]], devices: Sequence[int] | None
+        self, bundle: Bundle, tasks: Sequence[AnyTask], overlaps: Sequence[Sequence[int]], devices: Sequence[int] | None
     ) -> None:
         sites = devices or [0] * len(bundle.memory)
         self.devices = [sites[buffer.site] for buffer in bundle.buffers]
         self.tasks = list(tasks)
-        self.sharing = sharing
+        self.overlaps = overlaps
         self.saved = results(bundle)
-        self.uses: dict[int, list[_Use]] = defaultdict(list)
+        self.uses: dict[int, list[_OperandUse]] = defaultdict(list)
         self.writes: dict[int, list[tuple[int, Block]]] = defaultdict(list)
         self.sources: dict[int, list[Region]] = {}
-        """Of tasks that read other regions now: all that they read."""
+        """For tasks that read other regions than before: all regions that they read."""
 
     def run(self) -> tuple[AnyTask, ...]:
         for number in range(len(self.tasks) - 1, -1, -1):
             task = self.tasks[number]
-            if isinstance(task, TransferTask) and self._spared(task):
+            if isinstance(task, TransferTask) and self._redirect_readers(task):
                 self.tasks[number] = FenceTask(task.site, task.serves, task.after)
                 continue
             for region in writes_of(task):
-                self.uses[region.buffer] = list(_before(self.uses[region.buffer], region.block))
+                self.uses[region.buffer] = list(_keep_earlier(self.uses[region.buffer], region.block))
                 self.writes[region.buffer].append((number, region.block))
             for operand, region in enumerate(reads_of(task)):
-                self.uses[region.buffer].append(_Use(region.block, number, operand))
+                self.uses[region.buffer].append(_OperandUse(region.block, number, operand))
         for number, reads in self.sources.items():
-            self.tasks[number] = reading(self.tasks[number], reads)
+            self.tasks[number] = replace_reads(self.tasks[number], reads)
         return tuple(self.tasks)
 
-    def _spared(self, transfer: TransferTask) -> bool:
-        """Whether all that want what the transfer writes have been pointed at what it reads."""
+    def _redirect_readers(self, transfer: TransferTask) -> bool:
+        """Points all readers of what the transfer writes at what it reads; False where one of them cannot be."""
         source, target = transfer.read, transfer.write
         if target.buffer in self.saved or self.devices[source.buffer] != self.devices[target.buffer]:
             return False
-        here: list[_Use] = []
-        elsewhere: list[_Use] = []
+        served: list[_OperandUse] = []
+        others: list[_OperandUse] = []
         for use in self.uses[target.buffer]:
-            (here if overlap(use.block, target.block) else elsewhere).append(use)
-        if any(use.torn or not inside(use.block, target.block) for use in here):
+            (served if overlap(use.block, target.block) else others).append(use)
+        if any(use.torn or not inside(use.block, target.block) for use in served):
             return False
-        if self._overwritten(source, max((use.reader for use in here), default=-1)):
+        if self._is_overwritten(source, max((use.reader for use in served), default=-1)):
             return False
-        for use in here:
+        for use in served:
             reads = self.sources.setdefault(use.reader, list(reads_of(self.tasks[use.reader])))
             reads[use.operand] = Region(source.buffer, use.block)
-        self.uses[target.buffer] = elsewhere
-        self.uses[source.buffer] += here
+        self.uses[target.buffer] = others
+        self.uses[source.buffer] += served
         return True
 
-    def _overwritten(self, region: Region, last: int) -> bool:
-        """Whether a task up to and with `last` writes bytes of the region: where to another buffer, any it shares."""
-        for other in self.sharing[region.buffer]:
+    def _is_overwritten(self, region: Region, last: int) -> bool:
+        """Whether a task up to and including `last` writes bytes of the region, or to a buffer that shares bytes."""
+        for other in self.overlaps[region.buffer]:
             for number, block in reversed(self.writes[other]):
                 if number > last:
                     break
@@ -108,37 +106,37 @@ class _Forwarding:
         return False
 
 
-def _before(uses: Sequence[_Use], written: Block) -> Iterator[_Use]:
-    """The reads that want something of what was there before a block is written."""
+def _keep_earlier(uses: Sequence[_OperandUse], written: Block) -> Iterator[_OperandUse]:
+    """The reads of something that was there before a block is written."""
     for use in uses:
         if not inside(use.block, written):
             use.torn = use.torn or overlap(use.block, written)
             yield use
 
 
-def reading(task: AnyTask, regions: Sequence[Region]) -> AnyTask:
+def replace_reads(task: AnyTask, regions: Sequence[Region]) -> AnyTask:
     """The task with other regions to read."""
     if isinstance(task, TransferTask):
         return msgspec.structs.replace(task, read=regions[0])
     return msgspec.structs.replace(task, reads=tuple(regions))
 
 
-def _sharing(bundle: Bundle) -> list[list[int]] | None:
-    """For every buffer, those with bytes in common, itself among them; None where there are too many."""
+def _find_overlaps(bundle: Bundle) -> list[list[int]] | None:
+    """For every buffer, the buffers with bytes in common, itself included; None where there are too many pairs."""
     spans: list[list[tuple[int, int, int]]] = [[] for _ in bundle.memory]
     for number, buffer in enumerate(bundle.buffers):
         spans[buffer.site].append((*span(bundle, number), number))
-    sharing: list[list[int]] = [[number] for number in range(len(bundle.buffers))]
+    overlaps: list[list[int]] = [[number] for number in range(len(bundle.buffers))]
     pairs = 0
     for site in spans:
         open_spans: list[tuple[int, int]] = []
         for start, end, number in sorted(site):
             open_spans = [(reach, other) for reach, other in open_spans if reach > start]
             for _, other in open_spans:
-                sharing[number].append(other)
-                sharing[other].append(number)
+                overlaps[number].append(other)
+                overlaps[other].append(number)
             open_spans.append((end, number))
             pairs += len(open_spans)
-            if pairs > MAX_SHARING:
+            if pairs > MAX_OVERLAPS:
                 return None
-    return sharing
+    return overlaps

@@ -1,8 +1,7 @@
-"""What tasks have to wait for where all sites share one memory: those whose bytes they touch, and nobody else.
+"""What tasks have to wait for where all sites share one memory: earlier tasks that touch the same bytes.
 
-A plan's own dependencies also keep transfers from sharing a link, which is no reason to wait here. Tasks in their order
-in the plan are one of the orders that it allows, and all of these give the same result; so it is enough that any two
-tasks that touch the same bytes, one of them writing, run in that order.
+Any two tasks that touch the same bytes, one of them writing, have to run in their order in the plan. Nothing else is
+needed: a plan's own find_dependencies also keep transfers from sharing a link, and here there is none.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from einc_runtime.execution.rewrites.lifetimes import Arena
+from einc_runtime.execution.rewrites.lifetimes import ByteOwnership
 from einc_runtime.plan.boxes import inside, overlap
 from einc_runtime.plan.regions import reads_of, span, writes_of
 from einc_runtime.plan.schema import AnyTask, Block, Bundle
@@ -18,68 +17,68 @@ from einc_runtime.plan.schema import AnyTask, Block, Bundle
 Access = tuple[int, Block]
 
 
-def dependencies(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[tuple[int, ...], ...]:
-    """For every task the earlier ones that it must wait for, ascending; what follows from others may be left out."""
-    sweep = _Sweep(bundle)
-    return tuple(sweep.step(number, task) for number, task in enumerate(tasks))
+def find_dependencies(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[tuple[int, ...], ...]:
+    """For every task the earlier tasks that it must wait for, ascending; those that others imply may be left out."""
+    sweep = _DependencySweep(bundle)
+    return tuple(sweep.visit(number, task) for number, task in enumerate(tasks))
 
 
 @dataclass(slots=True)
-class _Holding:
-    """The accesses to a buffer since it was given its bytes, and `before`: those to what was there till then."""
+class _BufferAccesses:
+    """The accesses to a buffer since it owns its bytes; `before`: the tasks that used what was there until then."""
 
     reads: list[Access] = field(default_factory=list)
     writes: list[Access] = field(default_factory=list)
     before: tuple[int, ...] = ()
 
     def tasks(self) -> set[int]:
-        """Everything after which nobody uses the buffer."""
+        """All tasks that use the buffer."""
         return {number for number, _ in (*self.reads, *self.writes)}
 
 
-class _Sweep:
+class _DependencySweep:
     def __init__(self, bundle: Bundle) -> None:
         self.spans = [span(bundle, number) for number in range(len(bundle.buffers))]
         self.sites = [buffer.site for buffer in bundle.buffers]
         self.loaded = [buffer.role in ("input", "weight") for buffer in bundle.buffers]
-        self.arenas = [Arena() for _ in bundle.memory]
-        self.holdings: dict[int, _Holding] = {}
+        self.ownership = [ByteOwnership() for _ in bundle.memory]
+        self.accesses: dict[int, _BufferAccesses] = {}
         self.after: list[tuple[int, ...]] = []
 
-    def step(self, number: int, task: AnyTask) -> tuple[int, ...]:
+    def visit(self, number: int, task: AnyTask) -> tuple[int, ...]:
         reads = [region for region in reads_of(task) if not self.loaded[region.buffer]]
         found: set[int] = set()
         for region in reads:
-            found.update(_hits(self._holding(region.buffer).writes, region.block))
+            found.update(_find_overlapping(self._accesses_of(region.buffer).writes, region.block))
         for region in writes_of(task):
-            holding = self._holding(region.buffer)
-            hits = _hits(holding.writes, region.block) | _hits(holding.reads, region.block)
-            found |= hits or set(holding.before)
+            own = self._accesses_of(region.buffer)
+            overlapping = _find_overlapping(own.writes, region.block) | _find_overlapping(own.reads, region.block)
+            found |= overlapping or set(own.before)
         for region in writes_of(task):
-            holding = self._holding(region.buffer)
-            holding.reads = [access for access in holding.reads if not inside(access[1], region.block)]
-            holding.writes = [access for access in holding.writes if not inside(access[1], region.block)]
-            holding.writes.append((number, region.block))
+            own = self._accesses_of(region.buffer)
+            own.reads = [access for access in own.reads if not inside(access[1], region.block)]
+            own.writes = [access for access in own.writes if not inside(access[1], region.block)]
+            own.writes.append((number, region.block))
         for region in reads:  # also of a buffer that has just lost its bytes to one that is written
-            self.holdings[region.buffer].reads.append((number, region.block))
+            self.accesses[region.buffer].reads.append((number, region.block))
         found.discard(number)
         self.after.append(tuple(sorted(found)))
         return self.after[-1]
 
-    def _holding(self, buffer: int) -> _Holding:
-        """The buffer's record; where others have its bytes, it gets them, and remembers who used them."""
-        arena = self.arenas[self.sites[buffer]]
-        if buffer not in self.holdings or buffer not in arena.whole:
-            displaced = arena.take(buffer, *self.spans[buffer])
-            before = set().union(*(self.holdings[other].tasks() for other in displaced if other in self.holdings))
-            self.holdings[buffer] = _Holding(before=self._last(before))
-        return self.holdings[buffer]
+    def _accesses_of(self, buffer: int) -> _BufferAccesses:
+        """The accesses to a buffer; it takes its bytes from other buffers, and remembers the tasks that used those."""
+        owned = self.ownership[self.sites[buffer]]
+        if buffer not in self.accesses or buffer not in owned.whole:
+            displaced = owned.take(buffer, *self.spans[buffer])
+            before = set().union(*(self.accesses[other].tasks() for other in displaced if other in self.accesses))
+            self.accesses[buffer] = _BufferAccesses(before=self._drop_implied(before))
+        return self.accesses[buffer]
 
-    def _last(self, tasks: set[int]) -> tuple[int, ...]:
-        """Without those that others of them wait for."""
+    def _drop_implied(self, tasks: set[int]) -> tuple[int, ...]:
+        """The tasks without those that others of them wait for."""
         implied = set().union(*(self.after[number] for number in tasks if number < len(self.after)))
         return tuple(sorted(tasks - implied))
 
 
-def _hits(accesses: Iterable[Access], block: Block) -> set[int]:
+def _find_overlapping(accesses: Iterable[Access], block: Block) -> set[int]:
     return {number for number, other in accesses if overlap(other, block)}

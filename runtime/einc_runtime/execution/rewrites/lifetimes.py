@@ -1,4 +1,4 @@
-"""From when until when buffers hold something, with tasks in the order in which they stand in a plan."""
+"""When buffers are read and written, and when they lose their bytes, with tasks in their order in the plan."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from einc_runtime.plan.schema import AnyTask, Bundle
 
 
 class Lifetimes:
-    """`readers` and `writers` of every buffer, ascending."""
+    """The tasks that read and write every buffer, ascending, and those that take bytes from it."""
 
     def __init__(self, bundle: Bundle, tasks: Sequence[AnyTask]) -> None:
         self.readers: dict[int, list[int]] = defaultdict(list)
         self.writers: dict[int, list[int]] = defaultdict(list)
         self._losses: dict[int, list[int]] = defaultdict(list)
-        arenas = [Arena() for _ in bundle.memory]
+        ownership = [ByteOwnership() for _ in bundle.memory]
         for number, task in enumerate(tasks):
             for buffer in {region.buffer for region in reads_of(task)}:
                 self.readers[buffer].append(number)
             for buffer in {region.buffer for region in writes_of(task)}:
                 self.writers[buffer].append(number)
-                arena = arenas[bundle.buffers[buffer].site]
-                for other in arena.take(buffer, *span(bundle, buffer)) - {buffer}:
+                owned = ownership[bundle.buffers[buffer].site]
+                for other in owned.take(buffer, *span(bundle, buffer)) - {buffer}:
                     self._losses[other].append(number)
 
-    def lost_within(self, buffer: int, after: int, until: int) -> bool:
-        """Whether a task from `after` on, up to and with `until`, gives some of the buffer's bytes to another one."""
+    def loses_bytes(self, buffer: int, after: int, until: int) -> bool:
+        """Whether a task later than `after`, up to and including `until`, gives bytes of the buffer to another one."""
         losses = self._losses.get(buffer, [])
         place = bisect_right(losses, after)
         return place < len(losses) and losses[place] <= until
 
 
-class Arena:
-    """Who has which bytes of a site: intervals that do not overlap, by where they start."""
+class ByteOwnership:
+    """Which buffer owns which bytes of a site: intervals that do not overlap, sorted by their start."""
 
     def __init__(self) -> None:
         self.whole: set[int] = set()
-        """The buffers that have all of their bytes."""
+        """The buffers that own all of their bytes."""
         self._starts: list[int] = []
         self._pieces: list[tuple[int, int]] = []  # end, buffer
 
     def take(self, buffer: int, start: int, end: int) -> set[int]:
-        """Gives [start, end) to a buffer unless it has it, and returns who had some of it."""
+        """Gives [start, end) to a buffer unless it owns that, and returns the buffers that owned some of it."""
         if buffer in self.whole:
             return set()
         first = max(0, bisect_right(self._starts, start) - 1)

@@ -1,7 +1,7 @@
-"""Buffers that are filled by many small moves, where all sites share one memory: one task makes all of them.
+"""Move coalescing: many small moves into one buffer become one task, where all sites share one memory.
 
-With many sites, starting a task takes longer than what it moves. The moves into a buffer are made together by the last
-of them, if nobody needs one before, and all that they read is still there then.
+With many sites, starting a task takes longer than its move. The last of the moves into a buffer makes all of them, if
+no task reads the buffer before, and if everything that the moves read is still there then.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from einc_runtime.plan.boxes import size
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, CopyTask, FenceTask
 
-SMALL = 1 << 15
-"""Bytes that are moved in about the time that starting a task takes."""
 
-
-def gather(bundle: Bundle, tasks: Sequence[AnyTask], most: float = SMALL) -> tuple[AnyTask, ...]:
-    """The tasks of a validated bundle, or what has become of them, with fewer tasks that move `most` bytes or less."""
+def coalesce_moves(bundle: Bundle, tasks: Sequence[AnyTask], max_bytes: float) -> tuple[AnyTask, ...]:
+    """The tasks of a bundle, some of them rewritten before, with fewer tasks that move `max_bytes` bytes or less."""
     lifetimes, changed = Lifetimes(bundle, tasks), list(tasks)
     for buffer, movers in lifetimes.writers.items():
         *others, last = movers
-        if not others or not all(_moves_little(bundle, tasks[number], buffer, most) for number in movers):
+        if not others or not all(_is_small_move(bundle, tasks[number], buffer, max_bytes) for number in movers):
             continue
         readers = lifetimes.readers[buffer]
-        if (readers and readers[0] <= last) or lifetimes.lost_within(buffer, movers[0], last):
+        if (readers and readers[0] <= last) or lifetimes.loses_bytes(buffer, movers[0], last):
             continue
         if all(
-            _stays(lifetimes, region.buffer, number, last) for number in others for region in reads_of(tasks[number])
+            _is_unchanged(lifetimes, region.buffer, number, last)
+            for number in others
+            for region in reads_of(tasks[number])
         ):
             moves = [tasks[number] for number in movers]
             reads, writes = (tuple(r for task in moves for r in of(task)) for of in (reads_of, writes_of))
@@ -41,13 +40,13 @@ def gather(bundle: Bundle, tasks: Sequence[AnyTask], most: float = SMALL) -> tup
     return tuple(changed)
 
 
-def _moves_little(bundle: Bundle, task: AnyTask, buffer: int, most: float) -> bool:
+def _is_small_move(bundle: Bundle, task: AnyTask, buffer: int, max_bytes: float) -> bool:
     itemsize = ITEMSIZE[bundle.tensors[bundle.buffers[buffer].tensor].dtype]
-    return only_moves(task, buffer) and sum(size(region.block) for region in writes_of(task)) * itemsize <= most
+    return only_moves(task, buffer) and sum(size(region.block) for region in writes_of(task)) * itemsize <= max_bytes
 
 
-def _stays(lifetimes: Lifetimes, buffer: int, start: int, end: int) -> bool:
+def _is_unchanged(lifetimes: Lifetimes, buffer: int, start: int, end: int) -> bool:
     """Whether the buffer holds the same after the task at `end` as at `start`."""
     writers = lifetimes.writers.get(buffer, [])
     place = bisect_right(writers, start)
-    return not (place < len(writers) and writers[place] <= end) and not lifetimes.lost_within(buffer, start, end)
+    return not (place < len(writers) and writers[place] <= end) and not lifetimes.loses_bytes(buffer, start, end)

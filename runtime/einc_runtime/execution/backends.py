@@ -1,0 +1,70 @@
+"""Which backend runs a plan: the choice, and whether GPUs are visible, which costs nothing where there are none."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from einc_runtime.errors import MissingFault
+from einc_runtime.plan.schema import HOST, Bundle
+
+if TYPE_CHECKING:
+    from einc_runtime.execution.base import Executor
+
+BACKENDS = ("auto", "cpu", "cuda", "null")
+
+_DEVICE_FILES = ("nvidia[0-9]*", "dxg")
+"""Under /dev: those of NVIDIA, and that of the Windows subsystem for Linux."""
+
+
+def count_visible_gpus(dev: Path = Path("/dev"), library: str = "libcuda.so.1") -> int:
+    """How many GPUs the driver of CUDA shows to this process; the driver is not asked where there is no device file."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1", "NoDevFiles"):
+        return 0
+    if not any(next(dev.glob(pattern), None) for pattern in _DEVICE_FILES):
+        return 0
+    try:
+        driver = ctypes.CDLL(library)
+        count = ctypes.c_int(0)
+        if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+            return 0
+    except (OSError, AttributeError):
+        return 0
+    return count.value
+
+
+def is_cupy_installed() -> bool:
+    return find_spec("cupy") is not None
+
+
+def make_executor(bundle: Bundle, backend: str, devices: Sequence[int] | None, no_peer: str) -> Executor:
+    """The executor of a backend; see `Session` for what the arguments mean."""
+    if backend not in BACKENDS:
+        raise MissingFault(f"there is no backend '{backend[:40]}'", hint=f"there are {', '.join(BACKENDS)}")
+    if backend == "cuda" or (backend == "auto" and _should_use_gpus(bundle)):
+        from einc_runtime.execution.cuda.executor import CudaExecutor
+
+        return CudaExecutor(bundle, devices, no_peer=no_peer)
+    if backend == "null":
+        from einc_runtime.execution.base import NullExecutor
+
+        return NullExecutor(bundle)
+    from einc_runtime.execution.cpu.executor import CpuExecutor
+
+    return CpuExecutor(bundle)
+
+
+def note_unused_gpus(bundle: Bundle) -> str | None:
+    """What to tell a user whose plan for GPUs runs on the CPU although GPUs are there."""
+    if bundle.machine == HOST or not count_visible_gpus() or is_cupy_installed():
+        return None
+    return "GPUs are visible here, and unused without cupy: pip install 'einc[cuda12]'"
+
+
+def _should_use_gpus(bundle: Bundle) -> bool:
+    """Whether a plan is for GPUs, and some are visible and can be used."""
+    return bundle.machine != HOST and count_visible_gpus() > 0 and is_cupy_installed()

@@ -1,0 +1,121 @@
+"""The memory of a plan's sites on the host: arenas with a view for every buffer, and weights laid out for products."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from types import EllipsisType
+
+import numpy as np
+
+from einc_runtime.dtypes import Array, storage_dtype
+from einc_runtime.errors import MissingFault, PlanFault
+from einc_runtime.execution.cpu.host import available_memory, require_memory
+from einc_runtime.kernels.base import Kernel, PrepackedOperand, address
+from einc_runtime.kernels.views import strides_of
+from einc_runtime.plan import boxes
+from einc_runtime.plan.schema import Block, Bundle, Region
+
+ALIGNMENT = 64
+LOADED_ROLES = ("input", "weight")
+POISON = 0xFF
+"""A byte that makes a not-a-number of any floating type, and -1 of an integer."""
+MAX_PACKED_SHARE = 0.5
+"""The part of the available memory that prepacked weights may take."""
+
+
+def aligned_bytes(size: int) -> Array:
+    """Memory whose pages are taken when they are first written."""
+    try:
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise MissingFault(f"{size:,} bytes of memory cannot be had") from error
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+class HostMemory:
+    """One aligned arena per site, and every buffer as a view of the arena of its site.
+
+    With `shared`, sites that are loaded with the same block have it in one place, that of the first of them. Views of
+    weights are read-only: only loading changes them. Raises MissingFault where memory is short, and PlanFault for a
+    buffer outside its arena.
+    """
+
+    def __init__(self, bundle: Bundle, *, shared: bool = False) -> None:
+        require_memory(sum(bundle.memory), f"running {bundle.model} on {len(bundle.memory)} sites")
+        self.bundle = bundle
+        self.arenas = [aligned_bytes(size) for size in bundle.memory]
+        self.buffers: list[Array] = []
+        loaded: dict[tuple[int, Block], Array] = {}
+        for number, buffer in enumerate(bundle.buffers):
+            shape = boxes.shape(buffer.block)
+            tensor, arena = bundle.tensors[buffer.tensor], self.arenas[buffer.site]
+            dtype = storage_dtype(tensor.dtype)
+            if min(shape, default=0) < 0 or not 0 <= buffer.offset <= arena.size - math.prod(shape) * dtype.itemsize:
+                raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
+            strides = strides_of(shape, dtype.itemsize, tensor.order)
+            array = np.ndarray(shape, dtype, arena.data, buffer.offset, strides)
+            if shared and buffer.role in LOADED_ROLES:
+                array = loaded.setdefault((buffer.tensor, buffer.block), array)
+            self.buffers.append(array)
+
+    def view(self, region: Region) -> Array:
+        """A region of a buffer, as a view."""
+        block, inner = self.bundle.buffers[region.buffer].block, region.block
+        bounds = list(zip(inner.lower, inner.upper, block.lower, block.upper, strict=True))
+        if not all(first <= lo < up <= last for lo, up, first, last in bounds):
+            raise PlanFault("the region is outside its buffer", where=f"buffers[{region.buffer}]")
+        key: tuple[slice | EllipsisType, ...] = (*(slice(lo - first, up - first) for lo, up, first, _ in bounds), ...)
+        view = self.buffers[region.buffer][key]
+        view.flags.writeable = self.bundle.buffers[region.buffer].role != "weight"
+        return view
+
+    def views(self, regions: Sequence[Region]) -> list[Array]:
+        return [self.view(region) for region in regions]
+
+    def poison(self) -> None:
+        """Overwrites everything that a run must write before it reads it."""
+        for buffer, array in zip(self.bundle.buffers, self.buffers, strict=True):
+            if buffer.role in ("scratch", "result"):
+                self.arenas[buffer.site][buffer.offset : buffer.offset + array.nbytes].fill(POISON)
+
+
+class PrepackedWeights:
+    """Weights as products want them: laid out once after they were loaded, beside the weights as they were loaded.
+
+    Nothing is laid out where it would take too much memory: kernels do without.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel]) -> None:
+        packs = {pack: address(pack.source) for kernel in kernels for pack in kernel.prepacked}
+        available = available_memory()
+        if available is not None and sum(pack.size for pack in packs) > available * MAX_PACKED_SHARE:
+            packs = {}
+        self._packs = sorted(packs, key=packs.__getitem__)
+        self._addresses = [packs[pack] for pack in self._packs]
+        self._stale = set(self._packs)
+
+    @property
+    def size(self) -> int:
+        """The bytes that all of it takes."""
+        return sum(pack.size for pack in self._packs)
+
+    def mark_changed(self, weights: Array) -> None:
+        """Says that this array, which is dense, has other values now."""
+        first = address(weights)
+        for pack in self._packs[
+            bisect_left(self._addresses, first) : bisect_left(self._addresses, first + weights.nbytes)
+        ]:
+            pack.data = None
+            self._stale.add(pack)
+
+    def pack(self, workers: int) -> None:
+        """Lays out what has changed, with so many threads."""
+        if self._stale:
+            from concurrent.futures import ThreadPoolExecutor
+
+            with ThreadPoolExecutor(workers) as threads:
+                list(threads.map(PrepackedOperand.make, sorted(self._stale, key=lambda pack: address(pack.source))))
+            self._stale.clear()

@@ -1,0 +1,208 @@
+"""Runs a task graph on a few threads: a task starts when its predecessors have ended, the most urgent task first.
+
+The calling thread is one of the workers, so that a single worker needs no other thread, and work begins before any
+thread has started. A worker takes the lock once per task, when it reports the end of one task and picks the next.
+Others are woken only for work that is worth it: waking a thread takes longer than a tiny task.
+"""
+
+from __future__ import annotations
+
+import _thread
+import heapq
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
+
+from einc_runtime.execution.base import TaskRecord
+
+START_NS = 2000.0
+"""The time that it takes to start any task."""
+
+TINY_NS = 20_000.0
+"""A task below this time stays with the worker that made it ready."""
+
+POLL_SECONDS = 0.2
+"""A waiting worker looks this often for an interrupt that did not wake it."""
+
+RunTask = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGraph:
+    """For every task its successors, the number of its predecessors, its estimated nanoseconds, and its rank.
+
+    Of the tasks that are ready, the one with the highest rank starts first.
+    """
+
+    successors: tuple[tuple[int, ...], ...]
+    predecessors: tuple[int, ...]
+    nanoseconds: tuple[float, ...]
+    ranks: tuple[float, ...]
+
+    @staticmethod
+    def of(
+        after: Sequence[Sequence[int]], nanoseconds: Sequence[float], ranks: Sequence[float] | None = None
+    ) -> TaskGraph:
+        """From what every task waits for. Unless ranks are given, a task's rank is the longest chain after it."""
+        successors: list[list[int]] = [[] for _ in after]
+        for number, earlier_tasks in enumerate(after):
+            for earlier in earlier_tasks:
+                successors[earlier].append(number)
+        if ranks is None:
+            lengths = [0.0] * len(after)
+            for number in range(len(after) - 1, -1, -1):
+                rest = max((lengths[later] for later in successors[number]), default=0.0)
+                lengths[number] = START_NS + nanoseconds[number] + rest
+            ranks = lengths
+        return TaskGraph(tuple(map(tuple, successors)), tuple(map(len, after)), tuple(nanoseconds), tuple(ranks))
+
+
+class TaskError(Exception):
+    """A task raised `cause`."""
+
+    def __init__(self, task: int, cause: BaseException) -> None:
+        super().__init__(f"task {task}: {cause}")
+        self.task, self.cause = task, cause
+
+
+def run_tasks(
+    graph: TaskGraph,
+    workers: int,
+    start_worker: Callable[[int], RunTask],
+    records: list[TaskRecord] | None = None,
+) -> float:
+    """Runs every task once and returns seconds.
+
+    `start_worker(w)` is called in worker w's thread and returns the function that runs a task there; worker 0 is the
+    calling thread. The first error of a task stops all workers once their present tasks have ended, and is raised as
+    TaskError. An interrupt of the calling thread stops them, too, and is raised as it is.
+    """
+    state = _PoolState(graph)
+    logs: list[list[TaskRecord] | None] = [None if records is None else [] for _ in range(workers)]
+    origin = perf_counter()
+    state.begin()
+    others: list[threading.Lock] = []
+    try:
+        for worker in range(1, workers):
+            others.append(_start_thread(state.work, worker, start_worker, logs[worker], origin))
+        state.work(0, start_worker, logs[0], origin)
+    finally:
+        state.stop()
+        for ended in others:
+            ended.acquire()
+    seconds = perf_counter() - origin
+    if state.error is not None:
+        cause = state.error.cause
+        raise (state.error if isinstance(cause, Exception) else cause) from cause
+    if records is not None:
+        records.extend(record for log in logs for record in log or ())
+    return seconds
+
+
+def _start_thread(function: Callable[..., None], *arguments: object) -> threading.Lock:
+    """Calls a function in a new thread, without waiting for it to start; the lock is free when it has ended."""
+    ended = threading.Lock()
+    ended.acquire()
+
+    def work() -> None:
+        try:
+            function(*arguments)
+        finally:
+            ended.release()
+
+    _thread.start_new_thread(work, ())
+    return ended
+
+
+class _PoolState:
+    """What the workers share, under one lock."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.waiting = list(graph.predecessors)
+        self.ready: list[tuple[float, int]] = []
+        self.large = 0  # of the ready tasks
+        self.left = len(graph.predecessors)
+        self.sleeping = 0
+        self.stopped = False
+        self.error: TaskError | None = None
+        self.changed = threading.Condition(threading.RLock())
+
+    def begin(self) -> None:
+        with self.changed:
+            for number, count in enumerate(self.graph.predecessors):
+                if count == 0:
+                    self._release(number)
+            if self.left == 0:
+                self._finish()
+
+    def stop(self) -> None:
+        """Starts no more tasks; a worker that waits for one ends.
+
+        An interrupt can come when this thread holds the lock and does not know it yet. Only this thread can release it
+        then, and it may take it once more: so the lock is released as often as it was taken.
+        """
+        with self.changed:
+            self._finish()
+        with suppress(RuntimeError):  # not held any more
+            while True:
+                self.changed.release()
+
+    def work(
+        self, worker: int, start_worker: Callable[[int], RunTask], log: list[TaskRecord] | None, origin: float
+    ) -> None:
+        task: int | None = None
+        try:
+            run_task = start_worker(worker)
+            task = self._next(None)
+            while task is not None:
+                if log is None:
+                    run_task(task)
+                else:
+                    start = perf_counter()
+                    run_task(task)
+                    log.append((task, worker, start - origin, perf_counter() - origin))
+                task = self._next(task)
+        except BaseException as error:
+            with self.changed:
+                if self.error is None:
+                    self.error = TaskError(-1 if task is None else task, error)
+            self.stop()
+
+    def _next(self, ended: int | None) -> int | None:
+        """Reports the end of a task and takes the most urgent task that is ready; None when nothing is left to do."""
+        with self.changed:
+            if ended is not None:
+                self._end(ended)
+            while not self.ready and not self.stopped:
+                self.sleeping += 1
+                self.changed.wait(POLL_SECONDS)
+                self.sleeping -= 1
+            if self.stopped:
+                return None
+            _, task = heapq.heappop(self.ready)
+            tiny = self.graph.nanoseconds[task] < TINY_NS
+            self.large -= not tiny
+            if self.sleeping and self.ready and (self.large or not tiny):
+                self.changed.notify(max(1, self.large))
+            return task
+
+    def _end(self, task: int) -> None:
+        self.left -= 1
+        for later in self.graph.successors[task]:
+            self.waiting[later] -= 1
+            if self.waiting[later] == 0:
+                self._release(later)
+        if self.left == 0:
+            self._finish()
+
+    def _release(self, task: int) -> None:
+        """Makes a task ready: all its predecessors have ended."""
+        heapq.heappush(self.ready, (-self.graph.ranks[task], task))
+        self.large += self.graph.nanoseconds[task] >= TINY_NS
+
+    def _finish(self) -> None:
+        self.stopped = True
+        self.changed.notify_all()

@@ -1,0 +1,206 @@
+"""Preparing a plan for GPUs, up to the first launch: devices, memory, kernels bound to it, streams and events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from einc_runtime.execution.cuda.devices import (
+    DeviceMemory,
+    PeerAccess,
+    find_exchanging_devices,
+    map_sites,
+    query_peer_access,
+    require_device_memory,
+)
+from einc_runtime.execution.cuda.driver import Driver
+from einc_runtime.execution.cuda.errors import DeviceCheck, DeviceStatus, TaskErrors
+from einc_runtime.execution.cuda.events import EventSchedule, schedule_events
+from einc_runtime.execution.cuda.resources import CudaResources
+from einc_runtime.execution.cuda.step_kernels import StepKernels
+from einc_runtime.execution.cuda.streams import StepKind, StreamSchedule, schedule_steps
+from einc_runtime.execution.rewrites import RewriteOptions, rewrite
+from einc_runtime.execution.rewrites.kernel_fusion import find_contraction_pairs, find_epilogues
+from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget, Kernels, Launch
+from einc_runtime.plan.schema import AnyTask, Bundle
+
+Prepared = TypeVar("Prepared")
+
+_MIN_ALLOCATION = 256  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPlan:
+    """A plan whose memory, streams and events are there, and whose steps can be enqueued.
+
+    `launches[step]` is None for steps that only pass on what they wait for. `stream_handles` are those of the streams
+    of `schedule`, and `events` those of `event_schedule`. `device_bytes` is the memory taken on each device, and
+    `kernel_counts` the number of tasks by kernel and by the library that runs them.
+    """
+
+    errors: TaskErrors
+    devices: tuple[int, ...]
+    targets: Mapping[int, GpuTarget]
+    peers: PeerAccess
+    memory: DeviceMemory
+    schedule: StreamSchedule
+    event_schedule: EventSchedule
+    launches: tuple[Launch | None, ...]
+    stream_handles: tuple[int, ...]
+    events: tuple[int, ...]
+    status: DeviceStatus
+    device_bytes: Mapping[int, int]
+    kernel_counts: Mapping[tuple[str, Description], int]
+    versions: Mapping[str, str]
+
+
+def rewrite_for_devices(bundle: Bundle, devices: Sequence[int]) -> tuple[AnyTask, ...]:
+    """The tasks as GPUs run them, as many as the bundle has; `devices` gives every site its device.
+
+    Where all sites share a device, all moves into a buffer are made by one kernel, and tasks wait only for those that
+    touch the same bytes.
+    """
+    return tuple(item.task for item in rewrite(bundle, RewriteOptions(devices=devices, keep_fences=True)))
+
+
+def prepare_plan(
+    driver: Driver,
+    resources: CudaResources,
+    kernels: Kernels,
+    bundle: Bundle,
+    site_devices: Sequence[int] | None,
+    no_peer: str,
+) -> PreparedPlan:
+    """Does everything up to the first launch. What is taken is in `resources`, also where this raises."""
+    devices = map_sites(len(bundle.memory), site_devices, driver.device_count())
+    targets = {device: driver.target(device) for device in sorted(set(devices))}
+    peers = query_peer_access(driver, find_exchanging_devices(bundle.tasks, bundle.buffers, devices), no_peer)
+    require_device_memory(driver, bundle, devices)
+    tasks = rewrite_for_devices(bundle, devices)
+    errors = TaskErrors(bundle, tasks)
+    schedule = schedule_steps(bundle, tasks, devices, peers.staged)
+    for source, target in sorted(peers.direct | {(target, source) for source, target in peers.direct}):
+        resources.enable_peer(source, target)
+    device_bytes: Counter[int] = Counter()
+
+    def zeros(device: int, size: int) -> int:
+        """Memory that kernels may warm up on."""
+        size = max(size, _MIN_ALLOCATION)
+        pointer = resources.allocate(device, size)
+        device_bytes[device] += size
+        driver.fill_bytes(device, pointer, 0, size)
+        return pointer
+
+    arenas = [zeros(device, size) for device, size in zip(devices, bundle.memory, strict=True)]
+    staging = [resources.allocate_host(max(size, 1)) for size in schedule.staging_bytes]
+    memory = DeviceMemory(bundle, devices, arenas)
+    step_kernels = StepKernels(bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging)
+    prepared, pairs = _prepare_kernels(step_kernels, schedule, errors)
+    schedule = schedule.fuse_steps(pairs)
+    checks = [
+        DeviceCheck(number, schedule.steps[number].task, schedule.device_of(number), kernel.status_message)
+        for number, kernel in enumerate(prepared)
+        if kernel is not None and kernel.status_message is not None
+    ]
+    schedule = schedule.add_status_steps([check.step for check in checks])
+    status = DeviceStatus(driver, checks, zeros, resources.allocate_host)
+    sizes = [0] * len(schedule.streams)
+    for step, kernel in zip(schedule.steps, prepared, strict=False):
+        if kernel is not None and step.stream is not None:
+            sizes[step.stream] = max(sizes[step.stream], kernel.workspace)
+    workspaces = [
+        zeros(stream.device, size) if size else 0 for stream, size in zip(schedule.streams, sizes, strict=True)
+    ]
+    launches = _bind_kernels(driver, schedule, prepared, workspaces, status, errors)
+    event_schedule = schedule_events(schedule.steps, schedule.streams)
+    return PreparedPlan(
+        errors=errors,
+        devices=devices,
+        targets=targets,
+        peers=peers,
+        memory=memory,
+        schedule=schedule,
+        event_schedule=event_schedule,
+        launches=launches,
+        stream_handles=tuple(resources.create_stream(stream.device) for stream in schedule.streams),
+        events=tuple(resources.create_event(device) for device in event_schedule.event_devices),
+        status=status,
+        device_bytes=device_bytes,
+        kernel_counts=_count_kernels(schedule, prepared, errors),
+        versions=dict(kernels.versions()),
+    )
+
+
+def _prepare_kernels(
+    step_kernels: StepKernels, schedule: StreamSchedule, errors: TaskErrors
+) -> tuple[list[GpuKernel | None], dict[int, int]]:
+    """A kernel for every step that does something, and the steps whose kernel does the work of a later step, too."""
+    step_of = {step.task: number for number, step in enumerate(schedule.steps)}  # of kernels, which have one step
+
+    def on_device(prepare: Callable[[], Prepared], task: int, step: int) -> Prepared:
+        try:
+            step_kernels.driver.use(schedule.device_of(step))
+            return prepare()
+        except Exception as error:
+            raise errors.make_fault(error, task) from error
+
+    fused: dict[int, tuple[int, GpuKernel]] = {}
+    bundle, tasks = step_kernels.bundle, step_kernels.tasks
+    for first, (then, place) in find_epilogues(bundle, tasks).items():
+        kernel = on_device(partial(step_kernels.prepare_epilogue, first, then, place), first, step_of[first])
+        if kernel is not None:
+            fused[first] = then, kernel
+    for first, then in find_contraction_pairs(bundle, tasks).items():
+        if first not in fused and then not in fused:
+            kernel = on_device(partial(step_kernels.prepare_pair, first, then), first, step_of[first])
+            if kernel is not None:
+                fused[first] = then, kernel
+    done = {then for then, _ in fused.values()}
+    prepared: list[GpuKernel | None] = []
+    for number, step in enumerate(schedule.steps):
+        if step.stream is None or step.task in done:
+            prepared.append(None)
+        elif step.task in fused:
+            prepared.append(fused[step.task][1])
+        else:
+            prepared.append(on_device(partial(step_kernels.prepare, step), step.task, number))
+    return prepared, {step_of[first]: step_of[then] for first, (then, _) in fused.items()}
+
+
+def _bind_kernels(
+    driver: Driver,
+    schedule: StreamSchedule,
+    prepared: Sequence[GpuKernel | None],
+    workspaces: Sequence[int],
+    status: DeviceStatus,
+    errors: TaskErrors,
+) -> tuple[Launch | None, ...]:
+    """The launches of all steps; `workspaces` are the addresses for the streams."""
+    launches: list[Launch | None] = []
+    for number, step in enumerate(schedule.steps):
+        if step.stream is None:
+            launches.append(None)
+        elif step.kind is StepKind.STATUS:
+            launches.append(status.make_fetch(schedule.device_of(number)))
+        else:
+            kernel = prepared[number]
+            assert kernel is not None, "a step on a stream does something"
+            try:
+                driver.use(schedule.device_of(number))
+                launches.append(kernel.bind(workspaces[step.stream], status.address(number)))
+            except Exception as error:
+                raise errors.make_fault(error, step.task) from error
+    return tuple(launches)
+
+
+def _count_kernels(
+    schedule: StreamSchedule, prepared: Sequence[GpuKernel | None], errors: TaskErrors
+) -> Mapping[tuple[str, Description], int]:
+    counts: Counter[tuple[str, Description]] = Counter()
+    for step, kernel in zip(schedule.steps, prepared, strict=False):
+        if kernel is not None:
+            counts[errors.name_kernel(step.task), kernel.description] += 1
+    return counts

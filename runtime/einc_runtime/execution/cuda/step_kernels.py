@@ -1,0 +1,131 @@
+"""What every step of a plan enqueues: kernels from the registry, and CUDA's own copies for transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from einc_runtime.errors import PlanFault
+from einc_runtime.execution.cuda.devices import DeviceMemory
+from einc_runtime.execution.cuda.driver import Driver
+from einc_runtime.execution.cuda.streams import StepKind, StreamStep
+from einc_runtime.execution.task_errors import locate_faults
+from einc_runtime.kernels.base import Invocation, JointInvocation
+from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
+from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
+from einc_runtime.kernels.views import strides_of
+from einc_runtime.plan.joint_aggregation import groups
+from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, TransferTask
+
+MAX_COPIES = 32
+"""Copies (nodes of a graph) for one transfer; a kernel moves regions that take more."""
+
+
+_WAYS = {
+    StepKind.TASK: "device to device",
+    StepKind.STAGE_OUT: "to the host",
+    StepKind.STAGE_IN: "from the host",
+}
+
+
+class StepKernels:
+    """Prepares the kernels of steps, for a plan whose memory is there.
+
+    `tasks` are the tasks as they are run, and `staging` the addresses of the host buffers of staged transfers.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        tasks: Sequence[AnyTask],
+        memory: DeviceMemory,
+        *,
+        kernels: Kernels,
+        driver: Driver,
+        targets: Mapping[int, GpuTarget],
+        staging: Sequence[int],
+    ) -> None:
+        self.bundle, self.tasks, self.memory = bundle, tasks, memory
+        self.kernels, self.driver, self.targets, self.staging = kernels, driver, targets, staging
+        self.groups = groups(bundle)
+
+    def prepare(self, step: StreamStep) -> GpuKernel:
+        """The kernel of a step that does a task or a part of it. Raises PlanFault and MissingFault."""
+        task = self.tasks[step.task]
+        with locate_faults(step.task, task):
+            return self._prepare(task, step)
+
+    def prepare_epilogue(self, first: int, then: int, place: int) -> GpuKernel | None:
+        """A kernel for two tasks, if there is one; operand `place` of the second is what the first computes."""
+        earlier, later = self.tasks[first], self.tasks[then]
+        assert isinstance(earlier, KernelTask)
+        assert isinstance(later, KernelTask)
+        return self.kernels.with_epilogue(
+            self.invocation(earlier), self.invocation(later), place, self._target(earlier.site)
+        )
+
+    def prepare_pair(self, first: int, second: int) -> GpuKernel | None:
+        """A kernel for two tasks that share an operand, if there is one."""
+        earlier, later = self.tasks[first], self.tasks[second]
+        assert isinstance(earlier, KernelTask)
+        assert isinstance(later, KernelTask)
+        return self.kernels.batched_pair(self.invocation(earlier), self.invocation(later), self._target(earlier.site))
+
+    def invocation(self, task: KernelTask) -> Invocation[GpuArray]:
+        operation = self.bundle.operations[task.operation]
+        blocks = operation.functions[task.function]
+        reads, writes = self.memory.views(task.reads), self.memory.views(task.writes)
+        return Invocation(operation.kernel, operation.kernel_attributes, reads, writes, blocks.inputs, blocks.outputs)
+
+    def _prepare(self, task: AnyTask, step: StreamStep) -> GpuKernel:
+        views = self.memory.views
+        if isinstance(task, KernelTask):
+            return self.kernels.kernel(self.invocation(task), self._target(task.site))
+        if isinstance(task, AggregateTask):
+            reads, writes, target = views(task.reads), views(task.writes), self._target(task.site)
+            if len(writes) == 1:
+                return self.kernels.aggregate(task.aggregation, reads, writes[0], target)
+            group = self.groups[self.bundle.buffers[task.writes[0].buffer].tensor]
+            return self.kernels.aggregate_jointly(JointInvocation(task.aggregation, reads, writes, group.dims), target)
+        if isinstance(task, CopyTask):
+            pairs = views(task.reads), views(task.writes)
+            for source, target_view in zip(*pairs, strict=True):
+                _require_equal_shapes(source, target_view)
+            return self.kernels.moves(*pairs, self._target(task.site))
+        assert isinstance(task, TransferTask), "fences have no kernel"
+        return self._prepare_transfer(self.memory.view(task.read), self.memory.view(task.write), step)
+
+    def _prepare_transfer(self, source: GpuArray, target: GpuArray, step: StreamStep) -> GpuKernel:
+        _require_equal_shapes(source, target)
+        device = target.device if step.kind is StepKind.STAGE_IN else source.device
+        if step.kind is not StepKind.TASK:
+            dense = strides_of(source.shape, source.itemsize, source.memory_order)
+            host = GpuArray(self.staging[step.staging], source.shape, dense, source.dtype, device)
+            source, target = (source, host) if step.kind is StepKind.STAGE_OUT else (host, target)
+        if count_2d_copies(source.shape, source.itemsize, target.strides, source.strides) > MAX_COPIES:
+            return self.kernels.moves([source], [target], self.targets[device])
+        rows = list_2d_copies(source.shape, source.itemsize, target.strides, source.strides)
+        copy_async = self.driver.copy_async
+        calls = [
+            (target.pointer + row.target, row.target_pitch, source.pointer + row.source, row.source_pitch,
+             row.width, row.height)
+            for row in rows
+        ]  # fmt: skip
+
+        def launch(stream: int) -> None:
+            for call in calls:
+                copy_async(*call, stream)
+
+        way = _WAYS[step.kind]
+        return GpuKernel(_bind_always(launch), Description("cuda", "", f"memcpy, {way}"))
+
+    def _target(self, site: int) -> GpuTarget:
+        return self.targets[self.memory.devices[site]]
+
+
+def _bind_always(launch: Launch) -> Callable[[int, int], Launch]:
+    return lambda workspace, status: launch
+
+
+def _require_equal_shapes(source: GpuArray, target: GpuArray) -> None:
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise PlanFault(f"a region of {source.dtype}{source.shape} moves to one of {target.dtype}{target.shape}")

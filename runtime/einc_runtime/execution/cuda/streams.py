@@ -1,0 +1,158 @@
+"""The tasks of a plan as steps on streams: pure, before any memory is taken.
+
+Kernels, aggregations and copies of a site follow one another on the compute stream of the site. Transfers have a stream
+for every pair of sites, on the sender's device, so that each direction of each link is busy on its own. A transfer
+between devices that cannot reach each other's memory is two steps through pinned host memory: out on a stream of the
+sender, in on a stream of the receiver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from einc_runtime.plan.boxes import size
+from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, Region, TransferTask
+
+STAGING_BUFFERS = 2
+"""Host buffers for a pair of sites whose transfers are staged: one is filled while the other is emptied."""
+
+
+class StepKind(Enum):
+    """What a step does: a whole task, one half of a staged transfer, or fetching the status words of a device."""
+
+    TASK = "task"
+    STAGE_OUT = "out"
+    STAGE_IN = "in"
+    STATUS = "status"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """A stream of a device: one of a site for what it computes, or one for a direction in which it sends."""
+
+    device: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStep:
+    """What is enqueued on `stream` once the earlier steps `after` have ended; without a stream it only passes that on.
+
+    `task` is the position of its task, and -1 for status words. `staging` is the host buffer of a staged transfer, a
+    position in `StreamSchedule.staging_bytes`.
+    """
+
+    stream: int | None
+    after: tuple[int, ...]
+    task: int = -1
+    kind: StepKind = StepKind.TASK
+    staging: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSchedule:
+    """Streams, steps, and the sizes in bytes of the host buffers; stream s is the compute stream of site s."""
+
+    streams: tuple[StreamSpec, ...]
+    steps: tuple[StreamStep, ...]
+    staging_bytes: tuple[int, ...]
+
+    def device_of(self, step: int) -> int:
+        """The device of a step that has a stream."""
+        stream = self.steps[step].stream
+        assert stream is not None, "fences are on no device"
+        return self.streams[stream].device
+
+    def fuse_steps(self, pairs: Mapping[int, int]) -> StreamSchedule:
+        """Lets the first step of each pair (positions of steps) do the work of the second one, too.
+
+        The first step waits for what either of them waits for, and the second only passes on that the first has ended.
+        """
+        steps = list(self.steps)
+        for first, second in pairs.items():
+            others = tuple(earlier for earlier in steps[second].after if earlier != first)
+            steps[second] = replace(steps[second], stream=None, after=(first, *others))
+            steps[first] = replace(steps[first], after=tuple(dict.fromkeys((*steps[first].after, *others))))
+        return replace(self, steps=tuple(steps))
+
+    def add_status_steps(self, checking: Collection[int]) -> StreamSchedule:
+        """Adds a step for every device of the steps `checking`, after those: it fetches the device's status words."""
+        steps = list(self.steps)
+        by_device: dict[int, list[int]] = {}
+        for number in sorted(checking):
+            by_device.setdefault(self.device_of(number), []).append(number)
+        for _, own in sorted(by_device.items()):
+            steps.append(StreamStep(self.steps[own[-1]].stream, tuple(own), kind=StepKind.STATUS))
+        return replace(self, steps=tuple(steps))
+
+
+def schedule_steps(
+    bundle: Bundle, tasks: Sequence[AnyTask], devices: Sequence[int], staged: Collection[tuple[int, int]]
+) -> StreamSchedule:
+    """The steps of the tasks of a bundle, in their order; `staged` are the pairs of devices that use host memory."""
+    return _ScheduleBuilder(bundle, devices, staged).run(tasks)
+
+
+class _ScheduleBuilder:
+    def __init__(self, bundle: Bundle, devices: Sequence[int], staged: Collection[tuple[int, int]]) -> None:
+        self.bundle, self.devices, self.staged = bundle, devices, staged
+        self.streams = [StreamSpec(device, f"site {site}") for site, device in enumerate(devices)]
+        self.steps: list[StreamStep] = []
+        self.staging_bytes: list[int] = []
+        self._stream_of: dict[tuple[int, int, StepKind], int] = {}
+        self._buffers_of: dict[tuple[int, int], list[int]] = {}
+        self._last_use: list[int | None] = []  # per host buffer, the step that emptied it last
+        self._turn: dict[tuple[int, int], int] = {}
+
+    def run(self, tasks: Sequence[AnyTask]) -> StreamSchedule:
+        last: list[int] = []  # per task, its last step
+        for number, task in enumerate(tasks):
+            after = tuple(last[earlier] for earlier in task.after)
+            if isinstance(task, TransferTask):
+                self._add_transfer(number, task, after)
+            else:
+                stream = None if isinstance(task, FenceTask) else task.site
+                self.steps.append(StreamStep(stream, after, number))
+            last.append(len(self.steps) - 1)
+        return StreamSchedule(tuple(self.streams), tuple(self.steps), tuple(self.staging_bytes))
+
+    def _add_transfer(self, number: int, task: TransferTask, after: tuple[int, ...]) -> None:
+        source, target = (self.bundle.buffers[region.buffer].site for region in (task.read, task.write))
+        if (self.devices[source], self.devices[target]) not in self.staged:
+            self.steps.append(StreamStep(self._stream(source, target, StepKind.TASK), after, number))
+            return
+        staging = self._next_staging_buffer(source, target, self._count_bytes(task.read))
+        emptied = self._last_use[staging]
+        before = after if emptied is None else (*after, emptied)
+        for kind in (StepKind.STAGE_OUT, StepKind.STAGE_IN):
+            self.steps.append(StreamStep(self._stream(source, target, kind), before, number, kind, staging))
+            before = (len(self.steps) - 1,)
+        self._last_use[staging] = len(self.steps) - 1
+
+    def _stream(self, source: int, target: int, kind: StepKind) -> int:
+        key = source, target, kind
+        if key not in self._stream_of:
+            device = self.devices[target if kind is StepKind.STAGE_IN else source]
+            way = {StepKind.STAGE_OUT: ", to the host", StepKind.STAGE_IN: ", from the host"}.get(kind, "")
+            self._stream_of[key] = len(self.streams)
+            self.streams.append(StreamSpec(device, f"site {source} to {target}{way}"))
+        return self._stream_of[key]
+
+    def _next_staging_buffer(self, source: int, target: int, needed: int) -> int:
+        """The next host buffer of the pair, in turn, made large enough."""
+        own = self._buffers_of.setdefault((source, target), [])
+        turn = self._turn.get((source, target), 0)
+        self._turn[source, target] = turn + 1
+        if len(own) < STAGING_BUFFERS:
+            own.append(len(self.staging_bytes))
+            self.staging_bytes.append(0)
+            self._last_use.append(None)
+        staging = own[turn % STAGING_BUFFERS]
+        self.staging_bytes[staging] = max(self.staging_bytes[staging], needed)
+        return staging
+
+    def _count_bytes(self, region: Region) -> int:
+        buffer = self.bundle.buffers[region.buffer]
+        return size(region.block) * ITEMSIZE[self.bundle.tensors[buffer.tensor].dtype]

@@ -1,0 +1,69 @@
+"""Kernel fusion: pairs of tasks that one kernel can run together, the later one where the earlier one is.
+
+The executor for GPUs asks its kernels whether there is one for a pair. Either kind is right where everything that the
+later task waits for comes before the earlier one. Then the later one finds what it reads, and all tasks that had to be
+done with the bytes that it writes are done: they are among those that one of the two waits for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+
+from einc_runtime.plan.boxes import shape
+from einc_runtime.plan.regions import results, users, writes_of
+from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask
+
+
+def find_epilogues(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:
+    """For contractions (positions of tasks) the map that may run with each, and the map's operand that it computes.
+
+    No other task reads or writes what is contracted, so that it need not be written. The contraction itself may read
+    bytes that the map writes: kernels know their addresses, and see to that.
+    """
+    (readers, writers), kept = users(tasks), results(bundle)
+    found: dict[int, tuple[int, int]] = {}
+    for number, task in enumerate(tasks):
+        if not isinstance(task, KernelTask) or bundle.operations[task.operation].kernel != "map":
+            continue
+        candidates: list[tuple[int, int]] = []
+        for place, region in enumerate(task.reads):
+            own = writers.get(region.buffer, [])
+            if region.buffer in kept or readers[region.buffer] != [number] or len(own) != 1:
+                continue
+            first = tasks[own[0]]
+            contracts = isinstance(first, KernelTask) and bundle.operations[first.operation].kernel == "contract"
+            if contracts and first.site == task.site and writes_of(first) == (region,) and own[0] < number:
+                candidates.append((own[0], place))
+        for contraction, place in sorted(candidates, reverse=True)[:1]:  # the last one that is waited for
+            if all(earlier <= contraction for earlier in task.after):
+                found[contraction] = number, place
+    return found
+
+
+def find_contraction_pairs(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, int]:
+    """Two contractions of one form that share an operand, as positions of tasks, the earlier one first.
+
+    A task is in one pair at most.
+    """
+    alike: dict[object, list[int]] = defaultdict(list)
+    for number, task in enumerate(tasks):
+        if not isinstance(task, KernelTask):
+            continue
+        operation = bundle.operations[task.operation]
+        if operation.kernel == "contract" and len(task.reads) == 2:
+            form = (
+                repr(sorted(operation.kernel_attributes.items())),
+                [shape(region.block) for region in (*task.reads, *task.writes)],
+            )
+            for place, read in enumerate(task.reads):
+                alike[task.site, place, read.buffer, read.block.lower, read.block.upper, repr(form)].append(number)
+    found: dict[int, int] = {}
+    paired: set[int] = set()
+    for numbers in alike.values():
+        for first, second in itertools.pairwise(numbers):
+            if not paired & {first, second} and all(earlier < first for earlier in tasks[second].after):
+                found[first] = second
+                paired |= {first, second}
+    return found

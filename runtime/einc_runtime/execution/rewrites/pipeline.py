@@ -1,0 +1,120 @@
+"""Runs the rewrite passes in their order: the one entry point for both executors.
+
+Every pass takes the tasks of a validated bundle and returns the same number of tasks, with a fence in the place of each
+task that it removes, so that a task keeps its position. Only splitting kernels, which comes last, makes several tasks
+of one. The plan itself stays as it is: rewrites belong to one execution of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from einc_runtime.execution.rewrites.accumulation import CanAccumulate, accumulate_in_place
+from einc_runtime.execution.rewrites.copy_elision import elide_copies
+from einc_runtime.execution.rewrites.dependencies import find_dependencies
+from einc_runtime.execution.rewrites.gather_deduplication import deduplicate_gathers
+from einc_runtime.execution.rewrites.kernel_splitting import count_parts, split_kernel
+from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
+from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask
+
+
+class RewrittenTask(msgspec.Struct, frozen=True):
+    """A task as it is run. `origin` is the position in the plan of the task that it was made from.
+
+    A kernel that `accumulates` adds its result to what is in its output region. `siblings` counts the tasks that differ
+    from this one only in their site and in their part of the data; it includes this one.
+    """
+
+    task: AnyTask
+    origin: int
+    accumulates: bool = False
+    siblings: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteOptions:
+    """What an executor lets the passes do. The defaults are those of a single memory.
+
+    `devices` gives every site its device; sites of one device share its memory. None: all sites share one memory.
+    `enabled`: without it no pass runs, and the tasks only get the dependencies that their bytes need.
+    `max_move_bytes`: moves of at most so many bytes are coalesced.
+    `keep_fences`: leave a fence for each removed task, so that there are as many tasks as in the plan.
+    `workers`: the threads that should all have work; read by accumulation and by splitting.
+    `can_accumulate`: whether a kernel can add to a region. None: partial sums stay as they are.
+    `estimate`: the nanoseconds that a kernel takes. None: no kernel is split.
+    """
+
+    devices: Sequence[int] | None = None
+    enabled: bool = True
+    max_move_bytes: float = math.inf
+    keep_fences: bool = False
+    workers: int = 1
+    can_accumulate: CanAccumulate | None = None
+    estimate: Callable[[RewrittenTask], float] | None = None
+
+    @property
+    def one_memory(self) -> bool:
+        return self.devices is None or len(set(self.devices)) <= 1
+
+
+def rewrite(bundle: Bundle, options: RewriteOptions) -> tuple[RewrittenTask, ...]:
+    """The tasks of a validated bundle as an executor runs them, each waiting for earlier tasks of the result.
+
+    Where all sites share one memory, tasks wait only for those that touch the same bytes. Several memories also keep
+    the dependencies of the plan, which order transfers that share a link; they need `keep_fences`.
+    """
+    tasks, accumulating = _rewrite_moves(bundle, options) if options.enabled else (bundle.tasks, frozenset[int]())
+    families = [_family(task) for task in tasks]
+    sizes = Counter(families)
+    rewritten = [
+        RewrittenTask(task, number, number in accumulating, sizes[families[number]])
+        for number, task in enumerate(tasks)
+        if options.keep_fences or not isinstance(task, FenceTask)
+    ]
+    if options.enabled and options.estimate is not None:
+        rewritten = [part for task in rewritten for part in _split(bundle, task, options.workers, options.estimate)]
+    waits = find_dependencies(bundle, [item.task for item in rewritten])
+    return tuple(
+        msgspec.structs.replace(item, task=msgspec.structs.replace(item.task, after=after))
+        for item, after in zip(rewritten, waits if options.one_memory else _add_own(rewritten, waits), strict=True)
+    )
+
+
+def _rewrite_moves(bundle: Bundle, options: RewriteOptions) -> tuple[Sequence[AnyTask], frozenset[int]]:
+    """The passes that change what is moved, and the positions of the kernels that accumulate."""
+    accumulating: frozenset[int] = frozenset()
+    tasks = elide_copies(bundle, bundle.tasks, options.devices)
+    if not options.one_memory:
+        return tasks, accumulating
+    if options.can_accumulate is not None:
+        tasks, accumulating = accumulate_in_place(bundle, tasks, options.workers, options.can_accumulate)
+        if accumulating:  # sums that have one copy left to read are transfers now
+            tasks = elide_copies(bundle, tasks)
+    return coalesce_moves(bundle, deduplicate_gathers(bundle, tasks), options.max_move_bytes), accumulating
+
+
+def _split(
+    bundle: Bundle, item: RewrittenTask, workers: int, estimate: Callable[[RewrittenTask], float]
+) -> Sequence[RewrittenTask]:
+    task = item.task
+    if not isinstance(task, KernelTask):
+        return (item,)
+    count = count_parts(item.siblings, workers, estimate(item))
+    parts = split_kernel(bundle.operations[task.operation], task, count)
+    if len(parts) == 1:
+        return (item,)
+    return [RewrittenTask(part, item.origin, item.accumulates, item.siblings * len(parts)) for part in parts]
+
+
+def _add_own(items: Sequence[RewrittenTask], waits: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return [tuple(sorted({*item.task.after, *after})) for item, after in zip(items, waits, strict=True)]
+
+
+def _family(task: AnyTask) -> tuple[object, ...]:
+    """Equal for tasks that differ only in their site and in their part of the data."""
+    return (task.operation,) if isinstance(task, KernelTask) else (type(task), task.serves)

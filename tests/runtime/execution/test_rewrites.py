@@ -1,0 +1,252 @@
+"""Task rewrites: the tasks that an executor runs compute what the plan's own tasks do, in every allowed order.
+
+Plans come from the handmade planner, and from a generator of tasks without meaning that write the same bytes again and
+again. A plain interpreter of tasks says what they compute.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import msgspec
+import numpy as np
+import pytest
+
+from einc_runtime.execution.cpu.executor import MAX_COALESCED_BYTES, CpuExecutor
+from einc_runtime.execution.cuda.preparation import rewrite_for_devices
+from einc_runtime.execution.rewrites import RewriteOptions, accumulation, rewrite
+from einc_runtime.execution.rewrites.accumulation import accumulate_in_place
+from einc_runtime.execution.rewrites.copy_elision import elide_copies
+from einc_runtime.execution.rewrites.dependencies import find_dependencies
+from einc_runtime.execution.rewrites.gather_deduplication import deduplicate_gathers
+from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
+from einc_runtime.kernels.numpy import blas
+from einc_runtime.plan.schema import AggregateTask, CopyTask, FenceTask, Region, TransferTask
+from tests.support.compiled_plans import MODELS
+from tests.support.handmade_plans import random_plan, two_site_plan
+from tests.support.rewrite_cases import (
+    LOW,
+    TOP,
+    any_order,
+    interpret,
+    interpreter,
+    kernel,
+    meaningless_plan,
+    races,
+    random_inputs,
+    small_integers,
+    task_plan,
+    whole,
+    with_dependencies,
+)
+
+PLANS = [*itertools.product(range(30), [False, True])]
+
+
+@pytest.fixture(autouse=True)
+def one_chain(monkeypatch):
+    """Sums of these plans have two or three parts."""
+    monkeypatch.setattr(accumulation, "CHAINS_PER_WORKER", 1)
+
+
+def plan_of(seed, reuse):
+    return random_plan(seed, sites=2 + seed % 7, operations=2 + seed % 5, reuse=reuse)
+
+
+def can_accumulate(bundle):
+    """Lets all products add that may."""
+    return lambda task, _: bundle.operations[task.operation].kernel == "contract"
+
+
+def accumulate(bundle, tasks, workers):
+    return accumulate_in_place(bundle, tasks, workers, can_accumulate(bundle))
+
+
+def rewritten(bundle, workers=1):
+    """The tasks as the CPU executor runs them but for split kernels, with fences, and those of them that accumulate."""
+    options = RewriteOptions(
+        max_move_bytes=MAX_COALESCED_BYTES,
+        keep_fences=True,
+        workers=workers,
+        can_accumulate=can_accumulate(bundle),
+    )
+    items = rewrite(bundle, options)
+    assert [item.origin for item in items] == list(range(len(bundle.tasks)))
+    return tuple(item.task for item in items), frozenset(item.origin for item in items if item.accumulates)
+
+
+def same(found, expected):
+    return all(map(np.array_equal, found, expected))
+
+
+def variants(bundle):
+    """Tasks, and which of them accumulate: as they are, with one pass of each kind, and with all."""
+    own, nothing = bundle.tasks, frozenset()
+    yield from [(own, nothing), (elide_copies(bundle, own), nothing), (deduplicate_gathers(bundle, own), nothing)]
+    yield coalesce_moves(bundle, own, MAX_COALESCED_BYTES), nothing
+    yield rewrite_for_devices(bundle, [0] * len(bundle.memory)), nothing
+    yield from [accumulate(bundle, own, 1), rewritten(bundle), rewritten(bundle, 2)]
+
+
+def check(bundle, loaded, seed):
+    rng, expected = random.Random(seed), interpret(bundle, bundle.tasks, loaded)
+    assert not any(np.isnan(region).any() for region in expected)
+    for tasks, accumulating in variants(bundle):
+        after = find_dependencies(bundle, tasks)
+        assert all(earlier == tuple(sorted(set(earlier))) for earlier in after)
+        assert all(one < number for number, earlier in enumerate(after) for one in earlier)
+        assert not races(bundle, with_dependencies(tasks, after))
+        run = interpreter(bundle, tasks, accumulating)
+        assert same(run(loaded), expected)
+        for _ in range(3):
+            assert same(run(loaded, any_order(after, rng)), expected)
+
+
+@pytest.mark.parametrize(("seed", "reuse"), PLANS)
+def test_rewritten_tasks_compute_the_same_in_every_order_that_their_bytes_allow(seed, reuse):
+    bundle = plan_of(seed, reuse)
+    check(bundle, small_integers(bundle, seed), seed)
+
+
+@pytest.mark.parametrize("first", range(0, 200, 10))
+def test_so_do_tasks_without_meaning(first):
+    for seed in range(first, first + 10):
+        bundle = meaningless_plan(seed)
+        check(bundle, random_inputs(bundle, seed), seed)
+
+
+def test_cases_that_must_stay_as_they_are():
+    """Buffers 0 and 1 are loaded, the others have bytes of their own; 8 is saved."""
+    buffers = [(0, 64 * n, "input" if n < 2 else "scratch") for n in range(9)]
+    saved = msgspec.structs.replace(two_site_plan().outputs[0], tensor=0, regions=(whole(8),))
+
+    def plan(*tasks):
+        return msgspec.structs.replace(task_plan(buffers, tasks), outputs=(saved,))
+
+    def move(source, target):
+        return TransferTask(0, "v", (), read=source, write=target)
+
+    def gathered(buffer, source=0):
+        return [move(Region(source, TOP), Region(buffer, TOP)), move(Region(source, LOW), Region(buffer, LOW))]
+
+    def fences(bundle):
+        return sum(isinstance(task, FenceTask) for task in deduplicate_gathers(bundle, bundle.tasks))
+
+    both, use = [*gathered(2), *gathered(3)], [move(whole(2), whole(4)), move(whole(3), whole(5))]
+    assert fences(plan(*both, *use)) == 2
+    early = [move(Region(3, TOP), Region(5, TOP))]  # reads of 3 what is there before 2 is complete
+    assert fences(plan(both[2], *early, both[0], both[1], both[3], *use[:1])) == 0
+    assert fences(plan(*gathered(2), *gathered(8), move(whole(2), whole(4)), move(whole(8), whole(5)))) == 0
+    changed = [move(whole(0), whole(6)), *gathered(2, 6), move(whole(1), whole(6)), *gathered(3, 6)]
+    assert fences(plan(*changed, *use)) == 0
+
+    def products(aggregation, *tasks):
+        parts = [kernel([whole(0), whole(1)], [whole(n)], []) for n in (2, 3)]
+        return plan(
+            *parts,
+            AggregateTask(0, "v", (), aggregation=aggregation, reads=(whole(2), whole(3)), writes=(whole(4),)),
+            *tasks,
+        )
+
+    for bundle, count in ((products("sum"), 1), (products("max"), 0), (products("sum", move(whole(2), whole(5))), 0)):
+        assert len(accumulate_in_place(bundle, bundle.tasks, 1, lambda *_: True)[1]) == count
+
+
+def test_on_one_gpu_a_buffer_is_moved_to_at_once_and_several_gpus_keep_to_the_plan():
+    moves = Counter()
+    for seed, reuse in PLANS:
+        bundle = plan_of(seed, reuse)
+        sites = len(bundle.memory)
+        for case, devices in (("one", [0] * sites), ("several", [site % 2 for site in range(sites)])):
+            tasks = rewrite_for_devices(bundle, devices)
+            moves[case] += sum(isinstance(task, TransferTask | CopyTask) for task in tasks)
+            if case == "several" and sites > 1:
+                own, waits = elide_copies(bundle, bundle.tasks, devices), [task.after for task in tasks]
+                assert with_dependencies(own, waits) == list(tasks)
+                assert all({*one.after} <= {*after} for one, after in zip(own, waits, strict=True))
+                assert not races(bundle, tasks)
+                continue
+            assert [task.after for task in tasks] == [*find_dependencies(bundle, tasks)]
+            for task in tasks:
+                if isinstance(task, CopyTask):
+                    assert {bundle.buffers[region.buffer].site for region in task.writes} == {task.site}
+    assert 0 < moves["one"] < moves["several"] / 2, moves
+
+
+def test_each_pass_changes_some_of_these_plans():
+    kinds, adding = Counter(), 0
+    for seed, reuse in PLANS:
+        bundle = plan_of(seed, reuse)
+        tasks, accumulating = rewritten(bundle)
+        adding += len(accumulating)
+        elided = elide_copies(bundle, bundle.tasks)
+        kinds["deduplicated"] += sum(isinstance(t, FenceTask) for t in deduplicate_gathers(bundle, elided))
+        kinds["deduplicated"] -= sum(isinstance(t, FenceTask) for t in elided)
+        kinds["sums"] += sum(isinstance(t, AggregateTask) for t in bundle.tasks)
+        kinds["sums left"] += sum(isinstance(t, AggregateTask) for t in tasks)
+    assert kinds["deduplicated"] > 100
+    assert adding > 30
+    assert kinds["sums left"] < 0.9 * kinds["sums"], kinds
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_dependencies_are_all_needed_or_follow_from_others(seed):
+    """A dependency that no bytes ask for is found by leaving it out: no race comes of that."""
+    bundle = plan_of(seed, True)
+    after = find_dependencies(bundle, bundle.tasks)
+    before = []
+    for earlier in after:
+        before.append(set(earlier).union(*(before[one] for one in earlier)))
+    needed = races(bundle, with_dependencies(bundle.tasks, [()] * len(after)))
+    for number, earlier in enumerate(after):
+        for one in earlier:
+            assert any(a in (before[one] | {one}) and b == number for a, b in needed)
+
+
+def test_the_checks_see_what_is_wrong():
+    bundle = two_site_plan()
+    tasks, accumulating = rewritten(bundle)
+    after = find_dependencies(bundle, tasks)
+    assert races(bundle, with_dependencies(tasks, [*after[:-1], ()]))
+    cases = [
+        (arrays, interpret(bundle, bundle.tasks, arrays)) for arrays in (small_integers(bundle, n) for n in range(9))
+    ]
+    assert accumulating
+    assert not all(same(interpret(bundle, tasks, arrays), expected) for arrays, expected in cases)  # nobody adds
+    for order in (range(len(tasks)), reversed(range(len(tasks)))):
+        found = [interpret(bundle, tasks, arrays, accumulating, order) for arrays, _ in cases]
+        assert all(map(same, found, [expected for _, expected in cases])) == (order == range(len(tasks)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_executor_adds_products_and_gives_the_same_bits_every_time(seed, monkeypatch):
+    monkeypatch.setattr(blas, "SMALL", 0)
+    bundle, rng = plan_of(seed, seed % 2 == 0), random.Random(seed)
+    regions, bits = [region for output in bundle.outputs for region in output.regions], set()
+    for ranks in (None, [rng.random() for _ in bundle.tasks], [rng.random() for _ in bundle.tasks]):
+        executor = CpuExecutor(bundle, 1 + seed % 2, poison=True, ranks=ranks)
+        for number, values in small_integers(bundle, seed).items():
+            executor.fill(number, values + values / 3)
+        for _ in range(2):
+            executor.execute()
+            bits.add(tuple(executor.fetch(region).tobytes() for region in regions))
+    assert len(bits) == 1
+
+
+@pytest.mark.parametrize(("name", "sites"), [*itertools.product(["ffn", "chain_a", "llama_block"], [4, 7])])
+def test_compiled_plans_have_no_races_after_rewrites(name, sites):
+    from einc.compiler import compile_model
+    from einc.options import CompileOptions
+
+    small = {
+        "ffn": {"tokens": 8, "d_model": 10, "d_ff": 12},
+        "chain_a": {"scale": 1500},
+        "llama_block": {"d_model": 8, "heads_q": 4, "heads_kv": 2, "d_head": 4, "d_ff": 12, "seq_lens": "[6]"},
+    }[name]
+    definitions = tuple((key, str(value)) for key, value in small.items())
+    options = CompileOptions(machine="host", devices=sites, definitions=definitions, dtype="f32")
+    bundle = compile_model((MODELS / f"{name}.ein").read_text(), name, options).bundle
+    for tasks in (bundle.tasks, rewritten(bundle)[0]):
+        assert not races(bundle, with_dependencies(tasks, find_dependencies(bundle, tasks)))
