@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from einc.errors import MachineError, UsageError
 from einc.options import CompileOptions
-from einc.physical.budget import Budget
+from einc.physical.budget import SearchBudget
 
 if TYPE_CHECKING:
     from einc.graph.graph import Graph
@@ -49,7 +49,7 @@ class Compiled:
     def __init__(self, source: Graph, options: CompileOptions, phase: Callable[[str], None] = lambda _: None) -> None:
         self.source = source
         self.options = options
-        self.budget = Budget(options.time_limit)
+        self.budget = SearchBudget(options.time_limit)
         self._phase = phase
 
     @cached_property
@@ -90,7 +90,7 @@ class Compiled:
             from einc.physical.build import build
 
             return build(plan, self.target.machine)
-        from einc.physical.choose import build_fast
+        from einc.physical.build import build_fast
 
         def report(what: str, best_ms: float, bound_ms: float) -> None:
             self._phase(f"{what}: {best_ms:.4g} ms, at least {bound_ms:.4g} ms")
@@ -99,7 +99,7 @@ class Compiled:
 
     @cached_property
     def bundle(self) -> Bundle:
-        from einc.emit import emit
+        from einc.physical.records import emit
 
         program = self.program
         self._phase("writing the plan")

@@ -14,7 +14,7 @@ from einc_runtime.cli import output
 from einc_runtime.cli.base import Devices, ParamType
 
 if TYPE_CHECKING:
-    from einc.physical.budget import Budget
+    from einc.physical.budget import SearchBudget
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -119,7 +119,7 @@ def read_options(arguments: dict[str, Any]) -> CompileOptions:
 
 
 @contextmanager
-def keeping_the_best(budget: Budget) -> Iterator[None]:
+def keeping_the_best(budget: SearchBudget) -> Iterator[None]:
     """Inside, the first interrupt during the search for exchange programs ends the search alone.
 
     The best programs found so far are kept, and one line says so at the end.

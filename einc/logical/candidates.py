@@ -94,7 +94,7 @@ def _candidate(
         raise _refusal(operator, request, f"{len(spec.functions)} function specifications instead of {expected}")
     if any(len(f.inputs) != len(inputs) or len(f.outputs) != len(outputs) for f in spec.functions):
         raise _refusal(operator, request, _fault(operator, spec))
-    functions = spec.functions if operator.merges else ()
+    functions = spec.functions if operator.joint_aggregations else ()
     torn = next((fault for f in functions if (fault := tuple_fault(operator, f)) is not None), None)
     if torn is not None:
         raise _refusal(operator, request, torn)

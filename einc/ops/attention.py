@@ -19,8 +19,9 @@ from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, ends, format_value, is_integer, lengths, no_others, real, tensors, unique
-from einc.ops.base import Attributes, KernelCall, Merge, Operator, product_precision
+from einc.ops.base import Attributes, KernelCall, Operator, product_precision
 from einc.ops.sequence_packing import SequencePacking
+from einc_runtime.plan.schema import JointAggregation
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -112,8 +113,8 @@ class Attention(Operator):
         return ("logsumexp", "logsumexp")
 
     @property
-    def merges(self) -> tuple[Merge, ...]:
-        return (Merge("logsumexp", (0, 1), ((0, 1, 2), (0, 1))),)
+    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
+        return (JointAggregation((0, 1), ((0, 1, 2), (0, 1))),)
 
     @property
     def memory_orders(self) -> tuple[tuple[int, ...] | None, ...]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import DType, TensorDesc, TensorType
+from einc_runtime.plan.schema import JointAggregation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,24 +37,6 @@ class KernelCall:
 
     name: str
     attributes: tuple[tuple[str, Attribute], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """Outputs whose partial blocks aggregate together, as one tuple (an index and the value it has).
-
-    Every function specification puts out one tuple: its block of a member is its block of the primary, projected to
-    that member's dimensions. So specs leave whole every dimension that a member lacks, and those in `whole`.
-    """
-
-    operation: str
-    """How tuples are combined: `logsumexp`, `argmax` or `topk`; members carry this name in `aggregations` too."""
-    outputs: tuple[int, ...]
-    """Which outputs are the members, the primary first. Every dimension of another member is one of the primary."""
-    dims: tuple[tuple[int, ...], ...]
-    """For every member, which dimension of the primary each of its dimensions is (for the primary: all, in order)."""
-    whole: tuple[int, ...] = ()
-    """Dimensions of the primary that must not be cut while copies are combined."""
 
 
 class Operator(ABC):
@@ -105,15 +88,19 @@ class Operator(ABC):
 
     @property
     def aggregations(self) -> tuple[str, ...]:
-        """Per output, the name of the operation that combines partial blocks: sum, max, min, prod, or its merge's.
+        """Per output, the name of what combines its partial blocks: `sum`, also where no block is partial.
 
-        Sums, also where no block is partial.
+        An output that aggregates alone has `sum`, `max`, `min` or `prod`, any other the name of its joint aggregation.
         """
         return ("sum",) * len(self.outputs)
 
     @property
-    def merges(self) -> tuple[Merge, ...]:
-        """Which outputs aggregate together; an output in none of them aggregates alone. No output is in two."""
+    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
+        """Which outputs aggregate together; an output in none of them aggregates alone. No output is in two.
+
+        Every function specification puts out one tuple: its block of a member is its block of the primary, projected
+        to that member's dimensions. All members have the same name in `aggregations`: `logsumexp`, `argmax` or `topk`.
+        """
         return ()
 
     @property
@@ -181,40 +168,40 @@ def _tensors(value: object) -> tuple[TensorDesc, ...]:
     return tuple(item for item in items if isinstance(item, TensorDesc))
 
 
-def merges_fault(operator: Operator) -> str | None:
+def joint_aggregations_fault(operator: Operator) -> str | None:
     """Why what the operator says of its outputs' aggregation cannot be, in words, or None where it can."""
     outputs, names = operator.outputs, operator.aggregations
     if len(names) != len(outputs):
         return f"{len(names)} aggregations for {len(outputs)} outputs"
-    members = [j for merge in operator.merges for j in merge.outputs]
+    members = [j for joint in operator.joint_aggregations for j in joint.outputs]
     if len(set(members)) != len(members) or not all(0 <= j < len(outputs) for j in members):
         return f"outputs {members} aggregate together"
-    for merge in operator.merges:
-        if len(merge.outputs) < 2 or len(merge.dims) != len(merge.outputs):
-            return f"a merge of {len(merge.outputs)} outputs has dimensions for {len(merge.dims)}"
-        primary = outputs[merge.outputs[0]]
-        if merge.dims[0] != tuple(range(primary.rank)):
-            return f"the primary's own dimensions are {merge.dims[0]}"
-        for j, dims in zip(merge.outputs, merge.dims, strict=True):
-            inside = all(0 <= d < primary.rank for d in (*dims, *merge.whole)) and len(set(dims)) == len(dims)
+    for joint in operator.joint_aggregations:
+        if len(joint.outputs) < 2 or len(joint.dims) != len(joint.outputs):
+            return f"a joint aggregation of {len(joint.outputs)} outputs has dimensions for {len(joint.dims)}"
+        primary = outputs[joint.outputs[0]]
+        if joint.dims[0] != tuple(range(primary.rank)):
+            return f"the primary's own dimensions are {joint.dims[0]}"
+        for j, dims in zip(joint.outputs, joint.dims, strict=True):
+            inside = all(0 <= d < primary.rank for d in (*dims, *joint.whole)) and len(set(dims)) == len(dims)
             if not inside or tuple(primary.shape[d] for d in dims) != outputs[j].shape:
                 return f"dimensions {dims} of {primary} are not those of {outputs[j]}"
-            if names[j] != merge.operation:
-                return f"output {j} aggregates by {names[j]}, and its merge by {merge.operation}"
+            if names[j] != names[joint.outputs[0]]:
+                return f"output {j} aggregates by {names[j]}, and the primary by {names[joint.outputs[0]]}"
     return None
 
 
 def tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
-    """Why the output blocks of a function specification are not tuples as the operator's merges ask for them."""
-    for merge in operator.merges:
-        whole, primary = operator.outputs[merge.outputs[0]].type, function.outputs[merge.outputs[0]]
-        for j, dims in zip(merge.outputs, merge.dims, strict=True):
+    """Why the output blocks of a function specification are not tuples as the operator's joint aggregations ask for."""
+    for joint in operator.joint_aggregations:
+        whole, primary = operator.outputs[joint.outputs[0]].type, function.outputs[joint.outputs[0]]
+        for j, dims in zip(joint.outputs, joint.dims, strict=True):
             if function.outputs[j] != primary.projected(dims):
                 return f"output {j}: block {function.outputs[j]} does not belong to block {primary} of the same tuple"
-        lacking = {d for d in range(whole.rank) if any(d not in dims for dims in merge.dims)}
-        uncut = sorted(lacking.union(merge.whole))
+        lacking = {d for d in range(whole.rank) if any(d not in dims for dims in joint.dims)}
+        uncut = sorted(lacking.union(joint.whole))
         if primary.projected(uncut) != whole.projected(uncut):
-            return f"output {merge.outputs[0]}: block {primary} cuts a dimension that its tuples need whole"
+            return f"output {joint.outputs[0]}: block {primary} cuts a dimension that its tuples need whole"
     return None
 
 

@@ -28,7 +28,8 @@ from einc.ops.arguments import (
     unique,
     without,
 )
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Merge, Operator
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc_runtime.plan.schema import JointAggregation
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -64,10 +65,10 @@ class _Selection(MappedOperator):
         return (self.family, self.family)
 
     @property
-    def merges(self) -> tuple[Merge, ...]:
+    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
         """The list of the largest is not cut."""
         own = tuple(range(self.outputs[0].rank))
-        return (Merge(self.family, (0, 1), (own, own), whole=own[self.tensor.rank - 1 :]),)
+        return (JointAggregation((0, 1), (own, own), whole=own[self.tensor.rank - 1 :]),)
 
     @property
     def kernel(self) -> KernelCall:

@@ -16,9 +16,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from einc.core.spec import Overlay
-from einc.core.tensor import TensorType
-from einc.physical.program import Region
 from einc.physical.residency import Copy, Residency, Whole
+from einc_runtime.plan.schema import ITEMSIZE, Block, Region
 
 Cuts = tuple[tuple[int, ...], ...]
 """Per dimension, all bounds in ascending order."""
@@ -33,12 +32,12 @@ class Grid:
         self.cuts = cuts
         self.counts = tuple(len(own) - 1 for own in cuts)
         self._positions = [{cut: i for i, cut in enumerate(own)} for own in cuts]
-        self._blocks: dict[int, TensorType] = {}
+        self._blocks: dict[int, Block] = {}
 
     def __len__(self) -> int:
         return math.prod(self.counts)
 
-    def cells(self, block: TensorType) -> list[int]:
+    def cells(self, block: Block) -> list[int]:
         """The cells that make up `block`, in ascending order; its bounds must be among the cuts."""
         cells = [0]
         for count, positions, lo, up in zip(self.counts, self._positions, block.lower, block.upper, strict=True):
@@ -46,7 +45,7 @@ class Grid:
             cells = [cell * count + i for cell in cells for i in inside]
         return cells
 
-    def block(self, cell: int) -> TensorType:
+    def block(self, cell: int) -> Block:
         """The block that a cell stands for."""
         known = self._blocks.get(cell)
         if known is None:
@@ -55,7 +54,7 @@ class Grid:
                 rest, i = divmod(rest, count)
                 lower.append(cuts[i])
                 upper.append(cuts[i + 1])
-            known = self._blocks[cell] = TensorType(tuple(reversed(lower)), tuple(reversed(upper)))
+            known = self._blocks[cell] = Block(tuple(reversed(lower)), tuple(reversed(upper)))
         return known
 
     def volumes(self, dims: Sequence[int] | None = None) -> list[int]:
@@ -77,7 +76,7 @@ class Read:
 
     __slots__ = ("blocks", "grid", "residency", "whole")
 
-    def __init__(self, residency: Residency, blocks: Sequence[tuple[TensorType, ...]], grid: Grid) -> None:
+    def __init__(self, residency: Residency, blocks: Sequence[tuple[Block, ...]], grid: Grid) -> None:
         self.residency = residency
         self.blocks = tuple(blocks)
         self.grid = grid
@@ -107,7 +106,7 @@ class Inflow:
         dims: Sequence[tuple[int, ...]],
         grid: Grid,
         needs: Iterable[Iterable[int]],
-        copies: Mapping[TensorType, tuple[Copy, ...]],
+        copies: Mapping[Block, tuple[Copy, ...]],
         wholes: Iterable[Whole] = (),
         whole: Mapping[int, set[int]] | None = None,
     ) -> None:
@@ -132,20 +131,20 @@ class Inflow:
         """Bytes of every cell, over all that is carried."""
         sizes = [0] * len(self.grid)
         for residency, dims in zip(self.carried, self.dims, strict=True):
-            itemsize = residency.desc.dtype.itemsize
+            itemsize = ITEMSIZE[residency.tensor.dtype]
             sizes = [total + volume * itemsize for total, volume in zip(sizes, self.grid.volumes(dims), strict=True)]
         return sizes
 
-    def parts(self, block: TensorType) -> list[TensorType]:
+    def parts(self, block: Block) -> list[Block]:
         """What an atom, or a piece of one, has of every tensor that is carried."""
         return [block] if len(self.dims) == 1 else [block.projected(dims) for dims in self.dims]
 
-    def bytes_of(self, block: TensorType) -> int:
+    def bytes_of(self, block: Block) -> int:
         """The size of an atom, or of a piece of one, over all that is carried."""
         parts = zip(self.carried, self.parts(block), strict=True)
-        return sum(part.size * residency.desc.dtype.itemsize for residency, part in parts)
+        return sum(part.size * ITEMSIZE[residency.tensor.dtype] for residency, part in parts)
 
-    def copy(self, cell: int, number: int, block: TensorType) -> tuple[Region, ...]:
+    def copy(self, cell: int, number: int, block: Block) -> tuple[Region, ...]:
         """Where the parts of a cell's copy are, or of that piece `block` of it."""
         first = self.owners[cell][number].region
         if len(self.carried) == 1:
@@ -158,55 +157,58 @@ class Inflow:
 
 
 def inflows_of(
-    reads: Mapping[str, Sequence[tuple[TensorType, ...]]], residencies: Mapping[str, Residency]
+    reads: Mapping[int, Sequence[tuple[Block, ...]]], residencies: Mapping[int, Residency]
 ) -> tuple[list[Read], list[Inflow]]:
-    """The tensors that an operator reads (blocks per function specification), and the atoms of all of them."""
-    found: dict[str, Read] = {}
+    """The tensors (by position) that an operator reads, with blocks per function specification, and their atoms."""
+    found: dict[int, Read] = {}
     inflows: list[Inflow] = []
-    for name, blocks in reads.items():
-        if name in found:
+    for number, blocks in reads.items():
+        if number in found:
             continue
-        residency = residencies[name]
-        if len(residency.group.members) == 1:
+        residency = residencies[number]
+        if len(residency.group.tensors) == 1:
             existing = itertools.chain(residency.copies, (whole.block for whole in residency.wholes))
-            grid = Grid(Overlay(residency.desc.type, set(itertools.chain(existing, *blocks))).cuts)
-            found[name] = Read(residency, blocks, grid)
-            inflows.append(_alone(found[name], residency.copies, found[name].needs()))
+            grid = Grid(Overlay(Block.whole(residency.tensor.shape), set(itertools.chain(existing, *blocks))).cuts)
+            found[number] = Read(residency, blocks, grid)
+            inflows.append(_alone(found[number], residency.copies, found[number].needs()))
         else:
-            own = {member: reads[member] for member in residency.group.members if member in reads}
-            made, flows = _together(own, [residencies[member] for member in residency.group.members])
+            own = {member: reads[member] for member in residency.group.tensors if member in reads}
+            made, flows = _together(own, [residencies[member] for member in residency.group.tensors])
             found.update(made)
             inflows += flows
-    return [found[name] for name in reads], inflows
+    return [found[number] for number in reads], inflows
 
 
-def _alone(read: Read, copies: Mapping[TensorType, tuple[Copy, ...]], needs: Sequence[Iterable[int]]) -> Inflow:
+def _alone(read: Read, copies: Mapping[Block, tuple[Copy, ...]], needs: Sequence[Iterable[int]]) -> Inflow:
     residency = read.residency
-    dims = (tuple(range(residency.desc.rank)),)
+    dims = (tuple(range(len(residency.tensor.shape))),)
     return Inflow((residency,), dims, read.grid, needs, copies, residency.wholes, read.whole)
 
 
 def _together(
-    reads: Mapping[str, Sequence[tuple[TensorType, ...]]], members: Sequence[Residency]
-) -> tuple[dict[str, Read], list[Inflow]]:
-    """Members of one merge: an inflow for each that is read and whole somewhere, and one of tuples for the rest."""
+    reads: Mapping[int, Sequence[tuple[Block, ...]]], members: Sequence[Residency]
+) -> tuple[dict[int, Read], list[Inflow]]:
+    """Members of one joint aggregation that are read.
+
+    There is an inflow for each that is whole somewhere, and one of tuples for the rest.
+    """
     primary, group = members[0], members[0].group
-    extent = primary.desc.type
+    extent = Block.whole(primary.tensor.shape)
     blocks = set(primary.copies)
     for residency, dims in zip(members, group.dims, strict=True):
-        required = itertools.chain(*reads.get(residency.name, ()))
+        required = itertools.chain(*reads.get(residency.number, ()))
         for block in itertools.chain(required, (whole.block for whole in residency.wholes)):
             blocks.add(_lifted(block, dims, extent))
     cuts = Overlay(extent, blocks).cuts
     tuples = Grid(tuple((own[0], own[-1]) if d in group.whole else own for d, own in enumerate(cuts)))
-    found: dict[str, Read] = {}
+    found: dict[int, Read] = {}
     inflows: list[Inflow] = []
     open_needs: list[set[int]] = [set() for _ in next(iter(reads.values()))]
     for residency, dims in zip(members, group.dims, strict=True):
-        if residency.name not in reads:
+        if residency.number not in reads:
             continue
         grid = Grid(tuple(cuts[d] for d in dims))
-        read = found[residency.name] = Read(residency, reads[residency.name], grid)
+        read = found[residency.number] = Read(residency, reads[residency.number], grid)
         settled = set().union(*read.whole.values())
         needs = read.needs()
         if any(own & settled for own in needs):
@@ -221,7 +223,7 @@ def _together(
     return found, inflows
 
 
-def _first_cell(grid: Grid, block: TensorType, dims: Sequence[int]) -> int:
+def _first_cell(grid: Grid, block: Block, dims: Sequence[int]) -> int:
     """The first cell whose projection to `dims` contains `block`."""
     cell = 0
     for d, (count, cuts) in enumerate(zip(grid.counts, grid.cuts, strict=True)):
@@ -233,9 +235,9 @@ def _first_cell(grid: Grid, block: TensorType, dims: Sequence[int]) -> int:
     return cell
 
 
-def _lifted(block: TensorType, dims: Sequence[int], whole: TensorType) -> TensorType:
+def _lifted(block: Block, dims: Sequence[int], whole: Block) -> Block:
     """The block of the primary that projects to `block`, whole in the dimensions that `dims` lacks."""
     lower, upper = list(whole.lower), list(whole.upper)
     for d, lo, up in zip(dims, block.lower, block.upper, strict=True):
         lower[d], upper[d] = lo, up
-    return TensorType(tuple(lower), tuple(upper))
+    return Block(tuple(lower), tuple(upper))

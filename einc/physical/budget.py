@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Budget:
+class SearchBudget:
     """The time that is left, shared between the exchanges of a plan; without `seconds` there is no end to it.
 
     An interrupt that comes while something is `searching` is raised there, as KeyboardInterrupt; at any other moment

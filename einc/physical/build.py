@@ -6,46 +6,99 @@ lowered to tasks, and its kernels follow. A saved output is brought home right a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from einc.core.tensor import TensorType
-from einc.errors import MachineError
-from einc.graph.graph import Node, TensorKind
-from einc.logical.plan import Choice, LogicalPlan
+import msgspec
+
+from einc.errors import CapacityError, MachineError
+from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.atoms import inflows_of
-from einc.physical.capacity import check_capacity
-from einc.physical.draft import Draft
+from einc.physical.budget import SearchBudget
 from einc.physical.lowering import Lowering
-from einc.physical.memory import plan_memory
-from einc.physical.program import BufferRole, DeviceProgram, Exchange, Output, Region, Task, TaskKind
-from einc.physical.residency import Copy, Residency, groups_of
+from einc.physical.memory import check_capacity, plan_memory
+from einc.physical.program import DeviceProgram, ProgramBuilder, renumber_regions, with_buffers_renumbered
+from einc.physical.records import operation_records, place_operation, tensor_records
+from einc.physical.residency import Copy, Residency
 from einc.physical.schedule import Naive, Scheduler
+from einc.physical.synthesis import Report, SearchScope, Synthesizer, ignore_report
+from einc.predict.costs import task_costs
+from einc.predict.timeline import time_tasks
+from einc_runtime.plan.joint_aggregation import groups_of
+from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
 
-_ROLES = {TensorKind.INPUT: BufferRole.INPUT, TensorKind.WEIGHT: BufferRole.WEIGHT}
+
+@dataclass(frozen=True, slots=True)
+class PlanRecords:
+    """The plan file's records of a logical plan, before anything has been placed."""
+
+    tensors: tuple[Tensor, ...]
+    operations: tuple[Operation, ...]
+
+    @staticmethod
+    def of(plan: LogicalPlan) -> PlanRecords:
+        return PlanRecords(tensor_records(plan.graph), operation_records(plan))
 
 
-def build(plan: LogicalPlan, machine: Machine, scheduler: Scheduler | None = None) -> DeviceProgram:
-    """The device program that runs `plan` on sites 0, 1, ... of `machine`, with naive exchanges unless told otherwise.
+def build(
+    plan: LogicalPlan, machine: Machine, scheduler: Scheduler | None = None, records: PlanRecords | None = None
+) -> DeviceProgram:
+    """The device program that runs `plan` on sites 0, 1, ... of `machine`, with naive exchanges by default.
 
-    Raises MachineError where sites that must exchange data cannot talk, or where there are too few of them, and
-    CapacityError where a site's memory is too small.
+    `records` are those of the plan, for callers that build several programs of it. Raises MachineError where sites that
+    must exchange data cannot talk, or where there are too few of them, and CapacityError where a site's memory is too
+    small.
     """
     if len(machine.sites) < plan.sites:
         raise MachineError(f"the plan is for {plan.sites} sites, and machine {machine.name} has {len(machine.sites)}")
-    builder = _Builder(plan, machine, scheduler or Naive(machine, plan.sites))
+    placer = _Placer(plan, machine, scheduler or Naive(machine, plan.sites), records or PlanRecords.of(plan))
     last_user = _last_users(plan)
     outputs: dict[str, Output] = {}
     for name in plan.graph.outputs:
         if name not in last_user:
-            outputs[name] = builder.loaded_output(name)
-    for node, choice in zip(plan.graph.nodes, plan.choices, strict=True):
-        builder.node(node, choice)
+            outputs[name] = placer.loaded_output(name)
+    for number, node in enumerate(plan.graph.nodes):
+        placer.place_node(number)
         for name in plan.graph.outputs:
             if last_user.get(name) == node.name:
-                outputs[name] = builder.output(name)
-    return builder.finish(tuple(outputs[name] for name in plan.graph.outputs))
+                outputs[name] = placer.bring_home(name)
+    return placer.finish(tuple(outputs[name] for name in plan.graph.outputs))
+
+
+def build_fast(
+    plan: LogicalPlan,
+    machine: Machine,
+    *,
+    budget: SearchBudget | None = None,
+    seed: int = 0,
+    report: Report = ignore_report,
+) -> DeviceProgram:
+    """The fastest of three device programs by predicted time, with synthesized exchanges.
+
+    The first may choose all placements, the second keeps the naive ones, the third is the naive program. A placement
+    that is good for one exchange may be bad for the next, and the order in which an exchange moves its pieces may keep
+    kernels waiting; so whole programs are compared. Times and bounds of every exchange are recorded. Raises what
+    `build` raises.
+    """
+    budget = budget or SearchBudget()
+    budget.begin()
+    records = PlanRecords.of(plan)
+    scheduler = Synthesizer(machine, plan.sites, budget=budget, seed=seed, report=report)
+    best: DeviceProgram | None = None
+    limit = build(plan, machine, scheduler.naive, records).predicted_ms
+    for scope in SearchScope:
+        scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs))
+        try:
+            best = build(plan, machine, scheduler, records)
+        except CapacityError:
+            if scope is SearchScope.NOTHING:
+                raise
+            continue
+        if best.predicted_ms <= limit or scope is SearchScope.NOTHING:
+            break
+    budget.end()
+    assert best is not None
+    return best
 
 
 def _last_users(plan: LogicalPlan) -> dict[str, str]:
@@ -56,122 +109,119 @@ def _last_users(plan: LogicalPlan) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Function specifications on sites, with what brings them their inputs."""
+    """Function specifications on sites, with the exchange that brings them their inputs."""
 
     sites: tuple[int, ...]
     exchange: Exchange | None
     lowering: Lowering
 
 
-class _Builder:
+class _Placer:
     """The state that grows from operator to operator."""
 
-    def __init__(self, plan: LogicalPlan, machine: Machine, scheduler: Scheduler) -> None:
+    def __init__(self, plan: LogicalPlan, machine: Machine, scheduler: Scheduler, records: PlanRecords) -> None:
         self._plan = plan
         self._machine = machine
         self._scheduler = scheduler
-        self._draft = Draft()
-        self._tensors = plan.graph.tensor_table()
-        self._residencies: dict[str, Residency] = {}
-        self._sites: list[tuple[int, ...]] = []
-        self._exchanges: list[Exchange | None] = []
+        self._tensors = records.tensors
+        self._operations = list(records.operations)
+        self._builder = ProgramBuilder(records.tensors)
+        self._number = {tensor.name: number for number, tensor in enumerate(records.tensors)}
+        self._residencies: dict[int, Residency] = {}
 
-    def node(self, node: Node, choice: Choice) -> None:
+    def place_node(self, number: int) -> None:
         """Places an operator, brings its inputs and runs its function specifications."""
-        self._draft.node = node.name
-        functions = choice.candidate.spec.functions
-        positions: dict[str, list[int]] = {}
-        for k, name in enumerate(node.inputs):
-            if name in self._residencies:
-                positions.setdefault(name, []).append(k)
+        operation = self._operations[number]
+        functions = operation.functions
+        self._builder.serves = operation.name
+        positions: dict[int, list[int]] = {}
+        for k, tensor in enumerate(operation.inputs):
+            if tensor in self._residencies:
+                positions.setdefault(tensor, []).append(k)
         blocks = {
-            name: [tuple(dict.fromkeys(function.inputs[k] for k in ks)) for function in functions]
-            for name, ks in positions.items()
+            tensor: [tuple(dict.fromkeys([function.inputs[k] for k in ks])) for function in functions]
+            for tensor, ks in positions.items()
         }
-        first = len(self._draft.tasks)
+        first = len(self._builder.tasks)
         placed = self._place(blocks, len(functions))
-        # What a site does for others comes before its kernel, which would keep them waiting for all of its time.
+        # A site first does its tasks for others, and then runs its kernel, for which they would have to wait.
         owed: dict[int, list[int]] = {}
-        for t, task in enumerate(self._draft.tasks[first:], first):
-            if task.kind is not TaskKind.TRANSFER:
+        for t, task in enumerate(self._builder.tasks[first:], first):
+            if not isinstance(task, TransferTask):
                 owed.setdefault(task.site, []).append(t)
-        brought = {name: r for r, name in enumerate(blocks)}
-        copies: list[list[Copy]] = [[] for _ in node.outputs]
+        brought = {tensor: r for r, tensor in enumerate(blocks)}
+        copies: list[list[Copy]] = [[] for _ in operation.outputs]
         for f, (function, site) in enumerate(zip(functions, placed.sites, strict=True)):
             reads: list[Region] = []
             after = [*owed.get(site, ())]
-            for name, block in zip(node.inputs, function.inputs, strict=True):
-                if name in brought:
-                    region, ready = placed.lowering.operand(brought[name], site, block)
+            for tensor, block in zip(operation.inputs, function.inputs, strict=True):
+                if tensor in brought:
+                    region, ready = placed.lowering.operand(brought[tensor], site, block)
                     after.extend(ready)
                 else:
-                    region = self._load(name, site, block)
+                    region = self._builder.load(site, tensor, block)
                 reads.append(region)
             writes = [
-                self._draft.buffer(site, name, self._tensors[name].desc, block)
-                for name, block in zip(node.outputs, function.outputs, strict=True)
+                self._builder.add_buffer(site, tensor, block)
+                for tensor, block in zip(operation.outputs, function.outputs, strict=True)
             ]
-            kernel = self._draft.task(TaskKind.KERNEL, site, tuple(reads), tuple(writes), after, function=f)
+            kernel = self._builder.add_kernel(site, number, f, tuple(reads), tuple(writes), after)
             for own, region in zip(copies, writes, strict=True):
                 own.append(Copy(f, site, region, kernel))
-        self._sites.append(placed.sites)
-        self._exchanges.append(placed.exchange)
-        for name, own, group in zip(node.outputs, copies, groups_of(node), strict=True):
-            self._residencies[name] = Residency.of(name, self._tensors[name].desc, group, own)
+        self._operations[number] = place_operation(operation, placed.sites, placed.exchange)
+        groups = groups_of(operation, self._tensors)
+        for tensor, own in zip(operation.outputs, copies, strict=True):
+            self._residencies[tensor] = Residency.of(tensor, self._tensors[tensor], groups[tensor], own)
 
-    def output(self, name: str) -> Output:
+    def bring_home(self, name: str) -> Output:
         """Brings each distinct block of a computed tensor to one site, where it stays."""
-        self._draft.node = name
-        tiling = sorted(self._residencies[name].copies)
-        placed = self._place({name: [(block,) for block in tiling]}, len(tiling))
+        self._builder.serves = name
+        tensor = self._number[name]
+        tiling = sorted(self._residencies[tensor].copies)
+        placed = self._place({tensor: [(block,) for block in tiling]}, len(tiling))
         regions = tuple(
             placed.lowering.operand(0, site, block)[0] for site, block in zip(placed.sites, tiling, strict=True)
         )
         for region in regions:
-            self._draft.keep(region.buffer)
-        return Output(name, regions, placed.exchange)
+            self._builder.keep(region.buffer)
+        return Output(tensor, regions, placed.exchange)
 
     def loaded_output(self, name: str) -> Output:
         """A saved input or weight: the whole of it, loaded at site 0."""
-        return Output(name, (self._load(name, 0, self._tensors[name].desc.type),), None)
+        tensor = self._number[name]
+        return Output(tensor, (self._builder.load(0, tensor, Block.whole(self._tensors[tensor].shape)),), None)
 
     def finish(self, outputs: tuple[Output, ...]) -> DeviceProgram:
-        """Drops superfluous buffers, plans memory and checks that it suffices."""
-        merged = self._draft.merged_loads()
-        kept = [b for b in range(len(self._draft.buffers)) if b not in merged]
-        number = {b: i for i, b in enumerate(kept)}
-        number.update((b, number[larger]) for b, larger in merged.items())
-
-        def moved(regions: tuple[Region, ...]) -> tuple[Region, ...]:
-            return tuple(Region(number[region.buffer], region.block) for region in regions)
-
-        buffers = tuple(self._draft.buffers[b] for b in kept)
-        tasks: Sequence[Task] = self._draft.tasks
-        if merged:
-            tasks = [replace(task, reads=moved(task.reads), writes=moved(task.writes)) for task in tasks]
-            outputs = tuple(replace(output, regions=moved(output.regions)) for output in outputs)
-        memory = plan_memory(buffers, tasks, self._plan.sites)
-        check_capacity(self._plan, self._machine, buffers, memory)
-        return DeviceProgram(
+        """Drops superfluous buffers, plans memory, checks that it suffices, and predicts the time."""
+        redundant = self._builder.redundant_loads()
+        kept = [b for b in range(len(self._builder.buffers)) if b not in redundant]
+        buffers, tasks = [self._builder.buffers[b] for b in kept], self._builder.tasks
+        if redundant:
+            number = {b: i for i, b in enumerate(kept)}
+            number.update([(b, number[larger]) for b, larger in redundant.items()])
+            tasks = [with_buffers_renumbered(task, number) for task in tasks]
+            outputs = tuple(
+                msgspec.structs.replace(output, regions=renumber_regions(output.regions, number)) for output in outputs
+            )
+        memory = plan_memory(self._tensors, buffers, tasks, self._plan.sites)
+        check_capacity(self._plan, self._machine, self._tensors, memory)
+        program = DeviceProgram(
             self._plan,
-            tuple(self._sites),
-            tuple(self._exchanges),
-            buffers,
+            self._tensors,
+            tuple(self._operations),
+            memory.buffers,
             memory.tasks,
             outputs,
-            memory.offsets,
             memory.sizes,
+            0.0,
         )
+        return replace(program, predicted_ms=time_tasks(task_costs(program), self._machine).predicted_ms)
 
-    def _load(self, name: str, site: int, block: TensorType) -> Region:
-        tensor = self._tensors[name]
-        return self._draft.load(site, name, tensor.desc, block, _ROLES[tensor.kind])
-
-    def _place(self, blocks: dict[str, list[tuple[TensorType, ...]]], functions: int) -> _Placed:
+    def _place(self, blocks: dict[int, list[tuple[Block, ...]]], functions: int) -> _Placed:
         """Chooses sites for function specifications that read these blocks, and brings the blocks there."""
         reads, inflows = inflows_of(blocks, self._residencies)
-        scheduled = self._scheduler.schedule(self._draft.node, inflows, functions)
-        lowering = Lowering(self._draft, reads, inflows, scheduled.sites)
+        scheduled = self._scheduler.schedule(self._builder.serves, inflows, functions)
+        lowering = Lowering(self._builder, reads, inflows, scheduled.sites)
         if scheduled.preamble is not None:
             lowering.run(scheduled.firings, scheduled.preamble.atoms, self._machine)
         lowering.finish()

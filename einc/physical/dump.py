@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from einc.exchange.language.printer import print_program
-from einc.physical.program import DeviceProgram, Exchange, Region, Task, TaskKind
+from einc.physical.program import DeviceProgram
+from einc_runtime.plan.regions import reads_of, writes_of
+from einc_runtime.plan.schema import AggregateTask, AnyTask, Exchange, KernelTask, Region
 
 
 def dump(program: DeviceProgram) -> str:
@@ -14,44 +15,46 @@ def dump(program: DeviceProgram) -> str:
 
 
 def _lines(program: DeviceProgram) -> Iterator[str]:
-    graph = program.plan.graph
-    yield f"device program {graph.name}: {program.plan.sites} sites"
+    yield f"device program {program.plan.graph.name}: {program.plan.sites} sites"
     yield ""
     yield "memory"
     for site, size in enumerate(program.memory):
         yield f"  site {site}: {size} bytes"
     yield ""
     yield "buffers"
-    for b, (buffer, offset) in enumerate(zip(program.buffers, program.offsets, strict=True)):
-        where = f"site {buffer.site} + {offset}"
-        yield f"  b{b} = {buffer.dtype} {buffer.tensor}{buffer.block} at {where}, {buffer.role.value}"
+    for b, buffer in enumerate(program.buffers):
+        tensor = program.tensors[buffer.tensor]
+        where = f"site {buffer.site} + {buffer.offset}"
+        yield f"  b{b} = {tensor.dtype} {tensor.name}{buffer.block} at {where}, {buffer.role}"
     positions: dict[str, list[int]] = {}
     for position, task in enumerate(program.tasks):
-        positions.setdefault(task.node, []).append(position)
-    for node, sites, exchange in zip(graph.nodes, program.sites, program.exchanges, strict=True):
+        positions.setdefault(task.serves, []).append(position)
+    for operation in program.operations:
+        sites = ", ".join(str(function.site) for function in operation.functions)
         yield ""
-        yield f"operator {node.name} ({node.operator.title}) on sites {', '.join(map(str, sites))}"
-        yield from _exchange(exchange)
-        # an output of the same name comes after the kernels and is told below
-        yield from _tasks(program, _until_kernels(program, positions.get(node.name, [])))
+        yield f"operator {operation.name} ({operation.title}) on sites {sites}"
+        yield from _exchange(operation.exchange)
+        # The tasks of an output of the same name come after the kernels; they are listed with the output below.
+        yield from _tasks(program, _until_kernels(program, positions.get(operation.name, [])))
     for output in program.outputs:
+        name = program.tensors[output.tensor].name
         yield ""
-        yield f"output {output.tensor} = {_regions(output.regions)}"
+        yield f"output {name} = {_regions(output.regions)}"
         yield from _exchange(output.exchange)
-        own = positions.get(output.tensor, [])
+        own = positions.get(name, [])
         yield from _tasks(program, own[len(_until_kernels(program, own)) :])
 
 
 def _until_kernels(program: DeviceProgram, positions: list[int]) -> list[int]:
     """The leading tasks up to the last kernel."""
-    kernels = [i for i, position in enumerate(positions) if program.tasks[position].kind is TaskKind.KERNEL]
+    kernels = [i for i, position in enumerate(positions) if isinstance(program.tasks[position], KernelTask)]
     return positions[: kernels[-1] + 1] if kernels else []
 
 
 def _exchange(exchange: Exchange | None) -> Iterator[str]:
     if exchange is not None:
         yield "  exchange" + (" (naive)" if exchange.naive else "")
-        for line in print_program(exchange.program).splitlines():
+        for line in exchange.program.splitlines():
             yield f"    {line}".rstrip()
 
 
@@ -60,15 +63,16 @@ def _tasks(program: DeviceProgram, positions: Sequence[int]) -> Iterator[str]:
         yield f"  t{position} = {_task(program.tasks[position])}"
 
 
-def _task(task: Task) -> str:
-    what = task.kind.value
-    if task.function is not None:
+def _task(task: AnyTask) -> str:
+    what = str(task.__struct_config__.tag)
+    if isinstance(task, KernelTask):
         what += f" {task.function}"
-    if task.aggregation is not None:
+    if isinstance(task, AggregateTask):
         what += f" {task.aggregation}"
     text = f"{what} at {task.site}"
-    if task.reads or task.writes:
-        text += f": {_regions(task.reads)} -> {_regions(task.writes)}"
+    reads, writes = reads_of(task), writes_of(task)
+    if reads or writes:
+        text += f": {_regions(reads)} -> {_regions(writes)}"
     return text + (f" after {', '.join(f't{before}' for before in task.after)}" if task.after else "")
 
 

@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from einc.core.tensor import TensorType
 from einc.errors import InternalError
 from einc.exchange.language.closure import Firing, strip_waits
 from einc.exchange.language.program import Action, Aggregate
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow, Read
-from einc.physical.draft import Draft
 from einc.physical.preamble import Atom
-from einc.physical.program import Region, TaskKind
+from einc.physical.program import ProgramBuilder
 from einc.physical.residency import Residency, Whole
 from einc.physical.schedule import unreachable
+from einc_runtime.plan.schema import Block, Region
 
 Located = tuple[tuple[Region, ...], tuple[int, ...]]
 """Where the parts of an aggregate are, one per tensor that it carries, and the tasks after which they are there."""
@@ -54,7 +53,7 @@ Landing = tuple[int, int, int, int]
 class Arrival:
     """The pieces of a landing that are there: their buffer where all share one, and the task that brought each."""
 
-    block: TensorType
+    block: Block
     buffer: int | None
     pieces: list[tuple[Region, int]] = field(default_factory=list)
 
@@ -67,15 +66,15 @@ class Lowering:
     """One exchange: the inputs of one operator, or one saved output, for consumers at the sites of `placement`."""
 
     def __init__(
-        self, draft: Draft, reads: Sequence[Read], inflows: Sequence[Inflow], placement: Sequence[int]
+        self, builder: ProgramBuilder, reads: Sequence[Read], inflows: Sequence[Inflow], placement: Sequence[int]
     ) -> None:
-        self._draft = draft
+        self._builder = builder
         self._inflows = inflows
         self._slots: dict[tuple[int, int], list[Slot]] = {}
         self._landings: dict[Landing, Slot] = {}
         self._located: dict[tuple[Aggregate, int], Located] = {}
         self._arrivals: dict[Landing, Arrival] = {}
-        self._brought: dict[tuple[str, int], list[Arrival]] = {}
+        self._brought: dict[tuple[int, int], list[Arrival]] = {}
         self._gathered: set[tuple[int, int, int]] = set()
         for r, read in enumerate(reads):
             for f, (site, blocks) in enumerate(zip(placement, read.blocks, strict=True)):
@@ -110,10 +109,10 @@ class Lowering:
                 if self._find(atom, action.aggregate, site) is not None:
                     continue  # it is there already: sending it again would only overwrite it with itself
                 if (action.source, site) not in machine.routes:
-                    raise unreachable(self._draft.node, machine, action.source, site)
+                    raise unreachable(self._builder.serves, machine, action.source, site)
                 targets = self._location(atom, action.aggregate, site)
                 sent = tuple(
-                    self._draft.task(TaskKind.TRANSFER, action.source, (region,), (target,), (*ready, *waits))
+                    self._builder.add_transfer(action.source, region, target, (*ready, *waits))
                     for region, target in zip(regions, targets, strict=True)
                 )
                 self._arrived(atom, action.aggregate, site, targets, sent)
@@ -135,21 +134,21 @@ class Lowering:
                 whole = Whole(landing[2], Region(arrival.buffer, arrival.block), ready)
                 self._inflows[landing[0]].carried[landing[1]].add(whole)
 
-    def operand(self, read: int, site: int, block: TensorType) -> tuple[Region, tuple[int, ...]]:
+    def operand(self, read: int, site: int, block: Block) -> tuple[Region, tuple[int, ...]]:
         """Where a consumer at `site` reads `block` of a tensor, and the tasks that it waits for."""
         for slot in self._slots[read, site]:
             if slot.region.block.contains(block):
                 if slot.whole is not None:
                     return Region(slot.region.buffer, block), self._ready(slot.whole)
                 return Region(slot.region.buffer, block), tuple(sorted(slot.writers))
-        raise InternalError(f"{self._draft.node}: block {block} was not brought to site {site}")
+        raise InternalError(f"{self._builder.serves}: block {block} was not brought to site {site}")
 
-    def _slot(self, read: Read, site: int, block: TensorType) -> Slot:
+    def _slot(self, read: Read, site: int, block: Block) -> Slot:
         residency = read.residency
         whole = residency.find(block, site)
         if whole is not None:
             return Slot(read, site, Region(whole.region.buffer, block), whole)
-        return Slot(read, site, self._draft.buffer(site, residency.name, residency.desc, block), None)
+        return Slot(read, site, self._builder.add_buffer(site, residency.number, block), None)
 
     def _expect(self, read: Read, f: int, site: int, slots: Sequence[Slot]) -> None:
         """Decides which atoms land in the slots of function specification `f`; none of it is there already.
@@ -178,7 +177,7 @@ class Lowering:
     def _ready(self, whole: Whole) -> tuple[int, ...]:
         """The tasks that a reader of an earlier whole block waits for: one fence, however many filled the block."""
         if len(whole.ready) > 1:
-            whole.ready = (self._draft.task(TaskKind.FENCE, whole.site, after=whole.ready),)
+            whole.ready = (self._builder.add_fence(whole.site, whole.ready),)
         return whole.ready
 
     def _find(self, atom: Atom, aggregate: Aggregate, site: int) -> Located | None:
@@ -212,7 +211,7 @@ class Lowering:
         for c, (residency, part) in enumerate(zip(inflow.carried, parts, strict=True)):
             buffer = self._arrival(atom, c, site).buffer if aggregate == atom.aggregate else None
             if buffer is None:
-                regions.append(self._draft.buffer(site, residency.name, residency.desc, part))
+                regions.append(self._builder.add_buffer(site, residency.number, part))
             else:
                 regions.append(Region(buffer, part))
         return tuple(regions)
@@ -228,9 +227,9 @@ class Lowering:
                 buffer = self._landings[landing].region.buffer
             elif (atom.inflow, atom.cell, site) in self._gathered:
                 residency = inflow.carried[c]
-                buffer = self._draft.buffer(site, residency.name, residency.desc, part).buffer
+                buffer = self._builder.add_buffer(site, residency.number, part).buffer
             self._arrivals[landing] = Arrival(part, buffer)
-            self._brought.setdefault((inflow.carried[c].name, site), []).append(self._arrivals[landing])
+            self._brought.setdefault((inflow.carried[c].number, site), []).append(self._arrivals[landing])
         return self._arrivals[landing]
 
     def _arrived(
@@ -255,22 +254,22 @@ class Lowering:
         after = list(waits)
         for part in firing.parts:
             if atoms[part[0]] is not atom:
-                raise InternalError(f"{self._draft.node}: {'+'.join(action.aggregate)} combines different atoms")
+                raise InternalError(f"{self._builder.serves}: {'+'.join(action.aggregate)} combines different atoms")
             held = self._find(atom, part, action.source)
             if held is None:
-                raise InternalError(f"{self._draft.node}: {'+'.join(part)} is not at site {action.source} yet")
+                raise InternalError(f"{self._builder.serves}: {'+'.join(part)} is not at site {action.source} yet")
             reads.extend(held[0])
             after.extend(held[1])
         targets = self._location(atom, action.aggregate, action.source)
-        operation = self._inflows[atom.inflow].carried[0].group.operation
-        task = self._draft.task(TaskKind.AGGREGATE, action.source, tuple(reads), targets, after, aggregation=operation)
+        aggregation = self._inflows[atom.inflow].carried[0].group.aggregation
+        task = self._builder.add_aggregation(action.source, aggregation, tuple(reads), targets, after)
         self._arrived(atom, action.aggregate, action.source, targets, (task,) * len(targets))
         return task
 
     def _copy(self, slot: Slot) -> None:
         """One task for all pieces of a slot that did not land in it."""
         if slot.awaited:
-            raise InternalError(f"{self._draft.node}: the exchange program leaves out a block for site {slot.site}")
+            raise InternalError(f"{self._builder.serves}: the exchange program leaves out a block for site {slot.site}")
         residency, grid, block = slot.read.residency, slot.read.grid, slot.region.block
         left = set(grid.cells(block)) - slot.direct
         if not left:
@@ -293,16 +292,16 @@ class Lowering:
                         writes.append(Region(slot.region.buffer, shared))
             left -= found
         if left:
-            raise InternalError(f"{self._draft.node}: the exchange program leaves out a block for site {slot.site}")
-        slot.writers.add(self._draft.task(TaskKind.COPY, slot.site, tuple(reads), tuple(writes), after))
+            raise InternalError(f"{self._builder.serves}: the exchange program leaves out a block for site {slot.site}")
+        slot.writers.add(self._builder.add_copy(slot.site, tuple(reads), tuple(writes), after))
 
     def _present(
         self, residency: Residency, site: int
-    ) -> Iterator[tuple[TensorType, Sequence[Region], Callable[[], Iterable[int]]]]:
+    ) -> Iterator[tuple[Block, Sequence[Region], Callable[[], Iterable[int]]]]:
         """The whole blocks at a site, earlier ones first: what regions make them up, and what readers wait for."""
         for whole in residency.there.get(site, ()):
             yield whole.block, (whole.region,), partial(self._ready, whole)
-        for arrival in self._brought.get((residency.name, site), ()):
+        for arrival in self._brought.get((residency.number, site), ()):
             if arrival.complete:
                 tasks = [task for _, task in arrival.pieces]
                 yield arrival.block, [region for region, _ in arrival.pieces], partial(iter, tasks)
@@ -323,7 +322,7 @@ def _gathered(firings: Sequence[Firing], atoms: Mapping[str, Atom]) -> set[tuple
     return {key for key, found in brought.items() if len(found) == len(pieces[key[:2]])}
 
 
-def _maximal(blocks: Sequence[TensorType]) -> list[TensorType]:
+def _maximal(blocks: Sequence[Block]) -> list[Block]:
     """The blocks that no other one contains."""
     return [
         block for i, block in enumerate(blocks)

@@ -8,36 +8,115 @@ buffer last must then come before everything that writes the new one; a fence st
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einc.physical.arena import Arena, aligned
-from einc.physical.program import Buffer, BufferRole, Task, TaskKind
+import msgspec
+
+from einc.errors import CapacityError
+from einc.logical.plan import LogicalPlan
+from einc.machines.model import Machine
+from einc_runtime.plan.regions import reads_of, writes_of
+from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Buffer, FenceTask, Tensor
+from einc_runtime.text import sized
+
+ALIGNMENT = 64
+"""Offsets are multiples of this, so that no two buffers share a cache line."""
+
+
+def align(size: int) -> int:
+    """The least multiple of ALIGNMENT that is not below `size`, and not 0."""
+    return max(1, -(-size // ALIGNMENT)) * ALIGNMENT
+
+
+class Arena:
+    """Best-fit allocation above `base`; ties take the lowest offset. `top` is the first byte never used."""
+
+    def __init__(self, base: int) -> None:
+        self.top = base
+        self._free: list[tuple[int, int]] = []  # (start, end), ascending, apart from each other, below top
+        self._starts: list[int] = []  # of the spans below: disjoint, ascending
+        self._spans: list[tuple[int, int, int]] = []  # (start, end, the buffer that had these bytes last)
+
+    def allocate(self, size: int, buffer: int) -> tuple[int, tuple[int, ...]]:
+        """An offset for `size` bytes (aligned), and the earlier buffers whose bytes these were."""
+        best: tuple[int, int] | None = None
+        for start, end in self._free:
+            if end - start >= size and (best is None or (end - start, start) < best):
+                best = (end - start, start)
+        if best is not None:
+            start = best[1]
+            self._take(start, start + size)
+        else:
+            start = self.top
+            if self._free and self._free[-1][1] == self.top:
+                start = self._free.pop()[0]
+            self.top = start + size
+        return start, self._claim(start, start + size, buffer)
+
+    def release(self, start: int, size: int) -> None:
+        """Gives bytes back."""
+        at = bisect_left(self._free, (start, start))
+        end = start + size
+        if at < len(self._free) and self._free[at][0] == end:
+            end = self._free.pop(at)[1]
+        if at > 0 and self._free[at - 1][1] == start:
+            start = self._free.pop(at - 1)[0]
+        insort(self._free, (start, end))
+
+    def _take(self, start: int, end: int) -> None:
+        at = bisect_right(self._free, (start, self.top)) - 1
+        first, last = self._free.pop(at)
+        if end < last:
+            self._free.insert(at, (end, last))
+        if first < start:
+            self._free.insert(at, (first, start))
+
+    def _claim(self, start: int, end: int, buffer: int) -> tuple[int, ...]:
+        """Records the new owner of some bytes and returns the distinct last ones before it."""
+        first = bisect_right(self._starts, start) - 1
+        if first < 0 or self._spans[first][1] <= start:
+            first += 1
+        last = bisect_left(self._starts, end)
+        covered = self._spans[first:last]
+        new = [(start, end, buffer)]
+        if covered and covered[0][0] < start:
+            new.insert(0, (covered[0][0], start, covered[0][2]))
+        if covered and covered[-1][1] > end:
+            new.append((end, covered[-1][1], covered[-1][2]))
+        self._spans[first:last] = new
+        self._starts[first:last] = [span[0] for span in new]
+        return tuple(dict.fromkeys(owner for _, _, owner in covered))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The tasks with all dependencies (positions renumbered), and where buffers lie.
+    """The tasks with all dependencies (positions renumbered), and the buffers with their offsets.
 
     `kept[s]` are the bytes of site s that are never reused, at the bottom of its arena of `sizes[s]` bytes; `peaks[s]`
     names the operator or output at which the arena grew to that size ("" where it never grew above `kept[s]`).
     """
 
-    tasks: tuple[Task, ...]
-    offsets: tuple[int, ...]
+    tasks: tuple[AnyTask, ...]
+    buffers: tuple[Buffer, ...]
     sizes: tuple[int, ...]
     kept: tuple[int, ...]
     peaks: tuple[str, ...]
 
 
-def plan_memory(buffers: Sequence[Buffer], tasks: Sequence[Task], sites: int) -> MemoryPlan:
+def plan_memory(
+    tensors: Sequence[Tensor], buffers: Sequence[Buffer], tasks: Sequence[AnyTask], sites: int
+) -> MemoryPlan:
     """Places all buffers; arenas are as large as they need to be."""
+    sizes = [align(buffer.block.size * ITEMSIZE[tensors[buffer.tensor].dtype]) for buffer in buffers]
     offsets = [0] * len(buffers)
     bottoms = [0] * sites
     for b, buffer in enumerate(buffers):
-        if buffer.role is not BufferRole.SCRATCH:
+        if buffer.role != "scratch":
             offsets[b] = bottoms[buffer.site]
-            bottoms[buffer.site] += aligned(buffer.size_bytes)
+            bottoms[buffer.site] += sizes[b]
     uses = _uses(buffers, tasks)
     arenas, peaks = [Arena(bottom) for bottom in bottoms], [""] * sites
     begins: dict[int, list[int]] = {}
@@ -48,18 +127,23 @@ def plan_memory(buffers: Sequence[Buffer], tasks: Sequence[Task], sites: int) ->
     ordering = _Ordering(tasks, uses)
     for position, task in enumerate(tasks):
         for b in begins.get(position, ()):
-            site, size, use = buffers[b].site, aligned(buffers[b].size_bytes), uses[b]
+            site, use = buffers[b].site, uses[b]
             assert use is not None
             top = arenas[site].top
-            offsets[b], evicted = arenas[site].allocate(size, b)
+            offsets[b], evicted = arenas[site].allocate(sizes[b], b)
             if arenas[site].top > top:
-                peaks[site] = task.node
+                peaks[site] = task.serves
             ordering.separate(evicted, b, site)
             ends.setdefault(use.last, []).append(b)
         for b in ends.pop(position, ()):
-            arenas[buffers[b].site].release(offsets[b], aligned(buffers[b].size_bytes))
-    sizes = tuple(arena.top for arena in arenas)
-    return MemoryPlan(ordering.tasks(), tuple(offsets), sizes, tuple(bottoms), tuple(peaks))
+            arenas[buffers[b].site].release(offsets[b], sizes[b])
+    placed = tuple(
+        [
+            Buffer(buffer.site, offset, buffer.tensor, buffer.block, buffer.role)
+            for buffer, offset in zip(buffers, offsets, strict=True)
+        ]
+    )
+    return MemoryPlan(ordering.tasks(), placed, tuple(arena.top for arena in arenas), tuple(bottoms), tuple(peaks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +158,17 @@ class _Use:
         return max(self.writers[-1], self.readers[-1] if self.readers else 0)
 
 
-def _uses(buffers: Sequence[Buffer], tasks: Sequence[Task]) -> list[_Use | None]:
+def _uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask]) -> list[_Use | None]:
     """By buffer; None for those that are never reused."""
     writers: list[list[int]] = [[] for _ in buffers]
     readers: list[list[int]] = [[] for _ in buffers]
     for position, task in enumerate(tasks):
-        for regions, table in ((task.reads, readers), (task.writes, writers)):
+        for regions, table in ((reads_of(task), readers), (writes_of(task), writers)):
             for region in regions:
                 users = table[region.buffer]
                 if not users or users[-1] != position:
                     users.append(position)
-    scratch = [buffer.role is BufferRole.SCRATCH for buffer in buffers]
+    scratch = [buffer.role == "scratch" for buffer in buffers]
     return [
         _Use(tuple(w), tuple(r)) if own else None for own, w, r in zip(scratch, writers, readers, strict=True)
     ]  # fmt: skip
@@ -93,7 +177,7 @@ def _uses(buffers: Sequence[Buffer], tasks: Sequence[Task]) -> list[_Use | None]
 class _Ordering:
     """The dependencies of all tasks, with those that reuse of memory adds."""
 
-    def __init__(self, tasks: Sequence[Task], uses: Sequence[_Use | None]) -> None:
+    def __init__(self, tasks: Sequence[AnyTask], uses: Sequence[_Use | None]) -> None:
         self._tasks = tasks
         self._uses = uses
         self._after: list[set[int]] = [set(task.after) for task in tasks]
@@ -123,28 +207,55 @@ class _Ordering:
         for reader in use.readers:
             for task in self._tasks[reader].after:
                 found.discard(task)
-                if self._tasks[task].kind is TaskKind.FENCE:
+                if isinstance(self._tasks[task], FenceTask):
                     found.difference_update(self._tasks[task].after)
         return found
 
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[AnyTask, ...]:
         """All tasks in order, fences put in, without dependencies that one step of others implies."""
         number: list[int] = []
         fence_number: dict[tuple[int, int], int] = {}
-        result: list[Task] = []
+        result: list[AnyTask] = []
 
-        def append(old: Task, after: set[int]) -> int:
+        def append(old: AnyTask, after: set[int]) -> int:
             thin = tuple(sorted(after.difference(*(result[before].after for before in after))))
-            result.append(
-                Task(old.kind, old.site, old.node, old.reads, old.writes, thin, old.function, old.aggregation)
-            )
+            result.append(old if thin == old.after else msgspec.structs.replace(old, after=thin))
             return len(result) - 1
 
         for position, task in enumerate(self._tasks):
             for k, (site, before) in enumerate(self._fences.get(position, ())):
-                fence = Task(TaskKind.FENCE, site, task.node)
+                fence = FenceTask(site, task.serves, ())
                 fence_number[position, k] = append(fence, {number[other] for other in before})
             after = {number[other] for other in self._after[position]}
             after.update(fence_number[fence] for fence in self._behind.get(position, ()))
             number.append(append(task, after))
         return tuple(result)
+
+
+def check_capacity(plan: LogicalPlan, machine: Machine, tensors: Sequence[Tensor], memory: MemoryPlan) -> None:
+    """Raises CapacityError for the site that lacks most, naming the operator at which its memory peaks."""
+    lacking = [needed - machine.sites[site].memory_bytes for site, needed in enumerate(memory.sizes)]
+    site = max(range(plan.sites), key=lambda s: (lacking[s], -s))
+    if lacking[site] <= 0:
+        return
+    needed, kept, available = memory.sizes[site], memory.kept[site], machine.sites[site].memory_bytes
+    name = memory.peaks[site] or _heaviest_reader(plan, tensors, memory.buffers, site)
+    span = next((node.span for node in plan.graph.nodes if node.name == name), None)
+    raise CapacityError(
+        f"{name}: site {site} of {machine.name} would need {sized(needed)} of memory ({sized(kept)} for inputs, "
+        f"weights and results, {sized(needed - kept)} for values in between) and has {sized(available)}: "
+        f"{sized(lacking[site])} too little",
+        where=span,
+        hint="more devices (--devices), a machine with more memory, a smaller dtype or smaller dims would help",
+    )
+
+
+def _heaviest_reader(plan: LogicalPlan, tensors: Sequence[Tensor], buffers: Sequence[Buffer], site: int) -> str:
+    """The first operator that reads the largest tensor kept at a site (the tensor itself, where none does)."""
+    sizes: Counter[str] = Counter()
+    for buffer in buffers:
+        if buffer.site == site and buffer.role != "scratch":
+            tensor = tensors[buffer.tensor]
+            sizes[tensor.name] += buffer.block.size * ITEMSIZE[tensor.dtype]
+    largest = max(sorted(sizes), key=lambda name: sizes[name])
+    return next((node.name for node in plan.graph.nodes if largest in (*node.inputs, *node.outputs)), largest)

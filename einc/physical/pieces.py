@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from einc.core.tensor import TensorType
 from einc.exchange.language.program import Aggregate, Holding, Requirement
 from einc.physical.atoms import Inflow
 from einc.physical.preamble import Atom, Preamble
+from einc_runtime.plan.schema import Block
 
 
 def most_pieces(inflows: Sequence[Inflow], preamble: Preamble) -> dict[str, int]:
@@ -80,17 +80,17 @@ def _named(aggregate: Aggregate, k: int, piece: Atom, atoms: Mapping[str, Atom])
     return tuple(sorted(f"{name}.{k}" for name in aggregate))
 
 
-def cut(block: TensorType, pieces: int, dims: Sequence[int]) -> list[TensorType]:
+def cut(block: Block, pieces: int, dims: Sequence[int]) -> list[Block]:
     """`pieces` boxes of about equal size that make up `block`, cut in `dims` alone; larger first, else ascending.
 
     There must be as many elements in these dimensions. Halves are cut again, each where it comes out evenest.
     """
-    found: list[TensorType] = []
+    found: list[Block] = []
     _halve(block, pieces, dims, found)
     return sorted(found, key=lambda box: (-box.size, box))
 
 
-def _halve(block: TensorType, pieces: int, dims: Sequence[int], found: list[TensorType]) -> None:
+def _halve(block: Block, pieces: int, dims: Sequence[int], found: list[Block]) -> None:
     if pieces == 1:
         found.append(block)
         return
@@ -109,8 +109,8 @@ def _halve(block: TensorType, pieces: int, dims: Sequence[int], found: list[Tens
     first = (pieces + 1) // 2
     first = min(max(first, pieces - (shape[d] - at) * others), at * others)
     middle = block.lower[d] + at
-    _halve(TensorType(block.lower, (*block.upper[:d], middle, *block.upper[d + 1 :])), first, dims, found)
-    _halve(TensorType((*block.lower[:d], middle, *block.lower[d + 1 :]), block.upper), pieces - first, dims, found)
+    _halve(Block(block.lower, (*block.upper[:d], middle, *block.upper[d + 1 :])), first, dims, found)
+    _halve(Block((*block.lower[:d], middle, *block.lower[d + 1 :]), block.upper), pieces - first, dims, found)
 
 
 def _cuttable(inflow: Inflow) -> list[int]:

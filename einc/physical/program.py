@@ -1,129 +1,157 @@
-"""The device program: buffers at sites, and tasks over regions of them with explicit dependencies.
+"""The device program: the part of a plan file that is executed, and the logical plan that it carries out.
 
 A *region* is a block of a buffer, in the coordinates of the tensor that the buffer holds a block of. Tasks read and
-write regions, so that slicing a producer's block into atoms, and laying atoms out as a consumer's block, are the
-strided ends of transfers and aggregations rather than copies of their own; what is left of the paper's decompose and
-recompose kernels is the COPY task, for pieces that are at the right site already.
+write regions. So slicing a producer's block into atoms, and laying out atoms as a consumer's block, need no copies of
+their own: transfers and aggregations read and write with strides. What is left of the paper's decompose and recompose
+kernels is the copy task, for pieces that are at the right site already.
 """
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from einc.core.tensor import DType, TensorType
-from einc.exchange.language.program import Program
+import msgspec
+
 from einc.logical.plan import LogicalPlan
-
-
-class BufferRole(enum.Enum):
-    """INPUT and WEIGHT buffers are filled from outside and never reused; RESULT buffers live to the end."""
-
-    INPUT = "input"
-    WEIGHT = "weight"
-    RESULT = "result"
-    SCRATCH = "scratch"
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A dense array at a site that holds `block` of `tensor`, whole or partially aggregated."""
-
-    site: int
-    tensor: str
-    block: TensorType
-    dtype: DType
-    role: BufferRole
-
-    @property
-    def size_bytes(self) -> int:
-        return self.block.size * self.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """The part `block` (in tensor coordinates) of the buffer at position `buffer` of the program."""
-
-    buffer: int
-    block: TensorType
-
-
-class TaskKind(enum.Enum):
-    """What a task does.
-
-    KERNEL runs function specification `function` of `node`; TRANSFER moves one region to another site; AGGREGATE
-    combines two or more copies of one block into one, copy after copy, each a region for every tensor written (one, or
-    the members of a merge, the primary first); COPY moves regions within a site (pairwise reads and writes); FENCE does
-    nothing and only orders others.
-    """
-
-    KERNEL = "kernel"
-    TRANSFER = "transfer"
-    AGGREGATE = "aggregate"
-    COPY = "copy"
-    FENCE = "fence"
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One vertex of the program. `site` runs it (a transfer's is its source).
-
-    `node` is the operator that it runs, or brings input to (or the name of the output that it brings home).
-    `after` lists positions of tasks that must have ended; all are smaller than the task's own position.
-    """
-
-    kind: TaskKind
-    site: int
-    node: str
-    reads: tuple[Region, ...] = ()
-    writes: tuple[Region, ...] = ()
-    after: tuple[int, ...] = ()
-    function: int | None = None
-    aggregation: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """What brings an operator its inputs (or an output home): a complete exchange program.
-
-    Times in milliseconds; None stands for what was not worked out. `naive_ms` is what the naive schedule would take
-    here, with its own placement. No program takes less than `bound_ms` with the function specifications where they
-    are, which `bound_by` proves, nor than `bound_free_ms` wherever they were. `splits` are atoms with their pieces.
-    """
-
-    program: Program
-    naive: bool = True
-    completion_ms: float | None = None
-    naive_ms: float | None = None
-    bound_ms: float | None = None
-    bound_free_ms: float | None = None
-    bound_by: str | None = None
-    splits: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A saved tensor: its distinct blocks, and the region that holds each at the end."""
-
-    tensor: str
-    regions: tuple[Region, ...]
-    exchange: Exchange | None
+from einc_runtime.plan.schema import (
+    AggregateTask,
+    AggregationName,
+    AnyTask,
+    Block,
+    Buffer,
+    CopyTask,
+    FenceTask,
+    KernelTask,
+    Operation,
+    Output,
+    Region,
+    Tensor,
+    TransferTask,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceProgram:
-    """Everything a machine has to do.
+    """Everything that a machine has to do, in the records of the plan file.
 
-    `sites[n][i]` is the site of function specification i of node n (in the graph's order); `exchanges[n]` is None
-    where nothing moves. `offsets[b]` is the byte offset of buffer b in its site's arena, `memory[s]` the size in
-    bytes of the arena of site s.
+    Tensors and operations stand in the order of the graph. `memory[s]` is the size in bytes of the arena of site s.
+    `predicted_ms` is the simulated time on the machine that the program was built for.
     """
 
     plan: LogicalPlan
-    sites: tuple[tuple[int, ...], ...]
-    exchanges: tuple[Exchange | None, ...]
+    tensors: tuple[Tensor, ...]
+    operations: tuple[Operation, ...]
     buffers: tuple[Buffer, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[AnyTask, ...]
     outputs: tuple[Output, ...]
-    offsets: tuple[int, ...]
     memory: tuple[int, ...]
+    predicted_ms: float
+
+
+class ProgramBuilder:
+    """A device program under construction. Buffers and tasks are appended, and their positions do not change.
+
+    `serves` is the operator or output that the tasks added now belong to. Offsets of buffers are 0 until memory is
+    planned.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = tensors
+        self.buffers: list[Buffer] = []
+        self.tasks: list[AnyTask] = []
+        self.serves = ""
+        self._loads: dict[tuple[int, int, Block], Region] = {}
+
+    def add_buffer(
+        self, site: int, tensor: int, block: Block, role: Literal["input", "weight", "scratch"] = "scratch"
+    ) -> Region:
+        """A new buffer for `block`, as the region that fills it."""
+        self.buffers.append(Buffer(site, 0, tensor, block, role))
+        return Region(len(self.buffers) - 1, block)
+
+    def load(self, site: int, tensor: int, block: Block) -> Region:
+        """The region at a site where `block` of an input or weight is loaded."""
+        key = (site, tensor, block)
+        if key not in self._loads:
+            kind = self.tensors[tensor].kind
+            assert kind != "value"
+            self._loads[key] = self.add_buffer(site, tensor, block, kind)
+        return self._loads[key]
+
+    def keep(self, buffer: int) -> None:
+        """Makes a scratch buffer live to the end."""
+        if self.buffers[buffer].role == "scratch":
+            self.buffers[buffer] = msgspec.structs.replace(self.buffers[buffer], role="result")
+
+    def add_kernel(
+        self,
+        site: int,
+        operation: int,
+        function: int,
+        reads: tuple[Region, ...],
+        writes: tuple[Region, ...],
+        after: Iterable[int],
+    ) -> int:
+        return self._add(KernelTask(site, self.serves, _ascending(after), operation, function, reads, writes))
+
+    def add_transfer(self, site: int, read: Region, write: Region, after: Iterable[int]) -> int:
+        return self._add(TransferTask(site, self.serves, _ascending(after), read, write))
+
+    def add_aggregation(
+        self,
+        site: int,
+        aggregation: AggregationName,
+        reads: tuple[Region, ...],
+        writes: tuple[Region, ...],
+        after: Iterable[int],
+    ) -> int:
+        return self._add(AggregateTask(site, self.serves, _ascending(after), aggregation, reads, writes))
+
+    def add_copy(self, site: int, reads: tuple[Region, ...], writes: tuple[Region, ...], after: Iterable[int]) -> int:
+        return self._add(CopyTask(site, self.serves, _ascending(after), reads, writes))
+
+    def add_fence(self, site: int, after: Iterable[int]) -> int:
+        return self._add(FenceTask(site, self.serves, _ascending(after)))
+
+    def _add(self, task: AnyTask) -> int:
+        """Appends a task and returns its position."""
+        self.tasks.append(task)
+        return len(self.tasks) - 1
+
+    def redundant_loads(self) -> dict[int, int]:
+        """Loaded buffers whose block lies in that of another loaded buffer of the same site, and that other buffer."""
+        groups: dict[tuple[int, int], list[Region]] = {}
+        for (site, tensor, _), region in self._loads.items():
+            groups.setdefault((site, tensor), []).append(region)
+        redundant: dict[int, int] = {}
+        for group in groups.values():
+            kept: list[Region] = []
+            for region in sorted(group, key=lambda region: (-region.block.size, region.block)):
+                larger = next((other for other in kept if other.block.contains(region.block)), None)
+                if larger is None:
+                    kept.append(region)
+                else:
+                    redundant[region.buffer] = larger.buffer
+        return redundant
+
+
+def _ascending(positions: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(positions)))
+
+
+def with_buffers_renumbered(task: AnyTask, number: dict[int, int]) -> AnyTask:
+    """The task with buffer b of its regions replaced by buffer `number[b]`."""
+    if isinstance(task, FenceTask):
+        return task
+    if isinstance(task, TransferTask):
+        read, write = renumber_regions((task.read, task.write), number)
+        return msgspec.structs.replace(task, read=read, write=write)
+    return msgspec.structs.replace(
+        task, reads=renumber_regions(task.reads, number), writes=renumber_regions(task.writes, number)
+    )
+
+
+def renumber_regions(regions: tuple[Region, ...], number: dict[int, int]) -> tuple[Region, ...]:
+    return tuple([Region(number[region.buffer], region.block) for region in regions])

@@ -1,4 +1,4 @@
-"""What of a computed tensor is where: partial copies left by its producer, and blocks that are fully aggregated.
+"""Where the parts of a computed tensor are: partial copies left by its producer, and fully aggregated blocks.
 
 Producers are compiled through their join, so that a tensor starts as partial copies at the sites of its producer's
 function specifications (paper, Section 5.1). Every exchange adds the blocks that it aggregated, and later consumers
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from einc.core.tensor import TensorDesc, TensorType
-from einc.graph.graph import Node
-from einc.physical.program import Region
+from einc_runtime.plan.joint_aggregation import AggregationGroup
+from einc_runtime.plan.schema import Block, Region, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,66 +32,39 @@ class Whole:
     ready: tuple[int, ...]
 
     @property
-    def block(self) -> TensorType:
+    def block(self) -> Block:
         return self.region.block
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """How a tensor aggregates: by which operation, and together with which tensors (by name, the primary first).
-
-    `dims` and `whole` are those of the operator's merge; a tensor that aggregates alone is its own primary.
-    """
-
-    operation: str
-    members: tuple[str, ...]
-    dims: tuple[tuple[int, ...], ...]
-    whole: tuple[int, ...] = ()
-
-    @staticmethod
-    def alone(operation: str, name: str, rank: int) -> Group:
-        return Group(operation, (name,), (tuple(range(rank)),))
-
-
-def groups_of(node: Node) -> tuple[Group, ...]:
-    """The group of every output of a node."""
-    operator = node.operator
-    groups = [
-        Group.alone(operation, name, desc.rank)
-        for operation, name, desc in zip(operator.aggregations, node.outputs, operator.outputs, strict=True)
-    ]
-    for merge in operator.merges:
-        members = tuple(node.outputs[j] for j in merge.outputs)
-        for j in merge.outputs:
-            groups[j] = Group(merge.operation, members, merge.dims, merge.whole)
-    return tuple(groups)
 
 
 @dataclass(slots=True)
 class Residency:
-    """All that exists of one computed tensor.
+    """Everything that exists of one computed tensor, which has position `number` among the tensors.
 
-    `copies` lists, for every distinct output block of the producer, its copies by ascending function; `there[s]` are
-    the whole blocks at site s, and grow as exchanges are compiled.
+    `copies` lists, for every distinct output block of the producer, its copies by ascending function. `there[s]` lists
+    the whole blocks at site s; exchanges add to it as they are compiled.
     """
 
-    name: str
-    desc: TensorDesc
-    group: Group
-    copies: dict[TensorType, tuple[Copy, ...]]
+    number: int
+    tensor: Tensor
+    group: AggregationGroup
+    copies: dict[Block, tuple[Copy, ...]]
     there: dict[int, list[Whole]] = field(default_factory=dict)
 
     @staticmethod
-    def of(name: str, desc: TensorDesc, group: Group, copies: list[Copy]) -> Residency:
+    def of(number: int, tensor: Tensor, group: AggregationGroup, copies: list[Copy]) -> Residency:
         """The state right after the producer ran; a block with a single copy is whole already."""
-        blocks: dict[TensorType, list[Copy]] = {}
+        blocks: dict[Block, list[Copy]] = {}
         for copy in copies:
             blocks.setdefault(copy.region.block, []).append(copy)
-        made = Residency(name, desc, group, {block: tuple(own) for block, own in blocks.items()})
+        made = Residency(number, tensor, group, {block: tuple(own) for block, own in blocks.items()})
         for own in blocks.values():
             if len(own) == 1:
                 made.add(Whole(own[0].site, own[0].region, (own[0].task,)))
         return made
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
 
     @property
     def wholes(self) -> list[Whole]:
@@ -103,7 +75,7 @@ class Residency:
         """Records a block that an exchange has aggregated."""
         self.there.setdefault(whole.site, []).append(whole)
 
-    def find(self, block: TensorType, site: int) -> Whole | None:
+    def find(self, block: Block, site: int) -> Whole | None:
         """The smallest whole block at the site that contains `block`, if there is one."""
         found = [whole for whole in self.there.get(site, ()) if whole.block.contains(block)]
         return min(found, key=lambda whole: whole.block.size, default=None)

@@ -12,13 +12,14 @@ from typing import Protocol
 
 from einc.errors import MachineError
 from einc.exchange.language.closure import Firing, order_firings
+from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program, list_targets
 from einc.exchange.naive import build_naive_body
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
 from einc.physical.placement import place
 from einc.physical.preamble import Preamble, preamble
-from einc.physical.program import Exchange
+from einc_runtime.plan.schema import Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Naive:
         if needed.program not in self._known:
             self._check_paths(node, needed.program)
             complete = build_naive_body(needed.program, self._machine)
-            self._known[needed.program] = Exchange(complete), order_firings(complete)
+            self._known[needed.program] = Exchange(print_program(complete)), order_firings(complete)
         return Scheduled(sites, needed, *self._known[needed.program])
 
     def _check_paths(self, node: str, program: Program) -> None:

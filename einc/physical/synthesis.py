@@ -11,38 +11,38 @@ import enum
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einc.exchange.bounds import bound
 from einc.exchange.language.closure import Firing, order_firings
+from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Action, Program
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis import Synthesis, synthesize
 from einc.machines.model import MS_PER_US, Machine
 from einc.physical.atoms import Inflow
-from einc.physical.budget import Budget
-from einc.physical.canonical import Canonical, canonical, renamed_actions
+from einc.physical.budget import SearchBudget
 from einc.physical.pieces import in_pieces, most_pieces
-from einc.physical.preamble import Preamble, open_preamble, preamble
-from einc.physical.program import Exchange
+from einc.physical.preamble import Canonical, Preamble, canonical, open_preamble, preamble, renamed_actions
 from einc.physical.schedule import Naive, Scheduled
+from einc_runtime.plan.schema import Exchange
 
 Report = Callable[[str, float, float], None]
-"""Is told for which operator what is being done, the best time so far and the bound (0 if there is none yet), in ms."""
+"""Called with what is being done for which operator, the best time so far and the bound (0 if unknown), in ms."""
 
 
-def quiet(what: str, best_ms: float, bound_ms: float) -> None:
-    """The report that nobody reads."""
+def ignore_report(what: str, best_ms: float, bound_ms: float) -> None:
+    """Ignores the progress."""
 
 
-class Freedom(enum.Enum):
-    """What may differ from the naive schedule: placement and body, the body alone, or nothing."""
+class SearchScope(enum.Enum):
+    """What the search may change about the naive schedule: placement and body, the body alone, or nothing."""
 
-    ALL = enum.auto()
+    PLACEMENT = enum.auto()
     BODY = enum.auto()
-    NONE = enum.auto()
+    NOTHING = enum.auto()
 
 
 ENOUGH = 1.02
@@ -89,35 +89,44 @@ class Found:
     packed_ms: float = math.inf
 
     def exchange(
-        self, program: Program, completion_ms: float, splits: tuple[tuple[str, int], ...] = (), *, naive: bool = False
+        self, program: str, completion_ms: float, splits: Mapping[str, int] | None = None, *, naive: bool = False
     ) -> Exchange:
-        """An exchange by a program, with what is known of all programs for it."""
+        """The record of an exchange by the program with this text, with what is known about all programs for it."""
         bounds = (self.naive_ms, self.bound_ms, self.bound_free_ms, self.bound_by)
-        return Exchange(program, naive, completion_ms, *bounds, splits)
+        return Exchange(program, naive, completion_ms, *bounds, dict(sorted((splits or {}).items())))
 
 
 class Synthesizer:
     """A scheduler; `naive` is the one that it starts from, which knows what it has planned."""
 
     def __init__(
-        self, machine: Machine, sites: int, *, budget: Budget | None = None, seed: int = 0, report: Report = quiet
+        self,
+        machine: Machine,
+        sites: int,
+        *,
+        budget: SearchBudget | None = None,
+        seed: int = 0,
+        report: Report = ignore_report,
     ) -> None:
         self._machine = machine
         self._sites = sites
-        self._budget = budget or Budget()
+        self._budget = budget or SearchBudget()
         self._seed = seed
         self._report = report
         self.naive = Naive(machine, sites)
         # Where all transfers share one resource, as in a memory, only bytes count: no placement or piece is faster.
         self._uniform = len(machine.resources) <= 1
-        self._freedom = Freedom.ALL
+        self._scope = SearchScope.PLACEMENT
         self._left = 1
         self._found: dict[tuple[object, ...], Found] = {}
         self._written: dict[tuple[Program, tuple[Action, ...]], tuple[Exchange, tuple[Firing, ...]]] = {}
 
-    def restart(self, freedom: Freedom, exchanges: int) -> None:
-        """Begins with another plan, or the same under another freedom; it will be asked `exchanges` times at most."""
-        self._freedom = freedom
+    def restart(self, scope: SearchScope, exchanges: int) -> None:
+        """Begins with another plan, or with the same one under another scope.
+
+        It will be asked for `exchanges` exchanges at most.
+        """
+        self._scope = scope
         self._left = exchanges
 
     def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
@@ -150,7 +159,7 @@ class Synthesizer:
         if key not in self._written:
             program = replace(cut.program, actions=renamed_actions(found.actions, names.__getitem__))
             completion = simulate(program, self._machine).completion_ms
-            exchange = found.exchange(program, completion, tuple(sorted(splits.items())))
+            exchange = found.exchange(print_program(program), completion, splits)
             self._written[key] = exchange, order_firings(program)
         exchange, firings = self._written[key]
         assert exchange.completion_ms is not None
@@ -158,15 +167,15 @@ class Synthesizer:
 
     def _search(self, node: str, form: Canonical, members: Members) -> Found:
         """The best of the naive schedule, the best body for its placement, and that for any placement."""
-        best = self._once(Freedom.NONE, form, members, lambda: self._bounded(node, form, members))
-        if self._freedom is not Freedom.NONE:
-            best = self._once(Freedom.BODY, form, members, lambda: self._with_body(node, form, members, best))
-        if self._freedom is Freedom.ALL:
-            best = self._once(Freedom.ALL, form, members, lambda: self._with_placement(node, form, best))
+        best = self._once(SearchScope.NOTHING, form, members, lambda: self._bounded(node, form, members))
+        if self._scope is not SearchScope.NOTHING:
+            best = self._once(SearchScope.BODY, form, members, lambda: self._with_body(node, form, members, best))
+        if self._scope is SearchScope.PLACEMENT:
+            best = self._once(SearchScope.PLACEMENT, form, members, lambda: self._with_placement(node, form, best))
         return best
 
-    def _once(self, freedom: Freedom, form: Canonical, members: Members, search: Callable[[], Found]) -> Found:
-        key = freedom, form.program, form.most_pieces, members
+    def _once(self, scope: SearchScope, form: Canonical, members: Members, search: Callable[[], Found]) -> Found:
+        key = scope, form.program, form.most_pieces, members
         if key not in self._found:
             self._found[key] = search()
         return self._found[key]

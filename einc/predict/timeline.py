@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from einc.errors import MachineError
 from einc.exchange.simulation.fluid import SAME_INSTANT, Fluid, find_private_capacities
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
-from einc.predict.work import Kind, Work, occupied_ms
+from einc.predict.costs import TaskCost, TaskKind, occupied_ms
 
 
 class TooLarge(MachineError):
@@ -32,13 +32,13 @@ class PlanTimeline:
     ends: tuple[float, ...]
 
 
-def timeline(works: Sequence[Work], machine: Machine, effort: float = math.inf) -> PlanTimeline:
+def time_tasks(costs: Sequence[TaskCost], machine: Machine, effort: float = math.inf) -> PlanTimeline:
     """Run the tasks; `machine.ideal()` leaves the latencies out.
 
     `effort` is how many transfers may be looked at, counting those under way at every event: some 500,000 take a
     second. Raises MachineError for a way that is not there, and TooLarge.
     """
-    run = _Run(works, machine)
+    run = _Run(costs, machine)
     run.run(effort)
     return PlanTimeline(max(run.ends, default=0.0), tuple(run.starts), tuple(run.ends))
 
@@ -46,17 +46,17 @@ def timeline(works: Sequence[Work], machine: Machine, effort: float = math.inf) 
 class _Run:
     """One run: `advance` moves to the next instant and applies its ends, `begin` starts what can then start."""
 
-    def __init__(self, works: Sequence[Work], machine: Machine) -> None:
-        self.works = works
+    def __init__(self, costs: Sequence[TaskCost], machine: Machine) -> None:
+        self.costs = costs
         self.now = 0.0
-        self.starts = [0.0] * len(works)
-        self.ends = [0.0] * len(works)
-        self.open = [len(work.after) for work in works]
-        self.followers: list[list[int]] = [[] for _ in works]
-        for position, work in enumerate(works):
-            for before in work.after:
+        self.starts = [0.0] * len(costs)
+        self.ends = [0.0] * len(costs)
+        self.open = [len(cost.after) for cost in costs]
+        self.followers: list[list[int]] = [[] for _ in costs]
+        for position, cost in enumerate(costs):
+            for before in cost.after:
                 self.followers[before].append(position)
-        self.lanes = _lanes(works, machine)
+        self.lanes = _lanes(costs, machine)
         capacity = [resource.gbs * BYTES_PER_MS for resource in machine.resources]
         routes = tuple(dict.fromkeys(self.lanes.values()))
         number = {route: lane for lane, route in enumerate(routes)}
@@ -83,12 +83,12 @@ class _Run:
             self.moving -= len(ended)
             while self.later and self.later[0][0] - now <= slack:
                 position = heapq.heappop(self.later)[1]
-                work = self.works[position]
-                if work.kind is Kind.MOVE:
-                    self.join(position, work)
+                cost = self.costs[position]
+                if cost.kind is TaskKind.TRANSFER:
+                    self.join(position, cost)
                 else:
-                    self.idle[work.site] = True
-                    self.free.add(work.site)
+                    self.idle[cost.site] = True
+                    self.free.add(cost.site)
                     ended.append(position)
             self.end(ended)
             self.begin()
@@ -114,42 +114,42 @@ class _Run:
         while self.ready:
             batch, self.ready = self.ready, []
             for position in batch:
-                work = self.works[position]
-                if work.kind is Kind.FENCE:
+                cost = self.costs[position]
+                if cost.kind is TaskKind.FENCE:
                     self.starts[position] = self.now
                     self.end([position])
-                elif work.kind is Kind.MOVE:
+                elif cost.kind is TaskKind.TRANSFER:
                     self.starts[position] = self.now
-                    self.send(position, work)
+                    self.send(position, cost)
                 else:
-                    heapq.heappush(self.waiting[work.site], position)
-                    if self.idle[work.site]:
-                        self.free.add(work.site)
+                    heapq.heappush(self.waiting[cost.site], position)
+                    if self.idle[cost.site]:
+                        self.free.add(cost.site)
         for site in self.free:
             if self.waiting[site]:
                 position = heapq.heappop(self.waiting[site])
                 self.starts[position] = self.now
                 self.idle[site] = False
-                length = occupied_ms(self.works[position], self.machine.sites[site], self.machine.kernel_latency_us)
+                length = occupied_ms(self.costs[position], self.machine.sites[site], self.machine.kernel_latency_us)
                 heapq.heappush(self.later, (self.now + length, position))
         self.free.clear()
         self.fluid.balance(self.now)
 
-    def send(self, position: int, work: Work) -> None:
+    def send(self, position: int, cost: TaskCost) -> None:
         if self.transfer_latency:
             heapq.heappush(self.later, (self.now + self.transfer_latency, position))
         else:
-            self.join(position, work)
+            self.join(position, cost)
 
-    def join(self, position: int, work: Work) -> None:
+    def join(self, position: int, cost: TaskCost) -> None:
         self.moving += 1
-        self.fluid.join(self.lane_of[work.site, work.target], work.size, (position, 0), self.now)
+        self.fluid.join(self.lane_of[cost.site, cost.target], cost.size, (position, 0), self.now)
 
 
-def _lanes(works: Sequence[Work], machine: Machine) -> dict[tuple[int, int], tuple[int, ...]]:
+def _lanes(costs: Sequence[TaskCost], machine: Machine) -> dict[tuple[int, int], tuple[int, ...]]:
     """The resources that the transfers of each pair of sites cross."""
     routes = machine.routes
-    pairs = sorted({(work.site, work.target) for work in works if work.kind is Kind.MOVE})
+    pairs = sorted({(cost.site, cost.target) for cost in costs if cost.kind is TaskKind.TRANSFER})
     for source, target in pairs:
         if (source, target) not in routes:
             raise MachineError(f"no resource of {machine.name} connects site {source} with site {target}")

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from einc.core.intervals import Intervals
-from einc.core.tensor import TensorType
 from einc.errors import OperatorError
 from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.report.restore import restore_plan
-from einc.report.timing import Label, Timing, labels, plan_machine, region_bytes, time_plan, unlisted_peaks
+from einc.report.timing import Label, Timing, labels, plan_machine, time_plan, unlisted_peaks
 from einc.report.weights import describe_tensor, describe_weights
+from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import Block, Bundle, Exchange, Operation, TransferTask
 
 Document = dict[str, Any]
@@ -114,7 +114,7 @@ def _describe_operation(bundle: Bundle, operation: Operation, timer: _ExchangeTi
     }
 
 
-def _describe_block(block: Block | TensorType) -> list[list[int]]:
+def _describe_block(block: Block) -> list[list[int]]:
     return [list(block.lower), list(block.upper)]
 
 

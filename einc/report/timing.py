@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from einc.errors import MachineError
 from einc.machines.model import Machine
-from einc.predict.spending import Spending, Spent, spending
-from einc.predict.timeline import PlanTimeline, TooLarge, timeline
-from einc.predict.work import Kind, Work
-from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, KernelTask, Region, TransferTask
+from einc.predict.breakdown import LabelTime, TimeBreakdown, break_down
+from einc.predict.costs import task_costs
+from einc.predict.timeline import PlanTimeline, TooLarge, time_tasks
+from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 
 Document = dict[str, Any]
 Label = tuple[str, bool]
@@ -29,26 +28,26 @@ class Timing:
 
     predicted_ms: float | None
     times: PlanTimeline | None
-    _spending: Spending[Label] | None
+    _breakdown: TimeBreakdown[Label] | None
 
     def operator(self, name: str) -> Document | None:
-        return None if self._spending is None else _spent(self._spending.labels.get((name, False)))
+        return None if self._breakdown is None else _label_times(self._breakdown.labels.get((name, False)))
 
     def output(self, name: str) -> Document | None:
-        return None if self._spending is None else _spent(self._spending.labels.get((name, True)))
+        return None if self._breakdown is None else _label_times(self._breakdown.labels.get((name, True)))
 
     def document(self) -> Document | None:
         """The plan as a whole; resources that nothing crosses are left out."""
-        if self._spending is None:
+        if self._breakdown is None:
             return None
-        kernels, combining, transfers = self._spending.critical
+        kernels, combining, transfers = self._breakdown.critical
         return {
             "critical": {"compute_ms": kernels, "combine_ms": combining, "transfer_ms": transfers},
-            "tail_ms": self._spending.tail,
-            "site_ms": list(self._spending.sites),
+            "tail_ms": self._breakdown.tail,
+            "site_ms": list(self._breakdown.sites),
             "links": [
                 {"name": link.name, "bytes": link.carried, "busy_ms": link.busy, "full_ms": link.full}
-                for link in self._spending.links
+                for link in self._breakdown.links
                 if link.carried
             ],
         }
@@ -77,14 +76,14 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
         raise MachineError(
             f"the plan is for {len(bundle.devices)} sites, and the machine in it has {len(machine.sites)}"
         )
-    works = tuple(_works(bundle))
+    costs = task_costs(bundle)
     try:
-        times = timeline(works, machine, EFFORT)
+        times = time_tasks(costs, machine, EFFORT)
     except TooLarge:
         known = bundle.predicted_ms if machine == plan_machine(bundle) else None
         return Timing(known, None, None)
     served = list(map(labels(bundle), bundle.tasks))
-    return Timing(times.predicted_ms, times, spending(works, served, times, machine))
+    return Timing(times.predicted_ms, times, break_down(costs, served, times, machine))
 
 
 def labels(bundle: Bundle) -> Callable[[AnyTask], Label]:
@@ -105,33 +104,8 @@ def labels(bundle: Bundle) -> Callable[[AnyTask], Label]:
     return label
 
 
-def _works(bundle: Bundle) -> Iterator[Work]:
-    def moved(regions: Sequence[Region]) -> int:
-        return sum(region_bytes(bundle, region) for region in regions)
-
-    for task in bundle.tasks:
-        site, after = task.site, task.after
-        if isinstance(task, KernelTask):
-            operation = bundle.operations[task.operation]
-            function = operation.functions[task.function]
-            yield Work(Kind.RUN, site, after, function.traffic, function.flops, operation.precision)
-        elif isinstance(task, TransferTask):
-            target = bundle.buffers[task.write.buffer].site
-            yield Work(Kind.MOVE, site, after, region_bytes(bundle, task.read), target=target)
-        elif isinstance(task, FenceTask):
-            yield Work(Kind.FENCE, site, after)
-        else:
-            yield Work(Kind.COMBINE, site, after, moved(task.reads) + moved(task.writes))
-
-
-def region_bytes(bundle: Bundle, region: Region) -> int:
-    """The bytes of a region."""
-    extents = (up - lo for lo, up in zip(region.block.lower, region.block.upper, strict=True))
-    return math.prod(extents) * ITEMSIZE[bundle.tensors[bundle.buffers[region.buffer].tensor].dtype]
-
-
-def _spent(spent: Spent | None) -> Document:
-    own = Spent(start=0.0) if spent is None else spent
+def _label_times(spent: LabelTime | None) -> Document:
+    own = LabelTime(start=0.0) if spent is None else spent
     return {
         "start_ms": own.start,
         "end_ms": own.end,

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from einc.core.spec import Overlay
-from einc.core.tensor import TensorType
-from einc_runtime.plan.schema import ITEMSIZE, Bundle, Tensor
+from einc_runtime.plan.schema import ITEMSIZE, Block, Bundle, Tensor
 
 Document = dict[str, Any]
-SiteBlocks = tuple[frozenset[TensorType], ...]
+SiteBlocks = tuple[frozenset[Block], ...]
 """The blocks of one weight on each site."""
 
 
@@ -26,11 +25,11 @@ def describe_weights(bundle: Bundle) -> list[Document]:
     `copies` is 1 if every element is on one site, and less if no operator reads all of it. `replicated_bytes`
     are, for each site, the bytes of elements that another site holds as well.
     """
-    blocks: dict[int, list[set[TensorType]]] = {}
+    blocks: dict[int, list[set[Block]]] = {}
     for buffer in bundle.buffers:
         if buffer.role == "weight":
             sites = blocks.setdefault(buffer.tensor, [set() for _ in bundle.devices])
-            sites[buffer.site].add(TensorType(tuple(buffer.block.lower), tuple(buffer.block.upper)))
+            sites[buffer.site].add(buffer.block)
     known: dict[tuple[tuple[int, ...], SiteBlocks], tuple[list[int], list[int]]] = {}
     rows = []
     for number, tensor in enumerate(bundle.tensors):
@@ -41,7 +40,7 @@ def describe_weights(bundle: Bundle) -> list[Document]:
         if key not in known:  # the weights of repeated blocks are placed alike
             known[key] = _count_elements(*key)
         width = ITEMSIZE[tensor.dtype]
-        whole = TensorType.whole(tensor.shape).size * width
+        whole = Block.whole(tensor.shape).size * width
         all_of, replicated = ([count * width for count in counts] for counts in known[key])
         rows.append(
             {
@@ -56,9 +55,9 @@ def describe_weights(bundle: Bundle) -> list[Document]:
     return rows
 
 
-def _count_elements(shape: tuple[int, ...], held: Sequence[frozenset[TensorType]]) -> tuple[list[int], list[int]]:
+def _count_elements(shape: tuple[int, ...], held: Sequence[frozenset[Block]]) -> tuple[list[int], list[int]]:
     """The elements on each site, and those of them that lie on other sites too."""
-    overlay = Overlay(TensorType.whole(shape), *held)
+    overlay = Overlay(Block.whole(shape), *held)
     cells = [{cell for block in blocks for cell in overlay.cells(block)} for blocks in held]
     sites_of = Counter(cell for on_site in cells for cell in on_site)
     return (

@@ -42,9 +42,8 @@ class Row:
 def compare(machine: str, case: str, devices: int, schedule: str, limit: float | None) -> Row:
     from einc.compiler import compile_model
     from einc.options import CompileOptions
-    from einc.physical.forecast import predicted_ms, works_of
-    from einc.predict.timeline import timeline
-    from einc.predict.work import Kind
+    from einc.predict.costs import TaskKind, task_costs
+    from einc.predict.timeline import time_tasks
 
     chain = case in CHAINS
     name = case if chain else "llama_block"
@@ -54,14 +53,15 @@ def compare(machine: str, case: str, devices: int, schedule: str, limit: float |
     )
     naive = compile_model(text, f"{name}.ein", options)
     target = naive.target.machine
-    naive_ms = predicted_ms(naive.program, target)
+    naive_ms = naive.program.predicted_ms
     free = [
-        work if work.kind is Kind.RUN else work._replace(kind=Kind.FENCE, size=0) for work in works_of(naive.program)
+        cost if cost.kind is TaskKind.KERNEL else cost._replace(kind=TaskKind.FENCE, size=0)
+        for cost in task_costs(naive.program)
     ]
     start = time.monotonic()
     found = compile_model(text, f"{name}.ein", replace(options, schedule=schedule, time_limit=limit))
-    found_ms = predicted_ms(found.program, target)
-    return Row(machine, case, naive_ms, found_ms, timeline(free, target).predicted_ms, time.monotonic() - start)
+    found_ms = found.program.predicted_ms
+    return Row(machine, case, naive_ms, found_ms, time_tasks(free, target).predicted_ms, time.monotonic() - start)
 
 
 def verdicts(rows: list[Row]) -> list[tuple[str, bool]]:

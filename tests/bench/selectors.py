@@ -37,7 +37,6 @@ def measure(case: str, machine: str, devices: int, draws: int, schedule: str) ->
     from einc.compiler import compile_model
     from einc.errors import CapacityError
     from einc.options import CompileOptions
-    from einc.physical.forecast import predicted_ms
 
     name, preset = (case, None) if case in CHAINS else ("llama_block", case)
     text = (MODELS / f"{name}.ein").read_text()
@@ -45,7 +44,7 @@ def measure(case: str, machine: str, devices: int, draws: int, schedule: str) ->
     def plan(selector: str, seed: int = 0) -> tuple[int, float]:
         options = CompileOptions(machine, devices, preset=preset, selector=selector, schedule=schedule, seed=seed)
         compiled = compile_model(text, f"{name}.ein", options)
-        return compiled.plan.total_cost, predicted_ms(compiled.program, compiled.target.machine)
+        return compiled.plan.total_cost, compiled.program.predicted_ms
 
     random = []
     for seed in range(draws):

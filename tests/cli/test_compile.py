@@ -310,7 +310,7 @@ def test_an_interrupt_of_the_search_keeps_the_best(
 
 @pytest.mark.parametrize(("place", "code"), [("einc.physical.build.Lowering.finish", 0),
                                              ("einc.logical.optimize.build_problem", 130),
-                                             ("einc.emit.emit", 130)])  # fmt: skip
+                                             ("einc.physical.records.emit", 130)])  # fmt: skip
 def test_interrupts_between_searches_and_elsewhere(
     place: str, code: int, einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

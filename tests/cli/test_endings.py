@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from einc.cli.options import keeping_the_best
-from einc.physical.budget import Budget
+from einc.physical.budget import SearchBudget
 from einc_runtime.cli import output
 
 ENDS = [
@@ -58,7 +58,7 @@ def test_signals_that_are_ignored_stay_so(number: signal.Signals, tmp_path: Path
 def test_an_ignored_interrupt_does_not_end_a_search() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        budget = Budget()
+        budget = SearchBudget()
         budget.begin()
         with keeping_the_best(budget), budget.searching():
             signal.raise_signal(signal.SIGINT)

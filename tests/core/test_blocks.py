@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.core.spec import FunctionSpec, JoinAggSpec, Overlay, spec_fault, tiling_fault, tiling_of
 from einc.core.tensor import TensorType
-from einc.errors import InternalError
 
 WHOLE = TensorType.whole((5, 3))
 
@@ -74,8 +72,11 @@ def test_cells_of_an_overlay_make_up_every_block(family: list[TensorType]) -> No
 
 def test_a_box_needs_as_many_lower_bounds_as_upper_ones_and_no_upper_below() -> None:
     for lower, upper in (((0,), (1, 2)), ((3,), (2,))):
-        with pytest.raises(InternalError, match="no tensor type has bounds"):
-            TensorType(lower, upper)
+        block, whole = TensorType(lower, upper), TensorType.whole((5,))
+        assert not whole.contains(block)
+        spec = JoinAggSpec((FunctionSpec((block,), (whole,)),))
+        assert "is no projection of [0:5]" in str(spec_fault(spec, [whole], [whole]))
+        assert "is no projection of [0:5]" in str(tiling_fault(whole, (block,)))
 
 
 def test_what_is_no_spec_is_told_by_operand() -> None:

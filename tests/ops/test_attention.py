@@ -202,8 +202,8 @@ def test_outputs_and_defaults() -> None:
     assert (o.dims, o.shape, o.dtype) == (("heads_q", "tokens", "d_value"), (6, 6, 2), DType.BF16)
     assert (lse.dims, lse.shape, lse.dtype) == (("heads_q", "tokens"), (6, 6), DType.F32)
     assert operator.attributes["scale"] == 1 / math.sqrt(7)
-    (merge,) = operator.merges
-    assert (merge.operation, merge.outputs) == ("logsumexp", (0, 1))
+    (joint,) = operator.joint_aggregations
+    assert (operator.aggregations, joint.outputs) == (("logsumexp", "logsumexp"), (0, 1))
 
 
 def test_the_same_lengths_either_way() -> None:

@@ -13,25 +13,22 @@ import pytest
 from einc.core.tensor import TensorType
 from einc.errors import MachineError
 from einc.exchange.language.closure import order_firings
+from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Action
 from einc.graph.graph import Graph
 from einc.machines.model import Machine, Resource
 from einc.physical.atoms import Inflow
 from einc.physical.build import build
 from einc.physical.preamble import preamble
-from einc.physical.program import BufferRole, DeviceProgram, Exchange, TaskKind
+from einc.physical.program import DeviceProgram
 from einc.physical.schedule import Naive, Scheduled
 from einc.physical.verify import verify
+from einc_runtime.plan.regions import reads_of
+from einc_runtime.plan.schema import AggregateTask, Exchange, FenceTask, KernelTask, TransferTask
+from tests.support.device_programs import exchanges_of, kind_of, program_of, tensor_name
 from tests.support.physical_interpreter import interpret
-from tests.support.physical_toys import Formula, Window, graph_of, plan_of, switch, whole_arrays
+from tests.support.physical_toys import Formula, Window, formula, graph_of, plan_of, switch, whole_arrays
 from tests.support.racing import races
-
-
-def formula(text: str, join: str = "prod", **extents: int) -> Formula:
-    """`formula("ij jk -> ik:sum", i=4, j=6, k=5)`."""
-    terms, results = (side.split() for side in text.split("->"))
-    pairs = tuple((result.split(":")[0], result.split(":")[1]) for result in results)
-    return Formula(tuple(terms), pairs, tuple(extents.items()), join)
 
 
 def compiled(graph: Graph, sites: int, machine: Machine | None = None, **counts: tuple[int, ...]) -> DeviceProgram:
@@ -46,7 +43,7 @@ def compiled(graph: Graph, sites: int, machine: Machine | None = None, **counts:
 
 
 def kinds(program: DeviceProgram) -> Counter[str]:
-    return Counter(task.kind.value for task in program.tasks)
+    return Counter(kind_of(task) for task in program.tasks)
 
 
 ROWS = formula("ij -> ij:sum", i=7, j=6)
@@ -56,8 +53,7 @@ def test_one_site_runs_kernels_only() -> None:
     graph = graph_of([("c", formula("ij jk -> ik:sum", i=7, j=6, k=5), ("a", "b"))], ["c"])
     program = compiled(graph, 1, c=(1, 1, 1))
     assert kinds(program) == {"kernel": 1}
-    assert program.exchanges == (None,)
-    assert program.outputs[0].exchange is None
+    assert exchanges_of(program) == []
 
 
 def test_equal_cuts_move_nothing_and_read_in_place() -> None:
@@ -72,7 +68,7 @@ def test_a_square_brings_its_tensor_once() -> None:
     program = compiled(graph, 2, h=(2, 1), y=(1, 2))
     assert kinds(program) == {"kernel": 4, "transfer": 2, "copy": 2}
     assert all(
-        task.reads[0] == task.reads[1] for task in program.tasks if task.node == "y" and task.function is not None
+        task.reads[0] == task.reads[1] for task in program.tasks if task.serves == "y" and isinstance(task, KernelTask)
     )
 
 
@@ -80,8 +76,8 @@ def test_a_product_with_itself_needs_two_blocks_of_one_tensor() -> None:
     gram = formula("ij kj -> ik:sum", i=7, j=6, k=7)
     graph = graph_of([("h", ROWS, ("x",)), ("y", gram, ("h", "h"))], ["y"])
     program = compiled(graph, 4, h=(4, 1), y=(2, 1, 2))
-    blocks = {task.function: [r.block for r in task.reads] for task in program.tasks if task.node == "y" and task.reads}
-    assert {len(set(own)) for own in blocks.values() if own} >= {1}
+    kernels = [task for task in program.tasks if task.serves == "y" and isinstance(task, KernelTask)]
+    assert {len({region.block for region in task.reads}) for task in kernels} == {1, 2}
 
 
 def test_partial_sums_are_combined_straight_into_the_consumers_block() -> None:
@@ -89,9 +85,9 @@ def test_partial_sums_are_combined_straight_into_the_consumers_block() -> None:
     program = compiled(graph, 4, c=(1, 4, 1), y=(4, 1))
     assert kinds(program) == {"kernel": 8, "transfer": 12, "aggregate": 4}
     for task in program.tasks:
-        if task.kind is TaskKind.AGGREGATE:
-            reader = next(t for t in program.tasks if t.node == "y" and task.writes[0] in t.reads)
-            assert reader.kind is TaskKind.KERNEL
+        if isinstance(task, AggregateTask):
+            reader = next(t for t in program.tasks if t.serves == "y" and task.writes[0] in reads_of(t))
+            assert isinstance(reader, KernelTask)
 
 
 ROWS5 = formula("ik -> ik:sum", i=7, k=5)
@@ -101,9 +97,9 @@ def test_the_second_consumer_starts_from_what_the_first_aggregated() -> None:
     product = formula("ij jk -> ik:sum", i=7, j=6, k=5)
     graph = graph_of([("c", product, ("a", "b")), ("y", ROWS5, ("c",)), ("z", ROWS5, ("c",))], ["y", "z"])
     program = compiled(graph, 3, c=(1, 3, 1), y=(3, 1), z=(3, 1))
-    assert program.exchanges[1] is not None
-    assert program.exchanges[2] is None
-    assert Counter(task.kind for task in program.tasks if task.node == "z") == {TaskKind.KERNEL: 3}
+    assert program.operations[1].exchange is not None
+    assert program.operations[2].exchange is None
+    assert Counter(kind_of(task) for task in program.tasks if task.serves == "z") == {"kernel": 3}
 
 
 def test_an_output_that_others_read_is_brought_home_once() -> None:
@@ -112,33 +108,38 @@ def test_an_output_that_others_read_is_brought_home_once() -> None:
     program = compiled(graph, 3, c=(1, 3, 1), y=(1, 1))
     assert kinds(program) == {"kernel": 4, "transfer": 2, "aggregate": 1}
     assert program.outputs[0].exchange is None  # y's exchange has aggregated all of it already
-    assert program.buffers[program.outputs[0].regions[0].buffer].role is BufferRole.RESULT
+    assert program.buffers[program.outputs[0].regions[0].buffer].role == "result"
 
 
 def test_an_input_may_be_an_output() -> None:
     graph = graph_of([("y", ROWS, ("x",))], ["y"])
     program = compiled(replace(graph, outputs=("x", "y")), 2, y=(1, 2))
     (region,) = program.outputs[0].regions
-    assert program.buffers[region.buffer].role is BufferRole.INPUT
-    assert [b.block for b in program.buffers if b.tensor == "x" and b.site == 0] == [TensorType.whole((7, 6))]
-    assert [output.tensor for output in program.outputs] == ["x", "y"]
+    assert program.buffers[region.buffer].role == "input"
+    assert [b.block for b in program.buffers if tensor_name(program, b) == "x" and b.site == 0] == [
+        TensorType.whole((7, 6))
+    ]
+    assert [tensor_name(program, output.tensor) for output in program.outputs] == ["x", "y"]
 
 
 def test_weights_are_loaded_where_they_are_needed_and_never_move() -> None:
     nodes = [("h", formula("ij jk -> ik:sum", i=7, j=6, k=6), ("x", "w"))]
     nodes.append(("y", formula("ik kj -> ij:sum", i=7, j=6, k=6), ("h", "w")))
     program = compiled(graph_of(nodes, ["y"], weights=["w"]), 2, h=(2, 1, 1), y=(2, 1, 1))
-    assert [(b.site, b.block.shape) for b in program.buffers if b.tensor == "w"] == [(0, (6, 6)), (1, (6, 6))]
-    assert all(b.role is BufferRole.WEIGHT for b in program.buffers if b.tensor == "w")
+    assert [(b.site, b.block.shape) for b in program.buffers if tensor_name(program, b) == "w"] == [
+        (0, (6, 6)),
+        (1, (6, 6)),
+    ]
+    assert all(b.role == "weight" for b in program.buffers if tensor_name(program, b) == "w")
     program = compiled(graph_of(nodes, ["y"], weights=["w"]), 2, h=(2, 1, 1), y=(1, 1, 2))
-    held = {b.site: b.block for b in program.buffers if b.tensor == "w"}
+    held = {b.site: b.block for b in program.buffers if tensor_name(program, b) == "w"}
     assert held == {0: TensorType.whole((6, 6)), 1: TensorType.whole((6, 6))}  # y's halves are parts of these
 
 
 def test_idle_sites_hold_nothing() -> None:
     program = compiled(graph_of([("h", ROWS, ("x",)), ("y", ROWS, ("h",))], ["y"]), 8, h=(7, 1), y=(1, 6))
     assert program.memory[7] == 0
-    assert len(program.sites[1]) == 6
+    assert len(program.operations[1].functions) == 6
 
 
 def test_scalars_travel_too() -> None:
@@ -152,7 +153,7 @@ def test_several_outputs_aggregate_each_in_its_way() -> None:
     both = formula("ij -> i:max j:min ij:sum", i=7, j=6)
     graph = graph_of([("m n o", both, ("x",)), ("y", formula("i j -> ij:sum", i=7, j=6), ("m", "n"))], ["o", "y", "n"])
     program = compiled(graph, 4, m=(2, 2), y=(4, 1))
-    assert {task.aggregation for task in program.tasks if task.aggregation} == {"max", "min"}
+    assert {task.aggregation for task in program.tasks if isinstance(task, AggregateTask)} == {"max", "min"}
 
 
 def test_halos_overlap() -> None:
@@ -166,8 +167,8 @@ def test_what_many_tasks_have_filled_is_waited_for_through_one_fence() -> None:
     graph = graph_of([("h", whole, ("x",)), *((name, whole, ("h",)) for name in names)], names)
     program = compiled(graph, 3, h=(3, 1), y=(1, 1), z=(1, 1), u=(1, 1))
     assert kinds(program) == {"kernel": 6, "transfer": 2, "copy": 1, "fence": 1}
-    fence = next(number for number, task in enumerate(program.tasks) if task.kind is TaskKind.FENCE)
-    later = [task for task in program.tasks if task.node in ("z", "u") and task.kind is TaskKind.KERNEL]
+    fence = next(number for number, task in enumerate(program.tasks) if isinstance(task, FenceTask))
+    later = [task for task in program.tasks if task.serves in ("z", "u") and isinstance(task, KernelTask)]
     assert [task.after for task in later] == [(fence,), (fence,)]
 
 
@@ -179,18 +180,18 @@ def test_transfers_wait_for_what_the_program_says() -> None:
 
         def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
             found = super().schedule(node, inflows, functions)
-            if found.exchange is None:
+            if found.preamble is None:
                 return found
             actions: list[Action] = []
-            for action in found.exchange.program.actions:
+            for action in program_of(found.exchange).actions:
                 waits = tuple(replace(before, after=()) for before in actions[-1:])
                 actions.append(replace(action, after=waits))
-            program = replace(found.exchange.program, actions=tuple(actions))
-            return replace(found, exchange=Exchange(program), firings=order_firings(program))
+            program = replace(found.preamble.program, actions=tuple(actions))
+            return replace(found, exchange=Exchange(print_program(program)), firings=order_firings(program))
 
     program = build(plan_of(graph, 3, {"h": (3, 1), "y": (1, 3)}), switch(3), InTurn(switch(3), 3))
     verify(program)
-    moves = [n for n, task in enumerate(program.tasks) if task.kind is TaskKind.TRANSFER and task.node == "y"]
+    moves = [n for n, task in enumerate(program.tasks) if isinstance(task, TransferTask) and task.serves == "y"]
     assert len(moves) == 6
     assert all(before in program.tasks[move].after for before, move in itertools.pairwise(moves))
 
@@ -216,7 +217,7 @@ def test_an_exchange_that_is_planned_once_serves_all_layers() -> None:
     product = formula("ij jk -> ik:sum", i=6, j=6, k=6)
     nodes = [(f"h{n}", product, ("x" if n == 0 else f"h{n - 1}", f"w{n}")) for n in range(5)]
     program = compiled(graph_of(nodes, ["h4"]), 4, **{f"h{n}": (1, 4, 1) for n in range(5)})
-    programs = [exchange.program for exchange in program.exchanges if exchange is not None]
+    programs = [operation.exchange.program for operation in program.operations if operation.exchange is not None]
     assert len(programs) == 4
     assert len({id(p) for p in programs}) == 1
 
@@ -239,11 +240,11 @@ def test_an_aggregate_at_a_relay_serves_later_consumers() -> None:
             parts = [h for h in needed.program.holdings if len(h.aggregate) == 1]
             actions = [Action(h.aggregate, s, (2,)) for h in parts for s in h.sites if s != 2]
             program = replace(needed.program, actions=(*actions, Action(wanted, 2, (0,))))
-            return Scheduled(sites, needed, Exchange(program), order_firings(program))
+            return Scheduled(sites, needed, Exchange(print_program(program)), order_firings(program))
 
     program = build(plan_of(graph, 3, {"c": (1, 3, 1), "y": (1, 1), "z": (1, 1)}), switch(3), Relayed())
     verify(program)
     assert kinds(program) == {"kernel": 5, "transfer": 3, "aggregate": 1}
-    assert program.exchanges[2] is None
+    assert program.operations[2].exchange is None
     arrays = whole_arrays(graph)
     np.testing.assert_array_equal(interpret(program, arrays, 0)["z"], arrays["z"])

@@ -7,19 +7,21 @@ import random
 import numpy as np
 import pytest
 
-from einc.emit import emit
 from einc.exchange.language.checker import check
 from einc.graph.graph import verify_graph
 from einc.logical.optimize import optimize
 from einc.machines.model import Machine
 from einc.physical.build import build
-from einc.physical.program import DeviceProgram, TaskKind
+from einc.physical.program import DeviceProgram
+from einc.physical.records import emit
 from einc.physical.schedule import Scheduler
 from einc.physical.verify import verify
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
+from einc_runtime.plan.schema import AggregateTask
+from tests.support.device_programs import exchanges_of, program_of
 from tests.support.merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
 from tests.support.physical_interpreter import interpret
 from tests.support.physical_toys import Wild, switch
@@ -67,9 +69,9 @@ def test_tuples_are_aggregated_whatever_is_read_of_them(kind: str, sites: int) -
     for seed in range(sites * 100, sites * 100 + 5):
         program = case(kind, sites, seed)
         run_everywhere(program, switch(sites), seed)
-        for exchange in (*program.exchanges, *(output.exchange for output in program.outputs)):
-            assert exchange is None or check(exchange.program, switch(sites)).valid
-        aggregated += sum(task.kind is TaskKind.AGGREGATE and len(task.writes) == 2 for task in program.tasks)
+        for exchange in exchanges_of(program):
+            assert check(program_of(exchange), switch(sites)).valid
+        aggregated += sum(isinstance(task, AggregateTask) and len(task.writes) == 2 for task in program.tasks)
     assert aggregated > 0 or sites == 1
 
 
@@ -83,6 +85,5 @@ def test_any_valid_exchange_program_moves_tuples(kind: str) -> None:
         sites = rng.randint(2, 6)
         program = case(kind, sites, seed, Wild(rng, switch(sites), sites))
         run_everywhere(program, switch(sites), seed)
-        exchanges = (*program.exchanges, *(output.exchange for output in program.outputs))
-        cut |= any("." in h.aggregate[0] for e in exchanges if e is not None for h in e.program.holdings)
+        cut |= any("." in h.aggregate[0] for e in exchanges_of(program) for h in program_of(e).holdings)
     assert cut

@@ -10,8 +10,9 @@ import pytest
 from einc.exchange.language.checker import check
 from einc.logical.optimize import optimize
 from einc.physical.build import build
-from einc.physical.program import DeviceProgram, TaskKind
+from einc.physical.program import DeviceProgram
 from einc.physical.verify import verify
+from tests.support.device_programs import exchanges_of, kind_of, program_of
 from tests.support.physical_interpreter import interpret
 from tests.support.physical_toys import Wild, random_graph, switch, whole_arrays
 from tests.support.racing import races
@@ -34,15 +35,15 @@ def check_case(seed: int, orders: int = 3) -> DeviceProgram:
     verify(program)
     assert next(races(program), None) is None
     assert_computes(program, orders)
-    for exchange in (*program.exchanges, *(output.exchange for output in program.outputs)):
-        assert exchange is None or check(exchange.program, machine).valid
+    for exchange in exchanges_of(program):
+        assert check(program_of(exchange), machine).valid
     return program
 
 
 @pytest.mark.parametrize("block", range(8))
 def test_random_graphs_compute_their_reference(block: int) -> None:
-    kinds = {task.kind for seed in range(block * 10, block * 10 + 10) for task in check_case(seed).tasks}
-    assert kinds >= {TaskKind.KERNEL, TaskKind.TRANSFER, TaskKind.AGGREGATE, TaskKind.COPY}
+    kinds = {kind_of(task) for seed in range(block * 10, block * 10 + 10) for task in check_case(seed).tasks}
+    assert kinds >= {"kernel", "transfer", "aggregate", "copy"}
 
 
 @pytest.mark.slow

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from einc.core.tensor import DType, TensorDesc
-from einc.emit import emit
 from einc.errors import SourceSpan
-from einc.exchange.language.parser import parse
-from einc.exchange.language.resolve import resolve
+from einc.exchange.naive import build_naive_body
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph
 from einc.logical.optimize import optimize
 from einc.machines.load import load_machine, parse_machine
 from einc.ops.registry import call, restore
 from einc.physical.build import build
+from einc.physical.records import emit
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Bundle, KernelTask
+from tests.support.device_programs import exchanges_of, program_of
 from tests.support.physical_toys import switch
 
 
@@ -85,16 +85,14 @@ def test_everything_a_reader_needs_is_there() -> None:
     weights = {t.name: (t.fan_in, t.stored) for t in found.tensors if t.kind == "weight"}
     assert weights == {"w1": (11, "layer.0.weight"), "w2": (17, None)}
     descs = [tensor.desc for tensor in plan.graph.tensors]
-    for operation, node, exchange in zip(found.operations, plan.graph.nodes, program.exchanges, strict=True):
+    for operation, node in zip(found.operations, plan.graph.nodes, strict=True):
         inputs = tuple(descs[position] for position in operation.inputs)
         attributes = {k: tuple(v) if isinstance(v, list) else v for k, v in operation.attributes.items()}
         assert restore(operation.family, inputs, attributes) == node.operator
         assert operation.source == "net.ein:5"
-        if exchange is None:
-            assert operation.exchange is None
-        else:
-            assert operation.exchange is not None
-            assert resolve(parse(operation.exchange.program, "plan")) == exchange.program
+    assert found.operations == program.operations
+    programs = [program_of(exchange) for exchange in exchanges_of(program)]
+    assert programs == [build_naive_body(replace(one, actions=()), machine) for one in programs] != []
 
 
 def test_the_directory_of_the_model_does_not_show() -> None:

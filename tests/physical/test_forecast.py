@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from einc.compiler import Compiled, compile_model
+from einc.core.tensor import DType
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Site
 from einc.options import CompileOptions
-from einc.physical.forecast import predicted_ms, works_of
-from einc.physical.program import TaskKind
-from einc.predict.timeline import timeline
-from einc.predict.work import Kind, occupied_ms
+from einc.physical.program import DeviceProgram
+from einc.predict.costs import TaskKind, occupied_ms, task_costs
+from einc.predict.timeline import time_tasks
 from einc.report.timing import plan_machine, time_plan
+from einc_runtime.plan.regions import reads_of, writes_of
+from einc_runtime.plan.schema import AggregateTask, KernelTask, TransferTask
+from tests.support.device_programs import exchanges_of, kind_of, program_of
 from tests.support.work_bounds import capacity_bound_ms, critical_path_ms
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -45,15 +48,19 @@ def test_a_plan_file_predicts_what_its_device_program_does(
 ) -> None:
     found = compiled(model, machine, **options)
     target = found.target.machine
-    expected = timeline(works_of(found.program), target)
+    expected = time_tasks(task_costs(found.program), target)
     assert time_plan(found.bundle, plan_machine(found.bundle)).times == expected
-    assert found.bundle.predicted_ms == expected.predicted_ms == predicted_ms(found.program, target) > 0
-    works = works_of(found.program)
+    assert found.bundle.predicted_ms == expected.predicted_ms == found.program.predicted_ms > 0
+    works = task_costs(found.program)
     assert expected.predicted_ms >= critical_path_ms(works, target) * (1 - 1e-9)
     assert expected.predicted_ms >= capacity_bound_ms(works, target) * (1 - 1e-9)
     assert sum(work.flops for work in works) == sum(
         choice_flops for node_flops in _flops(found) for choice_flops in node_flops
     )
+
+
+def predict_ms(program: DeviceProgram, machine: Machine) -> float:
+    return time_tasks(task_costs(program), machine).predicted_ms
 
 
 def _flops(found: Compiled) -> list[list[int]]:
@@ -76,35 +83,35 @@ def test_a_matrix_product_by_hand() -> None:
         "y = matmul(x, w)\nz[a] = y[a,c] * v[c]\noutput z\n"
     )
     found = compile_model(text, "m.ein", CompileOptions(machine="dgx-v100", devices=1, ideal=True, schedule="naive"))
-    first, second = (works_of(found.program)[t] for t in (0, 1))
+    first, second = (task_costs(found.program)[t] for t in (0, 1))
     assert (first.flops, second.flops) == (2 * 1024 * 2048 * 512, 2 * 1024 * 512)
     assert first.size == 2 * (1024 * 2048 + 2048 * 512 + 1024 * 512)
     assert second.size == 2 * (1024 * 512 + 512 + 1024)
     assert first.precision == second.precision == "f16"
     expected = first.flops / 125e12 * 1e3 + second.size / 900e9 * 1e3  # the one computes, the other reads
-    assert predicted_ms(found.program, found.target.machine) == pytest.approx(expected)
+    assert found.program.predicted_ms == pytest.approx(expected)
 
 
 def test_transfers_and_copies_are_as_long_as_their_regions() -> None:
     found = compiled("llama_block", "dgx-a100", preset="tiny", selector="random", seed=2)
     program = found.program
     kinds = set()
-    for task, work in zip(program.tasks, works_of(program), strict=True):
-        kinds.add(task.kind)
+    for task, work in zip(program.tasks, task_costs(program), strict=True):
+        kinds.add(kind_of(task))
         reads, writes = (
-            sum(r.block.size * program.buffers[r.buffer].dtype.itemsize for r in regions)
-            for regions in (task.reads, task.writes)
+            sum(r.block.size * DType(program.tensors[program.buffers[r.buffer].tensor].dtype).itemsize for r in regions)
+            for regions in (reads_of(task), writes_of(task))
         )
-        if task.kind is TaskKind.TRANSFER:
-            assert (work.size, work.target) == (reads, program.buffers[task.writes[0].buffer].site)
-        elif task.kind is TaskKind.KERNEL:
-            assert work.kind is Kind.RUN
+        if isinstance(task, TransferTask):
+            assert (work.size, work.target) == (reads, program.buffers[task.write.buffer].site)
+        elif isinstance(task, KernelTask):
+            assert work.kind is TaskKind.KERNEL
         else:
             assert work.size == reads + writes
-        if task.kind is TaskKind.AGGREGATE:
-            assert work.kind is Kind.COMBINE
+        if isinstance(task, AggregateTask):
+            assert work.kind is TaskKind.COMBINE
             assert work.size == (len(task.reads) // len(task.writes) + 1) * writes
-    assert kinds >= {TaskKind.KERNEL, TaskKind.TRANSFER, TaskKind.AGGREGATE}
+    assert kinds >= {"kernel", "transfer", "aggregate"}
 
 
 @pytest.mark.parametrize("machine", ["dgx-v100", "dgx-h100"])
@@ -114,21 +121,21 @@ def test_an_exchange_between_kernels_takes_its_own_time(machine: str, devices: i
     text = 'model m\ndim i=64\ndim j=80\ninput x: f16[i,j]\na = softmax(x, "j")\nb = softmax(a, "i")\noutput b\n'
     found = compile_model(text, "m.ein", CompileOptions(machine=machine, devices=devices, ideal=True, schedule="naive"))
     program = found.program
-    (exchange,) = (one for one in program.exchanges if one is not None)
-    assert all(output.exchange is None for output in program.outputs)
-    assert not any(task.kind is TaskKind.AGGREGATE for task in program.tasks)
+    (exchange,) = exchanges_of(program)
+    assert program.operations[1].exchange is exchange
+    assert not any(isinstance(task, AggregateTask) for task in program.tasks)
     fabric = found.target.machine
-    alone = simulate(exchange.program, fabric).completion_ms
+    alone = simulate(program_of(exchange), fabric).completion_ms
     fast = Machine(fabric.name, tuple(Site(1e15, site.memory_bytes) for site in fabric.sites), fabric.resources)
-    assert predicted_ms(program, fast) == pytest.approx(alone, rel=1e-6)
-    assert predicted_ms(program, fabric) > alone
+    assert predict_ms(program, fast) == pytest.approx(alone, rel=1e-6)
+    assert predict_ms(program, fabric) > alone
 
 
 def test_kernels_are_never_free_of_their_bytes() -> None:
     machine = load_machine("dgx-a100").ideal()
     found = compiled("llama_block", "dgx-a100", preset="b1x1k", ideal=True)
-    for work in works_of(found.program):
-        if work.kind is Kind.RUN:
+    for work in task_costs(found.program):
+        if work.kind is TaskKind.KERNEL:
             took = occupied_ms(work, machine.sites[0], 0.0)
             assert took >= work.size / 1555e6 * (1 - 1e-12)
             assert took >= work.flops / 312e12 * 1e3 * (1 - 1e-12)

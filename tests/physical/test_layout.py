@@ -8,7 +8,7 @@ from einc.frontend import build
 from einc.graph.builder import GraphBuilder
 from einc.ops import registry
 from einc.options import CompileOptions
-from einc.physical.layout import memory_orders
+from einc.physical.records import memory_orders
 
 BY_TOKENS = (1, 0, 2)
 

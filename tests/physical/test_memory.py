@@ -11,13 +11,20 @@ import pytest
 from einc.core.tensor import DType, TensorType
 from einc.errors import CapacityError, SourceSpan
 from einc.graph.graph import Graph
-from einc.physical.arena import ALIGNMENT, Arena
 from einc.physical.build import build
-from einc.physical.memory import plan_memory
-from einc.physical.program import Buffer, BufferRole, Region, Task, TaskKind
-from tests.support.physical_toys import Formula, graph_of, plan_of, switch
+from einc.physical.memory import ALIGNMENT, Arena, plan_memory
+from einc_runtime.plan.schema import Buffer, BufferRole, CopyTask, Region
+from tests.support.device_programs import kind_of
+from tests.support.physical_toys import Formula, computed, graph_of, plan_of, switch
 
 COPY = Formula(("i",), (("i", "sum"),), (("i", 1000),))
+
+
+TENSOR = computed("a", (16,), DType.F64)
+
+
+def copy(reads: tuple[Region, ...], writes: tuple[Region, ...], after: tuple[int, ...] = ()) -> CopyTask:
+    return CopyTask(0, "n", after, reads, writes)
 
 
 def chain(length: int) -> Graph:
@@ -29,7 +36,7 @@ def test_a_chain_needs_two_scratch_buffers() -> None:
     program = build(plan_of(chain(9), 1, {f"h{n}": (1,) for n in range(9)}), switch(1))
     size = 8000
     assert program.memory == (4 * size,)  # the input, the result, and two blocks in turn
-    scratch = {offset for b, offset in zip(program.buffers, program.offsets, strict=True) if b.role.value == "scratch"}
+    scratch = {buffer.offset for buffer in program.buffers if buffer.role == "scratch"}
     assert len(scratch) == 2
 
 
@@ -91,42 +98,42 @@ def test_the_tightest_hole_is_taken_and_the_lowest_of_equal_ones() -> None:
 def test_reuse_waits_for_all_last_readers_through_one_fence() -> None:
     half, whole = [TensorType((0,), (8,)), TensorType((8,), (16,))], TensorType((0,), (16,))
     buffers = [
-        Buffer(0, "a", whole, DType.F64, BufferRole.SCRATCH),
-        Buffer(0, "r", whole, DType.F64, BufferRole.RESULT),
+        Buffer(0, 0, 0, whole, "scratch"),
+        Buffer(0, 0, 0, whole, "result"),
     ]
-    buffers.append(Buffer(0, "b", whole, DType.F64, BufferRole.SCRATCH))
-    tasks = [Task(TaskKind.COPY, 0, "n", (), (Region(0, part),)) for part in half]
-    tasks += [Task(TaskKind.COPY, 0, "n", (Region(0, part),), (Region(1, part),), (i,)) for i, part in enumerate(half)]
-    tasks += [Task(TaskKind.COPY, 0, "n", (), (Region(2, part),)) for part in half]
-    memory = plan_memory(buffers, tasks, 1)
-    assert memory.offsets[0] == memory.offsets[2] == 128
+    buffers.append(Buffer(0, 0, 0, whole, "scratch"))
+    tasks = [copy((), (Region(0, part),)) for part in half]
+    tasks += [copy((Region(0, part),), (Region(1, part),), (i,)) for i, part in enumerate(half)]
+    tasks += [copy((), (Region(2, part),)) for part in half]
+    memory = plan_memory([TENSOR], buffers, tasks, 1)
+    assert memory.buffers[0].offset == memory.buffers[2].offset == 128
     assert memory.sizes == (256,)
     assert memory.kept == (128,)
-    assert [(task.kind, task.after) for task in memory.tasks[4:]] == [
-        (TaskKind.FENCE, (2, 3)), (TaskKind.COPY, (4,)), (TaskKind.COPY, (4,)),
+    assert [(kind_of(task), task.after) for task in memory.tasks[4:]] == [
+        ("fence", (2, 3)), ("copy", (4,)), ("copy", (4,)),
     ]  # fmt: skip
 
 
 def test_reuse_waits_for_the_reader_alone_who_waited_for_the_writer() -> None:
     whole, halves = TensorType((0,), (16,)), [TensorType((0,), (8,)), TensorType((8,), (16,))]
-    roles = {"a": BufferRole.SCRATCH, "r": BufferRole.RESULT, "b": BufferRole.SCRATCH}
-    buffers = [Buffer(0, name, whole, DType.F64, role) for name, role in roles.items()]
+    roles: tuple[BufferRole, ...] = ("scratch", "result", "scratch")
+    buffers = [Buffer(0, 0, 0, whole, role) for role in roles]
     tasks = [
-        Task(TaskKind.COPY, 0, "n", (), (Region(0, whole),)),
-        Task(TaskKind.COPY, 0, "n", (Region(0, whole),), (Region(1, whole),), (0,)),
-        *(Task(TaskKind.COPY, 0, "n", (), (Region(2, part),)) for part in halves),
+        copy((), (Region(0, whole),)),
+        copy((Region(0, whole),), (Region(1, whole),), (0,)),
+        *(copy((), (Region(2, part),)) for part in halves),
     ]
-    found = plan_memory(buffers, tasks, 1).tasks
-    assert [(task.kind, task.after) for task in found[2:]] == [(TaskKind.COPY, (1,))] * 2  # no fence
+    found = plan_memory([TENSOR], buffers, tasks, 1).tasks
+    assert [(kind_of(task), task.after) for task in found[2:]] == [("copy", (1,))] * 2  # no fence
 
 
 def test_a_buffer_lives_until_its_last_write_even_if_nobody_reads_that() -> None:
     whole, halves = TensorType((0,), (16,)), [TensorType((0,), (8,)), TensorType((8,), (16,))]
-    buffers = [Buffer(0, name, whole, DType.F64, BufferRole.SCRATCH) for name in "ab"]
+    buffers = [Buffer(0, 0, 0, whole, "scratch") for _ in range(2)]
     tasks = [
-        Task(TaskKind.COPY, 0, "n", (), (Region(0, halves[0]),)),
-        Task(TaskKind.COPY, 0, "n", (Region(0, halves[0]),), (Region(1, halves[0]),), (0,)),
-        Task(TaskKind.COPY, 0, "n", (), (Region(0, halves[1]),)),
+        copy((), (Region(0, halves[0]),)),
+        copy((Region(0, halves[0]),), (Region(1, halves[0]),), (0,)),
+        copy((), (Region(0, halves[1]),)),
     ]
-    memory = plan_memory(buffers, tasks, 1)
-    assert sorted(memory.offsets) == [0, 128]
+    memory = plan_memory([TENSOR], buffers, tasks, 1)
+    assert sorted(buffer.offset for buffer in memory.buffers) == [0, 128]

@@ -16,9 +16,9 @@ from einc.exchange.language.checker import check
 from einc.exchange.language.program import Holding, Partition, Program, Requirement
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
-from einc.physical.budget import Budget
-from einc.physical.canonical import canonical, renamed_actions
+from einc.physical.budget import SearchBudget
 from einc.physical.pieces import cut
+from einc.physical.preamble import canonical, renamed_actions
 from tests.support.physical_toys import wild_body
 
 
@@ -90,7 +90,7 @@ def test_sizes_and_holders_do_matter() -> None:
 
 
 def test_a_budget_is_shared_and_ends() -> None:
-    budget = Budget(100.0)
+    budget = SearchBudget(100.0)
     with pytest.raises(KeyboardInterrupt):
         budget.interrupt()  # before the search
     budget.begin()
@@ -103,7 +103,7 @@ def test_a_budget_is_shared_and_ends() -> None:
     assert budget.share(1) == 0
     with pytest.raises(KeyboardInterrupt):
         budget.interrupt()  # the second one is meant for the program
-    unlimited = Budget()
+    unlimited = SearchBudget()
     unlimited.begin()
     assert unlimited.share(10) == float("inf")
     unlimited.interrupt()

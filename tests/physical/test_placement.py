@@ -8,14 +8,14 @@ import random
 import numpy as np
 import pytest
 
-from einc.core.tensor import DType, TensorDesc, TensorType
+from einc.core.tensor import DType, TensorType
 from einc.physical import placement
 from einc.physical.atoms import Inflow
 from einc.physical.placement import assign, moved_bytes, place
-from einc.physical.program import Region
-from einc.physical.residency import Copy, Group, Residency, Whole
+from einc.physical.residency import Copy, Residency, Whole
 from einc.physical.synthesis import _placement
-from tests.support.physical_toys import inflow_of
+from einc_runtime.plan.schema import Region
+from tests.support.physical_toys import aggregates_alone, computed, inflow_of
 
 
 def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
@@ -26,8 +26,8 @@ def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
     blocks = [TensorType((lo, 0), (up, 4)) for lo, up in itertools.pairwise(bounds)]
     where = rng.sample(range(sites), rows * copies)
     made = [Copy(f, site, Region(f, blocks[f // copies]), f) for f, site in enumerate(where)]
-    desc = TensorDesc(("i", "j"), (9, 4), rng.choice((DType.F64, DType.BF16)))
-    tensor = Residency.of("h", desc, Group.alone("sum", "h", 2), made)
+    made_of = computed("h", (9, 4), rng.choice((DType.F64, DType.BF16)))
+    tensor = Residency.of(0, made_of, aggregates_alone("sum", 2), made)
     for _ in range(rng.randint(0, 3)):
         tensor.add(Whole(rng.randrange(sites), Region(99, _block(rng)), (0,)))
     return inflow_of(tensor, [tuple(_block(rng) for _ in range(rng.randint(0, 2))) for _ in range(functions)])
@@ -49,7 +49,7 @@ def bytes_by_element(inflow: Inflow, function: int, site: int) -> int:
         copies = next(copies for block, copies in tensor.copies.items() if block.contains(point))
         missing = sum(copy.site != site for copy in copies)
         moved += 0 if here else min(missing, 1) if exists else missing
-    return moved * tensor.desc.dtype.itemsize
+    return moved * DType(tensor.tensor.dtype).itemsize
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -91,8 +91,7 @@ def test_without_computed_inputs_function_i_runs_at_site_i() -> None:
 
 
 def test_the_smallest_whole_block_serves_a_reader() -> None:
-    desc = TensorDesc(("i",), (9,), DType.F64)
-    tensor = Residency("h", desc, Group.alone("sum", "h", 1), {})
+    tensor = Residency(0, computed("h", (9,), DType.F64), aggregates_alone("sum", 1), {})
     small, large, other = ((2, 5), (0, 9), (3, 4))
     for site, (lower, upper) in ((1, large), (1, small), (2, other)):
         tensor.add(Whole(site, Region(lower, TensorType((lower,), (upper,))), ()))

@@ -8,14 +8,24 @@ import pytest
 
 from einc.core.spec import Overlay
 from einc.core.tensor import DType, TensorDesc, TensorType
-from einc.exchange.language.printer import print_program
 from einc.ops.registry import call
 from einc.physical.atoms import Grid
 from einc.physical.build import build
 from einc.physical.preamble import preamble
-from einc.physical.program import DeviceProgram, Region
-from einc.physical.residency import Copy, Group, Residency, Whole
-from tests.support.physical_toys import Formula, Window, graph_of, inflow_of, plan_of, switch
+from einc.physical.program import DeviceProgram
+from einc.physical.residency import Copy, Residency, Whole
+from einc_runtime.plan.schema import Region
+from tests.support.device_programs import program_of
+from tests.support.physical_toys import (
+    Formula,
+    Window,
+    aggregates_alone,
+    computed,
+    graph_of,
+    inflow_of,
+    plan_of,
+    switch,
+)
 
 PAPER = """\
 GPUS: 0, 1, 2, 3
@@ -27,9 +37,9 @@ OUT: X1+Y1 @ S1; X2+Y2 @ S2; X3+Y3 @ S3; X4+Y4 @ S4
 
 def declarations(program: DeviceProgram, node: int) -> str:
     """The preamble of a node's exchange without sizes, one declaration a line."""
-    exchange = program.exchanges[node]
+    exchange = program.operations[node].exchange
     assert exchange is not None
-    text = re.sub(r" \(size: [^)]*\)", "", print_program(exchange.program))
+    text = re.sub(r" \(size: [^)]*\)", "", exchange.program)
     return re.sub(r";\n *", "; ", text).split("\n\n")[0] + "\n"
 
 
@@ -41,16 +51,16 @@ def test_the_example_of_section_5_3() -> None:
     counts = {"c": (2, 2, 1), "s": tuple(4 if index.extent == 256 else 1 for index in softmax.indices)}
     program = build(plan_of(graph, 4, counts), switch(4))
     assert declarations(program, 1) == PAPER
-    exchange = program.exchanges[1]
+    exchange = program.operations[1].exchange
     assert exchange is not None
-    assert {holding.size for holding in exchange.program.holdings} == {64 * 256 * 4}
+    assert {holding.size for holding in program_of(exchange).holdings} == {64 * 256 * 4}
 
 
 def residency(copies: int, sites: list[int], name: str = "h") -> Residency:
     """A tensor of 8 elements in two halves, with `copies` copies each."""
     halves = [TensorType((0,), (4,)), TensorType((4,), (8,))]
     made = [Copy(f, site, Region(f, halves[f // copies]), f) for f, site in zip(range(2 * copies), sites, strict=True)]
-    return Residency.of(name, TensorDesc(("i",), (8,), DType.F32), Group.alone("sum", name, 1), made)
+    return Residency.of(0, computed(name, (8,), DType.F32), aggregates_alone("sum", 1), made)
 
 
 def block(lower: int, upper: int) -> TensorType:
@@ -128,7 +138,7 @@ def test_shared_halos_are_atoms_of_both_consumers() -> None:
     graph = graph_of([("h", double, ("x",)), ("y", Window(9), ("h",))], ["y"])
     program = build(plan_of(graph, 2, {"h": (2,), "y": (2,)}), switch(2))
     # h is cut at 4, the window needs [0:5) and [4:9): only element 4 moves
-    exchange = program.exchanges[1]
+    exchange = program.operations[1].exchange
     assert exchange is not None
-    assert [holding.size for holding in exchange.program.holdings] == [8]
-    assert [requirement.targets for requirement in exchange.program.requirements] == [("S1", "S2")]
+    assert [holding.size for holding in program_of(exchange).holdings] == [8]
+    assert [requirement.targets for requirement in program_of(exchange).requirements] == [("S1", "S2")]

@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 
 from einc.compiler import compile_model
-from einc.emit import emit
 from einc.exchange.language.checker import check
 from einc.exchange.synthesis import synthesize
 from einc.logical.optimize import optimize
 from einc.machines.load import load_machine
 from einc.machines.model import Machine
 from einc.options import CompileOptions
-from einc.physical.build import build
-from einc.physical.choose import build_fast
-from einc.physical.forecast import predicted_ms
-from einc.physical.program import DeviceProgram, Exchange, TaskKind
+from einc.physical.build import build, build_fast
+from einc.physical.program import DeviceProgram
+from einc.physical.records import emit
 from einc.physical.synthesis import Synthesizer
 from einc.physical.verify import verify
 from einc_runtime.execution.cpu.executor import CpuExecutor
@@ -27,20 +25,16 @@ from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
-from tests.physical.test_build_cases import formula
+from einc_runtime.plan.schema import AggregateTask, KernelTask
+from tests.support.device_programs import exchanges_of, program_of
 from tests.support.merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
 from tests.support.physical_interpreter import interpret
-from tests.support.physical_toys import graph_of, plan_of, random_graph, whole_arrays
+from tests.support.physical_toys import formula, graph_of, plan_of, random_graph, whole_arrays
 from tests.support.racing import races
 
 __all__ = ["toy_kernels"]
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-
-
-def exchanges(program: DeviceProgram) -> list[Exchange]:
-    found = (*program.exchanges, *(output.exchange for output in program.outputs))
-    return [exchange for exchange in found if exchange is not None]
 
 
 def mesh(sites: int) -> Machine:
@@ -49,13 +43,13 @@ def mesh(sites: int) -> Machine:
 
 def sites_help_others_first(program: DeviceProgram) -> bool:
     """Whether kernels wait for all that their sites combine in the exchange before the first of them."""
-    kernels = [(number, task) for number, task in enumerate(program.tasks) if task.kind is TaskKind.KERNEL]
-    first = {task.node: number for number, task in reversed(kernels)}
+    kernels = [(number, task) for number, task in enumerate(program.tasks) if isinstance(task, KernelTask)]
+    first = {task.serves: number for number, task in reversed(kernels)}
     return all(
         number in task.after
         for _, task in kernels
-        for number, other in enumerate(program.tasks[: first[task.node]])
-        if (other.node, other.site) == (task.node, task.site) and other.kind is TaskKind.AGGREGATE
+        for number, other in enumerate(program.tasks[: first[task.serves]])
+        if (other.serves, other.site) == (task.serves, task.site) and isinstance(other, AggregateTask)
     )
 
 
@@ -63,15 +57,15 @@ def checked(program: DeviceProgram, machine: Machine) -> DeviceProgram:
     verify(program)
     assert sites_help_others_first(program)
     assert next(races(program), None) is None
-    for exchange in exchanges(program):
-        assert check(exchange.program, machine).valid
+    for exchange in exchanges_of(program):
+        assert check(program_of(exchange), machine).valid
         assert exchange.completion_ms is not None
         assert exchange.naive_ms is not None
         assert exchange.bound_ms is not None
         assert exchange.bound_ms <= exchange.completion_ms * (1 + 1e-9)
         assert exchange.completion_ms <= exchange.naive_ms * (1 + 1e-9)
         assert exchange.bound_free_ms is None or exchange.bound_free_ms <= exchange.bound_ms * (1 + 1e-9)
-    assert predicted_ms(program, machine) <= predicted_ms(build(program.plan, machine), machine) * (1 + 1e-9)
+    assert program.predicted_ms <= build(program.plan, machine).predicted_ms * (1 + 1e-9)
     return program
 
 
@@ -97,7 +91,7 @@ def test_tuples_move_in_pieces(kind: str) -> None:
         plan = optimize(toy_graph(kind, random.Random(seed)), sites, selector="random", seed=seed)
         program = build(plan, machine, Synthesizer(machine, sites))
         verify(program)
-        cut += sum(len(exchange.splits) for exchange in exchanges(program))
+        cut += sum(len(exchange.splits) for exchange in exchanges_of(program))
         arrays = toy_arrays(plan.graph, seed)
         for name, found in interpret(program, arrays, seed).items():
             np.testing.assert_allclose(found, arrays[name], rtol=1e-5, atol=1e-5)
@@ -152,7 +146,7 @@ def test_repeated_exchanges_are_synthesized_once(monkeypatch: pytest.MonkeyPatch
     nodes = [(f"h{n}", product, ("x" if n == 0 else f"h{n - 1}", f"w{n}")) for n in range(7)]
     plan = plan_of(graph_of(nodes, ["h6"]), 4, {f"h{n}": (1, 4, 1) for n in range(7)})
     program = build(plan, mesh(4), Synthesizer(mesh(4), 4))
-    found = [exchange for exchange in program.exchanges if exchange is not None]
+    found = [operation.exchange for operation in program.operations if operation.exchange is not None]
     assert len(found) == 6
     assert len({id(exchange.program) for exchange in found}) == 1
     assert 1 <= len(calls) <= 4  # between layers and to the output, each again where the placement is open

@@ -13,8 +13,8 @@ from einc.exchange.language.resolve import resolve
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
-from einc.predict.timeline import TooLarge, timeline
-from einc.predict.work import Kind, Work
+from einc.predict.costs import TaskCost, TaskKind
+from einc.predict.timeline import TooLarge, time_tasks
 from tests.support.predict_cases import graphs, machines, pair, switch
 from tests.support.predict_oracle import oracle
 from tests.support.work_bounds import capacity_bound_ms, critical_path_ms
@@ -23,15 +23,15 @@ GB = 10**9
 
 
 def run(site, after=(), size=0, flops=0, precision="f32"):
-    return Work(Kind.RUN, site, after, size, flops, precision)
+    return TaskCost(TaskKind.KERNEL, site, after, size, flops, precision)
 
 
 def move(site, target, after=(), size=GB):
-    return Work(Kind.MOVE, site, after, size, target=target)
+    return TaskCost(TaskKind.TRANSFER, site, after, size, target=target)
 
 
 def test_nothing_takes_no_time():
-    assert timeline((), pair()).predicted_ms == 0
+    assert time_tasks((), pair()).predicted_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -44,66 +44,66 @@ def test_nothing_takes_no_time():
         (run(0, size=GB, flops=8 * 10**10, precision="f16"), 20.0),
         (run(0, size=GB, flops=3 * 10**10, precision="bf16"), 30.0),  # no peak of its own: that of f32
         (move(0, 1), 100.0),
-        (Work(Kind.FENCE, 0), 0.0),
+        (TaskCost(TaskKind.FENCE, 0), 0.0),
     ],
 )
 def test_one_task(work, expected):
-    assert timeline((work,), pair()).predicted_ms == pytest.approx(expected)
+    assert time_tasks((work,), pair()).predicted_ms == pytest.approx(expected)
 
 
 def test_without_peaks_only_bytes_count():
-    assert timeline((run(0, size=GB, flops=10**18),), pair(flops=())).predicted_ms == pytest.approx(10)
+    assert time_tasks((run(0, size=GB, flops=10**18),), pair(flops=())).predicted_ms == pytest.approx(10)
 
 
 def test_latencies_precede_transfers_and_occupy_sites():
     machine = pair(transfer=1000.0, kernel=2000.0)
     works = (run(0, size=GB), move(0, 1, (0,)), run(0, size=GB), run(1, (1,), size=GB))
-    found = timeline(works, machine)
+    found = time_tasks(works, machine)
     assert found.starts == pytest.approx((0, 12, 12, 113))
     assert found.ends == pytest.approx((12, 113, 24, 125))
-    assert timeline(works, machine.ideal()).ends == pytest.approx((10, 110, 20, 120))
+    assert time_tasks(works, machine.ideal()).ends == pytest.approx((10, 110, 20, 120))
 
 
 def test_kernels_of_a_site_run_one_at_a_time_and_transfers_overlap_with_them():
     works = (run(0, size=GB), move(0, 1, (), GB // 5), run(0, size=GB), run(1, size=GB))
-    found = timeline(works, pair())
+    found = time_tasks(works, pair())
     assert found.ends == pytest.approx((10, 20, 20, 10))
 
 
 def test_the_first_of_the_program_that_can_run_runs():
     works = (move(1, 0, (), GB // 4), run(0, (0,), size=GB), run(0, size=GB), run(0, size=2 * GB))
-    found = timeline(works, pair())  # the transfer ends after 25 ms: tasks 2 and 3 do not wait for task 1
+    found = time_tasks(works, pair())  # the transfer ends after 25 ms: tasks 2 and 3 do not wait for task 1
     assert found.starts == pytest.approx((0, 30, 0, 10))
     assert found.predicted_ms == pytest.approx(40)
 
 
 def test_a_task_that_waited_longer_gives_way_to_an_earlier_one():
     works = (move(1, 0, (), GB // 20), run(0, (0,), size=GB), run(0, size=GB), run(0, size=GB))
-    found = timeline(works, pair())  # ready after 5 ms, while task 2 runs: next is 1, then 3
+    found = time_tasks(works, pair())  # ready after 5 ms, while task 2 runs: next is 1, then 3
     assert found.starts == pytest.approx((0, 10, 0, 20))
 
 
 def test_transfers_share_an_egress():
-    found = timeline((move(0, 1), move(0, 2), move(1, 2, (), 2 * GB)), switch(3))
+    found = time_tasks((move(0, 1), move(0, 2), move(1, 2, (), 2 * GB)), switch(3))
     # Site 0's egress is shared until 200; into site 2, one flow has 5 GB/s of 10, the other the rest.
     assert found.ends == pytest.approx((200, 200, 300))
 
 
 def test_fences_pass_on_what_they_wait_for():
-    works = (run(0, size=GB), Work(Kind.FENCE, 0, (0,)), Work(Kind.FENCE, 0, (1,)), move(0, 1, (2,)))
-    assert timeline(works, pair()).ends == pytest.approx((10, 10, 10, 110))
+    works = (run(0, size=GB), TaskCost(TaskKind.FENCE, 0, (0,)), TaskCost(TaskKind.FENCE, 0, (1,)), move(0, 1, (2,)))
+    assert time_tasks(works, pair()).ends == pytest.approx((10, 10, 10, 110))
 
 
 def test_a_way_that_is_not_there_is_an_error():
     with pytest.raises(MachineError, match="connects site 0 with site 1"):
-        timeline((move(0, 1),), pair().restrict((0,)))
+        time_tasks((move(0, 1),), pair().restrict((0,)))
 
 
 @given(st.data())
 def test_the_oracle_agrees(data):
     machine = data.draw(machines())
     works = data.draw(graphs(len(machine.sites)))
-    found = timeline(works, machine)
+    found = time_tasks(works, machine)
     starts, ends = oracle(works, machine)
     assert found.starts == pytest.approx(starts, rel=1e-9, abs=1e-9)
     assert found.ends == pytest.approx(ends, rel=1e-9, abs=1e-9)
@@ -114,7 +114,7 @@ def test_the_oracle_agrees(data):
 def test_no_schedule_beats_the_bounds(data):
     machine = data.draw(machines())
     works = data.draw(graphs(len(machine.sites)))
-    predicted = timeline(works, machine).predicted_ms
+    predicted = time_tasks(works, machine).predicted_ms
     assert predicted >= critical_path_ms(works, machine) * (1 - 1e-9)
     assert predicted >= capacity_bound_ms(works, machine) * (1 - 1e-9)
     alone = sum(critical_path_ms((work._replace(after=()),), machine) for work in works)
@@ -132,11 +132,11 @@ def works_of_exchange(program):
         ready = sorted({task for part in firing.parts for task in made.get((part, action.source), ())} | set(waits))
         mine = list(ready)
         if len(firing.parts) > 1:
-            works.append(Work(Kind.COMBINE, action.source, tuple(ready), (len(firing.parts) + 1) * size))
+            works.append(TaskCost(TaskKind.COMBINE, action.source, tuple(ready), (len(firing.parts) + 1) * size))
             mine = [len(works) - 1]
             made.setdefault((action.aggregate, action.source), mine)
         for site in action.destinations:
-            works.append(Work(Kind.MOVE, action.source, tuple(mine), size, target=site))
+            works.append(TaskCost(TaskKind.TRANSFER, action.source, tuple(mine), size, target=site))
             made.setdefault((action.aggregate, site), [len(works) - 1])
             ends.setdefault((action.aggregate, action.source), []).append(len(works) - 1)
     return tuple(works)
@@ -161,7 +161,7 @@ def test_a_single_exchange_takes_what_its_simulation_says(name, machine, ideal):
     loaded = load_machine(machine)
     loaded = loaded.ideal() if ideal else loaded
     program = resolve(parse(EXCHANGES[name], "exchange"), loaded)
-    found = timeline(works_of_exchange(program), loaded)
+    found = time_tasks(works_of_exchange(program), loaded)
     assert found.predicted_ms == pytest.approx(simulate(program, loaded).completion_ms, rel=1e-9)
 
 
@@ -172,13 +172,13 @@ def test_naive_exchanges_without_aggregation_agree_with_the_simulator(machine):
         holders = "; ".join(f"X{a} @ {(a * 3 + seed) % 8} (size: {1 + (a * 7 + seed) % 5} GB)" for a in range(6))
         wanted = "; ".join(f"X{a} @ {s}" for a in range(6) for s in range(8) if (a + s * (seed + 1)) % 3)
         program = build_naive_body(resolve(parse(f"IN: {holders}\nOUT: {wanted}\n", "exchange"), loaded), loaded)
-        found = timeline(works_of_exchange(program), loaded)
+        found = time_tasks(works_of_exchange(program), loaded)
         assert found.predicted_ms == pytest.approx(simulate(program, loaded).completion_ms, rel=1e-9)
 
 
 def test_effort_is_bounded():
     works = tuple(move(0, 1, (), GB * (1 + n)) for n in range(20))
     enough = sum(1 + 20 - n for n in range(20))
-    assert timeline(works, pair(), enough).predicted_ms == pytest.approx(100 * 210)
+    assert time_tasks(works, pair(), enough).predicted_ms == pytest.approx(100 * 210)
     with pytest.raises(TooLarge):
-        timeline(works, pair(), enough - 1)
+        time_tasks(works, pair(), enough - 1)

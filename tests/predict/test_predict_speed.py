@@ -8,8 +8,8 @@ import pytest
 
 from einc.compiler import compile_model
 from einc.options import CompileOptions
-from einc.physical.forecast import works_of
-from einc.predict.timeline import timeline
+from einc.predict.costs import task_costs
+from einc.predict.timeline import time_tasks
 from tests.support.paced import within
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -30,4 +30,4 @@ def test_predicting_is_fast(model: str, machine: str, most: float) -> None:
     program = found.program
     with within(3 * most):
         for _ in range(3):
-            timeline(works_of(program), found.target.machine)
+            time_tasks(task_costs(program), found.target.machine)

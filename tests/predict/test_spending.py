@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.predict.spending import critical_chain, spending
-from einc.predict.timeline import timeline
-from einc.predict.work import Kind, Work
+from einc.predict.breakdown import break_down, critical_chain
+from einc.predict.costs import TaskCost, TaskKind
+from einc.predict.timeline import time_tasks
 from tests.support.predict_cases import graphs, machines, pair
 
 GB = 10**9
@@ -16,15 +16,15 @@ GB = 10**9
 
 def test_by_hand():
     works = (
-        Work(Kind.RUN, 0, (), GB),  # 0 to 10
-        Work(Kind.MOVE, 0, (0,), GB // 10, target=1),  # 10 to 20
-        Work(Kind.RUN, 1, (), GB // 2),  # 0 to 5
-        Work(Kind.COMBINE, 1, (1, 2), GB),  # 20 to 30
-        Work(Kind.RUN, 1, (3,), GB),  # 30 to 40
+        TaskCost(TaskKind.KERNEL, 0, (), GB),  # 0 to 10
+        TaskCost(TaskKind.TRANSFER, 0, (0,), GB // 10, target=1),  # 10 to 20
+        TaskCost(TaskKind.KERNEL, 1, (), GB // 2),  # 0 to 5
+        TaskCost(TaskKind.COMBINE, 1, (1, 2), GB),  # 20 to 30
+        TaskCost(TaskKind.KERNEL, 1, (3,), GB),  # 30 to 40
     )
     labels = ["a", "b", "a", "b", "b"]
     machine = pair()
-    found = spending(works, labels, timeline(works, machine), machine)
+    found = break_down(works, labels, time_tasks(works, machine), machine)
     a, b = found.labels["a"], found.labels["b"]
     assert (a.compute, a.combine, a.waiting, a.exchange, a.critical) == pytest.approx((7.5, 0, 0, 0, 10))
     assert (b.compute, b.combine, b.waiting, b.exchange, b.critical) == pytest.approx((5, 5, 7.5, 10, 30))
@@ -39,11 +39,11 @@ def test_by_hand():
 
 def test_a_link_that_is_not_used_in_full_is_busy_for_longer():
     machine = pair(transfer=5000.0)
-    works = (Work(Kind.MOVE, 0, (), GB, target=1), Work(Kind.MOVE, 0, (), GB, target=1))
-    (link, _) = spending(works, "ab", timeline(works, machine), machine).links
+    works = (TaskCost(TaskKind.TRANSFER, 0, (), GB, target=1), TaskCost(TaskKind.TRANSFER, 0, (), GB, target=1))
+    (link, _) = break_down(works, "ab", time_tasks(works, machine), machine).links
     assert (link.busy, link.full) == pytest.approx((200, 200))
-    works = (works[0], Work(Kind.MOVE, 0, (0,), GB, target=1))  # 5 ms of latency between the two
-    (link, _) = spending(works, "ab", timeline(works, machine), machine).links
+    works = (works[0], TaskCost(TaskKind.TRANSFER, 0, (0,), GB, target=1))  # 5 ms of latency between the two
+    (link, _) = break_down(works, "ab", time_tasks(works, machine), machine).links
     assert (link.busy, link.full) == pytest.approx((200, 200))
 
 
@@ -52,8 +52,8 @@ def test_sums(data):
     machine = data.draw(machines())
     works = data.draw(graphs(len(machine.sites)))
     labels = [data.draw(st.sampled_from("xyz")) for _ in works]
-    times = timeline(works, machine)
-    found = spending(works, labels, times, machine)
+    times = time_tasks(works, machine)
+    found = break_down(works, labels, times, machine)
     spent = found.labels.values()
     close = {"rel": 1e-9, "abs": 1e-9}
     assert sum(s.critical for s in spent) == pytest.approx(times.predicted_ms, **close)
@@ -72,7 +72,7 @@ def test_sums(data):
 def test_the_chain_leads_from_the_beginning_to_the_end(data):
     machine = data.draw(machines())
     works = data.draw(graphs(len(machine.sites)))
-    times = timeline(works, machine)
+    times = time_tasks(works, machine)
     chain = critical_chain(works, times)
     assert times.starts[chain[0]] == 0
     assert times.ends[chain[-1]] == times.predicted_ms

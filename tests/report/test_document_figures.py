@@ -14,7 +14,7 @@ from einc.exchange.language.resolve import resolve
 from einc.machines.load import parse_machine
 from einc.machines.model import Machine
 from einc.options import CompileOptions
-from einc.predict.work import Kind, Work
+from einc.predict.costs import TaskCost, TaskKind
 from einc.report.document import explain
 from einc_runtime.plan.codec import decode, encode
 from tests.support import plan_figures as figures
@@ -57,22 +57,26 @@ def data(request: pytest.FixtureRequest) -> bytes:
     return plan_file(*request.param)
 
 
-def works(plan: figures.Plan) -> list[Work]:
+def works(plan: figures.Plan) -> list[TaskCost]:
     found = []
     for task in plan["tasks"]:
         site, after = task["site"], tuple(task["after"])
         if task["kind"] == "kernel":
             operation = plan["operations"][task["operation"]]
             function = operation["functions"][task["function"]]
-            found.append(Work(Kind.RUN, site, after, function["traffic"], function["flops"], operation["precision"]))
+            found.append(
+                TaskCost(TaskKind.KERNEL, site, after, function["traffic"], function["flops"], operation["precision"])
+            )
         elif task["kind"] == "transfer":
             target = plan["buffers"][task["write"][0]]["site"]
-            found.append(Work(Kind.MOVE, site, after, figures.region_bytes(plan, task["read"]), target=target))
+            found.append(
+                TaskCost(TaskKind.TRANSFER, site, after, figures.region_bytes(plan, task["read"]), target=target)
+            )
         elif task["kind"] == "fence":
-            found.append(Work(Kind.FENCE, site, after))
+            found.append(TaskCost(TaskKind.FENCE, site, after))
         else:
             touched = sum(figures.region_bytes(plan, region) for region in (*task["reads"], *task["writes"]))
-            found.append(Work(Kind.COMBINE, site, after, touched))
+            found.append(TaskCost(TaskKind.COMBINE, site, after, touched))
     return found
 
 
@@ -112,7 +116,7 @@ def test_bytes_moved_and_held(data: bytes) -> None:
     assert document["memory_bytes"] == figures.memory(plan)
     carried = {link["name"]: link["bytes"] for link in document["time"]["links"]}
     for resource in parse_machine(plan["machine_file"], connected=False).resources:
-        crossing = [w for w in works(plan) if w.kind is Kind.MOVE and (w.site, w.target) in resource.pairs]
+        crossing = [w for w in works(plan) if w.kind is TaskKind.TRANSFER and (w.site, w.target) in resource.pairs]
         assert carried.get(resource.name, 0) == sum(w.size for w in crossing)
 
 
@@ -128,7 +132,7 @@ def test_predicted_time_with_and_without_latencies(data: bytes, ideal: bool) -> 
     assert sum(time["critical"].values()) == pytest.approx(max(ends), rel=1e-6)
     busy = [0.0] * len(plan["devices"])
     for work, start, end in zip(works(plan), starts, ends, strict=True):
-        if work.kind in (Kind.RUN, Kind.COMBINE):
+        if work.kind in (TaskKind.KERNEL, TaskKind.COMBINE):
             busy[work.site] += end - start
     assert time["site_ms"] == pytest.approx(busy, rel=1e-9)
     parts = [part["time"] for part in (*document["ops"], *document["outputs"])]

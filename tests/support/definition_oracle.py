@@ -19,7 +19,8 @@ from einc.core.intervals import Intervals, factorizations, reachable_sites
 from einc.core.spec import FunctionSpec, JoinAggSpec, spec_fault
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.ops import registry
-from einc.ops.base import Merge, Operator
+from einc.ops.base import Operator
+from einc_runtime.plan.schema import JointAggregation
 from tests.support import merge_meaning
 from tests.support.block_slices import slices
 
@@ -92,8 +93,8 @@ def fault(
     wrong = spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
     if wrong is not None:
         return wrong
-    merges = merges_of(operator)
-    partials: list[dict[TensorType, list[Sequence[Array]]]] = [{} for _ in merges]
+    joints = joint_aggregations_of(operator)
+    partials: list[dict[TensorType, list[Sequence[Array]]]] = [{} for _ in joints]
     for function in spec.functions:
         blocks = [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
         try:
@@ -103,47 +104,43 @@ def fault(
         for block, result in zip(function.outputs, results, strict=True):
             if result.shape != block.shape:
                 return f"the concrete operator made {result.shape} where {block} is wanted"
-        for merge, table in zip(merges, partials, strict=True):
-            primary = function.outputs[merge.outputs[0]]
-            for j, dims in zip(merge.outputs, merge.dims, strict=True):
-                if function.outputs[j] != projected(primary, dims):
+        for joint, table in zip(joints, partials, strict=True):
+            primary = function.outputs[joint.outputs[0]]
+            for j, dims in zip(joint.outputs, joint.dims, strict=True):
+                if function.outputs[j] != primary.projected(dims):
                     return f"output {j}: {function.outputs[j]} does not belong to {primary} of the same tuple"
-            table.setdefault(primary, []).append([results[j] for j in merge.outputs])
-    for merge, table in zip(merges, partials, strict=True):
-        made = [np.zeros(operator.outputs[j].shape, operator.outputs[j].dtype.numpy()) for j in merge.outputs]
+            table.setdefault(primary, []).append([results[j] for j in joint.outputs])
+    for joint, table in zip(joints, partials, strict=True):
+        made = [np.zeros(operator.outputs[j].shape, operator.outputs[j].dtype.numpy()) for j in joint.outputs]
         for block, copies in table.items():
             total = copies[0]
             for copy in copies[1:]:
-                total = combine(merge, total, copy)
-            for array, dims, part in zip(made, merge.dims, total, strict=True):
-                array[slices(projected(block, dims))] = part
-        for array, j in zip(made, merge.outputs, strict=True):
+                total = combine(operator.aggregations[joint.outputs[0]], joint.dims, total, copy)
+            for array, dims, part in zip(made, joint.dims, total, strict=True):
+                array[slices(block.projected(dims))] = part
+        for array, j in zip(made, joint.outputs, strict=True):
             wrong = difference(array, expected[j], operator.outputs[j].dtype)
             if wrong is not None:
                 return wrong
     return None
 
 
-def merges_of(operator: Operator) -> list[Merge]:
-    """The operator's merges, and one for every output that aggregates alone."""
-    merged = {j for merge in operator.merges for j in merge.outputs}
+def joint_aggregations_of(operator: Operator) -> list[JointAggregation]:
+    """The operator's joint aggregations, and one for every output that aggregates alone."""
+    members = {j for joint in operator.joint_aggregations for j in joint.outputs}
     alone = [
-        Merge(name, (j,), (tuple(range(operator.outputs[j].rank)),))
-        for j, name in enumerate(operator.aggregations)
-        if j not in merged
+        JointAggregation((j,), (tuple(range(operator.outputs[j].rank)),))
+        for j in range(len(operator.aggregations))
+        if j not in members
     ]
-    return [*operator.merges, *alone]
+    return [*operator.joint_aggregations, *alone]
 
 
-def projected(block: TensorType, dims: Sequence[int]) -> TensorType:
-    return TensorType(tuple(block.lower[d] for d in dims), tuple(block.upper[d] for d in dims))
-
-
-def combine(merge: Merge, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
-    """Two partial tuples as one: what an operation means, element by element."""
-    if merge.operation in COMBINE:
-        return [COMBINE[merge.operation](left[0], right[0])]
-    return merge_meaning.combine(merge.operation, merge.dims, left, right)
+def combine(name: str, dims: Sequence[Sequence[int]], left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+    """Two partial tuples as one: what an aggregation means, element by element."""
+    if name in COMBINE:
+        return [COMBINE[name](left[0], right[0])]
+    return merge_meaning.combine(name, dims, left, right)
 
 
 def difference(found: Array, expected: Array, dtype: DType) -> str | None:

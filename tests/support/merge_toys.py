@@ -18,9 +18,10 @@ from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.graph.graph import Graph
 from einc.ops import registry
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Merge, Operator
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 from einc_runtime.kernels.base import Kernel
 from einc_runtime.kernels.registry import PROVIDERS
+from einc_runtime.plan.schema import JointAggregation
 from tests.support.physical_toys import graph_of
 
 EXTENTS = {"a": 3, "i": 5, "j": 13, "v": 4, "k": 3}
@@ -33,7 +34,8 @@ class Signature:
     inputs: tuple[tuple[str, DType], ...]
     outputs: tuple[tuple[str, DType], ...]
     shardable: str
-    merge: Merge
+    aggregation: str
+    joint: JointAggregation
 
 
 SIGNATURES = {
@@ -42,13 +44,22 @@ SIGNATURES = {
         (("aij", F32), ("ajv", F32)),
         (("ai", F32), ("iav", F32)),
         "aij",
-        Merge("logsumexp", (1, 0), ((0, 1, 2), (1, 0))),
+        "logsumexp",
+        JointAggregation((1, 0), ((0, 1, 2), (1, 0))),
     ),
     "best": Signature(
-        (("aij", I64), ("j", I64)), (("ia", I64), ("ai", I64)), "jai", Merge("argmax", (0, 1), ((0, 1), (1, 0)))
+        (("aij", I64), ("j", I64)),
+        (("ia", I64), ("ai", I64)),
+        "jai",
+        "argmax",
+        JointAggregation((0, 1), ((0, 1), (1, 0))),
     ),
     "top": Signature(
-        (("aij", I64), ("j", I64)), (("aik", I64), ("aik", I64)), "ija", Merge("topk", (0, 1), ((0, 1, 2),) * 2, (2,))
+        (("aij", I64), ("j", I64)),
+        (("aik", I64), ("aik", I64)),
+        "ija",
+        "topk",
+        JointAggregation((0, 1), ((0, 1, 2),) * 2, (2,)),
     ),
 }
 
@@ -86,11 +97,11 @@ class Tuples(MappedOperator):
 
     @property
     def aggregations(self) -> tuple[str, ...]:
-        return (self.signature.merge.operation,) * 2
+        return (self.signature.aggregation,) * 2
 
     @property
-    def merges(self) -> tuple[Merge, ...]:
-        return (self.signature.merge,)
+    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
+        return (self.signature.joint,)
 
     @property
     def kernel(self) -> KernelCall:

@@ -15,6 +15,7 @@ from einc.core.spec import FunctionSpec, JoinAggSpec, tiling_of
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.exchange.language.checker import check
 from einc.exchange.language.closure import order_firings
+from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Action, Program
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Candidate, Choice, LogicalPlan
@@ -23,9 +24,10 @@ from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operat
 from einc.physical.atoms import Inflow, inflows_of
 from einc.physical.pieces import in_pieces, most_pieces
 from einc.physical.preamble import preamble
-from einc.physical.program import Exchange
 from einc.physical.residency import Residency
 from einc.physical.schedule import Naive, Scheduled
+from einc_runtime.plan.joint_aggregation import AggregationGroup
+from einc_runtime.plan.schema import AggregationName, Exchange, Tensor
 
 UFUNC: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
@@ -104,6 +106,13 @@ class Formula(MappedOperator):
         return tuple(results)
 
 
+def formula(text: str, join: str = "prod", **extents: int) -> Formula:
+    """`formula("ij jk -> ik:sum", i=4, j=6, k=5)`."""
+    terms, results = (side.split() for side in text.split("->"))
+    pairs = tuple((result.split(":")[0], result.split(":")[1]) for result in results)
+    return Formula(tuple(terms), pairs, tuple(extents.items()), join)
+
+
 @dataclass(frozen=True)
 class Window(Operator):
     """y[i] = x[i] - 3 * x[i + 1]: its input blocks overlap, and outputs need no aggregation."""
@@ -142,9 +151,19 @@ class Window(Operator):
         return (arrays[0][:-1] - 3 * arrays[0][1:],)
 
 
+def computed(name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
+    """A computed tensor."""
+    return Tensor(name, tuple(f"d{d}" for d in range(len(shape))), shape, dtype.value, "value")
+
+
+def aggregates_alone(aggregation: AggregationName, rank: int) -> AggregationGroup:
+    """The group of tensor 0."""
+    return AggregationGroup.single(aggregation, 0, rank)
+
+
 def inflow_of(residency: Residency, blocks: Sequence[tuple[TensorType, ...]]) -> Inflow:
     """The atoms of a tensor that aggregates alone, for function specifications that read these blocks of it."""
-    (inflow,) = inflows_of({residency.name: blocks}, {residency.name: residency})[1]
+    (inflow,) = inflows_of({residency.number: blocks}, {residency.number: residency})[1]
     return inflow
 
 
@@ -316,4 +335,4 @@ class Wild(Naive):
         program = wild_body(cut.program, self.rng, self.sites)
         verdict = check(program, self._machine)
         assert verdict.valid, verdict.faults
-        return Scheduled(placement, cut, Exchange(program, False), order_firings(program))
+        return Scheduled(placement, cut, Exchange(print_program(program), False), order_firings(program))

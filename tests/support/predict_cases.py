@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from einc.machines.model import Machine, Resource, Site
-from einc.predict.work import Kind, Work
+from einc.predict.costs import TaskCost, TaskKind
 
 
 def pair(gbs=10, hbm=100, transfer=0.0, kernel=0.0, flops=(("f32", 1e12), ("f16", 4e12))):
@@ -42,15 +42,17 @@ def graphs(draw, sites, most=24):
     for position in range(draw(st.integers(1, most))):
         earlier = st.sets(st.integers(0, position - 1), max_size=3) if position else st.just(set())
         after = tuple(sorted(draw(earlier)))
-        kind = draw(st.sampled_from([Kind.RUN, Kind.MOVE, Kind.MOVE, Kind.COMBINE, Kind.FENCE]))
+        kind = draw(
+            st.sampled_from([TaskKind.KERNEL, TaskKind.TRANSFER, TaskKind.TRANSFER, TaskKind.COMBINE, TaskKind.FENCE])
+        )
         site = draw(st.integers(0, sites - 1))
         size = draw(st.integers(1, 9)) * 10**6
-        if kind is Kind.MOVE:
+        if kind is TaskKind.TRANSFER:
             target = draw(st.sampled_from([t for t in range(sites) if t != site]))
-            works.append(Work(kind, site, after, size, target=target))
-        elif kind is Kind.FENCE:
-            works.append(Work(kind, site, after))
+            works.append(TaskCost(kind, site, after, size, target=target))
+        elif kind is TaskKind.FENCE:
+            works.append(TaskCost(kind, site, after))
         else:
-            flops = draw(st.sampled_from([0, 10**6, 7 * 10**6])) if kind is Kind.RUN else 0
-            works.append(Work(kind, site, after, size, flops, draw(st.sampled_from(["f16", "f32", "f64"]))))
+            flops = draw(st.sampled_from([0, 10**6, 7 * 10**6])) if kind is TaskKind.KERNEL else 0
+            works.append(TaskCost(kind, site, after, size, flops, draw(st.sampled_from(["f16", "f32", "f64"]))))
     return tuple(works)

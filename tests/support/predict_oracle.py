@@ -3,7 +3,7 @@ every event, and nothing of the code that is tested is used but the data classes
 
 from fractions import Fraction
 
-from einc.predict.work import Kind
+from einc.predict.costs import TaskKind
 
 
 def oracle(works, machine):
@@ -15,7 +15,7 @@ def oracle(works, machine):
     crossed = {
         p: [r for r, resource in enumerate(machine.resources) if (work.site, work.target) in resource.pairs]
         for p, work in enumerate(works)
-        if work.kind is Kind.MOVE
+        if work.kind is TaskKind.TRANSFER
     }
     kernel, transfer = (Fraction(us) / 1000 for us in (machine.kernel_latency_us, machine.transfer_latency_us))
     running, delayed, left = {}, {}, {}  # by task: end; end of latency; bytes
@@ -36,10 +36,10 @@ def oracle(works, machine):
             for p, work in enumerate(works):
                 if starts[p] is not None or any(ends[b] is None for b in work.after):
                     continue
-                if work.kind is Kind.FENCE:
+                if work.kind is TaskKind.FENCE:
                     starts[p] = ends[p] = now
                     changed = True
-                elif work.kind is Kind.MOVE:
+                elif work.kind is TaskKind.TRANSFER:
                     starts[p] = now
                     if transfer:
                         delayed[p] = now + transfer
@@ -49,7 +49,7 @@ def oracle(works, machine):
         for p, work in enumerate(works):
             if (
                 starts[p] is None
-                and work.kind in (Kind.RUN, Kind.COMBINE)
+                and work.kind in (TaskKind.KERNEL, TaskKind.COMBINE)
                 and all(ends[b] is not None for b in work.after)
                 and not any(works[q].site == work.site for q in running)
             ):

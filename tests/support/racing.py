@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from einc.physical.program import Buffer, DeviceProgram, Region, Task
+from einc.physical.program import DeviceProgram
+from einc_runtime.plan.regions import ExecutablePlan, reads_of, span, writes_of
+from einc_runtime.plan.schema import AnyTask, Region
 
 
 def races(program: DeviceProgram) -> Iterator[str]:
@@ -16,7 +18,7 @@ def races(program: DeviceProgram) -> Iterator[str]:
     ancestors = _ancestors(program.tasks)
     touching: list[list[tuple[int, Region, bool]]] = [[] for _ in program.memory]
     for position, task in enumerate(program.tasks):
-        for regions, writes in ((task.reads, False), (task.writes, True)):
+        for regions, writes in ((reads_of(task), False), (writes_of(task), True)):
             for region in regions:
                 touching[program.buffers[region.buffer].site].append((position, region, writes))
     for accesses in touching:
@@ -24,11 +26,11 @@ def races(program: DeviceProgram) -> Iterator[str]:
             for early, other, also_writes in accesses[:i]:
                 if early == late or not (writes or also_writes) or ancestors[late] >> early & 1:
                     continue
-                if _overlap(program.buffers, program.offsets, region, other):
+                if _overlap(program, region, other):
                     yield f"tasks {early} and {late} race on buffers {other.buffer} and {region.buffer}"
 
 
-def _ancestors(tasks: Sequence[Task]) -> list[int]:
+def _ancestors(tasks: Sequence[AnyTask]) -> list[int]:
     """For every task the set of tasks that have ended before it starts, as bits."""
     ancestors: list[int] = []
     for task in tasks:
@@ -39,8 +41,8 @@ def _ancestors(tasks: Sequence[Task]) -> list[int]:
     return ancestors
 
 
-def _overlap(buffers: Sequence[Buffer], offsets: Sequence[int], a: Region, b: Region) -> bool:
+def _overlap(plan: ExecutablePlan, a: Region, b: Region) -> bool:
     if a.buffer == b.buffer:
         return a.block.intersect(b.block) is not None
-    first, second = offsets[a.buffer], offsets[b.buffer]
-    return first < second + buffers[b.buffer].size_bytes and second < first + buffers[a.buffer].size_bytes
+    (first, first_end), (second, second_end) = span(plan, a.buffer), span(plan, b.buffer)
+    return first < second_end and second < first_end

@@ -1,4 +1,4 @@
-"""Geometry of blocks: containment, intersection, difference, and whether blocks tile a tensor (paper, Definition 2)."""
+"""Geometry of several blocks: overlap, difference, and whether they tile a tensor (paper, Definition 2)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from operator import sub
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import Block
 
 
-class Budget:
-    """Bounds the work that a hostile plan may cause, where a real one causes far less."""
+class StepBudget:
+    """The number of steps that checking a plan may take. A hostile plan exceeds it; a real one takes far fewer."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -24,45 +23,8 @@ class Budget:
             raise PlanFault("the plan is too intricate to be checked", where=where)
 
 
-def whole(shape: Sequence[int]) -> Block:
-    """The block that is all of a tensor."""
-    return Block((0,) * len(shape), tuple(shape))
-
-
-def shape(block: Block) -> tuple[int, ...]:
-    """Its extents."""
-    return tuple(map(sub, block.upper, block.lower))
-
-
-def size(block: Block) -> int:
-    """Number of elements."""
-    return math.prod(map(sub, block.upper, block.lower))
-
-
-def show(block: Block) -> str:
-    return "[" + ", ".join(f"{lo}:{up}" for lo, up in zip(block.lower, block.upper, strict=True)) + "]"
-
-
-def inside(inner: Block, outer: Block) -> bool:
-    """Whether `inner` has the rank of `outer` and lies in it."""
-    if len(inner.lower) != len(outer.lower):
-        return False
-    for lo, up, first, last in zip(inner.lower, inner.upper, outer.lower, outer.upper, strict=True):
-        if lo < first or last < up:
-            return False
-    return True
-
-
-def overlap(a: Block, b: Block) -> bool:
-    """Whether two blocks of equal rank have elements in common."""
-    for lo, up, start, end in zip(a.lower, a.upper, b.lower, b.upper, strict=True):
-        if lo >= end or start >= up:
-            return False
-    return True
-
-
 def disjoint(blocks: Sequence[Block]) -> bool:
-    """Whether no two of these have elements in common. Along the dimension that is cut most, few meet."""
+    """Whether no two of these have elements in common. Compares neighbours along the dimension with most cuts."""
     rank = len(blocks[0].lower) if blocks else 0
     along = max(range(rank), key=lambda d: len({block.lower[d] for block in blocks}), default=None)
     if along is None:
@@ -70,17 +32,10 @@ def disjoint(blocks: Sequence[Block]) -> bool:
     near: list[Block] = []
     for block in sorted(blocks, key=lambda block: block.lower[along]):
         near = [other for other in near if other.upper[along] > block.lower[along]]
-        if any(overlap(other, block) for other in near):
+        if any(other.overlaps(block) for other in near):
             return False
         near.append(block)
     return True
-
-
-def intersect(a: Block, b: Block) -> Block | None:
-    """The common part of two blocks of equal rank, or None where it is empty."""
-    if not overlap(a, b):
-        return None
-    return Block(tuple(map(max, a.lower, b.lower)), tuple(map(min, a.upper, b.upper)))
 
 
 def subtract(a: Block, b: Block) -> list[Block]:
@@ -96,7 +51,7 @@ def subtract(a: Block, b: Block) -> list[Block]:
     return rest
 
 
-def tiling_fault(outer: Block, blocks: Sequence[Block], budget: Budget, where: str) -> str | None:
+def tiling_fault(outer: Block, blocks: Sequence[Block], budget: StepBudget, where: str) -> str | None:
     """Why distinct non-empty blocks inside `outer` do not tile it, in words, or None where they do.
 
     A block is the signed sum of its corners (the finite differences of its indicator function give them back), and
@@ -107,7 +62,7 @@ def tiling_fault(outer: Block, blocks: Sequence[Block], budget: Budget, where: s
     spans = list(zip(outer.lower, outer.upper, strict=True))
     cut = [d for d, span in enumerate(spans) if any(block[d] != span for block in bounds)]
     if len(cut) >= len(blocks):  # a tiling by n blocks is cut along fewer than n dimensions
-        return f"{len(blocks)} blocks cannot tile {show(outer)}"
+        return f"{len(blocks)} blocks cannot tile {outer}"
     budget.spend(len(blocks) << len(cut), where)
     signs = [math.prod(sign) for sign in itertools.product((1, -1), repeat=len(cut))]
     corners: Counter[tuple[int, ...]] = Counter()
@@ -116,6 +71,26 @@ def tiling_fault(outer: Block, blocks: Sequence[Block], budget: Budget, where: s
         for corner, sign in zip(itertools.product(*(block[d] for d in cut)), signs, strict=True):
             corners[corner] += weight * sign
     if any(corners.values()):
-        covered = sum(map(size, blocks))
-        return f"the blocks do not tile {show(outer)} ({covered} of {size(outer)} elements, overlaps counted)"
+        covered = sum(block.size for block in blocks)
+        return f"the blocks do not tile {outer} ({covered} of {outer.size} elements, overlaps counted)"
     return None
+
+
+def inside(inner: Block, outer: Block) -> bool:
+    return outer.contains(inner)
+
+
+def size(block: Block) -> int:
+    return block.size
+
+
+def shape(block: Block) -> tuple[int, ...]:
+    return block.shape
+
+
+def show(block: Block) -> str:
+    return str(block)
+
+
+def overlap(a: Block, b: Block) -> bool:
+    return a.overlaps(b)

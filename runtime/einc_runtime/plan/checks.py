@@ -64,10 +64,10 @@ def require_block(block: Block, outer: Block, where: str) -> None:
         raise PlanFault(f"a block of {len(lower)} to {len(upper)} dimensions in {len(outer.lower)}", where=where)
     for lo, up, first, last in zip(lower, upper, outer.lower, outer.upper, strict=True):
         if not first <= lo < up <= last:
-            raise PlanFault(f"{boxes.show(block)} is no block of {boxes.show(outer)}", where=where)
+            raise PlanFault(f"{block} is no block of {outer}", where=where)
 
 
-def require_tiling(outer: Block, blocks: Iterable[Block], budget: boxes.Budget, where: str) -> None:
+def require_tiling(outer: Block, blocks: Iterable[Block], budget: boxes.StepBudget, where: str) -> None:
     fault = boxes.tiling_fault(outer, list(dict.fromkeys(blocks)), budget, where)
     if fault is not None:
         raise PlanFault(fault, where=where)

@@ -55,7 +55,7 @@ class Arena:
 class Contents:
     """The contents of all buffers of a validated bundle, before its first task."""
 
-    def __init__(self, bundle: Bundle, ordering: Ordering, budget: boxes.Budget) -> None:
+    def __init__(self, bundle: Bundle, ordering: Ordering, budget: boxes.StepBudget) -> None:
         self._bundle = bundle
         self._ordering = ordering
         self._arenas = [Arena() for _ in bundle.memory]
@@ -80,13 +80,13 @@ class Contents:
         for piece, common in self._overlapping(tenure, region.block, where):
             if task is not None:
                 if not self._ordering.ended(piece.writer):
-                    what = f"reads buffer {region.buffer} {boxes.show(common)}, which tasks[{piece.writer}] writes"
+                    what = f"reads buffer {region.buffer} {common}, which tasks[{piece.writer}] writes"
                     raise PlanFault(f"it {what}, without waiting for it", where=where)
                 piece.readers.append((task, common))
             content.append((common, piece.mask))
-        found = sum(boxes.size(block) for block, _ in content)
-        if found != boxes.size(region.block):
-            message = f"{found} of the {boxes.size(region.block)} elements of {boxes.show(region.block)} are written"
+        found = sum(block.size for block, _ in content)
+        if found != region.block.size:
+            message = f"{found} of the {region.block.size} elements of {region.block} are written"
             raise PlanFault(f"only {message} in buffer {region.buffer}", where=where)
         return content
 
@@ -99,7 +99,7 @@ class Contents:
         if tenure is None or tenure.usurper is not None:
             buffer = self._bundle.buffers[region.buffer]
             width = ITEMSIZE[self._bundle.tensors[buffer.tensor].dtype]
-            end = buffer.offset + boxes.size(buffer.block) * width
+            end = buffer.offset + buffer.block.size * width
             tenure = self._tenures[region.buffer] = Tenure(buffer.block, region.block)
             self._arenas[buffer.site].claim(buffer.offset, end, region.buffer, tenure)
         overwritten = self._overlapping(tenure, region.block, where)
@@ -131,7 +131,7 @@ class Contents:
         self._budget.spend(len(near), where)
         found = []
         for piece in near:
-            common = block if piece.block == block else boxes.intersect(piece.block, block)
+            common = block if piece.block == block else piece.block.intersect(block)
             if common is not None:
                 found.append((piece, common))
         return found
@@ -141,7 +141,7 @@ class Contents:
         for other in self._ordering.unfinished(others):
             if in_place and other == task:
                 continue
-            what = f"writes bytes of buffer {region.buffer} {boxes.show(region.block)}"
+            what = f"writes bytes of buffer {region.buffer} {region.block}"
             if other == task:
                 raise PlanFault(f"it {what} that it uses otherwise, too", where=where)
             raise PlanFault(f"it {what} that tasks[{other}] uses, without waiting for it", where=where)

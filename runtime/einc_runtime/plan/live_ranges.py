@@ -28,7 +28,7 @@ class Piece:
         """The tasks that touch a part of it."""
         if part == self.block:
             return [self.writer, *(task for task, _ in self.readers)]
-        return [self.writer, *(task for task, read in self.readers if boxes.overlap(read, part))]
+        return [self.writer, *(task for task, read in self.readers if read.overlaps(part))]
 
     def without(self, part: Block) -> list[Piece]:
         """What is left of it around a part that is overwritten."""
@@ -36,7 +36,7 @@ class Piece:
         for rest in boxes.subtract(self.block, part):
             piece = Piece(rest, self.mask, self.writer)
             for task, read in self.readers:
-                common = boxes.intersect(read, rest)
+                common = read.intersect(rest)
                 if common is not None:
                     piece.readers.append((task, common))
             pieces.append(piece)

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan import boxes
+from einc_runtime.plan.boxes import StepBudget
 from einc_runtime.plan.contents import LOADED, Content, Contents
-from einc_runtime.plan.joint_aggregation import Group, groups, projected
+from einc_runtime.plan.joint_aggregation import AggregationGroup, aggregation_groups
 from einc_runtime.plan.reachability import Ordering
 from einc_runtime.plan.schema import (
     AggregateTask,
@@ -37,13 +37,13 @@ def prove(bundle: Bundle) -> None:
     """Raises PlanFault, naming task, operation and region, at the first thing that does not hold."""
     validate(bundle)
     ordering = Ordering(bundle.tasks)
-    budget = boxes.Budget(MAX_STEPS)
+    budget = StepBudget(MAX_STEPS)
     contents = Contents(bundle, ordering, budget)
     complete = _complete(bundle)
-    aggregating = groups(bundle)
+    groups = aggregation_groups(bundle)
     for position, task in enumerate(bundle.tasks):
         ordering.enter(position)
-        _execute(bundle, position, task, contents, complete, aggregating, budget)
+        _execute(bundle, position, task, contents, complete, groups, budget)
     for i, output in enumerate(bundle.outputs):
         for k, region in enumerate(output.regions):
             where = f"outputs[{i}].regions[{k}] ('{bundle.tensors[output.tensor].name}')"
@@ -72,8 +72,8 @@ def _execute(
     task: AnyTask,
     contents: Contents,
     complete: Sequence[Complete],
-    aggregating: Mapping[int, Group],
-    budget: boxes.Budget,
+    groups: Mapping[int, AggregationGroup],
+    budget: StepBudget,
 ) -> None:
     """All reads of a task come before its writes, so that a task that overlaps with itself is found out."""
     where = f"tasks[{position}]"
@@ -96,7 +96,7 @@ def _execute(
         for k, (region, content) in enumerate(zip(task.writes, found, strict=True)):
             contents.write(region, content, f"{where}.writes[{k}]", position)
     elif isinstance(task, AggregateTask):
-        group = aggregating[bundle.buffers[task.writes[0].buffer].tensor]
+        group = groups[bundle.buffers[task.writes[0].buffer].tensor]
         _aggregate(position, task, group, contents, budget, where)
     else:
         assert_never(task)
@@ -108,12 +108,17 @@ def _require(content: Content, complete: Complete, where: str) -> None:
         lowest = (mask & -mask).bit_length() - 1
         lacking = complete[lowest] & ~mask
         if lacking:
-            message = f"{boxes.show(block)} combines functions {_functions(mask)} of its producer"
+            message = f"{block} combines functions {_functions(mask)} of its producer"
             raise PlanFault(f"{message}, and lacks {_functions(lacking)}", where=where)
 
 
 def _aggregate(
-    position: int, task: AggregateTask, group: Group, contents: Contents, budget: boxes.Budget, where: str
+    position: int,
+    task: AggregateTask,
+    group: AggregationGroup,
+    contents: Contents,
+    budget: StepBudget,
+    where: str,
 ) -> None:
     """Adds up each member on its own; that they are tuples is that every copy has the same in all members."""
     members = len(task.writes)
@@ -129,7 +134,7 @@ def _aggregate(
         contents.write(region, total, f"{where}.writes[{n}]", position, in_place=region == task.reads[n])
 
 
-def _require_tuple(copy: Sequence[Content], group: Group, budget: boxes.Budget, where: str) -> None:
+def _require_tuple(copy: Sequence[Content], group: AggregationGroup, budget: StepBudget, where: str) -> None:
     """Elements that are combined as one tuple combine the same functions so far.
 
     Elements belong to one tuple if they agree in the dimensions that both have, those in `whole` apart.
@@ -141,11 +146,11 @@ def _require_tuple(copy: Sequence[Content], group: Group, budget: boxes.Budget, 
             continue
         budget.spend(len(copy[0]) * len(content), where)
         for block, mask in copy[0]:
-            shadow = projected(block, dims)
+            shadow = block.projected(dims)
             for other, more in content:
                 if mask != more and _meet(shadow, other, [d in group.whole for d in dims]):
-                    message = f"{boxes.show(other)} of member {n} combines functions {_functions(more)}"
-                    belongs = f"{boxes.show(block)} of the primary, {_functions(mask)}"
+                    message = f"{other} of member {n} combines functions {_functions(more)}"
+                    belongs = f"{block} of the primary, {_functions(mask)}"
                     raise PlanFault(f"{message}, and what belongs to it, {belongs}", where=where)
 
 
@@ -160,11 +165,11 @@ def _combine(left: Content, right: Content, where: str) -> Content:
     combined = []
     for block, mask in left:
         for other, more in right:
-            common = block if block == other else boxes.intersect(block, other)
+            common = block if block == other else block.intersect(other)
             if common is None:
                 continue
             if mask & more:
-                message = f"{boxes.show(common)} counts functions {_functions(mask & more)} of its producer twice"
+                message = f"{common} counts functions {_functions(mask & more)} of its producer twice"
                 raise PlanFault(message, where=where)
             combined.append((common, mask | more))
     return combined

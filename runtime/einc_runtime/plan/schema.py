@@ -7,6 +7,9 @@ the rules for changing it. Import these names from `codec`.
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -19,6 +22,7 @@ SCHEMA_VERSION = 4
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
 AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk"]
+BufferRole = Literal["input", "weight", "result", "scratch"]
 Scalar = bool | int | float | str
 Attribute = Scalar | list[Scalar]
 
@@ -30,11 +34,62 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Base of all parts of a bundle. They cannot form cycles: the collector is spared a million of them."""
 
 
-class Block(Record, frozen=True, array_like=True):
-    """A box in tensor coordinates: lower bounds inclusive, upper bounds exclusive."""
+class Block(Record, frozen=True, array_like=True, order=True):
+    """A box in tensor coordinates: lower bounds inclusive, upper bounds exclusive (paper, Definition 1).
+
+    Blocks order by lower bounds, then by upper bounds. A plan file may say anything: use a block only after it has been
+    found to lie in its tensor (`contains`).
+    """
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
+
+    @staticmethod
+    def whole(shape: Sequence[int]) -> Block:
+        """The block that is all of a tensor of this shape."""
+        return Block((0,) * len(shape), tuple(shape))
+
+    @property
+    def rank(self) -> int:
+        return len(self.lower)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(map(operator.sub, self.upper, self.lower))
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(map(operator.sub, self.upper, self.lower))
+
+    def contains(self, other: Block) -> bool:
+        """Whether `other` is a projection of this block (Definition 4): well-formed, of its rank, and inside it."""
+        return (
+            len(self.lower) == len(other.lower) == len(other.upper)
+            and all(map(operator.le, self.lower, other.lower))
+            and all(map(operator.le, other.lower, other.upper))
+            and all(map(operator.ge, self.upper, other.upper))
+        )
+
+    def overlaps(self, other: Block) -> bool:
+        """Whether two blocks of equal rank have elements in common."""
+        for lo, up, start, end in zip(self.lower, self.upper, other.lower, other.upper, strict=True):
+            if lo >= end or start >= up:
+                return False
+        return True
+
+    def intersect(self, other: Block) -> Block | None:
+        """The common part of two non-empty blocks of equal rank, or None where they have none."""
+        if not self.overlaps(other):
+            return None
+        return Block(tuple(map(max, self.lower, other.lower)), tuple(map(min, self.upper, other.upper)))
+
+    def projected(self, dims: Sequence[int]) -> Block:
+        """The block in these dimensions alone, in their order."""
+        return Block(tuple([self.lower[d] for d in dims]), tuple([self.upper[d] for d in dims]))
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(f"{lo}:{up}" for lo, up in zip(self.lower, self.upper, strict=False)) + "]"
 
 
 class Tensor(Record, frozen=True):
@@ -99,22 +154,25 @@ class Index(Record, frozen=True):
     intervals: tuple[tuple[int, int], ...]
 
 
-class Merge(Record, frozen=True):
-    """Outputs of an operation (positions among them, the primary first) whose partial blocks aggregate together.
+class JointAggregation(Record, frozen=True):
+    """Outputs whose partial blocks aggregate together, as tuples: for example an index and the value that it has.
 
-    `dims` says for every dimension of every member which one of the primary it is. The dimensions of the primary that
-    a member lacks, and those in `whole`, are not cut by the operation; those in `whole` not by an aggregation either.
+    `outputs` are their positions among the operation's outputs, the primary first. `dims` says for every dimension of
+    every member which dimension of the primary it is (for the primary: all, in order). The dimensions of the primary
+    that a member lacks, and those in `whole`, are not cut by the operation; those in `whole` not by an aggregation
+    either.
     """
 
     outputs: tuple[int, ...]
     dims: tuple[tuple[int, ...], ...]
-    whole: tuple[int, ...]
+    whole: tuple[int, ...] = ()
 
 
 class Operation(Record, frozen=True):
     """An abstract operator as it was planned. `inputs` and `outputs` are positions in `Bundle.tensors`.
 
-    Members of a merge have its operation's name in `aggregations`, and no other output has such a name.
+    The members of a joint aggregation have its name in `aggregations`: `logsumexp`, `argmax` or `topk`. No other output
+    has such a name.
 
     `family` and `attributes` let a reader that knows the operators restore it; `kernel` and `kernel_attributes` are
     what the runtime needs. `precision` names the peak of the machine file that limits the functions' `flops`.
@@ -128,7 +186,7 @@ class Operation(Record, frozen=True):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     aggregations: tuple[AggregationName, ...]
-    merges: tuple[Merge, ...]
+    joint_aggregations: tuple[JointAggregation, ...] = msgspec.field(name="merges")
     kernel: str
     kernel_attributes: dict[str, Attribute]
     indices: tuple[Index, ...]
@@ -148,7 +206,7 @@ class Buffer(Record, frozen=True):
     offset: int
     tensor: int
     block: Block
-    role: Literal["input", "weight", "result", "scratch"]
+    role: BufferRole
 
 
 class Region(Record, frozen=True, array_like=True):
@@ -185,7 +243,8 @@ class TransferTask(Task, frozen=True, tag="transfer"):
 class AggregateTask(Task, frozen=True, tag="aggregate"):
     """Combines two or more partial copies of one block, in the order given, into one.
 
-    A copy is one region, or one for every member of a merge: `writes` has as many, and `reads` copy after copy.
+    A copy is one region, or one for every member of a joint aggregation: `writes` has as many regions, and `reads` has
+    them copy after copy.
     """
 
     aggregation: AggregationName

@@ -1,4 +1,7 @@
-"""Load-time checks on the task graph of a bundle whose operations have been checked: buffers, tasks, saved regions."""
+"""Checks on the buffers, tasks and outputs of a plan whose operations have been checked.
+
+A plan file passes them when it is loaded, and the device program of a compilation when it has been built.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from collections.abc import Sequence
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
 from einc_runtime.plan.checks import require, require_block, require_position, require_tiling, require_unique
-from einc_runtime.plan.joint_aggregation import groups, require_aggregation
+from einc_runtime.plan.joint_aggregation import aggregation_groups, require_aggregation
+from einc_runtime.plan.regions import ExecutablePlan, buffer_bytes
 from einc_runtime.plan.schema import (
     ITEMSIZE,
     AggregateTask,
     AnyTask,
     Block,
     Buffer,
-    Bundle,
     CopyTask,
     Function,
     KernelTask,
@@ -25,32 +28,32 @@ from einc_runtime.plan.schema import (
 from einc_runtime.text import printable
 
 
-def validate_tasks(bundle: Bundle, corners: int) -> None:
-    """Raises PlanFault, naming the part, at the first thing that cannot be; `corners` bound what tilings may cost."""
-    _buffers(bundle)
-    _tasks(bundle)
-    _outputs(bundle, boxes.Budget(corners))
+def validate_tasks(plan: ExecutablePlan, corners: int) -> None:
+    """Raises PlanFault, naming the part, at the first fault; `corners` limits the steps of the checks of tilings."""
+    _buffers(plan)
+    _tasks(plan)
+    _outputs(plan, boxes.StepBudget(corners))
 
 
-def _buffers(bundle: Bundle) -> None:
+def _buffers(plan: ExecutablePlan) -> None:
     """Buffers lie in their arenas, aligned; only scratch buffers may share bytes, with one another."""
-    spans: list[list[tuple[int, int, int]]] = [[] for _ in bundle.devices]
-    for i, buffer in enumerate(bundle.buffers):
+    spans: list[list[tuple[int, int, int]]] = [[] for _ in plan.memory]
+    for i, buffer in enumerate(plan.buffers):
         where = f"buffers[{i}]"
-        require_position(buffer.site, len(bundle.devices), "site", f"{where}.site")
-        require_position(buffer.tensor, len(bundle.tensors), "tensor", f"{where}.tensor")
-        tensor = bundle.tensors[buffer.tensor]
-        require_block(buffer.block, boxes.whole(tensor.shape), f"{where}.block")
+        require_position(buffer.site, len(plan.memory), "site", f"{where}.site")
+        require_position(buffer.tensor, len(plan.tensors), "tensor", f"{where}.tensor")
+        tensor = plan.tensors[buffer.tensor]
+        require_block(buffer.block, Block.whole(tensor.shape), f"{where}.block")
         loaded = buffer.role in ("input", "weight")
         require(not loaded or buffer.role == tensor.kind, f"{where}.role", f"{buffer.role} buffer of a {tensor.kind}")
-        width, arena = ITEMSIZE[tensor.dtype], bundle.memory[buffer.site]
-        end = buffer.offset + boxes.size(buffer.block) * width
+        width, arena = ITEMSIZE[tensor.dtype], plan.memory[buffer.site]
+        end = buffer.offset + buffer_bytes(plan, buffer)
         inside = buffer.offset >= 0 and end <= arena
         require(inside, where, f"bytes {buffer.offset} to {end} are outside the arena of {arena}")
         require(buffer.offset % width == 0, f"{where}.offset", f"{buffer.offset} is no multiple of {width}")
         spans[buffer.site].append((buffer.offset, end, i))
     for site in spans:
-        _overlaps(bundle.buffers, sorted(site))
+        _overlaps(plan.buffers, sorted(site))
 
 
 def _overlaps(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int, int]]) -> None:
@@ -66,39 +69,39 @@ def _overlaps(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int, int]]) 
             last_kept = max(last_kept, (end, i))
 
 
-def _tasks(bundle: Bundle) -> None:
-    names = {operation.name for operation in bundle.operations}
-    names.update(bundle.tensors[o.tensor].name for o in bundle.outputs if 0 <= o.tensor < len(bundle.tensors))
-    aggregating = groups(bundle)
-    written = [buffer.role in ("input", "weight") for buffer in bundle.buffers]
-    missing = [set(range(len(operation.functions))) for operation in bundle.operations]
-    for i, task in enumerate(bundle.tasks):
+def _tasks(plan: ExecutablePlan) -> None:
+    names = {operation.name for operation in plan.operations}
+    names.update(plan.tensors[o.tensor].name for o in plan.outputs if 0 <= o.tensor < len(plan.tensors))
+    aggregating = aggregation_groups(plan)
+    written = [buffer.role in ("input", "weight") for buffer in plan.buffers]
+    missing = [set(range(len(operation.functions))) for operation in plan.operations]
+    for i, task in enumerate(plan.tasks):
         where = f"tasks[{i}]"
-        require_position(task.site, len(bundle.devices), "site", f"{where}.site")
+        require_position(task.site, len(plan.memory), "site", f"{where}.site")
         require(task.serves in names, f"{where}.serves", f"'{printable(task.serves, 60)}' is no operation or output")
         earlier = -1
         for position in task.after:
             require(earlier < position < i, f"{where}.after", f"{position} is not in ascending order below {i}")
             earlier = position
-        reads, writes = _regions(bundle, task, where)
+        reads, writes = _regions(plan, task, where)
         for at, region in reads:
             require(written[region.buffer], at, f"no earlier task writes buffer {region.buffer}")
         for at, region in writes:
-            role = bundle.buffers[region.buffer].role
+            role = plan.buffers[region.buffer].role
             require(role in ("scratch", "result"), at, f"a task writes the {role} buffer {region.buffer}")
             written[region.buffer] = True
         if isinstance(task, KernelTask):
-            _kernel(bundle, task, missing, where)
+            _kernel(plan, task, missing, where)
         elif isinstance(task, TransferTask):
-            _same(bundle, task.read, task.write, where)
+            _same(plan, task.read, task.write, where)
         elif isinstance(task, AggregateTask):
-            require_aggregation(bundle, task, aggregating, where)
+            require_aggregation(plan, task, aggregating, where)
             for k, region in enumerate(task.reads):
-                _same(bundle, region, task.writes[k % len(task.writes)], where)
+                _same(plan, region, task.writes[k % len(task.writes)], where)
         elif isinstance(task, CopyTask):
             require(len(task.reads) == len(task.writes), where, f"{len(task.reads)} reads, {len(task.writes)} writes")
             for read, write in zip(task.reads, task.writes, strict=True):
-                _same(bundle, read, write, where)
+                _same(plan, read, write, where)
     for operation, left in enumerate(missing):
         require(not left, f"operations[{operation}]", f"no task runs its function {min(left, default=0)}")
 
@@ -106,7 +109,7 @@ def _tasks(bundle: Bundle) -> None:
 Located = list[tuple[str, Region]]
 
 
-def _regions(bundle: Bundle, task: AnyTask, where: str) -> tuple[Located, Located]:
+def _regions(plan: ExecutablePlan, task: AnyTask, where: str) -> tuple[Located, Located]:
     """What a task reads and writes, each with its place; all of it exists, and at the sites where it must be."""
     if isinstance(task, TransferTask):
         reads, writes = [(f"{where}.read", task.read)], [(f"{where}.write", task.write)]
@@ -116,69 +119,69 @@ def _regions(bundle: Bundle, task: AnyTask, where: str) -> tuple[Located, Locate
     else:
         return [], []
     for at, region in itertools.chain(reads, writes):
-        _region(bundle, region, at)
+        _region(plan, region, at)
     for at, region in reads if isinstance(task, TransferTask) else itertools.chain(reads, writes):
-        site = bundle.buffers[region.buffer].site
+        site = plan.buffers[region.buffer].site
         require(site == task.site, at, f"buffer {region.buffer} is at site {site}, and the task runs at {task.site}")
     if isinstance(task, TransferTask):
-        there = bundle.buffers[task.write.buffer].site
+        there = plan.buffers[task.write.buffer].site
         require(there != task.site, f"{where}.write", f"a transfer from site {there} to itself")
     return reads, writes
 
 
-def _region(bundle: Bundle, region: Region, where: str) -> None:
-    require_position(region.buffer, len(bundle.buffers), "buffer", where)
-    require_block(region.block, bundle.buffers[region.buffer].block, where)
+def _region(plan: ExecutablePlan, region: Region, where: str) -> None:
+    require_position(region.buffer, len(plan.buffers), "buffer", where)
+    require_block(region.block, plan.buffers[region.buffer].block, where)
 
 
-def _same(bundle: Bundle, read: Region, write: Region, where: str) -> None:
+def _same(plan: ExecutablePlan, read: Region, write: Region, where: str) -> None:
     """Both regions hold one block of one tensor."""
     if read.block != write.block:
-        raise PlanFault(f"it reads {boxes.show(read.block)} and writes {boxes.show(write.block)}", where=where)
-    source, target = bundle.buffers[read.buffer].tensor, bundle.buffers[write.buffer].tensor
+        raise PlanFault(f"it reads {read.block} and writes {write.block}", where=where)
+    source, target = plan.buffers[read.buffer].tensor, plan.buffers[write.buffer].tensor
     if source != target:
         raise PlanFault(f"it reads tensor {source} and writes tensor {target}", where=where)
 
 
-def _kernel(bundle: Bundle, task: KernelTask, missing: list[set[int]], where: str) -> None:
-    require_position(task.operation, len(bundle.operations), "operation", f"{where}.operation")
-    operation = bundle.operations[task.operation]
+def _kernel(plan: ExecutablePlan, task: KernelTask, missing: list[set[int]], where: str) -> None:
+    require_position(task.operation, len(plan.operations), "operation", f"{where}.operation")
+    operation = plan.operations[task.operation]
     require_position(task.function, len(operation.functions), "function", f"{where}.function")
     left = missing[task.operation]
     require(task.function in left, where, f"function {task.function} of operation {task.operation} runs twice")
     left.remove(task.function)
     function: Function = operation.functions[task.function]
     require(task.site == function.site, f"{where}.site", f"{task.site}, and the function's is {function.site}")
-    _operands(bundle, task.reads, function.inputs, operation.inputs, f"{where}.reads")
-    _operands(bundle, task.writes, function.outputs, operation.outputs, f"{where}.writes")
+    _operands(plan, task.reads, function.inputs, operation.inputs, f"{where}.reads")
+    _operands(plan, task.writes, function.outputs, operation.outputs, f"{where}.writes")
 
 
 def _operands(
-    bundle: Bundle, regions: Sequence[Region], blocks: Sequence[Block], tensors: Sequence[int], where: str
+    plan: ExecutablePlan, regions: Sequence[Region], blocks: Sequence[Block], tensors: Sequence[int], where: str
 ) -> None:
     require(len(regions) == len(blocks), where, f"{len(regions)} regions, where the function has {len(blocks)}")
     for k, (region, block, tensor) in enumerate(zip(regions, blocks, tensors, strict=True)):
-        found = bundle.buffers[region.buffer].tensor
+        found = plan.buffers[region.buffer].tensor
         require(found == tensor, f"{where}[{k}]", f"tensor {found}, where the function takes {tensor}")
         if region.block != block:
-            message = f"{boxes.show(region.block)}, where the function takes {boxes.show(block)}"
+            message = f"{region.block}, where the function takes {block}"
             raise PlanFault(message, where=f"{where}[{k}]")
 
 
-def _outputs(bundle: Bundle, budget: boxes.Budget) -> None:
+def _outputs(plan: ExecutablePlan, budget: boxes.StepBudget) -> None:
     """The regions of every output tile its tensor, in buffers that live to the end."""
-    require_unique((output.tensor for output in bundle.outputs), "outputs")
-    for i, output in enumerate(bundle.outputs):
+    require_unique((output.tensor for output in plan.outputs), "outputs")
+    for i, output in enumerate(plan.outputs):
         where = f"outputs[{i}]"
-        require_position(output.tensor, len(bundle.tensors), "tensor", f"{where}.tensor")
-        in_order = not bundle.tensors[output.tensor].order
+        require_position(output.tensor, len(plan.tensors), "tensor", f"{where}.tensor")
+        in_order = not plan.tensors[output.tensor].order
         require(in_order, f"{where}.tensor", "what is saved lies as its dimensions stand")
         for k, region in enumerate(output.regions):
             at = f"{where}.regions[{k}]"
-            _region(bundle, region, at)
-            buffer = bundle.buffers[region.buffer]
+            _region(plan, region, at)
+            buffer = plan.buffers[region.buffer]
             require(buffer.tensor == output.tensor, at, f"it holds tensor {buffer.tensor}, not {output.tensor}")
             require(buffer.role != "scratch", at, f"buffer {region.buffer} is scratch, which does not live to the end")
         require_unique((region.block for region in output.regions), f"{where}.regions")
-        outer = boxes.whole(bundle.tensors[output.tensor].shape)
+        outer = Block.whole(plan.tensors[output.tensor].shape)
         require_tiling(outer, [region.block for region in output.regions], budget, f"{where}.regions")

@@ -24,7 +24,7 @@ from einc_runtime.plan.checks import (
     require_tiling,
     require_unique,
 )
-from einc_runtime.plan.joint_aggregation import require_merges
+from einc_runtime.plan.joint_aggregation import require_joint_aggregations
 from einc_runtime.plan.schema import ITEMSIZE, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
 from einc_runtime.plan.task_validation import validate_tasks
 from einc_runtime.text import printable
@@ -101,7 +101,7 @@ def _tensors(bundle: Bundle) -> None:
 def _operations(bundle: Bundle) -> None:
     """Also: operations stand in an order in which they can run, and each value is computed exactly once."""
     known = [tensor.kind != "value" for tensor in bundle.tensors]
-    budget = boxes.Budget(MAX_CORNERS)
+    budget = boxes.StepBudget(MAX_CORNERS)
     require_unique((operation.name for operation in bundle.operations), "operations")
     for i, operation in enumerate(bundle.operations):
         where = f"operations[{i}]"
@@ -118,7 +118,7 @@ def _operations(bundle: Bundle) -> None:
         require(len(operation.aggregations) == outputs, where, f"not one aggregation for each of {outputs} outputs")
         _indices(operation, where)
         _functions(bundle, operation, where, budget)
-        require_merges(bundle, operation, where)
+        require_joint_aggregations(bundle, operation, where)
     for position, computed in enumerate(known):
         require(computed, f"tensors[{position}]", "no operation computes this value")
     total = sum(o.cost.repartition + o.cost.join + o.cost.aggregation for o in bundle.operations)
@@ -200,10 +200,10 @@ def _index(index: Index, where: str) -> None:
             require(bound in cuts, f"{where}.intervals", f"{bound} is no allowed cut")
 
 
-def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.Budget) -> None:
+def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.StepBudget) -> None:
     """Blocks are projections, output blocks tile (paper, Definition 5), and functions have sites of their own."""
-    outer_inputs = [boxes.whole(bundle.tensors[position].shape) for position in operation.inputs]
-    outer_outputs = [boxes.whole(bundle.tensors[position].shape) for position in operation.outputs]
+    outer_inputs = [Block.whole(bundle.tensors[position].shape) for position in operation.inputs]
+    outer_outputs = [Block.whole(bundle.tensors[position].shape) for position in operation.outputs]
     for f, function in enumerate(operation.functions):
         at = f"{where}.functions[{f}]"
         require_position(function.site, len(bundle.devices), "site", f"{at}.site")

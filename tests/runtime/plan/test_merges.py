@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from einc.core.tensor import DType, TensorDesc
-from einc.emit import emit
 from einc.graph.builder import GraphBuilder
 from einc.logical.candidates import enumerate_candidates
 from einc.logical.optimize import optimize
@@ -18,11 +17,12 @@ from einc.logical.plan import Choice, LogicalPlan
 from einc.machines.load import load_machine
 from einc.ops import registry
 from einc.physical.build import build
+from einc.physical.records import emit
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.codec import decode, encode
-from einc_runtime.plan.joint_aggregation import require_merges
+from einc_runtime.plan.joint_aggregation import require_joint_aggregations
 from einc_runtime.plan.proof import prove
-from einc_runtime.plan.schema import AggregateTask, Block, Bundle, Merge, Region
+from einc_runtime.plan.schema import AggregateTask, Block, Bundle, JointAggregation, Region
 from einc_runtime.plan.validation import validate
 
 
@@ -65,7 +65,7 @@ def test_the_plans_themselves_are_fine(call: str) -> None:
     assert sum(isinstance(task, AggregateTask) for task in bundle.tasks) == 2
     _, task = aggregation(bundle)
     assert (task.aggregation, len(task.reads), len(task.writes)) == (call, 4, 2)
-    (merge,) = bundle.operations[0].merges
+    (merge,) = bundle.operations[0].joint_aggregations
     assert (merge.outputs, merge.whole) == ((0, 1), () if call == "argmax" else (1,))
     second = bundle.outputs[1]
     assert second.exchange is None  # it came along with the first
@@ -74,20 +74,23 @@ def test_the_plans_themselves_are_fine(call: str) -> None:
 OWN = ((0,), (0,))
 LISTS = ((0, 1), (0, 1))
 MERGES = {
-    "none": ((), "aggregations[0]: argmax, and output 0 is in no merge"),
-    "of one": ((Merge((0,), ((0,),), ()),), "merges[0].outputs: a merge has at least two"),
-    "one twice": ((Merge((0, 0), OWN, ()),), "stands here twice"),
-    "unknown output": ((Merge((0, 2), OWN, ()),), "no output 2"),
-    "negative output": ((Merge((0, -1), OWN, ()),), "no output -1"),
-    "the same again": ((Merge((0, 1), OWN, ()),) * 2, "stands here twice"),
-    "a list too few": ((Merge((0, 1), ((0,),), ()),), "1 lists for 2 members"),
-    "no dimensions": ((Merge((0, 1), ((), ()), ()),), "not the primary's own"),
-    "unknown dimension": ((Merge((0, 1), ((0,), (1,)), ()),), "no dimension 1"),
-    "fewer dimensions": ((Merge((0, 1), ((0,), ()), ()),), "extents (), where the member has (4,)"),
-    "dimension twice": ((Merge((0, 1), ((0,), (0, 0)), ()),), "stands here twice"),
-    "unknown whole": ((Merge((0, 1), OWN, (1,)),), "no dimension 1"),
-    "whole twice": ((Merge((0, 1), OWN, (0, 0)),), "stands here twice"),
-    "what is cut is whole": ((Merge((0, 1), OWN, (0,)),), "dimension 0 of [0:2] must be whole"),
+    "none": ((), "aggregations[0]: argmax, and output 0 is in no joint aggregation"),
+    "of one": (
+        (JointAggregation((0,), ((0,),), ()),),
+        "joint_aggregations[0].outputs: a joint aggregation has at least two",
+    ),
+    "one twice": ((JointAggregation((0, 0), OWN, ()),), "stands here twice"),
+    "unknown output": ((JointAggregation((0, 2), OWN, ()),), "no output 2"),
+    "negative output": ((JointAggregation((0, -1), OWN, ()),), "no output -1"),
+    "the same again": ((JointAggregation((0, 1), OWN, ()),) * 2, "stands here twice"),
+    "a list too few": ((JointAggregation((0, 1), ((0,),), ()),), "1 lists for 2 members"),
+    "no dimensions": ((JointAggregation((0, 1), ((), ()), ()),), "not the primary's own"),
+    "unknown dimension": ((JointAggregation((0, 1), ((0,), (1,)), ()),), "no dimension 1"),
+    "fewer dimensions": ((JointAggregation((0, 1), ((0,), ()), ()),), "extents (), where the member has (4,)"),
+    "dimension twice": ((JointAggregation((0, 1), ((0,), (0, 0)), ()),), "stands here twice"),
+    "unknown whole": ((JointAggregation((0, 1), OWN, (1,)),), "no dimension 1"),
+    "whole twice": ((JointAggregation((0, 1), OWN, (0, 0)),), "stands here twice"),
+    "what is cut is whole": ((JointAggregation((0, 1), OWN, (0,)),), "dimension 0 of [0:2] must be whole"),
 }
 
 
@@ -95,14 +98,14 @@ MERGES = {
 def test_a_lie_about_a_merge_is_named(what: str) -> None:
     merges, message = MERGES[what]
     with pytest.raises(PlanFault) as caught:
-        validate(with_operation(plan("argmax"), merges=merges))
+        validate(with_operation(plan("argmax"), joint_aggregations=merges))
     assert message in caught.value.render()
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("sum", "sum"), "sum, and output 0 is in a merge"),
+        (("sum", "sum"), "sum, and output 0 is in a joint aggregation"),
         (("argmax", "topk"), "they aggregate by argmax and topk"),
         (("argmax", "sum"), "they aggregate by argmax and sum"),
         (("topk", "topk"), "argmax, where the tensor's is topk"),
@@ -118,7 +121,10 @@ def test_members_transposed_are_not_those_of_the_functions() -> None:
     operation = plan("topk").operations[0]
     with pytest.raises(PlanFault, match="extents"):
         validate(
-            with_operation(plan("topk"), merges=(msgspec.structs.replace(operation.merges[0], dims=((0, 1), (1, 0))),))
+            with_operation(
+                plan("topk"),
+                joint_aggregations=(msgspec.structs.replace(operation.joint_aggregations[0], dims=((0, 1), (1, 0))),),
+            )
         )
 
 
@@ -201,15 +207,15 @@ def test_a_copy_of_a_tuple_counts_once(call: str) -> None:
 
 def test_lists_of_pieces_that_differ_are_no_tuple() -> None:
     """One place of the lists has been aggregated further than the others: mixing them would count a copy twice."""
-    from einc_runtime.plan import boxes
-    from einc_runtime.plan.joint_aggregation import groups
+    from einc_runtime.plan.boxes import StepBudget
+    from einc_runtime.plan.joint_aggregation import aggregation_groups
     from einc_runtime.plan.proof import _require_tuple
 
     bundle = plan("topk")
-    group = groups(bundle)[bundle.operations[0].outputs[0]]
+    group = aggregation_groups(bundle)[bundle.operations[0].outputs[0]]
     first, rest = Block((0, 0), (2, 1)), Block((0, 1), (2, 3))
     even, uneven = [(first, 3), (rest, 3)], [(first, 3), (rest, 1)]
-    budget = boxes.Budget(1000)
+    budget = StepBudget(1000)
     _require_tuple([even, even], group, budget, "here")
     for copy in ([uneven, uneven], [even, uneven], [uneven, even]):
         with pytest.raises(PlanFault):
@@ -238,7 +244,7 @@ def test_any_one_task_left_out_is_noticed(sites: int) -> None:
 def test_no_function_cuts_what_a_member_lacks(cut: int, words: str | None) -> None:
     """Like attention's results with their log-sum-exps: whoever has a part of the width has no weight of its own."""
     shapes = ((4, 6), (4,))
-    merge = Merge((0, 1), ((0, 1), (0,)), ())
+    merge = JointAggregation((0, 1), ((0, 1), (0,)), ())
     halves = []
     for part in range(2):
         bounds = [(0, extent) for extent in shapes[0]]
@@ -247,11 +253,11 @@ def test_no_function_cuts_what_a_member_lacks(cut: int, words: str | None) -> No
         primary = Block(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))
         halves.append(SimpleNamespace(outputs=(primary, Block(primary.lower[:1], primary.upper[:1]))))
     operation: Any = SimpleNamespace(
-        outputs=(0, 1), aggregations=("logsumexp",) * 2, merges=(merge,), functions=tuple(halves)
+        outputs=(0, 1), aggregations=("logsumexp",) * 2, joint_aggregations=(merge,), functions=tuple(halves)
     )
     bundle: Any = SimpleNamespace(tensors=[SimpleNamespace(shape=shape) for shape in shapes])
     if words is None:
-        require_merges(bundle, operation, "operations[0]")
+        require_joint_aggregations(bundle, operation, "operations[0]")
     else:
         with pytest.raises(PlanFault, match=words):
-            require_merges(bundle, operation, "operations[0]")
+            require_joint_aggregations(bundle, operation, "operations[0]")

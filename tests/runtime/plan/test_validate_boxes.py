@@ -30,20 +30,20 @@ SHAPES = st.lists(st.integers(1, 4), max_size=3)
 @given(data=st.data(), shape=SHAPES)
 def test_set_operations(data, shape):
     a, b = data.draw(blocks_in(shape)), data.draw(blocks_in(shape))
-    assert boxes.size(a) == len(elements(a))
+    assert a.size == len(elements(a))
     assert boxes.inside(a, b) == (elements(a) <= elements(b))
-    common = boxes.intersect(a, b)
+    common = a.intersect(b)
     assert boxes.overlap(a, b) == (common is not None)
     assert (elements(common) if common else set()) == elements(a) & elements(b)
     if common:
         rest = boxes.subtract(a, common)
         assert len(rest) <= 2 * len(shape)
-        assert sum(map(boxes.size, rest)) == len(elements(a) - elements(b))
+        assert sum(block.size for block in rest) == len(elements(a) - elements(b))
         assert set().union(*map(elements, rest)) == elements(a) - elements(b)
 
 
 def tiles(outer, blocks):
-    return boxes.tiling_fault(outer, blocks, boxes.Budget(1 << 20), "here") is None
+    return boxes.tiling_fault(outer, blocks, boxes.StepBudget(1 << 20), "here") is None
 
 
 @given(data=st.data(), shape=SHAPES)
@@ -56,7 +56,7 @@ def test_disjoint_blocks_have_no_element_twice(data, shape):
 @settings(max_examples=150)
 @given(data=st.data(), shape=SHAPES)
 def test_tilings_are_those_that_cover_every_element_once(data, shape):
-    outer = boxes.whole(shape)
+    outer = Block.whole(shape)
     blocks = [outer]
     for _ in range(data.draw(st.integers(0, 6))):  # split one at random, along one dimension
         block = blocks.pop(data.draw(st.integers(0, len(blocks) - 1)))
@@ -79,19 +79,19 @@ def test_tilings_are_those_that_cover_every_element_once(data, shape):
 def test_pinwheels_tile_and_equal_volumes_do_not_suffice():
     spans = [((0, 2), (0, 1)), ((2, 3), (0, 2)), ((1, 3), (2, 3)), ((0, 1), (1, 3)), ((1, 2), (1, 2))]
     pinwheel = [Block((i[0], j[0]), (i[1], j[1])) for i, j in spans]
-    assert tiles(boxes.whole((3, 3)), pinwheel)
+    assert tiles(Block.whole((3, 3)), pinwheel)
     overlapping = [Block((0, 0), (2, 2)), Block((1, 1), (2, 2)), Block((2, 0), (3, 1)), Block((0, 2), (3, 3))]
-    assert sum(map(boxes.size, overlapping)) == 9
-    assert not tiles(boxes.whole((3, 3)), overlapping)
+    assert sum(block.size for block in overlapping) == 9
+    assert not tiles(Block.whole((3, 3)), overlapping)
 
 
 def test_a_scalar_is_tiled_by_itself():
-    assert tiles(boxes.whole(()), [boxes.whole(())])
-    assert not tiles(boxes.whole(()), [])
+    assert tiles(Block.whole(()), [Block.whole(())])
+    assert not tiles(Block.whole(()), [])
 
 
 def test_work_is_bounded():
-    budget = boxes.Budget(2)
+    budget = boxes.StepBudget(2)
     budget.spend(2, "here")
     with pytest.raises(PlanFault, match="too intricate"):
         budget.spend(1, "here")

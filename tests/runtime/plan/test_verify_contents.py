@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import proof
-from einc_runtime.plan.boxes import Budget
+from einc_runtime.plan.boxes import StepBudget
 from einc_runtime.plan.contents import Contents
 from einc_runtime.plan.reachability import Ordering
 from einc_runtime.plan.schema import Buffer, FenceTask, Region, Tensor
@@ -118,7 +118,7 @@ def check(seed, outcomes):
     bundle = arena(rng)
     steps = list(random_steps(bundle, Model(bundle.buffers), rng))
     ordering = Ordering([FenceTask(0, "t", after) for after, *_ in steps])
-    contents = Contents(bundle, ordering, Budget(1 << 20))
+    contents = Contents(bundle, ordering, StepBudget(1 << 20))
     for task, (_, read, masks, write, allowed) in enumerate(steps):
         ordering.enter(task)
         if masks is None:
@@ -167,7 +167,7 @@ def contents_of(offsets_and_rows, *afters):
     tensor = Tensor("t", ("a", "b"), (EXTENT, EXTENT), "f32", "value")
     plan = msgspec.structs.replace(two_site_plan(), tensors=(tensor,), buffers=buffers, memory=(1 << 10,))
     ordering = Ordering([FenceTask(0, "t", after) for after in afters])
-    return Contents(plan, ordering, Budget(1 << 20)), ordering
+    return Contents(plan, ordering, StepBudget(1 << 20)), ordering
 
 
 @pytest.mark.parametrize(("second", "third"), [(0, 32), (32, 0)])

@@ -30,7 +30,7 @@ from einc_runtime.kernels.llvm.contract import build_added_contract
 from einc_runtime.kernels.llvm.moves import build_moves
 from einc_runtime.kernels.numpy.pieces import make_runner
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
-from einc_runtime.plan.joint_aggregation import groups
+from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
 
 MAX_COALESCED_BYTES = 1 << 15
@@ -59,7 +59,7 @@ class CpuExecutor:
         self.bundle, self._poison = bundle, poison
         self.workers = workers or cores()
         self._memory = HostMemory(bundle, shared=rewrites)
-        self._groups = groups(bundle)
+        self._groups = aggregation_groups(bundle)
         self._tasks, self._kernels = self._prepare_tasks(rewrites)
         costs = [kernel.nanoseconds for kernel in self._kernels]
         chosen = None if ranks is None else [ranks[item.origin] for item in self._tasks]

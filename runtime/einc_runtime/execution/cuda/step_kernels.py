@@ -13,7 +13,7 @@ from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
 from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.kernels.views import strides_of
-from einc_runtime.plan.joint_aggregation import groups
+from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, TransferTask
 
 MAX_COPIES = 32
@@ -46,7 +46,7 @@ class StepKernels:
     ) -> None:
         self.bundle, self.tasks, self.memory = bundle, tasks, memory
         self.kernels, self.driver, self.targets, self.staging = kernels, driver, targets, staging
-        self.groups = groups(bundle)
+        self.groups = aggregation_groups(bundle)
 
     def prepare(self, step: StreamStep) -> GpuKernel:
         """The kernel of a step that does a task or a part of it. Raises PlanFault and MissingFault."""

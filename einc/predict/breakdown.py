@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+from einc.predict.costs import TaskCost, TaskKind
 from einc.predict.timeline import PlanTimeline
-from einc.predict.work import Kind, Work
 
 Label = TypeVar("Label", bound=Hashable)
 
 
 @dataclass(slots=True)
-class Spent:
+class LabelTime:
     """Milliseconds of the tasks of one label.
 
     The first three are means over sites: running kernels, combining and copying, and doing nothing right before one of
@@ -42,36 +42,38 @@ class LinkUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Spending(Generic[Label]):
+class TimeBreakdown(Generic[Label]):
     """`tail` is the mean over sites of what is left when a site has run its last task, `sites` how long each is busy.
 
     `critical` splits the deciding chain into kernels, combining and copying, and transfers.
     """
 
-    labels: dict[Label, Spent]
+    labels: dict[Label, LabelTime]
     tail: float
     sites: tuple[float, ...]
     links: tuple[LinkUse, ...]
     critical: tuple[float, float, float]
 
 
-def spending(works: Sequence[Work], labels: Sequence[Label], times: PlanTimeline, machine: Machine) -> Spending[Label]:
+def break_down(
+    costs: Sequence[TaskCost], labels: Sequence[Label], times: PlanTimeline, machine: Machine
+) -> TimeBreakdown[Label]:
     """Accounts for every millisecond; `labels[t]` says what task t belongs to. Fences belong to nothing."""
-    spent: dict[Label, Spent] = {}
-    for label, work, start, end in zip(labels, works, times.starts, times.ends, strict=True):
-        if work.kind is not Kind.FENCE:
-            own = spent.setdefault(label, Spent())
+    spent: dict[Label, LabelTime] = {}
+    for label, cost, start, end in zip(labels, costs, times.starts, times.ends, strict=True):
+        if cost.kind is not TaskKind.FENCE:
+            own = spent.setdefault(label, LabelTime())
             own.start, own.end = min(own.start, start), max(own.end, end)
     sites = [0.0] * len(machine.sites)
     tail = 0.0
     share = 1 / len(machine.sites)
-    lines = _by_site(works, times, len(machine.sites))
+    lines = _by_site(costs, times, len(machine.sites))
     for site, line in enumerate(lines):
         before = 0.0
         for position in line:
             own, start, end = spent[labels[position]], times.starts[position], times.ends[position]
             own.waiting += (start - before) * share
-            if works[position].kind is Kind.RUN:
+            if costs[position].kind is TaskKind.KERNEL:
                 own.compute += (end - start) * share
             else:
                 own.combine += (end - start) * share
@@ -79,63 +81,63 @@ def spending(works: Sequence[Work], labels: Sequence[Label], times: PlanTimeline
             before = end
         tail += (times.predicted_ms - before) * share
     moving: dict[Label, list[tuple[float, float]]] = {}
-    for label, work, start, end in zip(labels, works, times.starts, times.ends, strict=True):
-        if work.kind is Kind.MOVE:
+    for label, cost, start, end in zip(labels, costs, times.starts, times.ends, strict=True):
+        if cost.kind is TaskKind.TRANSFER:
             moving.setdefault(label, []).append((start, end))
     for label, spans in moving.items():
         spent[label].exchange = _covered(spans)
     critical = [0.0, 0.0, 0.0]
-    for position in critical_chain(works, times):
+    for position in critical_chain(costs, times):
         length = times.ends[position] - times.starts[position]
-        kind = works[position].kind
-        if kind is not Kind.FENCE:
+        kind = costs[position].kind
+        if kind is not TaskKind.FENCE:
             spent[labels[position]].critical += length
-            critical[(Kind.RUN, Kind.COMBINE, Kind.MOVE).index(kind)] += length
-    links = _links(works, times, machine)
-    return Spending(spent, tail, tuple(sites), links, (critical[0], critical[1], critical[2]))
+            critical[(TaskKind.KERNEL, TaskKind.COMBINE, TaskKind.TRANSFER).index(kind)] += length
+    links = _links(costs, times, machine)
+    return TimeBreakdown(spent, tail, tuple(sites), links, (critical[0], critical[1], critical[2]))
 
 
-def critical_chain(works: Sequence[Work], times: PlanTimeline) -> list[int]:
+def critical_chain(costs: Sequence[TaskCost], times: PlanTimeline) -> list[int]:
     """Tasks that ended one as the next started, from the first to the last of the plan: shorten one to shorten all.
 
     A task starts when the last of its dependencies ends, or when its site has ended another task.
     """
-    if not works:
+    if not costs:
         return []
-    sites = 1 + max(work.site for work in works)
+    sites = 1 + max(cost.site for cost in costs)
     previous: dict[int, int] = {}
-    for line in _by_site(works, times, sites):
+    for line in _by_site(costs, times, sites):
         previous.update(zip(line[1:], line, strict=False))
-    position: int | None = max(range(len(works)), key=lambda p: (times.ends[p], -p))
+    position: int | None = max(range(len(costs)), key=lambda p: (times.ends[p], -p))
     chain: list[int] = []
     while position is not None:
         chain.append(position)
         start = times.starts[position]
-        causes = [*works[position].after, *([previous[position]] if position in previous else [])]
+        causes = [*costs[position].after, *([previous[position]] if position in previous else [])]
         position = next((cause for cause in causes if times.ends[cause] == start), None)
     return chain[::-1]
 
 
-def _by_site(works: Sequence[Work], times: PlanTimeline, sites: int) -> list[list[int]]:
+def _by_site(costs: Sequence[TaskCost], times: PlanTimeline, sites: int) -> list[list[int]]:
     """The tasks that occupy every site, in the order in which they do."""
     lines: list[list[int]] = [[] for _ in range(sites)]
-    for position, work in enumerate(works):
-        if work.kind in (Kind.RUN, Kind.COMBINE):
-            lines[work.site].append(position)
+    for position, cost in enumerate(costs):
+        if cost.kind in (TaskKind.KERNEL, TaskKind.COMBINE):
+            lines[cost.site].append(position)
     for line in lines:
         line.sort(key=lambda position: (times.starts[position], times.ends[position], position))
     return lines
 
 
-def _links(works: Sequence[Work], times: PlanTimeline, machine: Machine) -> tuple[LinkUse, ...]:
+def _links(costs: Sequence[TaskCost], times: PlanTimeline, machine: Machine) -> tuple[LinkUse, ...]:
     routes = machine.routes
     latency = machine.transfer_latency_us * MS_PER_US
     carried = [0] * len(machine.resources)
     spans: list[list[tuple[float, float]]] = [[] for _ in machine.resources]
-    for work, start, end in zip(works, times.starts, times.ends, strict=True):
-        if work.kind is Kind.MOVE:
-            for resource in routes[work.site, work.target]:
-                carried[resource] += work.size
+    for cost, start, end in zip(costs, times.starts, times.ends, strict=True):
+        if cost.kind is TaskKind.TRANSFER:
+            for resource in routes[cost.site, cost.target]:
+                carried[resource] += cost.size
                 spans[resource].append((start + latency, end))
     return tuple(
         LinkUse(resource.name, count, _covered(own), count / (resource.gbs * BYTES_PER_MS))

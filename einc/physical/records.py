@@ -1,0 +1,185 @@
+"""The plan's records of a graph: its tensors and operations, and the whole plan file of a device program."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+import msgspec
+
+from einc.core.spec import JoinAggSpec
+from einc.errors import SourceSpan
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
+from einc.logical.plan import Choice, LogicalPlan
+from einc.machines.load import machine_json
+from einc.machines.model import Machine
+from einc.ops.base import Attribute, MappedOperator, Operator
+from einc.physical.program import DeviceProgram
+from einc_runtime.plan import schema
+from einc_runtime.text import replace_unprintable
+from einc_runtime.version import VERSION
+
+Order = tuple[int, ...]
+"""The dimensions of a tensor from the slowest to the fastest in memory."""
+
+
+def emit(program: DeviceProgram, machine: Machine, devices: tuple[int, ...], schedule: str) -> schema.Bundle:
+    """The plan file of a device program; `devices[s]` is the number that site s of the plan has in the whole machine.
+
+    `machine` is the machine of the plan's sites alone. Equal arguments give equal bundles.
+    """
+    plan = program.plan
+    return schema.Bundle(
+        producer=f"einc {VERSION}",
+        model=plan.graph.name,
+        machine=machine.name,
+        machine_file=machine_json(machine),
+        devices=devices,
+        selector=plan.selector,
+        schedule=schedule,
+        exact=plan.exact,
+        total_cost=plan.total_cost,
+        cut_cost=plan.cut_cost,
+        tensors=program.tensors,
+        operations=program.operations,
+        buffers=program.buffers,
+        tasks=program.tasks,
+        outputs=program.outputs,
+        memory=program.memory,
+        predicted_ms=program.predicted_ms,
+    )
+
+
+def tensor_records(graph: Graph) -> tuple[schema.Tensor, ...]:
+    """The record of every tensor of a graph, in its order."""
+    consumers, orders = graph.consumers(), memory_orders(graph)
+
+    def fan_in(tensor: GraphTensor) -> int:
+        """The fan-in of the first operator that reads a weight."""
+        readers = consumers[tensor.name]
+        return readers[0][0].operator.fan_in(readers[0][1]) if readers else 1
+
+    return tuple(
+        schema.Tensor(
+            tensor.name,
+            tensor.desc.dims,
+            tensor.desc.shape,
+            tensor.desc.dtype.value,
+            tensor.kind.value,
+            tensor.stored,
+            fan_in(tensor) if tensor.kind is TensorKind.WEIGHT else 1,
+            orders.get(tensor.name, ()),
+        )
+        for tensor in graph.tensors
+    )
+
+
+def operation_records(plan: LogicalPlan) -> tuple[schema.Operation, ...]:
+    """The record of every operator of a plan: function specification i runs at site i, and nothing is brought yet."""
+    tensors = {tensor.name: position for position, tensor in enumerate(plan.graph.tensors)}
+    known: dict[tuple[Operator, JoinAggSpec], tuple[schema.Function, ...]] = {}  # layers repeat their operators
+    records = []
+    for node, choice in zip(plan.graph.nodes, plan.choices, strict=True):
+        key = node.operator, choice.candidate.spec
+        if key not in known:
+            known[key] = _functions(*key)
+        records.append(_operation(node, choice, known[key], tensors))
+    return tuple(records)
+
+
+def place_operation(
+    operation: schema.Operation, sites: Sequence[int], exchange: schema.Exchange | None
+) -> schema.Operation:
+    """The record with function specification i at `sites[i]`, and the exchange that brings its inputs."""
+    functions = tuple(
+        [
+            function if function.site == site else msgspec.structs.replace(function, site=site)
+            for function, site in zip(operation.functions, sites, strict=True)
+        ]
+    )
+    return msgspec.structs.replace(operation, functions=functions, exchange=exchange)
+
+
+def _operation(
+    node: Node, choice: Choice, functions: tuple[schema.Function, ...], tensors: Mapping[str, int]
+) -> schema.Operation:
+    operator, candidate = node.operator, choice.candidate
+    return schema.Operation(
+        name=node.name,
+        title=operator.title,
+        family=operator.family,
+        attributes=_attributes(operator.attributes),
+        source=_source(node.span),
+        inputs=tuple(tensors[name] for name in node.inputs),
+        outputs=tuple(tensors[name] for name in node.outputs),
+        aggregations=tuple(operator.aggregations),  # type: ignore[arg-type]  # a name that no reader knows is refused
+        joint_aggregations=operator.joint_aggregations,
+        kernel=operator.kernel.name,
+        kernel_attributes=_attributes(dict(operator.kernel.attributes)),
+        indices=tuple(
+            schema.Index(index.name, index.extent, index.cuts, intervals)
+            for index, intervals in zip(operator.indices, candidate.intervals, strict=True)
+        ),
+        cost=schema.Cost(choice.repartition, candidate.join, candidate.aggregation),
+        functions=functions,
+        exchange=None,
+        precision=operator.precision,  # type: ignore[arg-type]  # as for aggregations
+    )
+
+
+def _functions(operator: Operator, spec: JoinAggSpec) -> tuple[schema.Function, ...]:
+    return tuple(
+        schema.Function(site, one.inputs, one.outputs, operator.flops(one), operator.traffic(one))
+        for site, one in enumerate(spec.functions)
+    )
+
+
+def _attributes(attributes: Mapping[str, Attribute]) -> dict[str, schema.Attribute]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in sorted(attributes.items())}
+
+
+def _source(span: SourceSpan | None) -> str | None:
+    """File and line, without the directory: a plan does not depend on where it was compiled."""
+    if span is None:
+        return None
+    return f"{replace_unprintable(PurePath(span.file).name)}:{span.line}"  # plans have printable names only
+
+
+def memory_orders(graph: Graph) -> Mapping[str, Order]:
+    """The tensors whose dimensions lie in memory in another order than the one in which they are declared.
+
+    An operator may want another order, so that its kernel needs no copy of its operands: attention, for example, takes
+    queries by heads, and projections to all heads put them out by tokens. Operators that only map elements pass such a
+    request on from their outputs to their inputs, and the other way round. Of several requests for one tensor the first
+    holds. Tensors that are loaded or saved keep the declared order.
+    """
+    free = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.VALUE} - set(graph.outputs)
+    found: dict[str, Order] = {}
+    alike: dict[str, list[str]] = {name: [] for name in free}
+    for node in graph.nodes:
+        for name, order in zip((*node.inputs, *node.outputs), node.operator.memory_orders, strict=True):
+            if order is not None and name in free:
+                found.setdefault(name, order)
+        for one, other in _mapped_alike(node):
+            if {one, other} <= free:
+                alike[one].append(other)
+                alike[other].append(one)
+    waiting = list(found)
+    while waiting:
+        name = waiting.pop()
+        for other in alike[name]:
+            if other not in found:
+                found[other] = found[name]
+                waiting.append(other)
+    return found
+
+
+def _mapped_alike(node: Node) -> list[tuple[str, str]]:
+    """Pairs of an input and an output whose dimensions follow the same indices, one by one."""
+    operator = node.operator
+    if not isinstance(operator, MappedOperator):
+        return []
+    inputs = zip(node.inputs, operator.input_maps, strict=True)
+    outputs = zip(node.outputs, operator.output_maps, strict=True)
+    return [(one, other) for (one, own), (other, maps) in itertools.product(inputs, outputs) if own == maps]

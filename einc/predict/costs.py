@@ -1,0 +1,73 @@
+"""The tasks of a plan as numbers: everything that their time depends on."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
+from einc_runtime.plan.regions import ExecutablePlan, region_bytes
+from einc_runtime.plan.schema import FenceTask, KernelTask, TransferTask
+
+
+class TaskKind(enum.Enum):
+    """How a task takes time.
+
+    KERNEL occupies its site. COMBINE occupies it too, and is part of an exchange: an aggregation or a copy. TRANSFER
+    crosses links. FENCE takes no time.
+    """
+
+    KERNEL = "kernel"
+    COMBINE = "combine"
+    TRANSFER = "transfer"
+    FENCE = "fence"
+
+
+class TaskCost(NamedTuple):
+    """One task. `size` is the bytes that it moves: through the memory of its site, or to the site `target`.
+
+    `flops` are its floating point operations, of the precision that the machine file calls `precision`. `after` lists
+    positions of tasks, all smaller than its own, that must have ended.
+    """
+
+    kind: TaskKind
+    site: int
+    after: tuple[int, ...] = ()
+    size: int = 0
+    flops: int = 0
+    precision: str = "f32"
+    target: int = -1
+
+
+def task_costs(plan: ExecutablePlan) -> tuple[TaskCost, ...]:
+    """The costs of the tasks of a device program or a plan file, in its order."""
+    return tuple(_task_costs(plan))
+
+
+def _task_costs(plan: ExecutablePlan) -> Iterator[TaskCost]:
+    operations, buffers = plan.operations, plan.buffers
+    for task in plan.tasks:
+        site, after = task.site, task.after
+        if isinstance(task, KernelTask):
+            operation = operations[task.operation]
+            function = operation.functions[task.function]
+            yield TaskCost(TaskKind.KERNEL, site, after, function.traffic, function.flops, operation.precision)
+        elif isinstance(task, TransferTask):
+            target = buffers[task.write.buffer].site
+            yield TaskCost(TaskKind.TRANSFER, site, after, region_bytes(plan, task.read), target=target)
+        elif isinstance(task, FenceTask):
+            yield TaskCost(TaskKind.FENCE, site, after)
+        else:
+            size = sum([region_bytes(plan, region) for region in (*task.reads, *task.writes)])
+            yield TaskCost(TaskKind.COMBINE, site, after, size)
+
+
+def occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) -> float:
+    """How long a kernel or a combining task occupies its site.
+
+    This is the latency, and the longer of the two times for computing and for moving its bytes.
+    """
+    moving = cost.size / (site.hbm_gbs * BYTES_PER_MS)
+    computing = cost.flops / site.peak(cost.precision) * 1e3 if cost.flops else 0.0
+    return kernel_latency_us * MS_PER_US + max(moving, computing)
