@@ -1,6 +1,6 @@
-"""The Python API of the paper's Section 2, and the few more operators that Python programs want.
+"""The Python API of the paper's Section 2, with a few operators more that Python programs need.
 
-It builds the same graph as the model language and meets it there. Names are camelCase because the paper's are; no
+It builds the same graph as the model language. Names are camelCase because the paper's are; no
 other file follows it. Dimensions are matched by position, as in numpy, since arrays have no named ones.
 
     import einc as es
@@ -28,7 +28,7 @@ from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import index_equation
 from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput, single
-from einc.options import CompileOptions
+from einc.options import SCHEDULES, CompileOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-_LARGEST = 2**63 - 1
+_MAX_EXTENT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Plan:
 
 
 class Graph:
-    """A computation under construction, and once it is compiled the handle to run it by."""
+    """A computation: first it is built, then compiled, then run."""
 
     def __init__(self, name: str = "graph") -> None:
         self._builder = GraphBuilder(name)
@@ -106,10 +106,10 @@ class Graph:
         if not isinstance(desc, TensorDesc):
             raise UsageError(f"insertTensor takes what tensorDesc returns, not {desc!r:.80}")
         self._require_open()
-        wish = self._builder.unique("x") if name is None else name
-        if not wish:
+        asked = self._builder.unique("x") if name is None else name
+        if not asked:
             raise UsageError("a tensor's name cannot be empty")
-        name = self._builder.input(wish, desc)
+        name = self._builder.input(asked, desc)
         return Tensor(self, name, desc)
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class Graph:
         """A scalar function of every element: "relu", "gelu", "silu", "exp", ...
 
         `value` is the threshold of "relu" (0.0 as usual), and the second operand of "add", "mul", "pow", "max" and the
-        like; other functions have no use for it.
+        like; other functions do not use it.
         """
         (desc,) = self._descs(x)
         if function in ("add", "sub", "mul", "div", "pow", "max", "min") or (function == "relu" and value != 0):
@@ -133,7 +133,7 @@ class Graph:
     def binary(self, a: Tensor, b: Tensor, function: str) -> Tensor:
         """A scalar function of two elements: "add", "sub", "mul", "div", "max", "min", "pow", "lt", ...
 
-        Dimensions meet from the last one back; the tensor with fewer of them is repeated over the rest.
+        Dimensions are matched from the last one backwards; a tensor with fewer dimensions is repeated over the rest.
         """
         descs = self._descs(a, b)
         rank = max(desc.rank for desc in descs)
@@ -144,7 +144,7 @@ class Graph:
         return self._apply(index_equation(list(zip(descs, labels, strict=True)), dims, program, None), (a, b))
 
     def reduce(self, x: Tensor, aggregation: str, axes: int | Sequence[int]) -> Tensor:
-        """The "sum", "max", "min" or "prod" over some dimensions, which the result lacks."""
+        """The "sum", "max", "min" or "prod" over some dimensions, which the result does not have."""
         (desc,) = self._descs(x)
         gone = [_axis(axis, desc) for axis in ([axes] if isinstance(axes, int) else axes)]
         if len(set(gone)) < len(gone):
@@ -159,7 +159,7 @@ class Graph:
         return self._apply(registry.call("softmax", (desc, desc.dims[_axis(axis, desc)]), {}), (x,))
 
     def einsum(self, equation: str, *tensors: Tensor) -> Tensor:
-        """A product of tensors, summed over the indices that the right side lacks: "ij,jk->ik"."""
+        """A product of tensors, summed over the indices that are not on the right side: "ij,jk->ik"."""
         descs = self._descs(*tensors)
         left, arrow, right = equation.replace(" ", "").partition("->")
         labels = [tuple(term) for term in left.split(",")]
@@ -182,7 +182,7 @@ class Graph:
     # Running
 
     def load(self, tensor: Tensor, array: Any) -> None:
-        """Give an input its values, which stay until they are loaded anew.
+        """Give an input its values, which stay until it is loaded again.
 
         The array must have the tensor's shape and dtype; float32 is rounded for a bf16 tensor.
         """
@@ -211,7 +211,7 @@ class Graph:
             raise UsageError("offload before execute: the loaded inputs have not been computed with yet")
         return session.offload(tensor.name)
 
-    # What the above rests on
+    # Helpers
 
     def _apply(self, operator: Operator, tensors: Sequence[Tensor]) -> Tensor:
         (name,) = self._builder.apply(operator, [tensor.name for tensor in tensors])
@@ -271,7 +271,7 @@ def tensorDesc(shape: Sequence[int], dtype: Any = "f32") -> TensorDesc:
         if isinstance(extent, bool) or not hasattr(extent, "__index__"):
             raise UsageError(f"a dimension must be an integer, not {extent!r:.80}")
         number = int(extent.__index__())
-        if not 1 <= number <= _LARGEST:
+        if not 1 <= number <= _MAX_EXTENT:
             raise UsageError(f"a dimension must be at least 1 and fit 63 bits, not {number}")
         extents.append(number)
     return TensorDesc(tuple(f"d{d}" for d in range(len(extents))), tuple(extents), _dtype(dtype))
@@ -280,7 +280,7 @@ def tensorDesc(shape: Sequence[int], dtype: Any = "f32") -> TensorDesc:
 def compileGraph(
     graph: Graph,
     device: Sequence[int] | int | None = None,
-    schedule_mode: str = "ai",
+    schedule_mode: str = "synthesized",
     *,
     machine: str | None = None,
     selector: str = "eindecomp",
@@ -288,11 +288,12 @@ def compileGraph(
 ) -> Plan:
     """Plan a graph for a machine, keep the plan on the graph and return it.
 
-    `device` names sites of the machine (a number: that many); with no `machine`, the visible GPUs are it, else this
-    host's cores. Compiling again plans the same graph anew.
+    `device` names sites of the machine, or how many of them. Without a `machine` the plan is for the visible GPUs, or
+    for this host's cores if there are none. `schedule_mode` is "synthesized", which the paper calls "ai", or "naive".
+    Compiling again makes a new plan of the same graph.
     """
-    if schedule_mode not in ("naive", "ai"):
-        raise UsageError(f"schedule_mode is 'naive' or 'ai', not {schedule_mode!r:.80}")
+    if schedule_mode not in SCHEDULES:
+        raise UsageError(f"schedule_mode is 'synthesized' (the paper's 'ai') or 'naive', not {schedule_mode!r:.80}")
     devices = device if device is None or isinstance(device, int) else tuple(device)
     options = CompileOptions(machine=machine, devices=devices, selector=selector, schedule=schedule_mode, seed=seed)
     return graph._compile(options)

@@ -31,23 +31,27 @@ class Architectures(ParamType):
         return names
 
 
-def require_compiler() -> None:
-    """Raises MissingFault before any work is done."""
-    from einc_runtime.execution.cuda.precompile import require_compiler as require
+def require_compiler() -> str:
+    """The compiler's name and version. Raises MissingFault where there is none."""
+    from einc_runtime.execution.cuda import precompile as kernels
 
-    require()
+    return kernels.require_compiler()
 
 
 def precompile(bundle: Bundle, plan: str, architectures: tuple[str, ...]) -> dict[str, Any]:
-    """Compiles the kernels of the plan that was written to `plan`, and says where and how many."""
+    """Compiles the kernels of the plan that was written to `plan`, and returns where they are and how many."""
     from einc_runtime.execution.cuda.precompile import precompile as compile_kernels
-    from einc_runtime.execution.cuda.precompile import require_compiler as require
     from einc_runtime.kernels.cuda.kernel_cache import directory_beside
 
-    place = directory_beside(plan)
+    folder = directory_beside(plan)
     try:
-        count = compile_kernels(bundle, architectures, place)
+        count = compile_kernels(bundle, architectures, folder)
     except OSError as error:
-        raise WriteFault(f"cannot write kernels to {place}: {error.strerror or error}") from error
-    output.note(f"{place}: {count} kernels for {', '.join(architectures)}")
-    return {"directory": str(place), "architectures": list(architectures), "count": count, "compiler": require()}
+        raise WriteFault(f"cannot write kernels to {folder}: {error.strerror or error}") from error
+    output.note(f"{folder}: {count} kernels for {', '.join(architectures)}")
+    return {
+        "directory": str(folder),
+        "architectures": list(architectures),
+        "count": count,
+        "compiler": require_compiler(),
+    }

@@ -43,7 +43,8 @@ def drawn(tensor: es.Tensor, seed: int) -> Any:
         {"device": [6, 3, 1], "machine": "dgx-v100", "schedule_mode": "naive"},
         {"device": 5, "machine": "host"},
         {"device": 1, "machine": "host"},
-        {"machine": "dgx-h100", "selector": "random", "seed": 3},
+        {"machine": "dgx-h100", "selector": "random", "seed": 3, "schedule_mode": "ai"},
+        {"machine": "dgx-h100", "device": 3, "schedule_mode": "synthesized"},
     ],
     ids=str,
 )

@@ -255,6 +255,20 @@ def test_unknown_names_in_options_are_model_errors(einc: Callable[..., Any], mod
 CHAIN = ("compile", MODELS / "chain_b.ein", "-m", "dgx-v100", "--devices", "4", "--selector", "random")
 
 
+DIGITS = ("compile", MODELS / "digits.ein", "-m", "dgx-a100", "--devices", "2", "--ideal")
+
+
+def test_both_words_for_the_synthesized_schedule_give_the_same_plan(einc: Callable[..., Any], tmp_path: Path) -> None:
+    plans = []
+    for number, more in enumerate(((), ("--schedule", "ai"), ("--schedule", "synthesized"))):
+        assert einc(*DIGITS, *more, "-o", tmp_path / f"{number}.bin").code == 0
+        plans.append((tmp_path / f"{number}.bin").read_bytes())
+    assert plans[0] == plans[1] == plans[2]
+    result = einc(*DIGITS, "--schedule", "best", "-o", tmp_path / "p.bin")
+    assert result.code == 2
+    assert "'synthesized' (or 'ai'), 'naive'" in result.err
+
+
 def test_exchanges_are_synthesized_unless_told_otherwise(einc: Callable[..., Any], tmp_path: Path) -> None:
     found = {}
     for schedule in ("ai", "naive"):

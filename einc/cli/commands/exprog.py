@@ -1,4 +1,4 @@
-"""`einc exprog`: exchange programs as files of their own, checked and simulated."""
+"""`einc exprog`: exchange programs as files of their own, checked, simulated and searched for."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
 
     Without a machine, every pair of sites can talk.
     """
-    tree = _read(file)
-    model = _machine(machine, ideal, tree)
-    program, errors = _examined(tree, model, naive)
+    tree = _read_program(file)
+    model = _load_machine(machine, ideal, tree)
+    program, errors = _resolve_and_check(tree, model, naive)
     faults = [{"message": error.message, "where": str(error.where)} for error in errors]
-    document: dict[str, Any] = {"valid": not errors, "faults": faults, "program": _print(program)}
+    document: dict[str, Any] = {"valid": not errors, "faults": faults, "program": _format_program(program)}
     document |= {"bound_ms": None, "bound_by": None}
     if not errors and model is not None and as_json:
-        document |= _bounds(tree, model)
+        document |= _describe_bound(tree, model)
     if errors:
         details = "\n".join(error.render() for error in errors)
         raise CheckFailed(f"{file} is not valid", document, details=details)
@@ -88,19 +88,19 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
 
     if target is not None:
         output.require_outputs([target], [file, machine])
-    tree = _read(file)
-    model = _machine(machine, ideal, tree)
+    tree = _read_program(file)
+    model = _load_machine(machine, ideal, tree)
     assert model is not None
-    program, errors = _examined(tree, model, naive)
+    program, errors = _resolve_and_check(tree, model, naive)
     if errors:
         more = f"{counted(len(errors) - 1, 'more fault')}: `einc exprog check` lists them" if len(errors) > 1 else None
         raise ProgramError(errors[0].message, where=errors[0].where, hint=more or errors[0].hint)
     completion = simulate(program, model).completion_ms
-    text = _print(program)
+    text = _format_program(program)
     if target is not None:
         output.write_text(target, text)
     if as_json:
-        times = {"completion_ms": completion, **_bounds(tree, model)}
+        times = {"completion_ms": completion, **_describe_bound(tree, model)}
         output.say_json({"valid": True, **times, "splits": {}, "program": text})
     elif target != output.STDOUT:
         output.say(f"{completion:.3f} ms")
@@ -140,13 +140,11 @@ def optimize_command(
     file: str,
     machine: str,
     ideal: bool,
-    time_limit: float | None,
-    iterations: int,
-    seed: int,
     sources: tuple[str, ...],
     naive: bool,
     target: str | None,
     as_json: bool,
+    **limits: Any,
 ) -> None:
     """Search for a fast body: how atoms are split, which ways their pieces take, in which order.
 
@@ -154,8 +152,8 @@ def optimize_command(
     is returned. The same FILE, machine, iterations and seed give the same program, unless the time limit or Ctrl-C ends
     the search: then it is the best found so far.
 
-    Candidates from elsewhere are checked and timed like those of the search; what became of each is told in a line. The
-    key for an endpoint is taken from EINC_LLM_KEY.
+    Candidates from elsewhere are checked and timed like those of the search, and a line for each says what happened to
+    it. The key for an endpoint is taken from EINC_LLM_KEY.
     """
     from einc.exchange.language.resolve import resolve_preamble
     from einc.exchange.synthesis import naive_synthesis, synthesize
@@ -164,42 +162,40 @@ def optimize_command(
         raise click.UsageError("--naive takes no candidates: leave out --propose")
     if target is not None:
         output.require_outputs([target], [file, machine, *sources])
-    tree = _read(file)
-    model = _machine(machine, ideal, tree)
+    tree = _read_program(file)
+    model = _load_machine(machine, ideal, tree)
     assert model is not None
     preamble = resolve_preamble(tree, model)
-    proposers = [_proposer(source) for source in sources]
+    proposers = [_make_proposer(source) for source in sources]
     if naive:
-        found = naive_synthesis(preamble, model)
+        result = naive_synthesis(preamble, model)
     else:
         with show_phases() as phase:
-            found = synthesize(
+            result = synthesize(
                 preamble,
                 model,
-                iterations=iterations,
-                time_limit=time_limit,
-                seed=seed,
                 proposers=proposers,
                 progress=lambda what, best: phase(f"{what}, best {best:.3f} ms"),
+                **limits,
             )
-    for line in found.proposals:
+    for line in result.proposals:
         output.note(line)
-    text = _print(found.program)
+    text = _format_program(result.program)
     if target is not None:
         output.write_text(target, text)
     if as_json:
-        times = {"completion_ms": found.completion_ms, "naive_ms": found.naive_ms}
-        bounds = {"bound_ms": found.bound.bound_ms, "bound_by": found.bound.bound_by}
-        free = {"bound_free_ms": _bounds(tree, model)["bound_ms"]}
-        document = {"valid": True, **times, **bounds, **free, "splits": dict(found.splits), "program": text}
-        output.say_json(document | {"proposals": list(found.proposals)})
+        times = {"completion_ms": result.completion_ms, "naive_ms": result.naive_ms}
+        bounds = {"bound_ms": result.bound.bound_ms, "bound_by": result.bound.bound_by}
+        free = {"bound_free_ms": _describe_bound(tree, model)["bound_ms"]}
+        document = {"valid": True, **times, **bounds, **free, "splits": dict(result.splits), "program": text}
+        output.say_json(document | {"proposals": list(result.proposals)})
         return
-    summary = f"{found.completion_ms:.3f} ms (the naive body: {found.naive_ms:.3f} ms)\n"
-    summary += f"no program takes less than {found.bound.bound_ms:.3f} ms"
+    summary = f"{result.completion_ms:.3f} ms (the naive body: {result.naive_ms:.3f} ms)\n"
+    summary += f"no program takes less than {result.bound.bound_ms:.3f} ms"
     if any(partition.members is None for partition in preamble.partitions):
         summary += " with these memberships"
-    summary += f": {found.bound.bound_by}"
-    if found.interrupted:
+    summary += f": {result.bound.bound_by}"
+    if result.interrupted:
         summary += "\ninterrupted: the best found so far"
     if target is None:
         output.say(text)
@@ -209,7 +205,7 @@ def optimize_command(
         output.say(summary)
 
 
-def _proposer(source: str) -> Proposer:
+def _make_proposer(source: str) -> Proposer:
     """Where candidates come from: `command:LINE`, `llm:URL?model=NAME`, or else a file."""
     import shlex
 
@@ -232,13 +228,13 @@ def _proposer(source: str) -> Proposer:
     return Asked(tuple(arguments))
 
 
-def _read(file: str) -> ProgramTree:
+def _read_program(file: str) -> ProgramTree:
     from einc.exchange.language.parser import parse
 
     return parse(read_text(file), file)
 
 
-def _machine(name: str | None, ideal: bool, tree: ProgramTree) -> Machine | None:
+def _load_machine(name: str | None, ideal: bool, tree: ProgramTree) -> Machine | None:
     """The machine of that name; the host has all the sites that a program names."""
     if name is None:
         return None
@@ -251,8 +247,8 @@ def _machine(name: str | None, ideal: bool, tree: ProgramTree) -> Machine | None
     return machine.ideal() if ideal else machine
 
 
-def _examined(tree: ProgramTree, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
-    """The ground program of a text, and all that keeps it from being valid, each with its place in the file."""
+def _resolve_and_check(tree: ProgramTree, machine: Machine | None, naive: bool) -> tuple[Program, list[ProgramError]]:
+    """The ground program of a text, and all faults of it, each with its place in the file."""
     from einc.exchange.language.checker import check
     from einc.exchange.language.resolve import locate_fault, resolve_located
 
@@ -268,8 +264,8 @@ def _examined(tree: ProgramTree, machine: Machine | None, naive: bool) -> tuple[
     return program, [locate_fault(resolved, fault.message, fault.subject) for fault in faults]
 
 
-def _bounds(tree: ProgramTree, machine: Machine) -> dict[str, Any]:
-    """What no body can beat, under any membership that the text leaves open."""
+def _describe_bound(tree: ProgramTree, machine: Machine) -> dict[str, Any]:
+    """The lower bound of all bodies, for every membership that the text leaves open."""
     from einc.exchange.bounds import bound
     from einc.exchange.language.resolve import resolve_preamble
 
@@ -277,7 +273,7 @@ def _bounds(tree: ProgramTree, machine: Machine) -> dict[str, Any]:
     return {"bound_ms": certificate.bound_ms, "bound_by": certificate.bound_by}
 
 
-def _print(program: Program) -> str:
+def _format_program(program: Program) -> str:
     from einc.exchange.language.printer import print_program
 
     return print_program(program)

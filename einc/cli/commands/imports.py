@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
@@ -48,45 +49,32 @@ CONFIGURATION = "config.json"
 @click.option("--segments", is_flag=True, help="Token types as an input; without it they are all 0.")
 @click.option("--ignore", "ignored", metavar="FIELD", multiple=True, help="Allow a field that einc does not know.")
 @json_option
-def hf_command(
-    folder: str,
-    target: str,
-    batch: int,
-    tokens: int | None,
-    decode: bool,
-    cache: int | None,
-    logits: str | None,
-    pool: str | None,
-    normalize: bool,
-    segments: bool,
-    ignored: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> None:
     """Make a model of a Hugging Face folder: of its config.json, and of the names in its safetensors files.
 
     Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma 1 to 3, OLMo 2) become a prefill, or with
     --decode a step over key/value caches; encoders (BERT) give hidden states, pooled embeddings or the logits of their
-    head. Nothing in the folder is executed. Every default that is taken is told; everything that is not supported is an
-    error.
+    head. Nothing in the folder is executed. Every default that is used is printed; everything that is not supported
+    is an error.
     """
     from einc.importers.hf import import_hf
     from einc.importers.request import Request
 
-    if decode and logits is not None:
+    request = Request(**arguments)
+    if request.decode and request.logits is not None:
         raise UsageError("--logits means nothing with --decode, which gives those of all new tokens")
-    if cache is not None and not decode:
+    if request.cache is not None and not request.decode:
         raise UsageError("--cache means nothing without --decode")
-    if normalize and pool is None:
+    if request.normalize and request.pool is None:
         raise UsageError("--normalize needs --pool")
     if as_json and target == output.STDOUT:
         raise UsageError("-o - writes the model to standard output, which --json needs for itself")
     output.require_outputs([target], [folder])
-    config = _configuration(folder)
-    request = Request(batch, tokens, decode, cache, logits, pool, normalize, segments, ignored)
+    config = _read_configuration(folder)
     name = os.path.basename(os.path.abspath(folder))
     where = os.path.join(folder, CONFIGURATION)
-    imported = import_hf(config, where, name, request, _stored(folder))
-    _check(imported.text, where)
+    imported = import_hf(config, where, name, request, _read_stored_names(folder))
+    _check_model(imported.text, where)
     output.write_text(target, imported.text)
     for note in imported.notes:
         output.note(f"einc: {note}")
@@ -96,7 +84,7 @@ def hf_command(
         output.note(f"{target}: {imported.architecture} of {folder}")
 
 
-def _configuration(folder: str) -> bytes:
+def _read_configuration(folder: str) -> bytes:
     """The bytes of the folder's config.json, as far as a configuration may be long."""
     from einc.importers.fields import MOST_BYTES
 
@@ -112,7 +100,7 @@ def _configuration(folder: str) -> bytes:
             return file.read(MOST_BYTES + 1)
 
 
-def _stored(folder: str) -> frozenset[str] | None:
+def _read_stored_names(folder: str) -> frozenset[str] | None:
     """The names of all tensors in the folder's safetensors files, None where it has none."""
     from einc_runtime.execution.data.safetensors import list_stored_names
 
@@ -120,7 +108,7 @@ def _stored(folder: str) -> frozenset[str] | None:
         return list_stored_names(folder)
 
 
-def _check(text: str, where: str) -> None:
+def _check_model(text: str, where: str) -> None:
     """The text must be a model; where it is none, the numbers of the configuration fit no model of this kind."""
     from einc.errors import Diagnostic
     from einc.frontend import build

@@ -1,0 +1,83 @@
+"""The stages of a compilation as text (`--emit`), and the summary of a plan as JSON fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from einc.compiler import Compiled
+    from einc_runtime.plan.schema import Bundle, Exchange
+
+STAGES = ("ast", "source-graph", "graph", "logical", "exprog", "device", "bundle")
+
+
+def dump_syntax(text: str, file: str) -> str:
+    """The canonical text of a model's syntax tree, which is the stage `ast`."""
+    from einc.frontend.parser import parse
+    from einc.frontend.printer import print_model
+
+    return print_model(parse(text, file))
+
+
+def dump_stage(compiled: Compiled, stage: str) -> str:
+    """The canonical text of a stage after the syntax tree."""
+    match stage:
+        case "source-graph" | "graph":
+            from einc.graph.graph import dump_graph
+
+            return dump_graph(compiled.source if stage == "source-graph" else compiled.graph)
+        case "logical":
+            from einc.logical.plan import dump_plan
+
+            return dump_plan(compiled.plan)
+        case "device":
+            from einc.physical.dump import dump as dump_program
+
+            return dump_program(compiled.program)
+        case "exprog":
+            programs = [f"# {name}\n{exchange.program.strip()}\n" for name, exchange in _exchanges(compiled.bundle)]
+            return "\n".join(programs) if programs else "# nothing moves\n"
+        case "bundle":
+            import msgspec
+
+            return msgspec.json.format(msgspec.json.encode(compiled.bundle), indent=1).decode()
+    raise ValueError(f"{stage!r} is no stage after the syntax tree")
+
+
+def summarize_plan(bundle: Bundle) -> dict[str, Any]:
+    """What a compilation produced, in fields that `einc explain --json` has as well."""
+    from einc.report.timing import plan_machine, unlisted_peaks
+
+    return {
+        "model": bundle.model,
+        "machine": bundle.machine,
+        "devices": len(bundle.devices),
+        "selector": bundle.selector,
+        "schedule": bundle.schedule,
+        "total_cost": bundle.total_cost,
+        "exact": bundle.exact,
+        "cut_cost": bundle.cut_cost,
+        "operators": len(bundle.operations),
+        "memory_bytes": list(bundle.memory),
+        "predicted_ms": bundle.predicted_ms,
+        "note": unlisted_peaks(bundle, plan_machine(bundle)),
+        "exchanges": [
+            {
+                "name": name,
+                "completion_ms": exchange.completion_ms,
+                "naive_ms": exchange.naive_ms,
+                "bound_ms": exchange.bound_ms,
+                "bound_free_ms": exchange.bound_free_ms,
+                "bound_by": exchange.bound_by,
+                "splits": dict(exchange.splits),
+            }
+            for name, exchange in _exchanges(bundle)
+        ],
+    }
+
+
+def _exchanges(bundle: Bundle) -> list[tuple[str, Exchange]]:
+    """The exchanges of a plan, each with the operator or output that it serves."""
+    named = [(operation.name, operation.exchange) for operation in bundle.operations]
+    named += [(f"output {bundle.tensors[output.tensor].name}", output.exchange) for output in bundle.outputs]
+    return [(name, exchange) for name, exchange in named if exchange is not None]

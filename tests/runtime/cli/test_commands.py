@@ -1,0 +1,145 @@
+"""`einc-runtime`: its three commands answer as those of `einc` do, under their own name."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import einc_runtime
+from einc.cli.main import main as einc_main
+from einc.compiler import compile_model
+from einc.options import CompileOptions
+from einc_runtime.cli.main import main
+
+TEXT = """\
+model m
+dim n = 6; dim k = 4
+input x : f32[n, k]
+weight w : f32[k, n] from "layer.weight"
+output y = relu(matmul(x, w))
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    bundle = compile_model(TEXT, "m.ein", CompileOptions(machine="host", devices=2)).bundle
+    (tmp_path / "p.bin").write_bytes(einc_runtime.encode(bundle))
+    return tmp_path / "p.bin"
+
+
+@pytest.fixture
+def both(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command of both programs, which must agree in everything but their names and times."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        given = [str(argument) for argument in arguments]
+        capfd.readouterr()
+        code = main(given)
+        out, err = capfd.readouterr()
+        other = einc_main(given)
+        its_out, its_err = capfd.readouterr()
+        assert other == code
+        assert err.replace("einc-runtime", "einc") == its_err
+        if "run" not in given:
+            assert out.replace("einc-runtime", "einc") == its_out
+        return code, out, err
+
+    return run
+
+
+def test_a_plan_is_described_verified_and_run(both: Callable[..., tuple[int, str, str]], plan: Path) -> None:
+    described = json.loads(both("describe", plan, "--json")[1])
+    assert [(row["name"], row["shape"]) for row in described["inputs"]] == [("x", [6, 4])]
+    assert [row["stored"] for row in described["weights"]] == ["layer.weight"]
+    assert [row["name"] for row in described["outputs"]] == ["y"]
+    assert len(described["memory_bytes"]) == len(described["devices"]) == 2
+    text = both("describe", plan)[1]
+    assert text.splitlines()[3:5] == ["inputs:", "  x f32[n=6, k=4]"]
+    assert text.splitlines()[5:7] == ["weights:", "  w f32[k=4, n=6] (stored as layer.weight)"]
+    assert text.splitlines()[7] == "outputs:"
+    assert json.loads(both("verify", plan, "--json")[1])["tasks"] == described["tasks"]
+    target = plan.with_name("y.npy")
+    code, out, _ = both("run", plan, "--inputs", "rand:0", "--weights", "rand:1", "-o", target)
+    assert code == 0
+    assert out.startswith("m on the cpu, 2 sites: y f32[6, 6] in ")
+    assert np.load(target).shape == (6, 6)
+    code, out, _ = both("run", plan, "--inputs", "rand:0", "--weights", "rand:1", "--expect", target, "--json")
+    assert (code, json.loads(out)["max_abs_error"]) == (0, 0.0)
+    np.save(target, np.load(target) + 1)
+    assert both("run", plan, "--inputs", "rand:0", "--weights", "rand:1", "--expect", target)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("verify", "missing.bin"), 2),
+        (("verify", "--wrong"), 2),
+        (("run",), 2),
+        (("describe", "."), 74),
+        (("describe", __file__), 65),
+        (("run", __file__, "-o", "/no/such/folder/y.npy"), 65),
+    ],
+    ids=str,
+)
+def test_failures_have_the_same_exit_codes(
+    both: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], code: int
+) -> None:
+    found, _, err = both(*arguments)
+    assert found == code
+    assert err.startswith("einc-runtime: ")
+    assert "Traceback" not in err
+
+
+def test_commands_of_the_compiler_are_not_here(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile"]) == 2
+    assert main(["run", "p.bin", "--check"]) == 2
+    assert "einc-runtime --help" in capfd.readouterr().err
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == f"einc-runtime {einc_runtime.__version__}\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_signals_end_it_as_they_end_einc(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    pipe = tmp_path / "p.bin"
+    os.mkfifo(pipe)
+    process = subprocess.Popen([sys.executable, "-m", "einc_runtime", "verify", pipe], stderr=subprocess.PIPE)
+    writer = os.open(pipe, os.O_WRONLY)  # returns when the command has opened its end
+    process.send_signal(number)
+    _, err = process.communicate(timeout=300)
+    os.close(writer)
+    assert process.returncode == code
+    assert err.startswith(b"einc-runtime: ")
+
+
+def test_every_help_names_the_program_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    for command in ("run", "verify", "describe"):
+        assert main([command, "--help"]) == 0
+        text = capfd.readouterr().out
+        assert f"einc-runtime {command} ffn.bin" in text
+        assert "PROGRAM" not in text
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from einc_runtime.cli.main import main; main(['--help']); "
+        "print(sorted(name for name in sys.modules if name.split('.')[0] in {'numpy', 'msgspec', 'einc'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_package_offers_what_a_server_needs() -> None:
+    names: list[Any] = [getattr(einc_runtime, name) for name in einc_runtime.__all__]
+    assert all(names)
+    assert set(einc_runtime.__all__) <= set(dir(einc_runtime))
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        einc_runtime.absent  # noqa: B018
