@@ -1,4 +1,4 @@
-"""Element types of a bundle as numpy types. ml_dtypes is imported only where a plan has bf16."""
+"""Element types of a plan as numpy types. ml_dtypes is imported only when a plan has bf16."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def storage_dtype(name: str) -> DType:
 
 
 def compute_type(name: str) -> str:
-    """The type in which elementwise chains over `name` compute: f32 for the half-width floats."""
+    """The type in which elements of type `name` are computed: f32 for f16 and bf16, else the type itself."""
     return "f32" if name in ("f16", "bf16") else name
 
 
 def find_dtype_name(dtype: DType) -> str | None:
-    """The bundle's name for a numpy type of native byte order, or None where a bundle cannot have it."""
+    """The plan's name for a numpy type of native byte order; None for types that plans cannot have."""
     known = _NAMES.get(dtype)
     if known is None and dtype.name == "bfloat16":
         return "bf16"

@@ -1,7 +1,8 @@
-"""What a kernel is to the runtime: prepared once for its views, then run many times.
+"""What all kernels share: invocations, kernels of the CPU, their scratch memory, and tables of builders.
 
-A builder looks at attributes, shapes and strides, refuses what does not fit (PlanFault), and returns a `Kernel`. A
-kernel is bound to a worker's scratch memory before it first runs there; running it parses and allocates nothing.
+A kernel is prepared once for its views and run many times. Its builder checks attributes, shapes and strides, raises
+PlanFault for what does not fit, and returns a `Kernel`. A kernel is bound to a worker's scratch memory before it first
+runs there. Running it parses and allocates nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Value = TypeVar("Value")
 
 
 class PrepackedOperand:
-    """A constant operand as a library wants it: `data` once it is made, which takes `size` bytes of memory."""
+    """A constant operand in the layout that a library wants: `data`, once `make` was called, takes `size` bytes."""
 
     __slots__ = ("__weakref__", "_make", "data", "size", "source")
 
@@ -42,10 +43,10 @@ class PrepackedOperand:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """`bind` takes a byte array of at least `scratch` bytes and gives the callable.
+    """A prepared invocation on the CPU. `bind` takes a byte array of at least `scratch` bytes and returns the callable.
 
-    `nanoseconds` is a rough estimate of its time on one core, for the order in which tasks are started. `prepacked` are
-    constant operands that it can use in another layout, if whoever runs it makes them.
+    `nanoseconds` is a rough estimate of its time on one core, which decides the order in which tasks start. `prepacked`
+    are constant operands that the kernel can use in another layout, if the executor makes them.
     """
 
     bind: Callable[[Array], Run]
@@ -58,7 +59,7 @@ class Kernel:
 class Invocation(Generic[View]):
     """A kernel as an operation names it, on regions of memory; blocks are their bounds in tensor coordinates.
 
-    What it is asked for raises PlanFault where it has something else.
+    The methods return one part each, and raise PlanFault where the invocation does not have it.
     """
 
     name: str
@@ -73,31 +74,31 @@ class Invocation(Generic[View]):
         return Invocation(self.name, self.attributes, inputs, outputs, self.input_blocks, self.output_blocks)
 
     def operands(self, count: int) -> Sequence[View]:
-        """The inputs, so many."""
+        """The inputs, which must be `count` many."""
         if len(self.inputs) != count:
             raise PlanFault(f"{self.name} has {count} input{'s' * (count > 1)}, found {len(self.inputs)}")
         return self.inputs
 
     @property
     def input(self) -> View:
-        """The only one."""
+        """The only input."""
         return self.operands(1)[0]
 
     @property
     def output(self) -> View:
-        """The only one."""
+        """The only output."""
         if len(self.outputs) != 1:
             raise PlanFault(f"{self.name} has 1 output, found {len(self.outputs)}")
         return self.outputs[0]
 
     def allow(self, *names: str) -> None:
-        """Refuses attributes of other names."""
+        """Raises PlanFault for attributes of other names."""
         unknown = sorted(set(self.attributes) - set(names))
         if unknown:
             raise PlanFault(f"unknown kernel attribute '{unknown[0]}'; expected {', '.join(names) or 'none'}")
 
     def attribute(self, name: str, kind: type[Value]) -> Value:
-        """One that has to be there, of this type."""
+        """An attribute, which must be there and of this type."""
         if name not in self.attributes:
             raise PlanFault(f"the kernel attribute '{name}' is missing")
         value = self.attributes[name]
@@ -106,7 +107,7 @@ class Invocation(Generic[View]):
         return value
 
     def integers(self, name: str) -> list[int]:
-        """One that is a list of positive integers, not empty."""
+        """An attribute that is a list of positive integers, not empty."""
         values = self.attribute(name, list)
         found = [value for value in values if type(value) is int and value > 0]
         if not found or len(found) < len(values) or sum(found) >= 1 << 62:
@@ -159,7 +160,7 @@ def _import_builder(module: str, function: str) -> Any:
 
 
 class ScratchAllocator:
-    """Hands out offsets in a kernel's scratch memory while it is prepared; `size` is what it needs in all."""
+    """Hands out offsets in a kernel's scratch memory while the kernel is prepared; `size` is the total in bytes."""
 
     __slots__ = ("size",)
 
@@ -174,32 +175,34 @@ class ScratchAllocator:
 
 @dataclass(frozen=True, slots=True)
 class ScratchArray:
-    """An array to be, at a byte offset of a worker's scratch memory."""
+    """A future array at a byte offset of a worker's scratch memory."""
 
     offset: int
     shape: tuple[int, ...]
     dtype: DType
 
     def of(self, memory: Array) -> Array:
+        """The array in a worker's memory."""
         return np.ndarray(self.shape, self.dtype, memory.data, self.offset)
 
 
 def address(array: Array) -> int:
-    """Where its first element is in memory."""
+    """The address of its first element."""
     return int(array.__array_interface__["data"][0])
 
 
 def store(source: Any, target: Any) -> None:
-    """Copies one array to another of its shape, rounding or widening."""
+    """Copies an array to another of the same shape, rounding or widening elements."""
     np.copyto(target, source, casting="unsafe")
 
 
 def view_as_integers(array: Array) -> Array:
-    """The same bytes as integers, which numpy moves faster than elements of a type that it does not know."""
+    """The same bytes as integers where the type is not numpy's own: numpy moves integers faster."""
     return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
 
 
 def dtype_name(array: Array) -> str:
+    """The plan's name for the type of the elements. Raises PlanFault for other types."""
     name = find_dtype_name(array.dtype)
     if name is None:
         raise PlanFault(f"no kernel works on elements of type {array.dtype}")

@@ -1,4 +1,4 @@
-"""How a view is moved as rows of bytes with a pitch, which is all that CUDA's copies and our own know of dimensions."""
+"""Moves of strided arrays as two-dimensional copies: rows of bytes with a pitch, as CUDA's copies take them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_PITCH = (1 << 31) - 1
-"""Bytes between rows that CUDA's copies can step over."""
+"""The largest pitch in bytes that CUDA's copies accept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Copy2D:
 
 
 def list_2d_copies(shape: Sequence[int], itemsize: int, targets: Sequence[int], sources: Sequence[int]) -> list[Copy2D]:
-    """The copies that move an array of this shape between two layouts, given by their strides in bytes."""
+    """The copies that move an array of this shape between two layouts, each given by its strides in bytes."""
     extents = [(n, t, s) for n, t, s in zip(shape, targets, sources, strict=True) if n != 1]
     if any(n == 0 for n, _, _ in extents):
         return []

@@ -1,4 +1,4 @@
-"""What a kernel is to the CUDA executor: prepared once for its operands, bound to memory, then launched in a capture.
+"""What the CUDA executor asks of kernels: they are prepared for operands, bound to memory, launched in a capture.
 
 The life of a kernel, always with its device current and in this order:
 
@@ -25,17 +25,17 @@ from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.base import Invocation, JointInvocation
 
 WORKSPACE_ALIGNMENT = 256
-"""Of a workspace's address, as CUDA's own allocations have it."""
+"""Bytes to which a workspace's address is aligned, as CUDA's own allocations are."""
 
 Launch = Callable[[int], None]
-"""Enqueues on a stream, given by its handle (a `cudaStream_t` as an integer, never the default stream)."""
+"""Enqueues work on a stream, given by its handle (a `cudaStream_t` as an integer, never the default stream)."""
 
 _TYPESTRINGS = {"f16": "<f2", "bf16": "<u2", "f32": "<f4", "f64": "<f8", "i32": "<i4", "i64": "<i8", "bool": "|b1"}
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTarget:
-    """The device that a kernel is for. Its multiprocessors and architecture are facts for choosing variants."""
+    """The device that a kernel is for. The architecture and the number of multiprocessors decide between variants."""
 
     device: int
     name: str
@@ -44,15 +44,15 @@ class GpuTarget:
 
     @property
     def architecture(self) -> str:
-        """As compilers are told it: sm_90."""
+        """The name that compilers use, such as sm_90."""
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuArray:
-    """A strided view of device memory; strides are bytes, and `dtype` is the bundle's name of a type.
+    """A strided view of device memory; strides are bytes, and `dtype` is the plan's name of a type.
 
-    Libraries take it by `__cuda_array_interface__`; that protocol has no bf16, whose bits come as u2.
+    Libraries take it by `__cuda_array_interface__`. That protocol has no bf16: its bits are given as u2.
     """
 
     pointer: int
@@ -67,7 +67,7 @@ class GpuArray:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -76,19 +76,19 @@ class GpuArray:
 
     @property
     def memory_order(self) -> tuple[int, ...]:
-        """The dimensions from the slowest to the fastest."""
+        """The dimensions from the largest stride to the smallest."""
         return tuple(sorted(range(len(self.shape)), key=lambda dim: -self.strides[dim]))
 
     @property
     def compact(self) -> bool:
-        """Whether it is one run of bytes, whatever the order of its dimensions."""
+        """Whether the elements are one run of bytes, in any order of the dimensions."""
         order = self.memory_order
         shape, strides = (tuple(of[dim] for dim in order) for of in (self.shape, self.strides))
         return GpuArray(self.pointer, shape, strides, self.dtype, self.device).dense
 
     @property
     def dense(self) -> bool:
-        """Whether it is one row-major run of bytes."""
+        """Whether the elements are one run of bytes in row-major order."""
         expected = self.itemsize
         for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if extent != 1 and stride != expected:
@@ -110,7 +110,7 @@ class GpuArray:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Who runs a task, for a report: such as cublas, 12.8.4, `gemm f16 128x256`."""
+    """What runs a task, for a report: such as cublas, 12.8.4, `gemm f16 128x256`."""
 
     provider: str
     version: str
@@ -121,12 +121,12 @@ class Description:
 class GpuKernel:
     """A prepared invocation.
 
-    `bind` takes the address of `workspace` bytes (0 where it needs none), which are the kernel's own while it runs and
-    hold nothing from one run to the next, and the address of its status word (0 where it has none).
+    `bind` takes the address of `workspace` bytes (0 where it needs none), which only this kernel uses while it runs and
+    whose content is lost between runs, and the address of its status word (0 where it has none).
 
-    `complaint` is set by kernels that may find values which no input may have (an id outside of a vocabulary). Such a
-    kernel has a status word, an i32 that is 0 before it runs: it stores any other number there, and the execution ends
-    with that complaint.
+    `status_message` is set for kernels that check values of their inputs (such as ids of a vocabulary). Such a kernel
+    has a status word, an i32 that is 0 before it runs. If it stores another number there, the execution fails with that
+    message.
     """
 
     bind: Callable[[int, int], Launch]
@@ -136,48 +136,48 @@ class GpuKernel:
 
 
 class Kernels(Protocol):
-    """What the CUDA executor asks of the kernels; `einc_runtime.kernels.cuda.kernels.kernels()` is the real one.
+    """What the CUDA executor asks of kernels; `cuda.kernels.open_kernels` makes the real ones.
 
-    All of them raise PlanFault for what no variant can do, and MissingFault where a library or a compiler that they
-    need is not there, or kernels were compiled ahead for other architectures only and cannot be compiled here.
+    All methods raise PlanFault for what no variant can do. They raise MissingFault where a library or a compiler is
+    missing, also if kernels were compiled ahead for other architectures only.
 
-    Inputs and outputs are on `target.device`, or, for `moves` alone, on a peer whose memory that device can reach or
-    in pinned host memory.
+    Inputs and outputs are on `target.device`. Those of `moves` may also be on a peer whose memory that device can
+    reach, or in pinned host memory.
     """
 
     def kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
-        """A kernel as operations name it."""
+        """The kernel of an operation."""
 
     def with_epilogue(
         self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: GpuTarget
     ) -> GpuKernel | None:
-        """Both at once, if there is a kernel that can: `then` is a map, and its operand at `place` is what `first` has
-        computed and nobody else will read, so that it need not be written."""
+        """One kernel for both, or None where there is none. `then` is a map; its operand at `place` is the result of
+        `first`, which no other task reads, so that it need not be written."""
 
     def batched_pair(
         self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: GpuTarget
     ) -> GpuKernel | None:
-        """Both at once, if there is a kernel that can and is likely to be faster; neither needs the other's result."""
+        """One kernel for two contractions that do not depend on each other; None where it would not be faster."""
 
     def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget) -> GpuKernel:
-        """sum, prod, max or min over two or more views in their order, rounded once; it may write over the first."""
+        """sum, prod, max or min over two or more views in their order, rounded once. It may write over the first."""
 
     def aggregate_jointly(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
         """An aggregation of copies of a tuple; it may write over the first copy."""
 
     def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: GpuTarget) -> GpuKernel:
-        """Copies views pairwise, of equal shapes and types, in one launch where it can."""
+        """Copies views pairwise, of equal shapes and types, in one launch where possible."""
 
     def versions(self) -> Mapping[str, str]:
         """The versions of the libraries in use, by name, for a report."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of what was chosen, a line each."""
+        """What the user should know about the choices that were made, one line each."""
 
     def give_up(self, reason: str) -> bool:
-        """Called when something failed, after `close`: whether there is something in use that it can do without. It
-        does from now on, says so in `notes`, and is used again from the beginning; so it is called a few times."""
+        """Called after a failure and after `close`. True if an optional library was in use: it is not used any more,
+        `notes` says so, and the executor starts again. This may happen several times."""
 
     def close(self) -> None:
-        """Gives up handles and modules, after the last launch; it is called also after failures."""
+        """Releases handles and modules after the last launch. It is also called after failures."""

@@ -1,7 +1,7 @@
 """Index equations of kernels: "i j, j k -> i k" names the dimensions of every operand; equal names are joined.
 
-An index may occur in several operands, and twice in one (a diagonal). The equation is held against the operands'
-shapes, so that what works on the views afterwards can trust every extent.
+An index may occur in several operands, and twice in one (a diagonal). `join` checks an equation against the shapes of
+the operands, so that later steps can rely on every extent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import dtype_name
 
 MAX_INDICES = 30
-"""numpy arrays have at most 32 dimensions in some of its versions; two are kept for matrix products."""
+"""Some versions of numpy have arrays of at most 32 dimensions; two are kept for matrix products."""
 
 
 Names = tuple[str, ...]
@@ -39,10 +39,10 @@ class NamedArray:
 
     @property
     def kind(self) -> str:
-        """Of its elements."""
+        """The plan's name for the type of its elements."""
         return dtype_name(self.array)
 
-    def aligned(self, order: Sequence[str]) -> Array:
+    def align(self, order: Sequence[str]) -> Array:
         """The array transposed to `order`, with extent 1 where it lacks an index."""
         present = [name for name in order if name in self.names]
         transposed = self.array.transpose([self.names.index(name) for name in present])
@@ -57,8 +57,9 @@ class JoinedOperands:
     operands: tuple[NamedArray, ...]
     extents: dict[str, int]
 
-    def aligned(self, order: Sequence[str]) -> tuple[Array, ...]:
-        return tuple(operand.aligned(order) for operand in self.operands)
+    def align(self, order: Sequence[str]) -> tuple[Array, ...]:
+        """All operands transposed to `order`."""
+        return tuple(operand.align(order) for operand in self.operands)
 
 
 def parse(text: str) -> IndexEquation:
@@ -72,7 +73,10 @@ def parse(text: str) -> IndexEquation:
 
 
 def join(equation: IndexEquation, inputs: Sequence[Array], output: Array) -> JoinedOperands:
-    """Holds the equation against shapes. The result may have indices that no input has (it is broadcast there)."""
+    """Checks the equation against shapes. The result may have indices that no input has: it is broadcast there.
+
+    Raises PlanFault.
+    """
     if len(equation.inputs) != len(inputs):
         raise PlanFault(f"an index equation of {len(equation.inputs)} operands is applied to {len(inputs)}")
     extents: dict[str, int] = {}
@@ -88,7 +92,7 @@ def join(equation: IndexEquation, inputs: Sequence[Array], output: Array) -> Joi
 
 
 def _merge_repeated_indices(names: Names, array: Array) -> NamedArray:
-    """Walking a repeated index moves along all of its dimensions at once: their strides add up."""
+    """The array with each repeated index once: its stride is the sum of the strides of its dimensions."""
     unique = tuple(dict.fromkeys(names))
     if len(unique) == len(names):
         return NamedArray(names, array)

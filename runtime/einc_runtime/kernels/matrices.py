@@ -1,4 +1,4 @@
-"""Arrays with named dimensions, seen as stacks of matrices where their strides allow it."""
+"""Views of arrays with named dimensions as stacks of matrices, where their strides allow it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def _dimensions(operand: NamedArray, group: Names) -> list[tuple[int, int]]:
 
 
 def mergeable(operand: NamedArray, group: Names) -> bool:
-    """Whether the group can be walked with one stride."""
+    """Whether the dimensions of the group are one dimension with one stride."""
     dimensions = _dimensions(operand, group)
     return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dimensions))
 
 
 def split_off_batches(group: Names, operands: Sequence[NamedArray], least: int) -> tuple[Names, Names]:
-    """Leading indices of a group to be batches, and its longest tail that is one dimension in all operands; the whole
-    group where that tail would be smaller than it and than `least`."""
+    """Splits a group into leading indices, which become batches, and the longest tail that is one dimension in all
+    operands. A tail smaller than `least` is not taken: then the whole group stays together and must be copied."""
     start = 0
     while not all(mergeable(operand, group[start:]) for operand in operands):
         start += 1
@@ -36,7 +36,7 @@ def split_off_batches(group: Names, operands: Sequence[NamedArray], least: int) 
 
 
 def view_as_matrices(operand: NamedArray, batch: Names, first: Names, second: Names) -> Array:
-    """The array as (batch..., first, second). A dimension of extent 1 gets the stride that matrices have."""
+    """The array as (batch..., first, second). A dimension of extent 1 gets a stride that BLAS accepts."""
     array = operand.array
     lone = {name: (1, 0) for name in batch if name not in operand.names}
     places = {name: (array.shape[p], array.strides[p]) for p, name in enumerate(operand.names)}
@@ -56,7 +56,7 @@ def view_as_matrices(operand: NamedArray, batch: Names, first: Names, second: Na
 
 
 def blas_ready(array: Array) -> bool:
-    """Whether BLAS can walk the matrices: unit stride along one dimension, no overlap along the other."""
+    """Whether BLAS can read the matrices: unit stride along one dimension, no overlap along the other."""
     if array.dtype.kind != "f":
         return True  # integers have no BLAS anyway
     (rows, columns), (row, column) = array.shape[-2:], array.strides[-2:]

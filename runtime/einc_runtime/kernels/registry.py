@@ -1,9 +1,8 @@
-"""The kernels by name, from the providers that have them. Providers are imported when a plan first needs them.
+"""The kernels of the CPU by name. Their modules are imported when a plan first needs them.
 
-`numpy` has every kernel and says what they mean. `llvm` is faster where it can compile, and turns to numpy where it
-cannot, or where it is not worth it.
-
-Kernels that combine partial copies of tuples are beside those that operations name: aggregations name them.
+The provider `numpy` has every kernel and defines what it computes. `llvm` compiles some of them, and uses those of
+numpy where it cannot compile or where an invocation is too small. Operations name kernels; joint aggregations of
+partial tuples have a table of their own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Scalar programs as text: "t0 = mul x0 x1; t1 = relu t0". This file reads them and knows every function's types.
+"""Parses scalar programs, such as "t0 = mul x0 x1; t1 = relu t0", and infers the types of their steps.
 
-Step i is named t{i}; an operand is an input x{k}, an earlier step, or a literal. The last step is the result. Values
+Step i is named t{i}. An operand is an input x{k}, an earlier step, or a literal. The last step is the result. Values
 have a compute type: f32 for f16 and bf16, else the type itself. A literal takes the type of the operands beside it.
 """
 
@@ -36,7 +36,7 @@ ScalarOperand = ProgramInput | EarlierStep | Constant
 
 
 @dataclass(frozen=True, slots=True)
-class ScalarStep:
+class ProgramStep:
     """One step: a function's name and its operands."""
 
     function: str
@@ -45,7 +45,7 @@ class ScalarStep:
 
 @dataclass(frozen=True, slots=True)
 class TypedStep:
-    """A step with the compute type of its operands (a condition apart) and that of its result."""
+    """A step with the compute types of its operands (except the condition of `where`) and of its result."""
 
     function: str
     operands: tuple[ScalarOperand, ...]
@@ -70,7 +70,7 @@ FUNCTIONS: dict[str, tuple[int, frozenset[str]]] = {
     **dict.fromkeys(("and", "or"), (2, BOOL)),
     "where": (3, ANY),
 }
-"""Arity, and the compute types that the operands may have in common; `where` has a condition before them."""
+"""Number of operands, and the compute types that they may have in common; `where` has a condition before them."""
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 CAST = "cast:"
@@ -79,14 +79,14 @@ GELU_TAIL = (
     0.693146400, 0.797897843, 0.318234574, 0.0365386913, -0.00508310585,
     0.000224117572, 7.93418991e-05, -1.73869207e-05, 1.17173838e-06,
 )  # fmt: skip
-"""-log of the normal distribution's upper tail as a polynomial on [0, 16], fitted so that u * exp(-p(u)) is off by at
-most 7e-9 (in f32 arithmetic 6e-8). Then gelu(x) = max(x, 0) - u * exp(-p(u)) for u = |x|: no cancellation anywhere."""
+"""-log of the normal distribution's upper tail as a polynomial p on [0, 16], fitted so that the error of u * exp(-p(u))
+is at most 7e-9 (6e-8 in f32). Then gelu(x) = max(x, 0) - u * exp(-p(u)) for u = |x|, without cancellation."""
 
 _NUMBER = re.compile(r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|inf|nan)")
 _REFERENCE = re.compile(r"([xt])(0|[1-9]\d{0,5})")
 
 
-def parse(text: str, arity: int) -> tuple[ScalarStep, ...]:
+def parse(text: str, arity: int) -> tuple[ProgramStep, ...]:
     """The steps of a program over `arity` inputs; PlanFault says which step is wrong."""
     parts = text.split(";")
     if len(parts) > MAX_STEPS:
@@ -94,8 +94,8 @@ def parse(text: str, arity: int) -> tuple[ScalarStep, ...]:
     return tuple(_parse_step(part, position, arity) for position, part in enumerate(parts))
 
 
-def infer(steps: Sequence[ScalarStep], inputs: Sequence[str], output: str) -> tuple[TypedStep, ...]:
-    """Types for every step, from the element types of the inputs; the result must be what `output` stores."""
+def infer(steps: Sequence[ProgramStep], inputs: Sequence[str], output: str) -> tuple[TypedStep, ...]:
+    """The types of every step, from the element types of the inputs; the result must be what `output` stores."""
     typed: list[TypedStep] = []
     for position, step in enumerate(steps):
         kinds = [_operand_type(operand, inputs, typed) for operand in step.operands]
@@ -105,7 +105,7 @@ def infer(steps: Sequence[ScalarStep], inputs: Sequence[str], output: str) -> tu
     return tuple(typed)
 
 
-def _parse_step(part: str, position: int, arity: int) -> ScalarStep:
+def _parse_step(part: str, position: int, arity: int) -> ProgramStep:
     words = part.split()
     if len(words) < 3 or words[0] != f"t{position}" or words[1] != "=":
         raise PlanFault(f"step {position} of a scalar program should read 't{position} = ...', found '{part[:60]}'")
@@ -116,7 +116,7 @@ def _parse_step(part: str, position: int, arity: int) -> ScalarStep:
     expected = 1 if cast else FUNCTIONS[function][0]
     if len(operands) != expected:
         raise PlanFault(f"step t{position}: {function} takes {expected} operands, found {len(operands)}")
-    return ScalarStep(function, tuple(_parse_operand(word, position, arity) for word in operands))
+    return ProgramStep(function, tuple(_parse_operand(word, position, arity) for word in operands))
 
 
 def _parse_operand(word: str, position: int, arity: int) -> ScalarOperand:
@@ -143,7 +143,7 @@ def _operand_type(operand: ScalarOperand, inputs: Sequence[str], typed: Sequence
     return operand.value
 
 
-def _infer_step(step: ScalarStep, kinds: Sequence[str | Literal], where: str) -> TypedStep:
+def _infer_step(step: ProgramStep, kinds: Sequence[str | Literal], where: str) -> TypedStep:
     if step.function == "where":
         if kinds[0] != "bool":
             raise PlanFault(f"{where} has the condition {kinds[0]}, not a bool")

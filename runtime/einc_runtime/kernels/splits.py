@@ -1,4 +1,7 @@
-"""Where one invocation of a kernel can be cut into several that compute parts of its results, each as it would be."""
+"""How one invocation of a kernel can be split into several, each of which computes a part of its results.
+
+The parts compute the same elements as the whole would.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SplitAxis:
-    """The dimension of an operand that is cut with the others, and how much of it belongs to one position."""
+    """The dimension of an operand that is split, and how many of its elements belong to one position."""
 
     axis: int
     unit: int = 1
@@ -21,7 +24,7 @@ class SplitAxis:
 
 @dataclass(frozen=True, slots=True)
 class KernelSplit:
-    """`extent` positions that can be dealt out; an operand without a dimension along them is whole in every part."""
+    """`extent` positions that can be divided among parts. An operand with None is whole in every part."""
 
     extent: int
     inputs: tuple[SplitAxis | None, ...]
@@ -29,13 +32,12 @@ class KernelSplit:
 
 
 def find_splits(invocation: Invocation[Shape]) -> list[KernelSplit]:
-    """Those of an invocation that fits, by the shapes of its operands, best first; kernels that are cut nowhere have
-    none."""
+    """The splits of a valid invocation, by the shapes of its operands, the best first; none for other kernels."""
     return list(_SPLITS[invocation.name](invocation)) if invocation.name in _SPLITS else []
 
 
 def _split_by_index(text: str, result: Shape) -> Iterator[KernelSplit]:
-    """By the indices of the result, of which no operand may have one twice."""
+    """Splits along indices of the result that no operand has twice."""
     equation = indices.parse(text)
     for axis, name in enumerate(equation.output):
         if all(names.count(name) < 2 for names in equation.inputs):
@@ -53,7 +55,7 @@ def _split_map(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 
 
 def _split_rows(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
-    """Of rows that are whole: the first operand and the result are cut, vectors of a row's length are not."""
+    """Splits between rows: the first operand and the result are split, vectors of a row's length are not."""
     for axis, extent in enumerate(invocation.output[:-1]):
         yield KernelSplit(extent, (SplitAxis(axis), *(None for _ in invocation.inputs[1:])), (SplitAxis(axis),))
 
@@ -64,7 +66,7 @@ def _split_softmax(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 
 
 def _split_rope(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
-    """Positions, where they are an input, go with the tokens."""
+    """Positions, where they are an input, are split together with the tokens."""
     tokens = len(invocation.output) - 2
     for axis, extent in enumerate(invocation.output[:-1]):
         positions = tuple(SplitAxis(0) if axis == tokens else None for _ in invocation.inputs[1:])
@@ -72,7 +74,7 @@ def _split_rope(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 
 
 def _split_attention(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
-    """By heads of keys, each with its heads of queries; or by queries, which all see the keys that they saw."""
+    """By heads of keys, each with its heads of queries; or by queries, each of which still sees all of its keys."""
     queries, keys = invocation.inputs[:2]
     extras = invocation.attribute("extras", list)
     of_query, of_key = SplitAxis(0, queries[0] // keys[0]), SplitAxis(0)

@@ -1,6 +1,6 @@
-"""Views of arrays with fewer axes: neighbours become one where every array allows it.
+"""Views of arrays with fewer axes: neighbouring axes become one where the strides of every array allow it.
 
-So contiguous operands of one shape have one long axis, and what is made for them has one loop.
+Contiguous operands of one shape then have one long axis, and kernels for them have one loop.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from einc_runtime.dtypes import Array
 
 
 def merge_axes(views: Sequence[Array], kinds: Sequence[bool]) -> tuple[list[Array], list[bool]]:
-    """Equally ranked views (extent 1 where one is broadcast) with neighbouring axes of one kind merged where all
-    views allow it, and axes of extent 1 gone. At least one axis is left; the kinds of those left come with them."""
+    """Views of one rank (extent 1 where one is broadcast) with neighbouring axes of one kind merged where all views
+    allow it, and without axes of extent 1. Returns the views, with one axis at least, and the kinds of their axes."""
     extents = [max(column) for column in zip(*(view.shape for view in views), strict=True)]
     groups: list[list[int]] = []
     for axis, extent in enumerate(extents):
@@ -30,7 +30,7 @@ def merge_axes(views: Sequence[Array], kinds: Sequence[bool]) -> tuple[list[Arra
 
 
 def _mergeable(view: Array, left: int, right: int) -> bool:
-    """Both extents are above 1 in some view; here a 1 means that the view is broadcast."""
+    """Whether two axes of a view are one. Both are above 1 in some view, so an extent of 1 means a broadcast here."""
     if view.shape[left] == 1 or view.shape[right] == 1:
         return bool(view.shape[left] == view.shape[right])
     return bool(view.strides[left] == view.strides[right] * view.shape[right])
@@ -43,7 +43,7 @@ def _merge_groups(view: Array, groups: Sequence[Sequence[int]]) -> Array:
 
 
 def merge_leading_axes(views: Sequence[Array]) -> list[Array]:
-    """Arrays that differ along the last axis at most, with leading axes merged; there is one at least."""
+    """Arrays whose shapes differ along the last axis at most, with leading axes merged; one leading axis at least."""
     heads = [view[..., 0] for view in views]
     flat = merge_axes(heads, [False] * heads[0].ndim)[0] if heads[0].ndim else [head[None] for head in heads]
     return [
@@ -53,7 +53,8 @@ def merge_leading_axes(views: Sequence[Array]) -> list[Array]:
 
 
 def strides_of(shape: Sequence[int], itemsize: int, order: Sequence[int] = ()) -> tuple[int, ...]:
-    """The strides in bytes; `order` are the dimensions from the slowest to the fastest, as they stand unless given."""
+    """The strides in bytes of a dense array. `order` lists the dimensions from the largest stride to the smallest;
+    without it the array is in row-major order."""
     strides, step = [0] * len(shape), itemsize
     for dim in reversed(order or range(len(shape))):
         strides[dim] = step

@@ -1,4 +1,4 @@
-"""An invocation of the kernel `attention`: its attributes, arrays and blocks held against each other, its sequences."""
+"""Calls of the kernel `attention`: attributes, arrays and blocks checked against each other, and its sequences."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _EXTRAS = ("mask", "positions")
 class QueryRows:
     """Queries of one sequence and the keys of that sequence, both in coordinates of their blocks.
 
-    Added to a query (or to its position, where positions are an input), `ahead` gives its place among the keys.
+    A query (or its position, where positions are an input) plus `ahead` is its place among the keys.
     """
 
     queries: slice
     keys: tuple[int, int]
     ahead: int
 
-    def split(self, most: int) -> Iterator[QueryRows]:
-        """The same with at most so many queries each."""
-        for start in range(self.queries.start, self.queries.stop, most):
-            yield QueryRows(slice(start, min(start + most, self.queries.stop)), self.keys, self.ahead)
+    def split(self, count: int) -> Iterator[QueryRows]:
+        """Parts with at most `count` queries each."""
+        for start in range(self.queries.start, self.queries.stop, count):
+            yield QueryRows(slice(start, min(start + count, self.queries.stop)), self.keys, self.ahead)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyVisibility:
-    """What a query sees: keys up to its own place if causal, and of those before it only the last in a window."""
+    """The keys that a query sees: those up to its own place if causal, and only the last `window` of them if not 0."""
 
     causal: bool
     window: int
@@ -45,7 +45,7 @@ class KeyVisibility:
         return self.causal or self.window > 0
 
     def span(self, lowest: int, highest: int, keys: tuple[int, int]) -> tuple[int, int]:
-        """The part of the keys that places from `lowest` to `highest` may see."""
+        """The range of keys that queries at places from `lowest` to `highest` may see."""
         lo = max(keys[0], lowest - self.window + 1) if self.window else keys[0]
         up = min(keys[1], highest + 1) if self.causal else keys[1]
         return lo, max(lo, up)
@@ -53,7 +53,7 @@ class KeyVisibility:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """The arrays and attributes of one invocation, found to fit each other. `dtype` is what it computes in."""
+    """The arrays and attributes of one invocation, which fit each other. `dtype` is the type that it computes in."""
 
     q: Array
     k: Array
@@ -64,7 +64,7 @@ class AttentionCall:
     lse: Array
     dtype: DType
     scale: float
-    softcap: float  # 0 is none
+    softcap: float  # 0 means none
     visible: KeyVisibility
     q_lens: tuple[int, ...]
     k_lens: tuple[int, ...]
@@ -73,7 +73,7 @@ class AttentionCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> AttentionCall:
-        """Raises PlanFault for what is no attention."""
+        """Raises PlanFault for an invocation that is no attention."""
         invocation.allow("causal", "scale", "q_lens", "k_lens", "window", "softcap", "extras")
         inputs, outputs = invocation.inputs, invocation.outputs
         input_blocks, output_blocks = invocation.input_blocks, invocation.output_blocks
@@ -127,7 +127,7 @@ class AttentionCall:
         )  # fmt: skip
 
     def sequences(self) -> Iterator[QueryRows]:
-        """The sequences that have queries in the block; they may have no keys in it."""
+        """The sequences that have queries in the block; some may have no keys in it."""
         queries, keys = self.q.shape[1], self.k.shape[1]
         q_end, k_end = -self.first_query, -self.first_key
         for q_len, k_len in zip(self.q_lens, self.k_lens, strict=True):
@@ -139,7 +139,7 @@ class AttentionCall:
             yield QueryRows(slice(max(q_start, 0), min(q_end, queries)), (lo, max(lo, up)), ahead)
 
     def max_pairs(self) -> int:
-        """How many pairs of queries and keys see each other, roughly, and at most where positions are an input."""
+        """About how many pairs of queries and keys see each other; an upper bound where positions are an input."""
         total = 0
         for rows in self.sequences():
             for part in rows.split(max(1, (rows.queries.stop - rows.queries.start) // 8)):
@@ -155,7 +155,7 @@ class AttentionCall:
 def _match_blocks(
     q: Array, k: Array, extras: Sequence[str], inputs: Sequence[Block], outputs: Sequence[Block]
 ) -> tuple[int, int]:
-    """The first query and key of the blocks, once the blocks of all arrays are seen to belong together."""
+    """The first query and key of the blocks. Raises PlanFault where blocks belong to different heads or tokens."""
     corner_q, corner_k = inputs[0].lower, inputs[1].lower
     if len(corner_q) != 3 or len(corner_k) != 3 or corner_q[0] * k.shape[0] != corner_k[0] * q.shape[0]:
         raise PlanFault("attention has query heads that are not those of its heads of keys")
@@ -166,7 +166,7 @@ def _match_blocks(
         (outputs[1].lower, corner_q[:2]),
     ]
     pairs += [(block.lower, tokens[name]) for name, block in zip(extras, inputs[3:], strict=True)]
-    if any(found != wanted for found, wanted in pairs):
+    if any(corner != expected for corner, expected in pairs):
         raise PlanFault("attention has blocks of different heads or tokens")
     return corner_q[1], corner_k[1]
 

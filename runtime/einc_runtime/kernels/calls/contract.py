@@ -1,4 +1,4 @@
-"""Invocations of the kernel `contract`: attributes and operands held against each other, and what follows of them."""
+"""Calls of the kernel `contract`: attributes and operands checked against each other, and the order of products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from einc_runtime.kernels.indices import NamedArray, Names
 
 @dataclass(frozen=True, slots=True)
 class ContractCall:
-    """A product of operands, summed over the indices that `result` lacks, times `scale`; computed as `kind`."""
+    """A product of operands, summed over the indices that `result` lacks, times `scale`; computed in type `kind`."""
 
     invocation: Invocation[Array]
     operands: tuple[NamedArray, ...]
@@ -27,11 +27,12 @@ class ContractCall:
 
     @property
     def sums(self) -> bool:
+        """Whether any index is summed."""
         return len(self.result.names) < len(self.extents)
 
     @property
     def as_map_or_reduce(self) -> Invocation[Array]:
-        """The map that makes it where nothing is summed, and else the reduce."""
+        """The same as a `map` where nothing is summed, else as a `reduce`."""
         program = write_product_program(len(self.invocation.inputs), self.scale)
         attributes = {"program": program, "indices": self.invocation.attribute("equation", str)}
         if not self.sums:
@@ -40,6 +41,7 @@ class ContractCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> ContractCall:
+        """Raises PlanFault for an invocation that is no contraction."""
         invocation.allow("equation", "scale")
         source, inputs, result = invocation.attribute("equation", str), invocation.inputs, invocation.output
         scale = invocation.attribute("scale", float) if "scale" in invocation.attributes else 1.0
@@ -64,7 +66,8 @@ class ContractCall:
 def choose_smallest_pair(
     operands: Sequence[Names], output: Names, extents: Mapping[str, int]
 ) -> tuple[int, int, Names]:
-    """The two operands, of more, whose product is smallest, once what nobody else needs is summed; and its indices."""
+    """The positions of the two operands whose product is smallest, after summing what no other operand needs, and the
+    indices of that product."""
 
     def result(one: int, other: int) -> Names:
         needed = {*output, *(name for k, names in enumerate(operands) if k not in (one, other) for name in names)}
@@ -78,14 +81,14 @@ def choose_smallest_pair(
 
 
 def write_product_program(operands: int, scale: float) -> str:
-    """The scalar program that multiplies so many operands and a number, which is left out if it is 1."""
+    """The scalar program that multiplies `operands` many inputs and `scale`, which is left out if it is 1."""
     factors = [*(f"x{k}" for k in range(operands)), *([] if scale == 1 else [repr(scale)])]
     steps = [f"t{k} = mul {f't{k - 1}' if k else 'x0'} {factors[k + 1]}" for k in range(len(factors) - 1)]
     return "; ".join(steps) or "t0 = copy x0"
 
 
 def group_indices(a: Names, b: Names, result: Names) -> tuple[Names, Names, Names, Names]:
-    """Of a product of two operands: the indices that are batches, rows, columns, and summed."""
+    """The indices of a product of two operands in four groups: batches, rows, columns, and summed."""
     both = tuple(name for name in result if name in a and name in b)
     rows, columns = (tuple(name for name in result if name not in other) for other in (b, a))
     return both, rows, columns, tuple(name for name in a if name in b and name not in result)

@@ -1,4 +1,4 @@
-"""An aggregation of tuples: its copies and its target held against each other, and members side by side."""
+"""Aggregations of copies of a tuple: the copies and the target checked against each other."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from einc_runtime.kernels.calls.ranking import INDEX
 
 @dataclass(frozen=True, slots=True)
 class JointAggregationCall:
-    """`copies` and `target` have one view per member; the views of the first copy may be those of the target.
+    """`copies` and `target` have one view for each member; the first copy may lie in the memory of the target.
 
-    `dims` says which dimension of the first member each dimension of each member is.
+    `dims` says for every member which dimension of the first member each of its dimensions is.
     """
 
     copies: Sequence[Sequence[Array]]
@@ -32,35 +32,35 @@ class JointAggregationCall:
         return JointAggregationCall(copies, tuple(writes), dims)
 
     def member(self, number: int) -> list[Array]:
-        """A member of all copies and then of the target: views with the rank of the first member, of extent 1 along
-        what this one lacks."""
+        """Views of one member in all copies and then in the target. They have the rank of the first member, with extent
+        1 along dimensions that this member lacks."""
         dims, rank = self.dims[number], self.target[0].ndim
         lacking = tuple(dim for dim in range(rank) if dim not in dims)
         order = [dims.index(dim) for dim in sorted(dims)]
         return [np.expand_dims(of[number].transpose(order), lacking) for of in (*self.copies, self.target)]
 
     def average_types(self) -> list[str]:
-        """The element types of averages and of the logarithms of their weights. Raises PlanFault for anything else."""
+        """The element types of averages and of the logarithms of their weights. Raises PlanFault for other tuples."""
         kinds = self._types()
         if len(kinds) != 2 or kinds[0] not in FLOATS or kinds[1] not in ("f32", compute_type(kinds[0])):
             raise PlanFault("logsumexp merges floats and the logarithms of their weights in f32, or f64 beside f64")
         return kinds
 
     def ranked_type(self, index: int) -> str:
-        """The element type of numbers, whose indices are the member `index`. Raises PlanFault for anything else."""
+        """The element type of numbers whose indices are the member `index`. Raises PlanFault for other tuples."""
         kinds, target = self._types(), self.target
         if len(kinds) != 2 or target[0].size != target[1].size or kinds[index] != INDEX or kinds[1 - index] == "bool":
             raise PlanFault(f"numbers are ranked with indices of type {INDEX}, one each")
         return kinds[1 - index]
 
     def require_lists(self) -> None:
-        """That this is a merge of lists of numbers and of their indices."""
+        """Raises PlanFault unless the tuple is a list of numbers and a list of their indices."""
         self.ranked_type(1)
         if not self.target[0].ndim:
             raise PlanFault("topk merges lists along a last dimension")
 
     def _types(self) -> list[str]:
-        """The members' element types; all copies have the target's types and shapes."""
+        """The element types of the members. Raises PlanFault unless all copies have the target's types and shapes."""
         for copy in self.copies:
             if [(a.shape, a.dtype) for a in copy] != [(a.shape, a.dtype) for a in self.target]:
                 raise PlanFault("an aggregation combines copies of different shapes or types")

@@ -1,4 +1,4 @@
-"""Invocations of the kernels `map` and `reduce`: a scalar program over joined indices, held against its operands."""
+"""Calls of the kernels `map` and `reduce`: a scalar program over joined indices, checked against its operands."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.scalar_program import TypedStep
 
 STEPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-"""Aggregation -> the function that combines two values."""
+"""Aggregation -> the scalar function that combines two values."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapCall:
-    """Steps over views, and the output, that all have the dimensions `indices`; of extent 1 where one is broadcast.
+    """The steps of a program over views that all have the dimensions `indices`, with extent 1 where one is broadcast.
 
     `kinds` are the element types of the views and then of the output; `source` is the program's text.
     """
@@ -39,13 +39,15 @@ class MapCall:
         if missing:
             raise PlanFault(f"a map's result lacks the index '{missing[0]}'; a reduce would aggregate over it")
         steps, kinds, source = _parse_program(invocation)
-        return MapCall(steps, joined.aligned(names), invocation.output, kinds, names, source)
+        return MapCall(steps, joined.align(names), invocation.output, kinds, names, source)
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceCall(MapCall):
-    """A map over the indices of the largest input, and then those of others, whose results are aggregated over those
-    that are `reduced`, along which the output has extent 1."""
+    """A map whose results are aggregated over the indices that are `reduced`; the output has extent 1 along these.
+
+    The indices are those of the largest input in its order, then those of the others.
+    """
 
     reduced: tuple[bool, ...]
     aggregation: str
@@ -63,12 +65,12 @@ class ReduceCall(MapCall):
         largest = max(joined.operands, key=lambda operand: operand.array.size)
         order = tuple(dict.fromkeys([*largest.names, *joined.extents]))
         reduced = tuple(name not in kept for name in order)
-        result = indices.NamedArray(kept, output).aligned(order)
-        return ReduceCall(steps, joined.aligned(order), result, kinds, order, source, reduced, aggregation)
+        result = indices.NamedArray(kept, output).align(order)
+        return ReduceCall(steps, joined.align(order), result, kinds, order, source, reduced, aggregation)
 
 
 def aggregation_as_map(name: str, reads: Sequence[Array], write: Array) -> Invocation[Array]:
-    """The map that aggregates views in their order: a chain of additions (or the like), rounded once at the end."""
+    """The map that aggregates views in their order, by a chain of additions (or the like), rounded once at the end."""
     if name not in STEPS:
         raise PlanFault(f"views cannot be aggregated by '{name[:40]}'", hint=f"there are {', '.join(STEPS)}")
     chain = [f"t{k} = {STEPS[name]} {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(reads) - 1)]

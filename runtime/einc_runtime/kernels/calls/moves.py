@@ -1,5 +1,8 @@
-"""Invocations of the kernels that move elements as they are (`concat`, `regroup`), and moves of whole regions:
-attributes, arrays and blocks held against each other."""
+"""Calls of the kernels that move elements without computing: `concat`, `regroup`, `embedding`, `append`, and copies.
+
+Attributes, arrays and blocks are checked against each other; the values of ids and positions are checked when kernels
+run.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from einc_runtime.kernels.base import Invocation
 
 
 def parse_concat(invocation: Invocation[Array]) -> tuple[list[Array], list[Array]]:
-    """Parts of the inputs, and the parts of the output that get them; what inputs have beside that is not looked at."""
+    """Parts of the inputs, and the parts of the output that they are copied to. Other parts of inputs are ignored."""
     invocation.allow("axis", "extents")
     inputs, target = invocation.inputs, invocation.output
     axis, extents = invocation.attribute("axis", int), invocation.integers("extents")
@@ -42,7 +45,7 @@ def parse_concat(invocation: Invocation[Array]) -> tuple[list[Array], list[Array
 
 
 def parse_reshape(invocation: Invocation[Array]) -> tuple[Array, Array]:
-    """The input and the output, which have the same elements in row-major order."""
+    """The input and the output of a `regroup`, which have the same elements in row-major order."""
     invocation.allow()
     source, target = invocation.input, invocation.output
     if source.dtype != target.dtype or source.size != target.size:
@@ -51,7 +54,7 @@ def parse_reshape(invocation: Invocation[Array]) -> tuple[Array, Array]:
 
 
 def require_equal_forms(reads: Sequence[Array], writes: Sequence[Array]) -> None:
-    """That what is moved has the form of what it moves to."""
+    """Raises PlanFault where the two sides of a copy differ in shape or type."""
     for source, target in zip(reads, writes, strict=True):
         if source.shape != target.shape or source.dtype != target.dtype:
             raise PlanFault(f"a region of {source.shape} {source.dtype} moves to one of {target.shape} {target.dtype}")
@@ -59,7 +62,7 @@ def require_equal_forms(reads: Sequence[Array], writes: Sequence[Array]) -> None
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
-    """`table` has the rows from `lower` on of a vocabulary of so many; `target` gets one for each of `ids`."""
+    """`table` holds the rows of a vocabulary of `vocabulary` rows from `lower` on; `target` gets a row for each id."""
 
     ids: Array
     table: Array
@@ -98,8 +101,8 @@ class EmbeddingCall:
 class AppendCall:
     """A block of a cache, and new rows for its sequences.
 
-    A new row at `positions[t]` of its sequence, which has `extents[t]` rows, belongs to row `positions[t] + origins[t]`
-    of the block, if it has that one.
+    New row t has `positions[t]` in its sequence, which has `extents[t]` rows in the cache. It is written to row
+    `positions[t] + origins[t]` of the block, if the block has that row.
     """
 
     cache: Array

@@ -1,4 +1,8 @@
-"""Invocations of the kernels `parse_argmax` and `parse_topk`: attributes, arrays and blocks held against each other."""
+"""Calls of the kernels `argmax` and `topk`, checked against their operands, and the order in which values are ranked.
+
+Larger values come first, and of equal values the one with the smaller index. Not-a-number comes before all numbers, and
+-0 equals 0. So partial results can be combined in any order with the same outcome.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 class RankingCall:
     """`source` is searched along its last axis, whose first element has index `first` in the whole tensor.
 
-    `values` and `indices` have the other axes of `source`, for `parse_topk` and then one more.
+    `values` and `indices` have the other axes of `source`, for `topk` and then one more.
     """
 
     source: Array
@@ -50,27 +54,27 @@ def _parse_input(invocation: Invocation[Array]) -> tuple[Array, int]:
     return np.moveaxis(source, axis, -1), blocks[0].lower[axis]
 
 
-def _check_types(found: RankingCall) -> RankingCall:
-    source, values = found.source, found.values
-    if dtype_name(found.indices) != INDEX or values.dtype != source.dtype or dtype_name(source) == "bool":
+def _check_types(call: RankingCall) -> RankingCall:
+    source, values = call.source, call.values
+    if dtype_name(call.indices) != INDEX or values.dtype != source.dtype or dtype_name(source) == "bool":
         raise PlanFault(f"numbers are ranked with indices of type {INDEX}")
-    return found
+    return call
 
 
 INDEX = "i64"
 """The element type of indices."""
 
 NOWHERE = np.iinfo(np.int64).max
-"""The index of a place that no value takes; its value is `lowest_value`."""
+"""The index that stands where there are fewer values than places; the value there is `lowest_value`."""
 
 
 def lowest_value(dtype: DType) -> Any:
-    """The value that comes last, behind all others of its type."""
+    """The value that is ranked behind all others of its type."""
     return np.iinfo(dtype).min if dtype.kind == "i" else -np.inf
 
 
 def rank_keys(values: Array) -> Array:
-    """Integers of the shape of `values` (i32, i64 or floats) whose ascending order ranks them."""
+    """Integers of the shape of `values` (i32, i64 or floats); their ascending order is the ranking."""
     if values.dtype.kind == "i":
         return np.invert(values, out=np.empty_like(values))  # descending, and nothing overflows as it would in -values
     double = values.dtype == np.float64

@@ -1,8 +1,8 @@
-"""Invocations of the kernel `rope`: attributes, arrays and blocks held against each other, angles and positions.
+"""Calls of the kernel `rope`: attributes, arrays and blocks checked against each other, frequencies and positions.
 
 Attributes: `theta`; `scaling` none, linear {factor}, llama3 {factor, low_freq_factor, high_freq_factor,
-original_length} or longrope {factors}; `seq_lens` where positions are not an input: those of the whole tensor, from
-which the block's bounds tell its own.
+original_length} or longrope {factors}; `seq_lens` of the whole tensor, where positions are not an input. The block's
+bounds then say which positions are its own.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SCALINGS = {
 
 @dataclass(frozen=True, slots=True)
 class RopeCall:
-    """An invocation: its arrays, radians per position of each pair in f32, and every token's position.
+    """The arrays of an invocation, the radians per position of each pair in f32, and every token's position.
 
-    `given` says whether positions are an input, which may hold anything when the kernel runs.
+    `given` says whether positions are an input, whose values are not known before the kernel runs.
     """
 
     source: Array
@@ -41,7 +41,7 @@ class RopeCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> RopeCall:
-        """Raises PlanFault for what is no rope."""
+        """Raises PlanFault for an invocation that is no rope."""
         given = len(invocation.inputs) == 2
         source, target = invocation.inputs[0] if given else invocation.input, invocation.output
         kind = dtype_name(target)
@@ -50,7 +50,7 @@ class RopeCall:
         if source.ndim < 2 or source.shape[-1] % 2:
             raise PlanFault(f"rope of shape {source.shape}: d_head is odd, or there are no tokens")
         tokens, half = source.shape[-2], source.shape[-1] // 2
-        with np.errstate(all="ignore"):  # absurd parameters give infinities, and those not-a-numbers
+        with np.errstate(all="ignore"):  # extreme parameters give infinities and not-a-numbers
             frequencies, seq_lens = _read_parameters(invocation, half)
         if given != (seq_lens is None):
             raise PlanFault("rope has positions either as its second input or by seq_lens")
@@ -73,7 +73,7 @@ class RopeCall:
 
 
 def _read_parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[int] | None]:
-    """Radians per position of each pair in f32, and the lengths of the packed sequences, if there are any."""
+    """Radians per position of each pair in f32, and the lengths of packed sequences where they are an attribute."""
     scaling = invocation.attribute("scaling", str)
     if scaling not in _SCALINGS:
         raise PlanFault(f"rope with the unknown scaling '{scaling[:40]}'")
@@ -99,7 +99,7 @@ def _read_parameters(invocation: Invocation[Array], half: int) -> tuple[Array, l
 
 
 def _read_factors(invocation: Invocation[Array], pairs: int) -> Array:
-    """How much slower each pair turns."""
+    """The factors of longrope, by which each pair turns slower."""
     values = invocation.attribute("factors", list)
     found = [value for value in values if type(value) is float and 0 < value < math.inf]
     if len(found) != pairs or len(values) != pairs:

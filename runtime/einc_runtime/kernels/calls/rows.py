@@ -1,4 +1,4 @@
-"""Invocations of the kernels that work on rows (`softmax`, `rmsnorm`, `layernorm`), held against their operands."""
+"""Calls of the kernels over rows: `softmax`, `rmsnorm`, `layernorm` and `meanpool`, checked against their operands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxCall:
-    """Of rows along `axis`, computed as `kind`."""
+    """A softmax of rows along `axis`, computed in type `kind`."""
 
     source: Array
     target: Array
@@ -37,8 +37,8 @@ class SoftmaxCall:
 
 @dataclass(frozen=True, slots=True)
 class NormCall:
-    """Of rows along the last axis, computed as `kind`; `vectors` are the gain and, for layernorm, the bias. `offset` is
-    added to the gain."""
+    """A norm of rows along the last axis, computed in type `kind`. `vectors` are the gain and, for layernorm, the bias;
+    `offset` is added to the gain."""
 
     source: Array
     vectors: Sequence[Array]
@@ -68,7 +68,7 @@ class NormCall:
 
 @dataclass(frozen=True, slots=True)
 class MeanPoolCall:
-    """`target` gets a row for each of `spans`, the first token of a sequence in `source` and the one after its last."""
+    """`target` gets a row for each of `spans`, which are the first token of a sequence in `source` and its end."""
 
     source: Array
     mask: Array

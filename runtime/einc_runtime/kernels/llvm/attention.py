@@ -1,6 +1,6 @@
-"""The kernel `emit_attention` as machine code: one call for all heads and sequences of an invocation; see `tiles.py`.
+"""The kernel `attention` as machine code: one call for all heads and sequences; see `attention_code.py`.
 
-What it is not made for falls to numpy: f64, operands that are not dense along the last axis, and small invocations.
+numpy computes what this code cannot: f64, operands that are not dense along the last axis, and small invocations.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 ROWS = 512
-"""Query rows, all heads of a group together, that are walked through all their keys at once."""
+"""Query rows, with all heads of a group, that go through their keys together."""
 TILE = 240
-"""Keys in a tile: with 32 rows, scores of 30 KiB, which stay in a core's first cache or close by."""
+"""Keys in a tile: with 32 rows, scores take 30 KiB, about the size of a core's first cache."""
 FAR = 1 << 40
-"""Positions beyond this are as good as this."""
+"""Positions are clipped to this: it is beyond all keys."""
 
 _LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
@@ -55,7 +55,7 @@ class _AttentionMemory:
     tile: int
     code: Future[compiler.Compiled]
     limits: tuple[Array, Array] | None
-    """The keys that queries see, where that is known beforehand; else there is room for them."""
+    """The first and last keys that queries see, where they are known beforehand; else `room` holds them."""
     room: tuple[ScratchArray, ScratchArray]
     results: tuple[ScratchArray, ScratchArray]
     memory: tuple[ScratchArray, ...]
@@ -113,7 +113,7 @@ class _BoundAttention:
         table = np.array(layout.parts, _PLACE).reshape(-1, 2)
         deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
         where = address
-        arguments = [  # in the order of `tiles.Arguments`
+        arguments = [  # in the order of `AttentionArguments`
             s.k.shape[0],
             s.q.shape[0] // s.k.shape[0],
             len(table),
@@ -143,7 +143,7 @@ class _BoundAttention:
 
 
 def _find_visible_keys(s: AttentionCall, first: Array, last: Array) -> None:
-    """The keys that every query sees, from `first` to `last`, as far as they are in its block."""
+    """Writes the keys that every query sees, from `first` to `last`, within the block."""
     for rows in s.sequences():
         (lo, up), own = rows.keys, rows.queries
         found = np.arange(own.start, own.stop) if s.positions is None else np.clip(s.positions[own], -FAR, FAR)

@@ -1,10 +1,10 @@
-"""The machine code of attention: tiles of scores, some keys against as many query rows as there are lanes.
+"""Emits the machine code of attention: tiles of scores, some keys against as many query rows as there are lanes.
 
-Queries lie in lanes: those of all heads of a group, one after the other, are packed into blocks of `lanes` rows, turned
-so that a vector holds one feature of 16 rows. Keys and values are then read where they lie, a number at a time into all
-lanes, and neither the scores' largest nor their sums cross lanes. A tile goes through three steps while it is in cache:
-scores and their largest, weights and their sums, weights times values; what came before is scaled to the new largest.
-16-bit keys and values, and those that a mask picks, are copied a tile at a time first.
+Query rows lie in lanes: those of all heads of a group are packed into blocks of `lanes` rows, transposed so that a
+vector holds one feature of 16 rows. Keys and values are read in place, one number at a time into all lanes, so neither
+the maximum of the scores nor their sum crosses lanes. A tile goes through three steps while it is in the cache: scores
+and their maximum, weights and their sum, weights times values. Earlier totals are scaled to the new maximum. 16-bit
+keys and values, and those that a mask selects, are first copied tile by tile.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from einc_runtime.kernels.llvm.emitter import F32, I8, I32, I64, Emitter, Value
 from einc_runtime.kernels.llvm.vectors import decay, tanh
 
 LOWEST = float(np.finfo(np.float32).min)
-"""What the largest score is before any was seen: weights of scores of -inf are then 0."""
+"""The initial maximum of scores. It is finite, so that the weights of scores of -inf are 0."""
 
 
 class RegisterTile(NamedTuple):
-    """Of the tiles that are kept in registers: so many keys (or features of values) by so many vectors of rows."""
+    """A tile in registers: `numbers` keys (or features of values) by `vectors` vectors of rows."""
 
     numbers: int
     vectors: int
@@ -37,16 +37,16 @@ class RegisterTile(NamedTuple):
 
 
 class AttentionArguments(NamedTuple):
-    """What the function is called with: counts, addresses and byte strides. `of` names arrays of scratch memory."""
+    """The arguments of the function: counts, addresses and byte strides. `of_...` are arrays of scratch memory."""
 
     heads: Value
     group: Value
     parts: Value
     table: Value
-    """(first query, queries) of every part, as i64."""
+    """The first query and the number of queries of every part, as i64."""
     firsts: Value
     lasts: Value
-    """The keys that a query sees, as i32."""
+    """The first key that a query sees and the end of its keys, as i32."""
     mask: Value
     q: Value
     q_head: Value
@@ -63,7 +63,7 @@ class AttentionArguments(NamedTuple):
     queries: Value
     sums: Value
     largest: Value
-    """[query heads, queries] of what is to become the lse."""
+    """Sums and maxima by query head and query, from which the lse is computed."""
     width_k: Value
     width_v: Value
     deep_k: Value
@@ -87,7 +87,7 @@ class AttentionArguments(NamedTuple):
 
 @compiler.compile_once
 def emit_attention(kind: str, masked: bool, rest: int, shape: RegisterTile, softcap: float) -> ir.Module:
-    """For operands of one type, values with `rest` features more than a multiple of `shape.numbers`."""
+    """For operands of type `kind`, whose values have `rest` features more than a multiple of `shape.numbers`."""
     return _AttentionEmitter(kind, masked, rest, shape, softcap).emit()
 
 
@@ -121,7 +121,7 @@ class _AttentionEmitter:
     # A block of rows
 
     def _pack(self, head: Value, query: Value, rows: Value, block: Value, lo: Value, up: Value) -> None:
-        """Turns the queries of a block, notes which keys they see, and sets out with nothing seen."""
+        """Transposes the queries of a block, stores which keys they see, and sets totals and sums to 0."""
         e, b, a = self.e, self.b, self.a
         span = [e.variable(I64(start)) for start in (1 << 31, 0, 0, 1 << 31)]
         scale = e.broadcast(b.bitcast(b.trunc(a.scale, I32), F32))
@@ -155,7 +155,7 @@ class _AttentionEmitter:
             self._put(e.number(0.0), self._stats(block), I64(1), v)
 
     def _finish(self, head: Value, query: Value, rows: Value, block: Value) -> None:
-        """Divides the totals by the sums, below 1 only where nothing is seen, and turns them into rows."""
+        """Divides the totals by the sums (below 1 only where no key is seen), and transposes them into rows."""
         e, b, a = self.e, self.b, self.a
         totals, stats, one = self._totals(block), self._stats(block), e.number(1.0)
         with e.loop(I64(self.shape.vectors)) as v:
@@ -176,7 +176,7 @@ class _AttentionEmitter:
     # A tile of keys
 
     def _tile(self, head: Value, blocks: Value, start: Value, stop: Value) -> None:
-        """The keys from `start` to `stop` for all blocks that see any of them."""
+        """Computes the keys from `start` to `stop` for all blocks that see any of them."""
         e, b, a = self.e, self.b, self.a
         keys, values = b.add(a.k, b.mul(head, a.k_head)), b.add(a.v, b.mul(head, a.v_head))
         steps = [a.k_token, a.v_token]
@@ -201,7 +201,7 @@ class _AttentionEmitter:
                 self._add(block, rows[1], steps[1], count, self._weigh(block, count, most))
 
     def _copy_tile(self, keys: Value, values: Value, start: Value, stop: Value) -> Value:
-        """Copies keys and values, those that the mask leaves one after the other; gives how many."""
+        """Copies keys and values that the mask keeps, one after the other; returns how many."""
         e, b, a = self.e, self.b, self.a
         kept = e.variable(I64(0))
 
@@ -228,7 +228,7 @@ class _AttentionEmitter:
     def _scores(
         self, block: Value, keys: Value, step: Value, first: Value, count: Value, partly: Value
     ) -> Sequence[Value]:
-        """Writes the scores of the keys, -inf where a row does not see one; gives the largest of every row."""
+        """Writes the scores of the keys, -inf where a row does not see a key; returns the maximum of every row."""
         e, b, a = self.e, self.b, self.a
         queries, last = self._packed(block), b.sub(count, I64(1))
         limits = b.add(a.of_limits, b.mul(block, I64(8 * self.shape.lanes)))
@@ -259,7 +259,7 @@ class _AttentionEmitter:
         return [b.load(one) for one in most]
 
     def _weigh(self, block: Value, count: Value, most: Sequence[Value]) -> Sequence[Value]:
-        """Scores become weights, exp(score - most), and are summed; gives what earlier weights are now worth."""
+        """Turns scores into weights, exp(score - most), and sums them; returns the factor for earlier weights."""
         e, b, a = self.e, self.b, self.a
         stats = self._stats(block)
         totals = [e.variable(e.number(0.0)) for _ in self.vectors]
@@ -277,7 +277,7 @@ class _AttentionEmitter:
         return worths
 
     def _add(self, block: Value, values: Value, step: Value, count: Value, worths: Sequence[Value]) -> None:
-        """The totals, times what they are now worth, plus weights times values."""
+        """Scales the totals by the factor `worths`, and adds weights times values."""
         e, b, a = self.e, self.b, self.a
         totals = self._totals(block)
 
@@ -314,7 +314,7 @@ class _AttentionEmitter:
         return self._smaller(I64(self.shape.lanes), self.b.sub(rows, self.b.mul(block, I64(self.shape.lanes))))
 
     def _row(self, head: Value, query: Value, block: Value, row: Value) -> tuple[Value, Value]:
-        """The query and the query head of a row of a block: all heads of a query, then those of the next."""
+        """The query and the query head of a row of a block: rows are ordered by query, then by head."""
         b, group = self.b, self.a.group
         number = b.add(b.mul(block, I64(self.shape.lanes)), row)
         return b.add(query, b.udiv(number, group)), b.add(b.mul(head, group), b.urem(number, group))
@@ -329,7 +329,7 @@ class _AttentionEmitter:
         return self.b.add(self.a.of_stats, self._lines(self.b.mul(block, I64(2))))
 
     def _lines(self, number: Value) -> Value:
-        """Bytes of so many lines, each with a value per row of a block."""
+        """The bytes of `number` lines, each with one value per row of a block."""
         return self.b.mul(number, I64(4 * self.shape.lanes))
 
     def _staged(self, v: Value, lane: int, feature: Value) -> tuple[Value, Value]:

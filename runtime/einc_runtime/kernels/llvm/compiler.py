@@ -1,10 +1,10 @@
-"""Machine code for what numpy has no single call for: LLVM makes it when a plan first needs it.
+"""Compiles kernels to machine code with LLVM when a plan first needs them.
 
-This is the one file that knows how LLVM is run (llvmlite, the extra `fast`). What is compiled are modules that our own
-emitters build, step by step, from scalar programs that `program.parse` has read: a closed set of functions, positions
-and numbers. No text of a plan becomes code. A module has one function that takes the address of 64-bit arguments.
-Compiling takes some tens of milliseconds, attention two hundred, once per process, so nothing is kept on disk. A thread
-of its own does it while the rest of a plan is prepared and weights are read.
+This is the only file that knows how LLVM is run (llvmlite, the extra `fast`). It compiles modules that our emitters
+build from parsed scalar programs: a closed set of functions, positions and numbers. No text of a plan becomes code. A
+module has one function that takes the address of 64-bit arguments. Compiling takes some tens of milliseconds (two
+hundred for attention) once per process, so nothing is kept on disk. A thread of its own compiles while the rest of a
+plan is prepared and weights are read.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 SMALL = 1 << 15
-"""Elements in all invocations of a kind below which the time to compile does not come back."""
+"""Kernels whose invocations have fewer elements together are not worth the time to compile them."""
 
 LANES = 16
-"""Elements of the vectors that all machine code works on."""
+"""Elements in the vectors of all machine code."""
 
 FLOATS = frozenset({"f32", "f16", "bf16"})
-"""The types that there is machine code for, beside bool."""
+"""The types that machine code supports, beside bool."""
 
 Compiled = Callable[[int], None]
 _P = ParamSpec("_P")
@@ -41,7 +41,7 @@ _ALIKE: ContextVar[int] = ContextVar("alike", default=1)
 
 
 class CompiledCall:
-    """A call of code, once that is compiled, with addresses, extents and strides of arrays that it keeps alive."""
+    """A call of compiled code with addresses, extents and strides of arrays, which it keeps alive."""
 
     __slots__ = ("_address", "_code", "_function", "_kept")
 
@@ -63,7 +63,7 @@ def operand_arguments(view: Array) -> list[int]:
 
 @cache
 def is_available() -> bool:
-    """Whether this process can compile kernels. Where it cannot, numpy computes everything, only slower."""
+    """Whether this process can compile kernels. If not, numpy computes everything, more slowly."""
     try:
         return _engine().ready
     except (ImportError, OSError, RuntimeError):
@@ -71,7 +71,7 @@ def is_available() -> bool:
 
 
 def describe_missing() -> str | None:
-    """What to tell of kernels that are large enough for machine code and run in numpy; None where there are none."""
+    """A note for the user if kernels that are large enough for machine code run in numpy, else None."""
     if not is_available.cache_info().currsize or is_available():
         return None
     return "elementwise kernels run in numpy: install llvmlite (the extra 'fast') to have them compiled"
@@ -79,7 +79,7 @@ def describe_missing() -> str | None:
 
 @contextmanager
 def expect_alike(alike: int) -> Iterator[None]:
-    """What is prepared inside is one of so many invocations of its kind in every execution."""
+    """What is prepared inside is one of `alike` invocations of its kind in every execution."""
     before = _ALIKE.set(alike)
     try:
         yield
@@ -88,17 +88,17 @@ def expect_alike(alike: int) -> Iterator[None]:
 
 
 def is_worthwhile(elements: int) -> bool:
-    """Whether an invocation, and those alike, are large enough for machine code, and it can be had."""
+    """Whether an invocation, together with those alike, is large enough for machine code, which can be compiled."""
     return elements * _ALIKE.get() >= SMALL and is_available()
 
 
 def has_wide_registers() -> bool:
-    """Whether there are 32 registers of 512 bits."""
+    """Whether the processor has 32 registers of 512 bits."""
     return _engine().wide
 
 
 def compile_once(emit: Callable[_P, Any]) -> Callable[_P, Future[Compiled]]:
-    """For a function that makes a module: what begins to compile it when its arguments are first seen."""
+    """Decorates a function that builds a module: the module is compiled in the background, once for equal arguments."""
     found: dict[object, Future[Compiled]] = {}
 
     @wraps(emit)
@@ -126,17 +126,17 @@ class _LlvmEngine:
             cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2
         )
         triple = llvm.get_default_triple()
-        # Without instructions for 16-bit floats LLVM would call functions that may not be there.
+        # Without instructions for 16-bit floats, LLVM would call library functions that may be missing.
         self.ready = bool(features.get("f16c") and features.get("fma")) or triple.startswith(("aarch64", "arm64"))
         self.wide = bool(features.get("avx512f"))
-        # Our emitters write loops that need no more than registers for their variables.
+        # Our emitters only need their variables to become registers.
         self._passes = llvm.create_new_module_pass_manager()
         self._passes.add_sroa_pass()
         self._builder = llvm.create_pass_builder(self._target, llvm.create_pipeline_tuning_options(speed_level=1))
         self._engine: Any = None
 
     def compile(self, module: Any) -> Compiled:
-        """The function of a module; other threads run while it does. Only one thread compiles."""
+        """The compiled function of a module. Other threads run meanwhile; only one thread compiles."""
         llvm = self._llvm
         parsed = llvm.parse_assembly(str(module))
         parsed.verify()

@@ -1,4 +1,4 @@
-"""The kernel `contract`: numpy's matrix products, with machine code for what is multiplied only and for conversions."""
+"""The kernel `contract`: numpy's matrix products, with machine code for elementwise products and conversions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def build_contract(invocation: Invocation[Array]) -> Kernel:
 
 
 def build_added_contract(invocation: Invocation[Array]) -> Kernel | None:
-    """The kernel that adds its result to what the output holds, rounded in the output's type, if there is one."""
+    """The kernel that adds its result to what the output holds, in the output's type; None where that is impossible."""
     try:
         return build_contraction(invocation, build_map, prepare_copy, add=True)
     except CannotAdd:
@@ -27,7 +27,7 @@ def build_added_contract(invocation: Invocation[Array]) -> Kernel | None:
 
 
 def prepare_copy(source: Array, target: Array) -> Resolved:
-    """Copies one array to another of its shape, rounding or widening floats."""
+    """Returns the call that copies an array to another of its shape, rounding or widening floats."""
     names = (find_dtype_name(source.dtype), find_dtype_name(target.dtype))
     if names in _MOVES and compiler.is_worthwhile(target.size):
         steps = scalar_program.infer(scalar_program.parse("t0 = copy x0", 1), names[:1], names[1])

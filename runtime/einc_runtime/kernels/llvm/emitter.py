@@ -1,7 +1,7 @@
 """Building blocks of compiled kernels: loops over rows and over vectors of elements, loads, stores and sums.
 
-Everything works on vectors of `LANES` elements; the last of a row are loaded and stored under a mask. Sums are kept
-lane by lane and added up in one order, so that equal arguments give equal bits.
+All code works on vectors of `LANES` elements; the last vector of a row is loaded and stored under a mask. Every lane
+has its own sum, and lanes are added in one fixed order, so that equal arguments give equal bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.llvm.compiler import LANES
 
 Value = Any
-"""A value of the module that is being built."""
+"""A value in the module under construction."""
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64, HALF, BIT = ir.FloatType(), ir.DoubleType(), ir.HalfType(), ir.IntType(1)
@@ -53,7 +53,7 @@ class Emitter:
         return RowOperand(self.argument(), [self.argument() for _ in range(leading)])
 
     def variable(self, initial: Value) -> Value:
-        """A place for a value, which is a register once the module is compiled."""
+        """A variable, which becomes a register when the module is compiled."""
         with self.b.goto_entry_block():
             place = self.b.alloca(initial.type)
         self.b.store(initial, place)
@@ -75,7 +75,7 @@ class Emitter:
         return ir.Constant(vector(element), [value] * LANES)
 
     def intrinsic(self, name: str, result: Any, *arguments: Value) -> Value:
-        """A call of an LLVM intrinsic, named in full."""
+        """A call of an LLVM intrinsic by its full name."""
         known = self.module.globals.get(name)
         if known is None:
             known = ir.Function(self.module, ir.FunctionType(result, [x.type for x in arguments]), name=name)
@@ -91,19 +91,20 @@ class Emitter:
         return self.intrinsic(f"llvm.fabs.v{LANES}{_suffix(a)}", a.type, a)
 
     def larger(self, a: Value, b: Value) -> Value:
-        """The larger; not-a-number if either is."""
-        most = self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
-        return self.b.select(self.b.fcmp_unordered("uno", a, a), a, most)
+        """The larger value; not-a-number if one of them is."""
+        larger = self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
+        return self.b.select(self.b.fcmp_unordered("uno", a, a), a, larger)
 
     def smaller(self, a: Value, b: Value) -> Value:
-        least = self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
-        return self.b.select(self.b.fcmp_unordered("uno", a, a), a, least)
+        """The smaller value; not-a-number if one of them is."""
+        smaller = self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
+        return self.b.select(self.b.fcmp_unordered("uno", a, a), a, smaller)
 
     # Loops
 
     @contextmanager
     def loop(self, stop: Value, step: int = 1) -> Iterator[Value]:
-        """What is emitted inside happens for 0, step, 2 * step, ... below stop."""
+        """A loop for 0, step, 2 * step, ... below stop; its body is emitted inside."""
         b = self.b
         before, head, body, end = b.block, *(b.append_basic_block() for _ in range(3))
         b.branch(head)
@@ -119,7 +120,7 @@ class Emitter:
         b.position_at_end(end)
 
     def sweep(self, count: Value, body: Callable[[Value, Value | None], None]) -> None:
-        """`body(position, mask)` for the vectors of a row of `count` elements; the mask is None but for the last."""
+        """Calls `body(position, mask)` for the vectors of a row of `count` elements; only the last one has a mask."""
         b = self.b
         whole = b.and_(count, I64(-LANES))
         with self.loop(whole, LANES) as position:
@@ -131,7 +132,7 @@ class Emitter:
 
     @contextmanager
     def rows(self, extents: Sequence[Value], operands: Sequence[RowOperand]) -> Iterator[list[Value]]:
-        """A loop over all index vectors of the leading axes; gives the address of every operand's row."""
+        """A loop over all index vectors of the leading axes; yields the address of every operand's row."""
         with self._nest(list(extents), [x.strides for x in operands], [x.address for x in operands]) as rows:
             yield rows
 
@@ -148,7 +149,7 @@ class Emitter:
     # Memory
 
     def load(self, row: Value, position: Value, kind: str, mask: Value | None) -> Value:
-        """Elements from `position` of a row as f32, or as bits if they are truth values; 0 where the mask is off."""
+        """Elements from `position` of a row as f32, or as bits for bool; 0 where the mask is off."""
         stored = _STORED[kind]
         place = self._place(row, position, stored)
         if mask is None:
@@ -175,7 +176,7 @@ class Emitter:
             self.intrinsic(name, ir.VoidType(), value, place, I32(ITEMSIZE[kind]), mask)
 
     def read(self, table: Value, number: Value, element: Any) -> Value:
-        """A scalar of an array."""
+        """Reads a scalar of an array."""
         return self.b.load(self.b.gep(self.b.inttoptr(table, element.as_pointer()), [number]))
 
     def put(self, table: Value, number: Value, value: Value) -> None:
@@ -192,7 +193,8 @@ class Emitter:
         return self.b.load(self._place(table, position, I32), align=4)
 
     def transpose_square(self, lines: Sequence[Value]) -> list[Value]:
-        """A square of `LANES` vectors, turned: quarters across each other trade places, in ever smaller squares."""
+        """The transpose of a square of `LANES` vectors: opposite quarters are exchanged, in smaller and smaller
+        squares."""
         lines, width = list(lines), LANES // 2
         while width:
             orders = [
@@ -208,7 +210,7 @@ class Emitter:
         return lines
 
     def round_to(self, value: Value, kind: str) -> Value:
-        """Values in the form that is stored: ties to even, any not-a-number as a quiet one."""
+        """Values in their stored type: ties are rounded to even, and every not-a-number becomes a quiet one."""
         b = self.b
         if kind == "f16":
             return b.fptrunc(value, vector(HALF))
@@ -244,7 +246,8 @@ class Emitter:
         combine: Callable[[Value, Value], Value],
         term: Callable[[Value, Value | None], Value],
     ) -> Value:
-        """The terms of a row of `count` elements combined, in every lane; `neutral` changes nothing when combined."""
+        """Combines the terms of a row of `count` elements; the result is in every lane. Combining with `neutral`
+        changes nothing."""
         place = self.variable(neutral)
 
         def body(position: Value, mask: Value | None) -> None:
@@ -257,7 +260,7 @@ class Emitter:
         return self.across(self.b.load(place), combine)
 
     def total(self, count: Value, term: Callable[[Value, Value | None], Value]) -> Value:
-        """The sum of the terms, added up in f64 and rounded once."""
+        """The sum of the terms in f64, rounded once."""
         wide = self.fold(
             count,
             self.number(0.0, F64),
@@ -267,7 +270,7 @@ class Emitter:
         return self.b.fptrunc(wide, vector(F32))
 
     def across(self, lanes: Value, combine: Callable[[Value, Value], Value]) -> Value:
-        """All lanes combined, halves first; the result is in every lane."""
+        """Combines all lanes, halves first; the result is in every lane."""
         width = LANES // 2
         while width:
             order = ir.Constant(vector(I32), [(lane + width) % LANES for lane in range(LANES)])

@@ -1,6 +1,6 @@
-"""The aggregation `logsumexp` as machine code: all copies of a row at once, whatever their number.
+"""The aggregation `logsumexp` as machine code: all copies of a row in one pass.
 
-What this is not made for falls to numpy, as in `map.py`: f64, weights that differ along the last dimension.
+numpy computes what this code cannot, as in `map.py`: also f64 and weights that differ along the last dimension.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def build_logsumexp(merge: JointAggregationCall) -> Kernel:
 
 @compiler.compile_once
 def _emit_logsumexp(kind: str, leading: int) -> Any:
-    """The table has, for every copy and then for the target, two members: an address and the strides of all but the
-    last axis."""
+    """The table describes both members of every copy and then of the target: an address, and the strides of all axes
+    but the last."""
     from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value
     from einc_runtime.kernels.llvm.vectors import exp
 
@@ -69,7 +69,7 @@ def _emit_logsumexp(kind: str, leading: int) -> Any:
         with e.loop(copies) as copy:
             b.store(e.larger(b.load(most), e.load_one(row(copy, 1), "f32")), most)
             e.put(rows, copy, row(copy, 0))
-        nothing = b.fcmp_ordered("==", b.load(most), e.number(-math.inf))  # infinity minus itself would be no number
+        nothing = b.fcmp_ordered("==", b.load(most), e.number(-math.inf))  # -inf minus itself would be not-a-number
         largest = b.select(nothing, e.number(0.0), b.load(most))
         with e.loop(copies) as copy:
             share = exp(e, b.fsub(e.load_one(row(copy, 1), "f32"), largest))

@@ -1,7 +1,7 @@
-"""The kernel `map` as machine code: one pass over the operands, whatever the length of the program.
+"""The kernel `map` as machine code: one pass over the operands for a program of any length.
 
-What it is not made for falls to numpy: other types than f32, f16, bf16 and bool, functions without vector code,
-operands that are not dense along the last axis (a transpose), and invocations too small to pay for a call of their own.
+numpy computes what this code cannot: types other than f32, f16, bf16 and bool, functions without vector code, operands
+that are not dense along the last axis (a transpose), and small invocations.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def build_map(invocation: Invocation[Array]) -> Kernel:
 def compile_map(
     steps: tuple[scalar_program.TypedStep, ...], names: tuple[str, ...], views: Sequence[Array]
 ) -> compiler.CompiledCall | None:
-    """The program over views of one rank (extent 1 where one is broadcast), the last of which it writes; None where no
-    machine code can be had for it. Kernels can be compiled here."""
+    """The program over views of one rank (extent 1 where one is broadcast), the last of which it writes. None for what
+    has no machine code. Callers check that kernels can be compiled."""
     from einc_runtime.kernels.llvm.vectors import is_supported
 
     views, _ = merge_axes(views, [False] * views[0].ndim) if views[0].ndim else ([view[None] for view in views], [])

@@ -1,7 +1,7 @@
-"""Many moves of bytes as one call of machine code.
+"""Many copies of bytes as one call of machine code.
 
-With many sites a buffer is put together from hundreds of small pieces. numpy makes each of them with a call of its own,
-and gives the interpreter's lock away and waits for it each time, which takes longer than to move the piece.
+With many sites a buffer is assembled from hundreds of small pieces. numpy needs a call for each of them, and each call
+releases the interpreter's lock and waits for it again, which takes longer than copying the piece.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy.pieces import make_runner
 
 MIN_MOVES = 4
-"""Moves below which numpy's calls are as good."""
+"""With fewer copies, numpy's calls are as fast."""
 
 MIN_ROW_BYTES = 64
-"""Bytes of a row below which numpy, which knows elements, is faster than one copy for each."""
+"""For rows of fewer bytes numpy is faster: it copies elements, where this code copies row by row."""
 
 _FIELDS = 6
 
@@ -39,7 +39,7 @@ def build_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:
 
 
 def compile_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | None:
-    """What copies arrays of equal shapes and types; None where numpy should."""
+    """Returns what copies arrays of equal shapes and types; None where numpy is as fast."""
     pairs = [(target, source) for target, source in zip(targets, sources, strict=True) if target.size]
     if len(pairs) < MIN_MOVES or not compiler.is_worthwhile(sum(target.size for target, _ in pairs)):
         return None

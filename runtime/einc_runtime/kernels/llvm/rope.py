@@ -1,6 +1,6 @@
-"""The kernel `rope` as machine code: cosines and sines are made in registers, and turn all heads of a token.
+"""The kernel `rope` as machine code: cosines and sines are computed in registers, once for all heads of a token.
 
-What this is not made for falls to numpy, as in `map.py`.
+numpy computes what this code cannot, as in `map.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The kernels `rmsnorm`, `layernorm` and `softmax` as machine code: a few passes over a row that is in cache.
+"""The kernels `rmsnorm`, `layernorm` and `softmax` as machine code: a few passes over a row in the cache.
 
-Sums are made in f64, so that rows may be of any length. What this is not made for falls to numpy, as in `map.py`.
+Sums are in f64, so rows may have any length. numpy computes what this code cannot, as in `map.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def build_softmax(invocation: Invocation[Array]) -> Kernel:
 def _compile_rows(
     name: str, numbers: tuple[float, float], source: Array, vectors: Sequence[Array], target: Array
 ) -> Kernel | None:
-    """Machine code where it can be had; the numbers are eps and offset."""
+    """The compiled kernel, or None where there is no machine code; `numbers` are eps and offset."""
     kind = find_dtype_name(target.dtype)
     if kind not in compiler.FLOATS or not compiler.is_worthwhile(target.size):
         return None

@@ -1,8 +1,8 @@
-"""Scalar programs on vectors of f32, with the functions that LLVM has no instruction for.
+"""Emits scalar programs on vectors of f32, with the functions for which LLVM has no instruction.
 
-`exp` and what is made of it are off by at most 3 ulp (units in the last place), `tanh` by 4, and the gelus by 4 ulp of
-their argument, against exact results; an exponential below 1.2e-38 counts as 0. Everything else rounds as numpy does.
-Infinities and not-a-numbers come out as they do in numpy.
+Errors against exact results are at most 3 ulp (units in the last place) for `exp` and functions made of it, 4 ulp for
+`tanh`, and 4 ulp of the argument for both gelus. An exponential below 1.2e-38 becomes 0. All else rounds as numpy does.
+Infinities and not-a-numbers give the same results as in numpy.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2, -0.5, 1.0)
 _ROUNDER_F64 = 1.5 * 2.0**52
 _ROUNDER = 12582912.0
-"""1.5 * 2**23: a number added to it loses its fraction."""
+"""1.5 * 2**23: a number that is added to it loses its fraction."""
 
 
 def is_supported(steps: Sequence[TypedStep]) -> bool:
-    """Whether a program is of f32 and truth values, and of functions that are known here."""
+    """Whether a program only has f32 and bool, and functions that are known here."""
     return all(
         {step.operand_type, step.result_type} <= {"f32", "bool"}
         and (step.function in _FUNCTIONS or step.function[len(CAST) :] in FLOATS)
@@ -71,7 +71,7 @@ def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) ->
 
 
 def exp(e: Emitter, x: Value) -> Value:
-    """2**n * polynomial(r), with x = n log 2 + r; n in two steps, for it may be 128."""
+    """2**n * polynomial(r), with x = n log 2 + r. The power is applied in two steps, since n may be 128."""
     b = e.b
     tiny = b.fcmp_ordered("<", x, e.number(_LOWEST))
     x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(_HIGHEST)), e.number(_HIGHEST), x))
@@ -85,7 +85,7 @@ def exp(e: Emitter, x: Value) -> Value:
 
 
 def decay(e: Emitter, x: Value) -> Value:
-    """`exp` of what is not above 0, in fewer steps: one addition to the bits multiplies by 2**n."""
+    """`exp` of values that are at most 0, in fewer steps: one addition to the bits multiplies by 2**n."""
     b = e.b
     tiny = b.fcmp_ordered("<", x, e.number(_LOWEST))
     x = b.select(tiny, e.number(0.0), x)
@@ -107,7 +107,7 @@ def _remainder(e: Emitter, x: Value) -> tuple[Value, Value]:
 
 
 def cos_sin(e: Emitter, angles: Value) -> tuple[Value, Value]:
-    """Cosine and sine of angles in f64 below 2**31, as f32: those of what is left beyond the nearest quarter turn."""
+    """Cosine and sine, as f32, of angles in f64 below 2**31, computed from the rest beyond the nearest quarter turn."""
     b = e.b
     shifted = b.fadd(b.fmul(angles, e.number(2 / math.pi, F64)), e.number(_ROUNDER_F64, F64))
     turns = b.fsub(shifted, e.number(_ROUNDER_F64, F64))
@@ -163,7 +163,7 @@ def tanh(e: Emitter, x: Value) -> Value:
 
 
 def _gelu_tanh(e: Emitter, x: Value) -> Value:
-    """x / 2 * (1 + tanh(z)) is x / (1 + exp(-2 z)), which loses nothing where tanh(z) is near -1."""
+    """x / 2 * (1 + tanh(z)) as x / (1 + exp(-2 z)), which stays exact where tanh(z) is near -1."""
     b = e.b
     inner = e.multiply_add(b.fmul(x, x), e.number(0.044715), e.number(1.0))
     z = b.fmul(b.fmul(inner, x), e.number(-2 * math.sqrt(2 / math.pi)))

@@ -1,10 +1,10 @@
 """The kernel `attention` {causal, scale, q_lens, k_lens, window, softcap, extras} in numpy; it writes results and lse.
 
-Scores are made for a tile at a time: some query rows of one sequence, all query heads of a group stacked as further
-rows, against some of the keys that those rows can see. So one matrix product serves a group of heads, and keys that no
-row of a block can see are never multiplied. The tiles of one row block are combined by running maxima and sums. Small
-tiles take several heads at a time. 16-bit floats are widened first: all of a head where many row blocks need them and
-they are not too many, else tile by tile.
+Scores are computed one tile at a time: some query rows of one sequence, with all query heads of a group stacked as
+further rows, against some of the keys that those rows can see. One matrix product serves a group of heads, and keys
+that no row of a block sees are never multiplied. The tiles of one row block are combined by running maxima and sums.
+Small tiles take several heads at a time. 16-bit floats are widened first: the whole head where many row blocks need it
+and it is not too large, else tile by tile.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator,
 from einc_runtime.kernels.calls.attention import AttentionCall, QueryRows
 
 STACKED = 256
-"""Query rows in a tile, all heads of a group together: enough for a fast matrix product."""
+"""Query rows in a tile, with all heads of a group: enough for a fast matrix product."""
 ROWS = 64
-"""Queries of one head in a tile where they see different keys: half as many scores per row are made in vain."""
+"""Queries of one head in a tile where they see different keys: about half as many scores per row are wasted."""
 THIN, THIN_KEYS = 16, 256
-"""Keys in a tile of no more than `THIN` rows: small matrix products are fastest if nothing is packed for them."""
+"""Keys in a tile of at most `THIN` rows: small matrix products are fastest without packing."""
 KEYS = 512
 """Keys in a larger tile."""
 SCORES = 1 << 17
-"""Scores in a tile of several heads: half a MiB of f32, which stays in a core's cache."""
+"""Scores in a tile of several heads: half a MiB of f32, which fits into a core's cache."""
 WIDENED = 1 << 22
 """Elements of keys and values that are widened at once: 16 MiB of f32."""
 
@@ -52,11 +52,11 @@ def make_attention(signature: AttentionCall) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiles:
-    """How large tiles are, and a worker's memory for one."""
+    """The sizes of tiles, and a worker's memory for one."""
 
     heads: int
     keys: int
-    all_keys: bool  # are widened at once
+    all_keys: bool  # whether all keys are widened at once
     rows: tuple[QueryRows, ...]
     scratch: int
     queries: ScratchArray
@@ -110,7 +110,7 @@ class AttentionTiles:
 
 
 class AttentionWorker:
-    """The views of one invocation with one worker's memory."""
+    """One invocation with one worker's memory."""
 
     def __init__(self, signature: AttentionCall, tiles: AttentionTiles, memory: Array) -> None:
         self.s, self.tiles = signature, tiles
@@ -133,7 +133,7 @@ class AttentionWorker:
                 self._rows(heads, rows)
 
     def _rows(self, heads: slice, rows: QueryRows) -> None:
-        """All tiles of a row block."""
+        """Computes all tiles of a row block."""
         s, group = self.s, self.group
         count, queries = heads.stop - heads.start, rows.queries.stop - rows.queries.start
         stacked = group * queries
@@ -187,10 +187,10 @@ class AttentionWorker:
         sums: Array,
         worth: Array,
     ) -> None:
-        """Scores [heads, group, queries, keys] become weights exp(score - largest), 0 where a key is hidden.
+        """Turns scores [heads, group, queries, keys] into weights exp(score - largest), 0 where a key is hidden.
 
-        `largest` and `sums` are those of every row's scores and weights so far, and take in these; `worth` becomes what
-        weights before this tile are now to be multiplied by.
+        `largest` and `sums` of every row's scores and weights are updated. `worth` becomes the factor for weights of
+        earlier tiles.
         """
         self.hide(scores, places, extremes, keys)
         rows = scores.reshape(*largest.shape[:-1], -1)
@@ -205,7 +205,7 @@ class AttentionWorker:
         np.copyto(largest, new)
 
     def _operands(self, heads: slice, keys: tuple[int, int]) -> tuple[Array, Array]:
-        """Keys and values of some heads, wide; what the mask hides of the values, which may be anything, is 0."""
+        """Keys and values of some heads, widened. Values that the mask hides become 0, since they may be anything."""
         s = self.s
         lo, up = (0, s.k.shape[1]) if self.tiles.all_keys else keys
         views = [s.k[heads, lo:up], s.v[heads, lo:up]]
@@ -228,7 +228,7 @@ class AttentionWorker:
         return masked
 
     def hide(self, scores: Array, places: Array, extremes: tuple[int, int], keys: tuple[int, int]) -> None:
-        """Sets scores [..., queries, keys] to -inf where a query does not see a key; touches no more than it must."""
+        """Sets scores [..., queries, keys] to -inf where a query does not see a key."""
         (lowest, highest), (lo, up), visible = extremes, keys, self.s.visible
         first, last = max(lo, lowest + 1), min(up, highest - visible.window + 1)
         if visible.causal and first < up:
@@ -245,17 +245,17 @@ class AttentionWorker:
 
 @lru_cache(maxsize=16)
 def _count_up(count: int) -> Array:
-    """0, 1, 2, ...: shared by all kernels of one extent, and never written."""
+    """0, 1, 2, ... in an array that is shared by all kernels of one extent, and never written."""
     numbers = np.arange(count, dtype=np.int64)
     numbers.flags.writeable = False
     return numbers
 
 
 def reshape_start(memory: Array, *shape: int) -> Array:
-    """The start of a flat array in another shape."""
+    """The start of a flat array as an array of this shape."""
     return memory[: math.prod(shape)].reshape(shape)
 
 
 def row_pitch(keys: int) -> int:
-    """Scores from row to row: an odd number of cache lines, as rows at powers of two get into each other's way."""
+    """Scores from row to row: an odd number of cache lines, since rows at powers of two conflict in the cache."""
     return (-(-keys // 16) | 1) * 16

@@ -1,9 +1,9 @@
-"""Matrix products by a BLAS that is called directly: one that is faster than numpy's own, and products added to others.
+"""Matrix products by direct calls of BLAS: for speed, and to add products to what the result holds.
 
-Intel's MKL is taken where it is installed (the extra `load_mkl`), for it is a tenth faster than the OpenBLAS in numpy's
-wheels; else that OpenBLAS, for what `np.matmul` cannot say: add to what is there. Where neither is found, or matrices
-are small or of another type, products are `np.matmul`'s, and none can be added. Libraries are looked for when a large
-product is first prepared. All of them compute in the calling thread alone: executors see to that.
+Intel's MKL is used where it is installed (the extra `mkl`): it is a tenth faster than the OpenBLAS in numpy's wheels.
+Else that OpenBLAS is used to add products, which `np.matmul` cannot do. Where neither is found, or matrices are small
+or of another type, `np.matmul` computes products, and none can be added. Libraries are looked for when a large product
+is first prepared. They compute in the calling thread alone; the executors set that.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from einc_runtime.kernels.base import address
 from einc_runtime.kernels.numpy.pieces import Resolved
 
 SMALL = 1 << 18
-"""Multiplications in a product below which a call from numpy is as fast."""
+"""Number of multiplications below which `np.matmul` is as fast."""
 MAX_MATRICES = 64
-"""Matrices in a stack that are multiplied one by one; numpy is left to loop over more."""
+"""Stacks of up to so many matrices are multiplied one by one; numpy loops over larger ones."""
 
 BY_ROWS, _PLAIN, _TURNED = 101, 111, 112  # what the C interface to BLAS calls these
 _SYMBOLS = (
@@ -39,11 +39,11 @@ LETTERS: dict[str, tuple[str, Any]] = {"<f4": ("s", ctypes.c_float), "<f8": ("d"
 
 Gemm = Callable[..., None]
 MatrixLayout = tuple[int, int]
-"""How BLAS is told of a matrix: as it is or turned, and the elements between its rows (or columns)."""
+"""How BLAS reads a matrix: plain or transposed, and the number of elements between its rows (or columns)."""
 
 
 def prepare_product(left: Array, right: Array, target: Array) -> Resolved:
-    """The call that writes `left @ right` to `target`, for stacks of matrices as `np.matmul` takes them."""
+    """Returns the call that writes `left @ right` to `target`, for stacks of matrices as `np.matmul` takes them."""
     direct = (
         _prepare_blas_calls(left, right, target, add=False)
         if is_large(left, target) and load_mkl() is not None
@@ -53,12 +53,12 @@ def prepare_product(left: Array, right: Array, target: Array) -> Resolved:
 
 
 def prepare_added_product(left: Array, right: Array, target: Array) -> Resolved | None:
-    """The call that adds `left @ right` to `target`, or None where there is none."""
+    """Returns the call that adds `left @ right` to `target`, or None where no library can."""
     return _prepare_blas_calls(left, right, target, add=True) if is_large(left, target) else None
 
 
 class BlasCalls:
-    """Products of matrices by address; it keeps alive what they are of."""
+    """Calls of BLAS with addresses of arrays, which it keeps alive."""
 
     __slots__ = ("_calls", "_gemm", "_kept")
 
@@ -71,14 +71,14 @@ class BlasCalls:
 
 
 def is_large(left: Array, target: Array) -> bool:
-    """Whether a product is worth a call of its own, and one of few matrices."""
+    """Whether a product is large enough for a direct call, and one of few matrices."""
     rows, columns = target.shape[-2:]
     return math.prod(target.shape[:-2]) <= MAX_MATRICES and bool(rows * columns * left.shape[-1] >= SMALL)
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """One product of stacks of matrices as BLAS is told of it: by rows of the target, which may turn all three."""
+    """One product of stacks of matrices for BLAS. All three are transposed where that makes the target row-major."""
 
     left: Array
     right: Array
@@ -88,7 +88,7 @@ class MatrixProduct:
 
     @staticmethod
     def of(left: Array, right: Array, target: Array) -> MatrixProduct | None:
-        """None where the operands are not laid out for it."""
+        """None where BLAS cannot read the operands as they lie in memory."""
         if not left.dtype == right.dtype == target.dtype:
             return None
         layout = _find_layout(target)
@@ -155,7 +155,7 @@ def _load_gemm(dtype: str) -> Gemm | None:
 
 @cache
 def load_mkl() -> ctypes.CDLL | None:
-    """Intel's library, told to compute in the calling thread; from where its wheel puts it."""
+    """Intel's library from where its wheel puts it, set to compute in the calling thread; None where it is missing."""
     for path in sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so.*")):
         try:
             library = ctypes.CDLL(str(path))
@@ -169,7 +169,7 @@ def load_mkl() -> ctypes.CDLL | None:
 
 @cache
 def _load_openblas() -> ctypes.CDLL | None:
-    """The library that numpy has loaded."""
+    """The OpenBLAS that numpy has loaded."""
     from threadpoolctl import ThreadpoolController
 
     for found in ThreadpoolController().info():

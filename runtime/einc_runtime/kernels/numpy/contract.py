@@ -1,12 +1,12 @@
-"""The kernel `contract` in numpy: {equation, scale}, a product of operands summed over indices the result lacks.
+"""The kernel `contract` {equation, scale} in numpy: a product of operands summed over indices that the result lacks.
 
-What is summed is multiplied by `scale`, 1 unless it is given, and rounded once.
+The sum is multiplied by `scale` (1 by default) and rounded once.
 
 More than two operands are contracted in pairs, the smallest intermediate first. A pair is one `np.matmul` into the
-result: indices are grouped as batch, rows, columns and summed, and every group is seen as one dimension where the
-strides allow it. Where they do not, leading rows or columns become batches if large matrices are left; else the result
-is copied from one large product, or an operand is copied. 16-bit floats are widened first (numpy's own product of
-float16 matrices is hundreds of times slower than that of float32).
+result: indices are grouped as batches, rows, columns and summed, and every group becomes one dimension where the
+strides allow it. Where they do not, leading rows or columns become batches if large matrices remain; else the result
+is copied from one large product, or an operand is copied. 16-bit floats are widened first, since numpy's product of
+float16 matrices is hundreds of times slower than that of float32.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from einc_runtime.kernels.numpy.map import build_map
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
 PrepareCopy = Callable[[Array, Array], Resolved]
-"""What copies one array to another of its shape, rounding or widening floats."""
+"""Returns the call that copies an array to another of its shape, rounding or widening floats."""
 TakeArray = Callable[[Sequence[int], DType], Array]
 
 MIN_GROUP = 16
-"""Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
+"""Matrices with fewer rows or columns are copied if that makes them larger."""
 NARROW, DEEP = 256, 192
-"""The same where the copy is only of the result, and each of its elements is a sum of `DEEP` products or more."""
+"""The same limit where only the result is copied, and each of its elements is a sum of at least `DEEP` products."""
 
 Factor = tuple[NamedArray, Names, Names, Names]
-"""An operand of a matrix product, and its indices that are batches, rows and columns."""
+"""An operand of a matrix product, with its indices for batches, rows and columns."""
 
 
 def build_contract(invocation: Invocation[Array]) -> Kernel:
@@ -45,9 +45,9 @@ def build_contract(invocation: Invocation[Array]) -> Kernel:
 def build_contraction(
     invocation: Invocation[Array], multiply: KernelBuilder, move: PrepareCopy, *, add: bool = False
 ) -> Kernel:
-    """The kernel, with products that sum nothing left to a builder of maps, and elements converted by `move`.
+    """The kernel. Products without a sum are left to `multiply`, a builder of maps; `move` prepares copies.
 
-    With `add` its result is added to what the output holds; raises CannotAdd where it cannot be.
+    With `add` the result is added to what the output holds; raises CannotAdd where that is impossible.
     """
     call = ContractCall.parse(invocation)
     if not call.sums:
@@ -59,7 +59,7 @@ def build_contraction(
 
     def measured(shape: Sequence[int], dtype: DType) -> Array:
         scratch.take(shape, dtype)
-        return np.empty(shape, dtype)  # only its layout matters here; its pages are never touched
+        return np.empty(shape, dtype)  # only its strides are used; its pages are never touched
 
     measuring = _BlasLowering(call, measured, move, add)
     measuring.plan()
@@ -72,15 +72,15 @@ def build_contraction(
 
 
 class CannotAdd(Exception):
-    """The result is no matrix product, or has to be rounded before it is added."""
+    """The result is no matrix product, or it must be rounded before it is added."""
 
 
 class _BlasLowering:
-    """Plans the calls of one contraction; `take` gives temporary arrays."""
+    """Collects the calls of one contraction; `take` returns temporary arrays."""
 
     def __init__(self, call: ContractCall, take: TakeArray, move: PrepareCopy, add: bool) -> None:
         self.call, self.take, self.move, self.add = call, take, move, add
-        self.dtype = storage_dtype("i64" if call.kind == "i32" else call.kind)  # that it computes in
+        self.dtype = storage_dtype("i64" if call.kind == "i32" else call.kind)  # of all intermediate values
         self.calls: list[Resolved] = []
         self.prepacked: list[PrepackedOperand] = []
 
@@ -102,14 +102,14 @@ class _BlasLowering:
         return self.calls
 
     def _sum_out(self, operand: NamedArray, needed: set[str]) -> NamedArray:
-        """Sums over the indices that only this operand has; floats in f64."""
+        """Sums over the indices that only this operand has; floats are summed in f64."""
         axes = tuple(axis for axis, name in enumerate(operand.names) if name not in needed)
         if not axes:
             return operand
         names = tuple(name for name in operand.names if name in needed)
         wide = np.dtype(np.float64) if self.dtype.kind == "f" else self.dtype
         total = self.take(self._shape(names), wide)
-        if operand.array.dtype.itemsize < 4:  # summed as it is, a bf16 array would be converted element by element
+        if operand.array.dtype.itemsize < 4:  # without a copy, numpy would convert bf16 element by element
             operand = self._copy(operand.names, operand.array)
         self.calls.append((np.add.reduce, [operand.array, axes, wide, total]))
         return NamedArray(names, total) if wide == self.dtype else self._copy(names, total)
@@ -148,17 +148,17 @@ class _BlasLowering:
         self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=False)
         self._scale(temporary.array, c)
         if adds:
-            self.calls.append((np.add, [c.array, temporary.aligned(c.names), c.array]))
+            self.calls.append((np.add, [c.array, temporary.align(c.names), c.array]))
         else:
             self._store(temporary, c)
 
     def _least(self, group: Names, operand: NamedArray, summed: Names) -> int:
-        """As many rows or columns as matrices should have, at the price of a copy."""
-        of_result = mergeable(operand, group)  # alone
+        """How many rows or columns matrices must have, else a copy is made."""
+        of_result = mergeable(operand, group)  # then only the result needs a copy
         return NARROW if of_result and math.prod(self._shape(summed)) >= DEEP else MIN_GROUP
 
     def _product(self, left: Factor, right: Factor, target: Array, *, add: bool) -> None:
-        """The product of two operands as matrices; one that is constant need not be laid out in every run."""
+        """The product of two operands as matrices. A constant operand may be prepacked."""
         factors = (left, right)
         (first, for_first), (second, for_second) = (self._collect(factor) for factor in factors)
         call = blas.prepare_added_product(first, second, target) if add else blas.prepare_product(first, second, target)
@@ -185,7 +185,7 @@ class _BlasLowering:
         self.calls += [*others, (prepacking.PrepackedProduct(pack, form.multiply, make_runner([*own, call])), [])]
 
     def _collect(self, factor: Factor) -> tuple[Array, list[Resolved]]:
-        """An operand as matrices, and the calls that make them."""
+        """An operand as matrices, and the calls that prepare them."""
         before, self.calls = self.calls, []
         matrices = self._matrices(*factor)
         calls, self.calls = self.calls, before
@@ -197,12 +197,12 @@ class _BlasLowering:
         dense = operand if same else NamedArray(operand.names, np.empty(operand.array.shape, self.dtype))
         if mergeable(dense, first) and mergeable(dense, second):
             view = view_as_matrices(dense, batch, first, second)
-            if blas_ready(view):  # a copy that only converts keeps its order
+            if blas_ready(view):  # a copy that only converts keeps the order
                 return (
                     view if same else view_as_matrices(self._copy(operand.names, operand.array), batch, first, second)
                 )
         order = tuple(name for name in (*batch, *first, *second) if name in operand.names)
-        return view_as_matrices(self._copy(order, operand.aligned(order)), batch, first, second)
+        return view_as_matrices(self._copy(order, operand.align(order)), batch, first, second)
 
     def _copy(self, names: Names, array: Array) -> NamedArray:
         copy = self.take(array.shape, self.dtype)
@@ -210,21 +210,21 @@ class _BlasLowering:
         return NamedArray(names, copy)
 
     def _multiply(self, a: NamedArray, b: NamedArray, c: NamedArray) -> None:
-        """A product without a sum."""
+        """An elementwise product."""
         x, y = (self._copy(o.names, o.array) if o.array.dtype != self.dtype else o for o in (a, b))
         target = c if c.array.dtype == self.dtype else NamedArray(c.names, self.take(c.array.shape, self.dtype))
-        self.calls.append((np.multiply, [x.aligned(c.names), y.aligned(c.names), target.array]))
+        self.calls.append((np.multiply, [x.align(c.names), y.align(c.names), target.array]))
         self._scale(target.array, c)
         if target is not c:
             self._store(target, c)
 
     def _scale(self, values: Array, target: NamedArray) -> None:
-        """Multiplies what is to become `target`, in the compute type, if that is the result."""
+        """Multiplies values in the compute type by the scale, if they become the result."""
         if target is self.call.result and self.call.scale != 1:
             self.calls.append((np.multiply, [values, values.dtype.type(self.call.scale), values]))
 
     def _store(self, source: NamedArray, target: NamedArray) -> None:
-        self.calls.append(self.move(source.aligned(target.names), target.array))
+        self.calls.append(self.move(source.align(target.names), target.array))
 
     def _shape(self, names: Sequence[str]) -> list[int]:
         return [self.call.extents[name] for name in names]

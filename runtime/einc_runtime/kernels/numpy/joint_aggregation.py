@@ -1,7 +1,7 @@
 """Aggregations of tuples in numpy: `logsumexp`, `argmax` and `topk`, copy after copy in the order of the plan.
 
-A copy may be empty: of weight -inf in `logsumexp`, and as `ranking` says in the others. Everything is
-read before anything that shares its memory is written, so that the first copy may be the target.
+A copy may be empty: in `logsumexp` its weight is -inf, in the others it holds what `calls/ranking.py` says. Everything
+is read before anything that shares its memory is written, so the first copy may be the target.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from einc_runtime.kernels.views import merge_axes
 
 
 def build_logsumexp(merge: JointAggregationCall) -> Kernel:
-    """Averages, each with the logarithm of its weight: their weighted average, and the logarithm of all weights.
+    """Averages, each with the logarithm of its weight, become their weighted average and the logarithm of all weights.
 
-    Computed in f32 (f64 for averages in f64, whose logarithms may be either). Where no copy has any weight, the average
-    is 0 and the weight -inf.
+    It computes in f32, and in f64 for averages in f64, whose logarithms may be either. Where no copy has any weight,
+    the average is 0 and the logarithm -inf.
     """
     kind, copies = merge.average_types()[0], len(merge.copies)
     views, _ = merge_axes([*merge.member(0), *merge.member(1)], [False] * merge.target[0].ndim)
@@ -47,7 +47,7 @@ def build_logsumexp(merge: JointAggregationCall) -> Kernel:
 
 
 def _weigh(logs: Sequence[Array], shares: Array, total: Array, target: Array) -> None:
-    """The share of every copy, and the logarithm of the sum of all weights."""
+    """Writes the share of every copy, and the logarithm of the sum of all weights."""
     for row, log in zip(shares, logs, strict=True):
         np.copyto(row, log, casting="unsafe")
     np.max(shares, axis=0, out=total)
@@ -70,7 +70,7 @@ def _average(parts: Sequence[Array], shares: Sequence[Array], sums: Array, term:
 
 
 def build_argmax(merge: JointAggregationCall) -> Kernel:
-    """Indices and values: the larger value wins with its index, of equal values the smaller index."""
+    """Indices and values: the larger value is taken with its index, of equal values the one with the smaller index."""
     merge.ranked_type(index=0)
     pairs = list(zip(merge.member(0), merge.member(1), strict=True))
 

@@ -1,8 +1,8 @@
-"""Scalar programs become straight-line code of numpy calls over a few registers.
+"""Lowers scalar programs to straight-line code of numpy calls over a few registers.
 
-`expand` rewrites every function as calls that write their last argument in place, each result a new value; `allocate`
-gives values registers, shared by those that are not alive together. A chain of any length so works in a handful of
-registers, and a caller that walks an array in cache-sized pieces never leaves the cache.
+First every function becomes calls that write a new value into their last argument. Then `allocate` assigns registers,
+which values share that are not alive at the same time. A chain of any length needs a few registers only, so a caller
+that walks an array in small pieces stays in the cache.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Breadth = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class StoredInput:
-    """Input `position`, as it is stored."""
+    """Input `position` in its stored type."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoweredValue:
-    """The result of a call. `breadth` are the axes along which it varies; it has extent 1 along all others."""
+    """The result of a call. It varies along the axes in `breadth`, and has extent 1 along all others."""
 
     number: int
     dtype: DType
@@ -39,7 +39,7 @@ class LoweredValue:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Where a value is kept: a slot seen as an array of this type and breadth."""
+    """The place of a value: a slot of memory as an array of this type and breadth."""
 
     slot: int
     dtype: DType
@@ -66,7 +66,7 @@ class NumpyCall:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Calls in order, the bytes per element of each register slot, and where the value is when they are done."""
+    """Calls in order, the bytes per element of each register slot, and the place of the program's value."""
 
     calls: tuple[NumpyCall, ...]
     slots: tuple[int, ...]
@@ -76,8 +76,8 @@ class Code:
 def lower(steps: Sequence[TypedStep], inputs: Sequence[str], breadths: Sequence[Breadth], output: DType | None) -> Code:
     """Code for typed steps over inputs of these element types, which vary along these axes.
 
-    With `output`, the value is written to the result, converted to that type; without, it stays where it is in its
-    compute type: in a register, or in an input that needs no conversion.
+    With `output`, the value is converted to that type and written to the result. Without, it stays in its compute type
+    in a register, or in an input that needs no conversion.
     """
     expansion = _Expansion(inputs, breadths)
     for step in steps:
@@ -86,7 +86,7 @@ def lower(steps: Sequence[TypedStep], inputs: Sequence[str], breadths: Sequence[
 
 
 def _maximum(one: Any, other: Any, target: Any) -> None:
-    np.maximum(one, other, out=target)  # its third positional argument is not an output
+    np.maximum(one, other, out=target)  # deprecated: a third positional argument as the output
 
 
 def _minimum(one: Any, other: Any, target: Any) -> None:
@@ -143,7 +143,9 @@ class _Expansion:
             return value if not isinstance(value, Scalar) else self.call(store, value.dtype, value)
         if self.calls and self.calls[-1].target == value and self.calls[-1].function is store:
             narrow = self.calls[-1].arguments[0]
-            if isinstance(narrow, LoweredValue) and narrow.dtype == output:  # a cast to what the result stores anyway
+            if (
+                isinstance(narrow, LoweredValue) and narrow.dtype == output
+            ):  # a cast to the type in which the result is stored
                 self.calls.pop()
                 value = narrow
         if self.calls and self.calls[-1].target == value and isinstance(value, LoweredValue) and value.dtype == output:
@@ -168,7 +170,7 @@ class _Expansion:
 
     def _operand(self, operand: ScalarOperand, kind: str) -> Place:
         if isinstance(operand, Constant):
-            # The condition of a `where` is never a literal, so a literal has the operands' common type.
+            # A literal has the common type of the operands: the condition of a `where` is never a literal.
             constant: Scalar = storage_dtype(kind).type(operand.value)
             return constant
         if not isinstance(operand, ProgramInput):
@@ -190,7 +192,7 @@ class _Expansion:
         return self.call(np.true_divide, dtype, dtype.type(1), self.call(np.sqrt, dtype, x))
 
     def _one_plus_exp_neg(self, x: Place, dtype: DType) -> Place:
-        """1 + exp(-x). Infinite for very negative x, where a quotient by it is 0 as it should be."""
+        """1 + exp(-x). It is infinite for very negative x, and then a quotient by it is 0, which is right."""
         negated = self.call(np.negative, dtype, x)
         return self.call(np.add, dtype, self.call(np.exp, dtype, negated), dtype.type(1))
 
@@ -223,7 +225,7 @@ class _Expansion:
 
 
 def allocate(calls: Sequence[NumpyCall], value: Place) -> Code:
-    """Puts values into registers by one pass over their lifetimes."""
+    """Assigns registers to values in one pass over their lifetimes."""
     last_use = {argument: number for number, call in enumerate(calls) for argument in call.arguments
                 if isinstance(argument, LoweredValue)}  # fmt: skip
     registers: dict[LoweredValue, Register] = {}
@@ -240,7 +242,7 @@ def allocate(calls: Sequence[NumpyCall], value: Place) -> Code:
         arguments = tuple(map(place, call.arguments))
         target = call.target
         if isinstance(target, LoweredValue):
-            # numpy works in place where an operand has exactly the target's layout; any other overlap would copy.
+            # numpy works in place if an operand has exactly the target's layout; it copies for any other overlap.
             reusable = [x for x in dying if _works_in_place(call.function) and _have_equal_layout(x, target)]
             if reusable:
                 slot = registers[reusable[0]].slot

@@ -1,7 +1,7 @@
-"""The kernels `map` and `reduce` in numpy: a scalar program over joined indices, and an aggregation of it.
+"""The kernels `map` and `reduce` in numpy: a scalar program over joined indices, and an aggregation of its values.
 
-`map` {program, indices} writes one element per index vector of the result; `reduce` {program, indices, aggregation}
-combines over the indices that the result lacks (paper, Section 3.1: a join, then an aggregation).
+`map` {program, indices} writes one element for each index vector of the result. `reduce` {program, indices,
+aggregation} aggregates over the indices that the result lacks (paper, Section 3.1: a join, then an aggregation).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def make_map(call: MapCall) -> Kernel:
     output = call.output
     (*sources, target), _ = merge_axes([*call.views, output], [False] * output.ndim)
     code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], output.dtype)
-    # One call in place needs no registers, and numpy walks best on its own.
+    # One call in place needs no registers; numpy walks the whole array faster.
     walk = Walk.over([target], max(1, output.size)) if len(code.calls) == 1 else Walk.over([target])
     scratch = ScratchAllocator()
     evaluator = PieceEvaluator.plan(code, walk, scratch)
@@ -42,8 +42,8 @@ def make_map(call: MapCall) -> Kernel:
 
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:
-    """Walks the join in the layout of its largest input. Pieces aggregate in the compute type, and their results in a
-    wider one (sums and products of f32 in f64, integers in i64), which is rounded once at the end."""
+    """Walks the join in the layout of its largest input. Each piece is aggregated in the compute type; the results are
+    combined in a wider type (sums and products of f32 in f64, integers in i64) and rounded once at the end."""
     call = ReduceCall.parse(invocation)
     (*sources, target), kinds = merge_axes([*call.views, call.output], call.reduced)
     code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], None)
@@ -77,7 +77,7 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
 
 
 def _accumulate(ufunc: Any, values: Array, axes: tuple[int, ...], accumulator: Array) -> None:
-    """Along the last axis numpy sums in pairs, which is exact enough in f32; along others it adds up one by one."""
+    """Along the last axis numpy sums in pairs, which is exact enough in f32; along others it adds one by one."""
     dtype = values.dtype if axes and axes[-1] == values.ndim - 1 and values.dtype.kind == "f" else accumulator.dtype
     ufunc(accumulator, ufunc.reduce(values, axis=axes, dtype=dtype, keepdims=True) if axes else values, out=accumulator)
 

@@ -1,4 +1,5 @@
-"""The kernels `concat` {axis, extents} and `regroup` {} in numpy: elements that move as they are."""
+"""Kernels in numpy that move elements: `concat` {axis, extents}, `regroup` {}, `embedding` {vocabulary} and
+`append` {cache_lens, new_lens}."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from einc_runtime.kernels.numpy.pieces import PIECE, ArrayPiece, Resolved, Walk,
 
 
 def build_concat(invocation: Invocation[Array]) -> Kernel:
-    """Every input's part of the output, by the bounds of the blocks."""
+    """Copies the part of every input that belongs to the block of the output."""
     sources, goals = parse_concat(invocation)
     moves: list[Resolved] = [
         (np.copyto, [view_as_integers(goal), view_as_integers(source)])
@@ -43,15 +44,15 @@ def build_reshape(invocation: Invocation[Array]) -> Kernel:
 
 
 def _try_reshape(view: Array, shape: Sequence[int]) -> Array | None:
-    """The view in another shape, or None where that takes a copy."""
+    """The view in another shape, or None where that needs a copy."""
     reshaped = view.reshape(shape)
     return reshaped if np.may_share_memory(reshaped, view) else None
 
 
 def build_embedding(invocation: Invocation[Array]) -> Kernel:
-    """Rows of the table by id; zeros for the ids of rows that the block of the table lacks.
+    """Rows of the table by id; zeros for ids whose rows are not in this block of the table.
 
-    An id outside of the whole vocabulary raises ValueFault when the kernel runs.
+    The kernel raises ValueFault for an id outside of the whole vocabulary.
     """
     call = EmbeddingCall.parse(invocation)
     ids, table, target, vocabulary, lower = call.ids, call.table, call.target, call.vocabulary, call.lower
@@ -66,7 +67,7 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
 
     def bind(memory: Array) -> Run:
         local, missing = place.of(memory), absent.of(memory)
-        before: list[Resolved] = [  # of ids that are not dense, only a run may make a copy: before it there are none
+        before: list[Resolved] = [  # only a run may copy ids that are not dense: before it there are none
             (call.require_ids, []),
             (np.subtract, [ids, np.int64(lower), local.reshape(ids.shape)]),
         ]
@@ -86,9 +87,9 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
 
 
 def build_append(invocation: Invocation[Array]) -> Kernel:
-    """A block of the cache with those new rows written into it whose position is there, in their order.
+    """A block of the cache, with new rows written at their positions in this block, in their order.
 
-    A position outside of its sequence raises ValueFault when the kernel runs.
+    The kernel raises ValueFault for a position outside of its sequence.
     """
     call = AppendCall.parse(invocation)
     cache, new, positions, target = call.cache, call.new, call.positions, call.target
@@ -98,7 +99,7 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
     def write(goals: Array) -> None:
         inside = np.flatnonzero((goals >= 0) & (goals < target.shape[1]))
         goals = goals[inside]
-        # Of equal goals the last counts, whatever order numpy writes in.
+        # Of equal goals the last one is kept, whatever order numpy writes in.
         goals, latest = np.unique(goals[::-1], return_index=True)
         view_as_integers(target)[:, goals] = view_as_integers(new)[:, inside[::-1][latest]]
 
@@ -117,7 +118,7 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
 
 
 def _take(table: Array, rows: Array, target: Array) -> None:
-    """A dense table is read in place; of a part of one numpy.take would make a copy first."""
+    """Reads a dense table in place; numpy.take would first copy a table that is not dense."""
     if table.flags.c_contiguous:
         np.take(table, rows, axis=0, out=target, mode="clip")
     else:

@@ -1,6 +1,6 @@
-"""Walking arrays in pieces that stay in cache, and laying out scalar code for each piece.
+"""Walks arrays in pieces that fit into the cache, and prepares scalar code for each piece.
 
-A walk steps through the leading axes and along one, with all later axes whole.
+A walk takes single positions of the leading axes and steps along one axis; all later axes are whole.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ PIECE = 1 << 15
 """Elements in a piece: 128 KiB of f32, so that a few registers fit into a core's L2 cache."""
 
 MAX_PREPARED = 64
-"""Pieces of an invocation whose calls are kept from run to run; a large model has thousands of invocations."""
+"""Invocations with at most so many pieces keep their calls between runs; a large model has thousands of invocations."""
 
 Resolved = tuple[Callable[..., Any], list[Any]]
-"""A function and what to call it with."""
+"""A function and its arguments."""
 
 Evaluation = tuple[list[Resolved], Any]
-"""Calls, and the value that they leave."""
+"""Calls, and the value that they compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The pieces of an iteration space: single positions of the axes before `axis`, `step` of it, all of the rest."""
+    """The pieces of an iteration space: one position of each axis before `axis`, `step` of `axis`, all of the rest."""
 
     extents: tuple[int, ...]
     axis: int
@@ -75,7 +75,7 @@ class ArrayPiece:
     count: int
 
     def of(self, view: Array) -> Array:
-        """This piece of a view; along an axis where the view is broadcast, its single position stays."""
+        """This piece of a view. Axes along which the view is broadcast keep their single position."""
         key = [slice(lower, lower + 1) for lower in self.start[:-1]] + [
             slice(self.start[-1], self.start[-1] + self.count)
         ]
@@ -83,7 +83,7 @@ class ArrayPiece:
 
 
 def walk_rows(views: Sequence[Array]) -> tuple[list[Array], Walk]:
-    """Arrays of one shape with leading axes merged, and a walk over whole rows whose pieces stay in cache."""
+    """Arrays of one shape with leading axes merged, and a walk over whole rows in pieces that fit into the cache."""
     rows = merge_leading_axes(views)
     return rows, Walk.over([rows[0][..., 0]], max(1, PIECE // max(1, rows[0].shape[-1])))
 
@@ -106,7 +106,7 @@ class PieceEvaluator:
         return PieceEvaluator(code, walk, tuple(scratch.take((width * walk.size,), byte) for width in code.slots))
 
     def bind(self, memory: Array, inputs: Sequence[Array], output: Array | None) -> Callable[[ArrayPiece], Evaluation]:
-        """What gives the calls for one piece of whole inputs (and output), and the value that they leave."""
+        """Returns a function that gives the calls for one piece of the inputs (and output), and their value."""
         registers: dict[tuple[Register, int], Array] = {}
 
         def register(item: Register, count: int) -> Array:
@@ -134,7 +134,7 @@ class PieceEvaluator:
 
 
 def make_runner(calls: Sequence[Resolved]) -> Run:
-    """All calls in order."""
+    """Returns what makes all calls in order."""
     if len(calls) == 1:
         function, arguments = calls[0]
         return lambda: function(*arguments)
@@ -147,7 +147,7 @@ def make_runner(calls: Sequence[Resolved]) -> Run:
 
 
 def make_walk_runner(walk: Walk, resolve: Callable[[ArrayPiece], Sequence[Resolved]]) -> Run:
-    """The calls of every piece: made beforehand for a few pieces, and as the walk goes for many."""
+    """Returns what makes the calls of every piece; they are prepared beforehand if there are few pieces."""
     if walk.pieces <= MAX_PREPARED:
         return make_runner([call for piece in walk for call in resolve(piece)])
 

@@ -1,7 +1,8 @@
-"""How a constant operand of a matrix product is laid out once: packed by MKL, or at least as matrices of its type.
+"""Constant operands of matrix products in a layout that is made once: packed by MKL, or converted to another type.
 
-MKL's packed products are 6 to 20 percent faster than those that pack their operands in every call, and twice as fast
-where the other operand has few rows.
+Weights are constant operands: views of them are read-only. MKL's packed products are 6 to 20 percent faster than those
+that pack their operands in every call, and twice as fast where the other operand has few rows. A kernel also works
+without its prepacked operands: the executor makes them after weights were loaded, and may leave them out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PACKED, _LEFT = 151, 161  # what the C interface to BLAS calls these
 
 
 class PrepackedForm(Protocol):
-    """A form of a constant operand: what tells it from others, its bytes, its values, and the product with it."""
+    """A form of a constant operand: a key that identifies it, its size in bytes, how to make it and to multiply it."""
 
     @property
     def form(self) -> Hashable: ...
@@ -33,7 +34,7 @@ class PrepackedForm(Protocol):
     def size(self) -> int: ...
 
     def pack(self, matrix: Array) -> Array:
-        """The operand in this form; `matrix` is laid out as the one that the form was chosen for."""
+        """The operand in this form; `matrix` has the strides of the one that the form was chosen for."""
         ...
 
     def multiply(self, packed: Array) -> Run: ...
@@ -42,8 +43,8 @@ class PrepackedForm(Protocol):
 def choose_form(
     left: Array, right: Array, target: Array, side: int, *, add: bool, converted: bool
 ) -> PrepackedForm | None:
-    """The best form of the left (0) or right (1) operand; None where the product is small or one of stacks, or where
-    nothing is gained: `converted` tells that the operand has another type than the matrix that is given."""
+    """The best form of the left (0) or right (1) operand. None where the product is small or one of stacks, or where
+    nothing is gained. `converted` says that the operand has another type than the matrix that is given."""
     if target.ndim != 2 or not blas.is_large(left, target):
         return None
     functions, product = _load_functions(target.dtype.str), blas.MatrixProduct.of(left, right, target)
@@ -54,7 +55,7 @@ def choose_form(
 
 
 class _MklFunctions(NamedTuple):
-    """MKL's, that tell the size of a packed operand, pack it, and multiply with it."""
+    """MKL's functions that give the size of a packed operand, pack it, and multiply with it."""
 
     size: Any
     pack: Any
@@ -70,7 +71,7 @@ class _MklForm:
 
     @property
     def size(self) -> int:
-        """What is written of it: MKL asks for room that it leaves alone."""
+        """The bytes that are written; MKL asks for more memory than that."""
         array = self.product.right if self.side else self.product.left
         return array.size * array.itemsize
 
@@ -154,7 +155,7 @@ _NAMES = ("pack_get_size", "pack", "compute")
 
 
 class PrepackedProduct:
-    """A product that takes the pack where there is one."""
+    """A product that uses the prepacked operand once it is made."""
 
     __slots__ = ("_data", "_fast", "_pack", "_product", "_without")
 
@@ -171,7 +172,7 @@ class PrepackedProduct:
 
 
 _known: WeakValueDictionary[Hashable, PrepackedOperand] = WeakValueDictionary()
-"""Packs that kernels hold: those that read one operand in one way share it."""
+"""Prepacked operands that kernels hold: kernels that read one operand in one form share it."""
 
 
 def is_constant(array: Array) -> bool:
@@ -179,7 +180,7 @@ def is_constant(array: Array) -> bool:
 
 
 def share_prepacked(source: Array, form: Hashable, size: int, make: Callable[[], Array]) -> PrepackedOperand:
-    """The pack of an operand in a form, of which there is one."""
+    """The only prepacked copy of an operand in a form."""
     key = (address(source), source.shape, source.strides, source.dtype, form)
     pack = _known.get(key)
     if pack is None:

@@ -17,7 +17,7 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
 
 
 def make_rope(rotation: RopeCall) -> Kernel:
-    """Angles are rounded to f32, as the models that use this were trained and are run elsewhere."""
+    """Angles are rounded to f32, as other implementations do with which models were trained."""
     source, target, frequencies, positions = rotation.source, rotation.target, rotation.frequencies, rotation.positions
     tokens, half = source.shape[-2], source.shape[-1] // 2
     dtype = storage_dtype(compute_type(dtype_name(target)))
@@ -68,5 +68,5 @@ def _apply_wave(function: np.ufunc, angles: Array, target: Array) -> None:
 
 
 def _apply(function: np.ufunc, *arguments: Array) -> None:
-    """The last argument is the output; what is computed wider is rounded into it."""
+    """Writes the result to the last argument, rounding it to its type."""
     function(*arguments[:-1], out=arguments[-1], casting="unsafe")

@@ -1,4 +1,7 @@
-"""Kernels over rows in numpy: `softmax` {axis}, `rmsnorm` and `layernorm` {eps, offset}, computed in f32 or wider."""
+"""Kernels over rows in numpy: `softmax` {axis}, `rmsnorm` and `layernorm` {eps, offset}, `meanpool` {seq_lens}.
+
+They compute in f32 or wider.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ def build_softmax(invocation: Invocation[Array]) -> Kernel:
 
 
 def make_softmax(call: SoftmaxCall) -> Kernel:
-    """exp(x - max) / sum of them along one axis, in f32 or wider; it cannot overflow."""
+    """exp(x - max) / sum(exp(x - max)) along one axis, which cannot overflow."""
     source, axis, dtype = call.source, call.axis, storage_dtype(call.kind)
     extent = source.shape[axis]
     full, walk = walk_rows([np.moveaxis(view, axis, -1) for view in (source, call.target)])
@@ -51,7 +54,7 @@ def build_norm(invocation: Invocation[Array]) -> Kernel:
 
 
 def make_norm(call: NormCall) -> Kernel:
-    """x / sqrt(mean(x * x) + eps) * (gain + offset); for layernorm x - mean(x) in place of x, and bias added."""
+    """x / sqrt(mean(x * x) + eps) * (gain + offset); layernorm takes x - mean(x) for x, and adds the bias."""
     source, target, dtype = call.source, call.target, storage_dtype(call.kind)
     extent = source.shape[-1]
     (read, written), walk = walk_rows([source, target])
@@ -104,7 +107,7 @@ def make_norm(call: NormCall) -> Kernel:
 
 
 def build_meanpool(invocation: Invocation[Array]) -> Kernel:
-    """Sums are made in f64. Values that the mask stops are not looked at; without any other, the mean is zero."""
+    """The mean of the tokens of each sequence where the mask is true, or 0 where it never is; sums are in f64."""
     call = MeanPoolCall.parse(invocation)
     source, mask = call.source, call.mask
     scratch = ScratchAllocator()

@@ -1,9 +1,9 @@
 """The kernel `attention` in Triton: {causal, scale, q_lens, k_lens, window, softcap, extras}; it writes o and lse.
 
 A program has a tile of query rows of one sequence: some queries, each with all query heads of a group, so that the keys
-and values of a group are read once for it, be it one query or thousands. It goes through the keys that its rows can see
-in blocks, with running maxima and sums. Keys that all rows see need no mask and have a loop of their own. Where there
-are few rows and many keys (decoding), the keys are shared out among programs, whose results are merged by their lse.
+and values of a group are read once for all of them. It goes through the keys that its rows can see in blocks, with
+running maxima and sums. Keys that all rows see need no mask and have a loop of their own. Where there are few rows and
+many keys (decoding), keys are divided among programs, and their results are combined by their lse.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from einc_runtime.kernels.triton.source import (
 )
 
 PROGRAMS = 264
-"""Where there are fewer programs, keys are shared out: two for each multiprocessor of a large GPU."""
+"""With fewer programs, keys are divided among programs: two for each multiprocessor of a large GPU."""
 
 MIN_SHARE = 512
-"""The fewest keys in a share."""
+"""The least number of keys in a share."""
 
 MAX_SHARES = 16
-"""At most; the merge has as many operands."""
+"""The greatest number of shares; the kernel that combines them has as many operands."""
 
 SMALL_MEMORY = frozenset({"sm_86", "sm_89", "sm_120", "sm_121"})
-"""Where a program may have 99 KiB of shared memory: tiles are smaller, and blocks of keys are not loaded two ahead."""
+"""Architectures with at most 99 KiB of shared memory for a program: tiles are smaller, with fewer pipeline stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
-    """Of a program's work: rows and keys in a tile, warps, and stages of the loads' pipeline."""
+    """The size of a program's work: rows and keys in a tile, warps, and stages of the pipeline of loads."""
 
     rows: int
     keys: int
@@ -54,7 +54,7 @@ class AttentionTile:
 
     @staticmethod
     def choose(kind: str, head: int, rows: int, architecture: str) -> AttentionTile:
-        """By type, width of heads and rows that there are. 16-bit types use tensor cores, whose tiles are large."""
+        """By type, width of heads and number of rows. 16-bit types use tensor cores, which need large tiles."""
         stages = 2 if architecture in SMALL_MEMORY else 3
         if kind in ("f16", "bf16"):
             large = 128 if head <= 128 and stages == 3 else 64 if head <= 256 else 32
@@ -85,13 +85,14 @@ def build_attention(invocation: Invocation[Array], architecture: str) -> LaunchS
     logs = scratch.take((shares, *signature.lse.shape), signature.lse.dtype)
     first = _AttentionSource(signature, shape, heads, parts, logs, shares).call(work)
     copies = [(parts[n], logs[n]) for n in range(shares)]
-    like = (parts[0], signature.lse)  # the types that are merged; results are rounded as they are written
+    like = (parts[0], signature.lse)  # the types that are combined; results are rounded as they are written
     merge = build_logsumexp(JointAggregationCall(copies, like, ((0, 1, 2), (0, 1))), rounded=signature.o)
     return LaunchSequence((first, *merge.steps), scratch.size)
 
 
 def _list_tiles(signature: AttentionCall, queries: int) -> Array:
-    """For every tile: its first query, how many, the keys of its sequence, and how far queries are ahead of keys.
+    """A row for every tile: its first query, the number of queries, the first key of its sequence and the end of its
+    keys, and how far queries are ahead of keys.
 
     Tiles that see most keys come first, so that the last programs to start are short.
     """
@@ -112,9 +113,9 @@ def _list_tiles(signature: AttentionCall, queries: int) -> Array:
 
 
 class _AttentionSource:
-    """The source for tiles of some query rows, `heads` of a group for each query; keys may be in shares.
+    """Writes the source for tiles of query rows, with `heads` heads of a group for each query.
 
-    `o` and `lse` are what is written: with shares, each has a dimension for them before its own.
+    Keys may be in shares; then the outputs `o` and `lse` have the shares as their first dimension.
     """
 
     def __init__(self, s: AttentionCall, shape: AttentionTile, heads: int, o: Array, lse: Array, shares: int) -> None:
@@ -134,7 +135,7 @@ class _AttentionSource:
         self.v_in = f"(f[None, :] < {depth})" if depth % self.v_span else ""
         self.factor = s.scale * math.log2(math.e) if not s.softcap else s.scale / s.softcap
         self.tanh = "tanh64" if self.kind == "f64" else "tanh"
-        # Where it is positive, the maximum is that of the products, and scaling and subtracting are one instruction.
+        # A positive factor can be applied after the maximum: scaling and subtracting are then one instruction.
         self.times = f" * {self.factor!r}" if self.factor > 0 and not s.softcap else ""
 
     def call(self, work: Array) -> KernelLaunch:
@@ -181,7 +182,7 @@ class _AttentionSource:
         ]
 
     def _limits(self) -> list[str]:
-        """Lines that set every row's place, and start and stop of the keys that any row may see."""
+        """Lines that set every row's place, and the start and stop of the keys that some row may see."""
         visible, lines = self.s.visible, ["place = query + ahead"]
         if self.s.positions is not None:
             given = _tile_address("positions", ("query", self.items["positions"].strides[0]))
@@ -201,7 +202,7 @@ class _AttentionSource:
         return lines
 
     def _beginning(self) -> list[str]:
-        """Lines that load the queries, with nothing seen yet."""
+        """Lines that load the queries, and initialize maxima, totals and sums."""
         terms = zip(("own[:, None]", "query[:, None]", "e[None, :]"), self._strides("q"), strict=True)
         where = mask_arguments("inside[:, None]", self.q_in.format("e[None, :]"), other="0")
         return [
@@ -215,7 +216,7 @@ class _AttentionSource:
         ]
 
     def _loops(self) -> list[str]:
-        """Lines that go through the keys; where only the last of them may be hidden from a row, in two loops."""
+        """Lines that go through the keys, in two loops if only the last keys may be hidden from a row."""
         keys, visible = self.shape.keys, self.s.visible
         hidden = ["    " + line for line in self._block(hiding=True)]
         if self.s.mask is not None or visible.window:
@@ -233,7 +234,7 @@ class _AttentionSource:
         """Lines for one block of keys, some of which may be hidden from a row."""
         s, kind, times = self.s, self.kind, self.times
         precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
-        if kind == "f64":  # Triton has sums in f32 otherwise, or says that they are not
+        if kind == "f64":  # otherwise Triton sums in f32, or reports a type error
             precision += ", out_dtype=tl.float64"
         k_there = "(n[None, :] < stop)" if hiding else ""
         v_there = ("let[:, None]" if s.mask is not None else "(n[:, None] < stop)") if hiding else ""
@@ -270,7 +271,7 @@ class _AttentionSource:
         return [*lines, f'scores = tl.where({" & ".join(seen)}, scores, float("-inf"))']
 
     def _end(self) -> list[str]:
-        """Lines that write results and their lse; 0 and -inf where nothing was seen."""
+        """Lines that write results and their lse; 0 and -inf where no key was seen."""
         kinds = {name: LANGUAGE[self.items[name].dtype] for name in ("o", "lse")}
         share = {name: [("share", self.items[name].strides[0])] if self.shares > 1 else [] for name in kinds}
         o_terms = zip(("own[:, None]", "query[:, None]", "f[None, :]"), self._strides("o"), strict=True)
@@ -288,10 +289,10 @@ class _AttentionSource:
         return f"(head // {self.chunks})" if self.chunks > 1 else "head"
 
     def _strides(self, name: str) -> tuple[int, ...]:
-        """Without that of the shares, if there is one."""
+        """The strides of an operand, without that of the shares."""
         return self.items[name].strides[-2 if name == "lse" else -3 :]
 
 
 def _tile_address(base: str, *terms: tuple[str, int]) -> str:
-    """The address of a tile by subscripts and their strides; unlike `PointerOperand.at` it keeps the tile's shape."""
+    """The address of a tile by subscripts and their strides. Unlike `PointerOperand.at`, it keeps the tile's shape."""
     return " + ".join([base, *(places if stride == 1 else f"{places} * {stride}" for places, stride in terms)])

@@ -1,7 +1,8 @@
 """Two contractions that share an operand as one batch of products, such as gate and up, or keys and values.
 
-Products of few tiles leave multiprocessors idle: in their last round, or altogether. Two of one form that lie as far
-apart in every operand as a batch has it are one launch. It is taken where that fills the rounds better by some percent.
+A product of few tiles leaves multiprocessors idle, in its last round or altogether. Two products of one form whose
+operands lie equally far apart can be one launch. They are batched where that uses the multiprocessors better by some
+percent.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import ALIGNMENT, LaunchSequence, as_layout
 
 TILE = (128, 256)
-"""Rows and columns of a result that a multiprocessor computes at a time: what cuBLAS's large kernels have."""
+"""Rows and columns of a result that a multiprocessor computes at a time in cuBLAS's large kernels."""
 
 GAIN = 1.02
-"""Less is left alone, since libraries choose by rules of their own."""
+"""The least gain: smaller ones are uncertain, since libraries choose kernels by rules of their own."""
 
 
 def build_batched_pair(
     first: Invocation[GpuArray], second: Invocation[GpuArray], multiprocessors: int
 ) -> LaunchSequence | None:
-    """A plan of one batch of products, or None. Raises PlanFault for what is no contraction."""
+    """One batch of products, or None. Raises PlanFault for what is no contraction."""
     products: list[Gemm] = []
     for own in (first, second):
         plan = build_contract(own.on([as_layout(x) for x in own.inputs], [as_layout(x) for x in own.outputs]))
@@ -40,7 +41,7 @@ def build_batched_pair(
 
 
 def batch_products(one: Gemm, other: Gemm) -> Gemm | None:
-    """Two products as a batch of both, if they are alike, share an operand, and lie as batches do."""
+    """One batch of two products, if they are of one form, share an operand, and lie in memory as a batch does."""
     if replace(one, a=0, b=0, c=0) != replace(other, a=0, b=0, c=0) or one.epilogue:
         return None
     if (one.a != other.a and one.b != other.b) or one.c == other.c:
@@ -62,6 +63,6 @@ def batch_products(one: Gemm, other: Gemm) -> Gemm | None:
 
 
 def idle_factor(product: Gemm, multiprocessors: int) -> float:
-    """How many times longer it takes than if no multiprocessor waited in the last round."""
+    """The time of a product relative to that without idle multiprocessors in the last round."""
     tiles = -(-product.m // TILE[0]) * -(-product.n // TILE[1]) * product.batch
     return -(-tiles // multiprocessors) * multiprocessors / tiles

@@ -1,9 +1,9 @@
-"""The kernel `contract` on a GPU: {equation, scale}, a product of operands summed over indices the result lacks.
+"""The kernel `contract` on a GPU: {equation, scale}, a product of operands summed over indices that the result lacks.
 
 More than two operands are contracted in pairs, the smallest intermediate first. A pair becomes one batched product of
-matrices where strides allow it: indices are grouped as batch, rows, columns and summed; of rows and columns that are
-not one dimension the leading ones become batches; what fits no matrix is copied into dense workspace first. Batches
-that no single stride walks are several products. Integers, and sums over one operand, are left to `reduce`.
+matrices where strides allow it. Indices are grouped as batches, rows, columns and summed. Where rows or columns are not
+one dimension, their leading indices become batches. What is no matrix is first copied into dense workspace. Batches
+without a common stride become several products. Integers, and sums over one operand, are left to `reduce`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from einc_runtime.kernels.triton.launches import LaunchSequence, LaunchStep, Wor
 from einc_runtime.kernels.triton.map import build_map, build_reduce
 
 MIN_GROUP = 16
-"""Matrices with fewer rows or columns than this are worth a copy if that makes them larger."""
+"""Matrices with fewer rows or columns are copied if that makes them larger."""
 
 MAX_PRODUCTS = 64
-"""Launches for one pair; more would cost more than a slower kernel of one launch."""
+"""The greatest number of launches for one pair; more take longer than one launch of a slower kernel."""
 
 
 def build_contract(invocation: Invocation[Array]) -> LaunchSequence:
-    """Raises PlanFault for what is no contraction."""
+    """Raises PlanFault for an invocation that is no contraction."""
     call = ContractCall.parse(invocation)
     if not call.sums:
         return build_map(call.as_map_or_reduce)
@@ -47,12 +47,12 @@ class _GemmLowering:
     """Collects the steps of one contraction."""
 
     def __init__(self, call: ContractCall) -> None:
-        self.call, self.kind = call, call.kind  # which intermediates have, too
+        self.call, self.kind = call, call.kind  # also the type of intermediate results
         self.scratch = WorkspaceAllocator()
         self.steps: list[LaunchStep] = []
 
     def plan(self) -> bool:
-        """Whether products of matrices can do it."""
+        """Collects the steps; False where products of matrices cannot compute the contraction."""
         left, output = list(self.call.operands), self.call.result
         while len(left) > 2:
             one, other, names = choose_smallest_pair([x.names for x in left], output.names, self.call.extents)
@@ -91,7 +91,7 @@ class _GemmLowering:
         return True
 
     def _fit(self, operand: NamedArray, batch: Names, first: Names, second: Names) -> NamedArray:
-        """The operand, or a dense copy of it, as a stack of matrices."""
+        """The operand if it is a stack of matrices, else a dense copy."""
         if _find_matrix(operand, first, second) is not None:
             return operand
         order = tuple(name for name in (*batch, *first, *second) if name in operand.names)
@@ -110,7 +110,7 @@ class _GemmLowering:
         indices: tuple[Names, Names, Names, Names],
         scale: float,
     ) -> list[LaunchStep] | None:
-        """Products of stacks of matrices of one type, by their batches, rows, summed indices and columns."""
+        """Products of stacks of matrices of one type; `indices` are batches, rows, summed indices and columns."""
         batch, rows, summed, columns = indices
         matrices = (_find_matrix(a, rows, summed), _find_matrix(b, summed, columns), _find_matrix(c, rows, columns))
         assert all(matrix is not None for matrix in matrices)
@@ -145,7 +145,7 @@ class _GemmLowering:
 
 
 def _find_axes(operand: NamedArray, group: Sequence[str]) -> list[Axis]:
-    """Extents and strides in elements; extent 1 and stride 0 for indices that it lacks."""
+    """Extents and strides in elements; extent 1 and stride 0 for indices that the operand lacks."""
     array = operand.array
     own = zip(operand.names, array.shape, array.strides, strict=True)
     axes = {name: Axis(extent, stride // array.itemsize) for name, extent, stride in own}
@@ -153,7 +153,7 @@ def _find_axes(operand: NamedArray, group: Sequence[str]) -> list[Axis]:
 
 
 def _find_matrix(operand: NamedArray, first: Names, second: Names) -> Matrix | None:
-    """The first matrix of a stack, if both groups are one dimension each, and cuBLAS can walk it."""
+    """The first matrix of a stack; None where a group is not one dimension, or cuBLAS cannot read the matrix."""
     rows, columns = gemm.merge_strided(_find_axes(operand, first)), gemm.merge_strided(_find_axes(operand, second))
     if rows is None or columns is None:
         return None

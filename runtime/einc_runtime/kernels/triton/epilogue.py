@@ -1,10 +1,9 @@
-"""A contraction and the elementwise step after it as one product of matrices, where cuBLASLt's epilogues can do it.
+"""A contraction and the map after it as one product of matrices, where cuBLASLt's epilogues can compute the map.
 
-These are: another array of the result's form is added (cuBLAS's C, of the product's D), a vector along the result's
-innermost indices is added (its bias), or both; relu, gelu in its approximation by tanh; and one of these after that.
-The product is not rounded before the step as it is between two kernels, so that results are a little nearer to what is
-meant. gelu by erf is left alone: cuBLASLt's gelu is the one by tanh, and in 16 bits only, since how it computes tanh is
-not told.
+An epilogue may add another array of the result's form (cuBLAS's C, of the product's D), add a vector along the
+result's innermost indices (its bias), or both, and then apply relu or the gelu that is approximated by tanh. The
+product is not rounded before the map, as it is between two kernels, so results are a little more exact. gelu by erf is
+no epilogue, and gelu by tanh only in 16 bits, since cuBLASLt does not document how it computes tanh.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ KINDS = ("f16", "bf16", "f32")
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What a map does to its operand at `place`: adds other operands, by their positions, and applies a function."""
+    """What a map does to its operand at `place`: it adds the operands at positions `added`, and applies a function."""
 
     place: int
     added: tuple[int, ...]
@@ -35,7 +34,7 @@ class Epilogue:
 
 
 def parse_epilogue(source: str, arity: int, place: int) -> Epilogue | None:
-    """A map's program as an epilogue of its operand at `place`; None where it is none."""
+    """Reads a map's program as an epilogue of its operand at `place`; None where it is no epilogue."""
     steps = scalar_program.parse(source, arity)
     value: ProgramInput | Earlier = ProgramInput(place)
     added: list[int] = []
@@ -55,9 +54,11 @@ def parse_epilogue(source: str, arity: int, place: int) -> Epilogue | None:
 
 
 def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray], place: int) -> LaunchSequence | None:
-    """A plan of products alone (and of copies before them) for a contraction and a map of its result, its operand at
-    `place`. None for what no product can do, also where the map's result has bytes of what the products read, which
-    end before it begins in a plan. Raises PlanFault for what is no contraction or no map."""
+    """Products, and copies before them, for a contraction and a map whose operand at `place` is its result.
+
+    None where no product can do both. That is also the case where the map writes over what the products read: in a plan
+    it may, since the contraction ends before the map begins. Raises PlanFault for what is no contraction or no map.
+    """
     then.allow("program", "indices")
     source, equation = (then.attribute(name, str) for name in ("program", "indices"))
     epilogue, names = parse_epilogue(source, len(then.inputs), place), indices.parse(equation)
@@ -73,7 +74,7 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
     if not products or plan.steps[-len(products) :] != tuple(products) or any(p.result != kind for p in products):
         return None
     if any(_overlaps(output, *operand) for product in products for operand in _read_ranges(product, output.itemsize)):
-        return None  # what was read by copies before the products may be written over, but not what these read
+        return None  # what only the copies read may be overwritten, but not what the products read
     done = [replace(product, activation=epilogue.activation) for product in products]
     in_memory = [names.output[dim] for dim in output.memory_order]
     for position in epilogue.added:
@@ -91,7 +92,7 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
 
 
 def _read_ranges(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:
-    """The bytes of both operands of a product, from the first to the last; what is in workspace is nobody else's."""
+    """The ranges of bytes that a product reads, except those in its own workspace."""
     p = product
     for address, lines, run, leading, stride in (
         (p.a, *((p.m, p.k) if p.transpose_a else (p.k, p.m)), p.lda, p.stride_a),
@@ -111,5 +112,5 @@ def _are_innermost(names: Sequence[str], output: Sequence[str]) -> bool:
 
 
 def _is_one_matrix(products: Sequence[Gemm], rows: int) -> bool:
-    """Whether it is one product of one matrix, whose columns (cuBLAS's) are what is innermost in memory."""
+    """Whether it is one product of one matrix, whose columns (in cuBLAS's order) are `rows` elements in memory."""
     return len(products) == 1 and products[0].batch == 1 and products[0].m == rows > 1

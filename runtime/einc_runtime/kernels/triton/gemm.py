@@ -1,7 +1,7 @@
 """One product of matrices, or a batch of them, as cuBLAS takes it, and how strided operands become one.
 
-Matrices are in column order there: an element (row, column) of A is at row + column * lda, and `transpose` means that
-what is stored is the transposed matrix. Results in row order are products of transposed operands, swapped.
+cuBLAS reads matrices in column order: an element (row, column) of A is at row + column * lda. `transpose` means that
+the transposed matrix is stored. Results in row order are products of the swapped, transposed operands.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from dataclasses import dataclass, replace
 from einc_runtime.dtypes import ITEMSIZE
 
 LIMIT = 1 << 31
-"""Of extents and leading dimensions: cuBLAS takes 32-bit integers."""
+"""The limit of extents and leading dimensions: cuBLAS takes 32-bit integers."""
 
 SLAB = 32 << 20
-"""Bytes that stay in the cache of a large GPU while all matrices of a batch read them."""
+"""Bytes that fit into the cache of a large GPU while all matrices of a batch read them."""
 
 MAX_SLABS = 16
-"""Launches instead of one."""
+"""The greatest number of launches that replace one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """C = scale op(A) op(B) for `batch` matrices, which lie `stride_a` (and so on) elements apart.
 
-    `kind` is the type of A and B, `result` that of C; sums are made in f32, and in f64 for f64, and multiplied by
-    `scale` before they are rounded. With an epilogue it is activation(scale op(A) op(B) + what is added): `addend` is
-    the address of a matrix of C's form, `bias` that of a column, both of C's type; 0 and "" where there is none.
+    `kind` is the type of A and B, `result` that of C. Sums are in f32 (f64 for f64), and multiplied by `scale` before
+    they are rounded. With an epilogue the result is activation(scale op(A) op(B) + addend + bias): `addend` is the
+    address of a matrix of C's form, `bias` that of a column, both of C's type; they are 0, and `activation` is "",
+    where there is none.
     """
 
     transpose_a: bool
@@ -56,13 +57,13 @@ class Gemm:
 
     @property
     def epilogue(self) -> str:
-        """Such as `add relu`; empty where there is none."""
+        """A name such as `add relu`; empty where there is none."""
         parts = "add" if self.addend else "", "bias" if self.bias else "", self.activation
         return " ".join(part for part in parts if part)
 
     @property
     def variant(self) -> str:
-        """Such as `gemm tn f16 128x256x64 add relu`; a batch has its size before the shape."""
+        """A name such as `gemm tn f16 128x256x64 add relu`; a batch has its size before the shape."""
         shape = f"{self.m}x{self.n}x{self.k}"
         letters = "nt"[self.transpose_a] + "nt"[self.transpose_b]
         kinds = self.kind if self.kind == self.result else f"{self.kind} to {self.result}"
@@ -87,7 +88,7 @@ class Matrix:
     columns: Axis
 
     def find_order(self) -> tuple[bool, int] | None:
-        """Whether it is in row order, and its leading dimension; None if neither order takes it."""
+        """Whether the matrix is in row order, and its leading dimension; None if it is in neither order."""
         for by_rows, run, lines in ((True, self.columns, self.rows), (False, self.rows, self.columns)):
             if run.extent > 1 and run.stride != 1:
                 continue
@@ -98,7 +99,7 @@ class Matrix:
 
 
 def merge_strided(axes: Sequence[Axis]) -> Axis | None:
-    """Axes, the outermost first, as one; None if they cannot be walked with one stride."""
+    """Several axes, the outermost first, as one axis; None if they have no common stride."""
     long = [axis for axis in axes if axis.extent > 1]
     if any(outer.stride != inner.extent * inner.stride for outer, inner in itertools.pairwise(long)):
         return None
@@ -108,7 +109,8 @@ def merge_strided(axes: Sequence[Axis]) -> Axis | None:
 def make_gemm(
     a: Matrix, b: Matrix, c: Matrix, batch: tuple[int, int, int, int], kind: str, result: str, scale: float = 1.0
 ) -> Gemm | None:
-    """C = scale A B, `batch` being how many and how far apart in a, b and c; None for what cuBLAS does not take."""
+    """C = scale A B; None for what cuBLAS does not take. `batch` is the number of matrices and their distances in a,
+    b, c."""
     stored = [matrix.find_order() for matrix in (a, b, c)]
     if max(a.rows.extent, a.columns.extent, b.columns.extent, batch[0]) >= LIMIT:
         return None
@@ -125,10 +127,10 @@ def make_gemm(
 
 
 def split_for_cache(product: Gemm) -> list[Gemm]:
-    """The same in parts, where all matrices of a batch share a large operand, such as all heads the activations.
+    """Parts of a batch whose matrices all share a large operand, as all heads share the activations.
 
-    A batch goes through its matrices one after another, and so through the shared operand as often, from memory where
-    that is larger than the cache. In parts of it that the cache holds, it comes from memory once.
+    cuBLAS goes through the matrices one after another. A shared operand that is larger than the cache is then read from
+    memory for each of them. In parts that fit into the cache it is read once.
     """
     p, size = product, ITEMSIZE[product.kind]
     if p.batch == 1 or (p.stride_a and p.stride_b):

@@ -1,7 +1,7 @@
 """Aggregations of tuples in Triton: `logsumexp`, `argmax` and `topk`, copy after copy in the order of the plan.
 
-A copy may be empty: of weight -inf in `logsumexp`, and as `ranking` says in the others. The first copy
-may be the target: where programs share what they read, it is written by a later launch than the one that reads it.
+A copy may be empty: in `logsumexp` its weight is -inf, in the others it holds what `calls/ranking.py` says. The first
+copy may be the target: what several programs read is written by a later launch than the one that reads it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from einc_runtime.kernels.triton.tiles import ElementwiseTiles
 
 
 def build_logsumexp(merge: JointAggregationCall, rounded: Array | None = None) -> LaunchSequence:
-    """Averages, each with the logarithm of its weight: their weighted average, and the logarithm of all weights.
+    """Averages, each with the logarithm of its weight, become their weighted average and the logarithm of all weights.
 
-    Where no copy has any weight, the average is 0 and the weight -inf. Averages are written before logarithms; with
-    `rounded`, a view of another floating type, they are written there instead.
+    Where no copy has any weight, the average is 0 and the logarithm -inf. Averages are written before logarithms. With
+    `rounded`, a view of another floating type, averages are written there instead.
     """
     wide_type, count = LANGUAGE[compute_type(merge.average_types()[0])], len(merge.copies)
     *parts, result = merge.member(0)
@@ -51,7 +51,7 @@ def build_logsumexp(merge: JointAggregationCall, rounded: Array | None = None) -
 
 
 def build_argmax(merge: JointAggregationCall) -> LaunchSequence:
-    """Indices and values: the larger value wins with its index, of equal values the smaller index."""
+    """Indices and values: the larger value is taken with its index, of equal values the one with the smaller index."""
     kind, count = merge.ranked_type(index=0), len(merge.copies)
     names = [*(f"i{k}_ptr" for k in range(count)), "y_ptr", *(f"x{k}" for k in range(count)), "z"]
     tile = ElementwiseTiles([*merge.member(0), *merge.member(1)], names)

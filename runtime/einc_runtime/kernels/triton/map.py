@@ -1,6 +1,12 @@
-"""The kernel `map` in Triton: a fused chain of scalar functions over joined indices, with broadcasts and transposes.
+"""The kernels `map` and `reduce` in Triton: a scalar program over joined indices, and an aggregation of its values.
 
-Aggregations of copies are maps too: a chain of additions in the order of the plan, in f32 or wider, rounded once.
+`map` is one launch for a fused chain, with broadcasts and transposes. Aggregations of copies are maps, too: a chain of
+additions in the order of the plan, in f32 or wider, rounded once.
+
+`reduce` also computes contractions that no matrix product can (integers, three operands at once, diagonals). A program
+keeps a tile of partial aggregates, kept positions by reduced ones, goes through the reduced axes in order, and combines
+the tile at the end: the order depends on shapes alone. Where too few results would leave the GPU idle, the reduced axes
+are divided among programs, and a second launch combines their partial results in order.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from einc_runtime.kernels.views import merge_axes, strides_of
 
 
 def build_map(invocation: Invocation[Array]) -> LaunchSequence:
-    """One launch. Raises PlanFault for what is no map."""
+    """One launch. Raises PlanFault for an invocation that is no map."""
     call = MapCall.parse(invocation)
     names = [f"x{k}" for k in range(len(call.views))]
     elements = ElementwiseTiles([*call.views, call.output], [*names, "y"])
@@ -44,15 +50,15 @@ def build_map(invocation: Invocation[Array]) -> LaunchSequence:
 
 
 def build_aggregate(aggregation: str, reads: Sequence[Array], write: Array) -> LaunchSequence:
-    """The chain of additions (or the like) over views in their order."""
+    """A chain of additions (or the like) over views in their order."""
     return build_map(aggregation_as_map(aggregation, reads, write))
 
 
 ELEMENTS = 2048
-"""Partial aggregates of a program."""
+"""Partial aggregates in a program's tile."""
 
 SHARED_OUT = 16
-"""Steps of a program's loop from which on they may be shared out."""
+"""Programs with fewer steps than this in their loop are not divided."""
 
 _COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "largest({0}, {1})", "min": "smallest({0}, {1})"}
 _FINISH = {
@@ -63,7 +69,7 @@ _HELPER = {"sum": (), "prod": ("product",), "max": ("largest",), "min": ("smalle
 
 
 def build_reduce(invocation: Invocation[Array]) -> LaunchSequence:
-    """One launch, or two. Raises PlanFault for what is no aggregation of a join."""
+    """One launch or two. Raises PlanFault for an invocation that is no aggregation of a join."""
     call, scratch = ReduceCall.parse(invocation), WorkspaceAllocator()
     over = " ".join(name for name, gone in zip(call.indices, call.reduced, strict=True) if gone)
     title = f"{call.aggregation} over {over}: {call.source}"
@@ -100,12 +106,15 @@ def _launch_all(call: ReduceCall, title: str, scratch: WorkspaceAllocator) -> li
 
 @dataclass(frozen=True, slots=True)
 class _ReductionTiles:
-    """What programs do: `reduced` is the axis along which a tile reaches `width` (None: no such axis), and `gone` says
-    which axes are reduced; through all others of these a program goes step by step, as far as its share reaches."""
+    """How a reduction is divided among programs.
+
+    `gone` says which axes are reduced. A tile has `width` positions of one of them, the axis `reduced` (None where
+    there is none). A program goes through the other reduced axes step by step, within its share.
+    """
 
     extents: tuple[int, ...]
     gone: tuple[bool, ...]
-    tiles: TileGrid  # of the kept axes: rows are the kept axis, all reduced axes have extent 1
+    tiles: TileGrid  # of the kept axes; all reduced axes have extent 1
     reduced: int | None
     width: int
     shares: int
@@ -139,19 +148,19 @@ class _ReductionTiles:
         return lines
 
     def subscripts(self, item: PointerOperand) -> dict[int, str]:
-        """By the axes along which an operand varies."""
+        """The subscripts of an operand by the axes along which it varies."""
         reduced = {axis: f"j{axis}" for axis in self.loops} | {self.reduced: "k"}
         return {axis: reduced.get(axis, place) for axis, place in self.tiles.subscripts(item).items()}
 
     @property
     def inside(self) -> str:
-        """What is inside along the reduced axis; empty where tiles fill it."""
+        """The condition for positions inside of the reduced axis; empty where tiles fill it."""
         if self.reduced is None or self.extents[self.reduced] % self.width == 0:
             return ""
         return f"(k < {self.extents[self.reduced]})"
 
     def mask(self, axes: Collection[int]) -> str:
-        """What is inside along these axes."""
+        """The condition for positions inside of these axes."""
         return " & ".join(filter(None, (self.tiles.mask(axes), self.inside if self.reduced in axes else "")))
 
     @staticmethod
@@ -184,7 +193,7 @@ class _ReductionTiles:
 def _launch_one(
     call: ReduceCall, reads: Sequence[PointerOperand], output: Array, work: _ReductionTiles, number: str, title: str
 ) -> KernelLaunch:
-    """A launch that writes results, or those of shares, to an output."""
+    """A launch that writes results, or partial results of shares, to an output."""
     aggregation = call.aggregation
     shared = output.ndim > len(work.extents)  # partial results have shares before all other axes
     target = PointerOperand.of("y", output)

@@ -1,6 +1,6 @@
-"""Copies of strided blocks in Triton: decompositions, recompositions, `concat` and `regroup`.
+"""Kernels in Triton that move elements: copies of strided blocks, `concat`, `regroup`, `embedding` and `append`.
 
-One launch copies any number of blocks. What is known of each (addresses, extents, strides) is a row of a table, and a
+One launch copies any number of blocks. A table has a row for each block with its addresses, extents and strides, and a
 second table says which block every program works on. Elements move as bits, in units as wide as all blocks allow.
 """
 
@@ -55,12 +55,13 @@ def build_moves(reads: Sequence[Array], writes: Sequence[Array]) -> LaunchSequen
 
 
 def build_concat(invocation: Invocation[Array]) -> LaunchSequence:
-    """Every input's part of the output, by the bounds of the blocks."""
+    """Copies the part of every input that belongs to the block of the output."""
     return build_moves(*parse_concat(invocation))
 
 
 def build_reshape(invocation: Invocation[Array]) -> LaunchSequence:
-    """The same elements in the same row-major order, in another shape; through dense workspace where strides clash."""
+    """The same elements in the same row-major order, in another shape; through dense workspace where strides need
+    it."""
     source, target = parse_reshape(invocation)
     pair = _align_axes(source, target)
     if pair is not None:
@@ -76,7 +77,7 @@ def build_reshape(invocation: Invocation[Array]) -> LaunchSequence:
 
 
 def _align_axes(source: Array, target: Array) -> tuple[Array, Array] | None:
-    """Both arrays with the axes that row-major order has if it is cut wherever one of them is cut."""
+    """Both arrays with equal axes: row-major order is cut wherever one of the two arrays is cut. None if cuts clash."""
     flats = [merge_axes([view], [False] * view.ndim)[0][0] for view in (source, target)]
     cuts = sorted({cut for flat in flats for cut in accumulate((1, *reversed(flat.shape)), operator.mul)})
     if any(after % before for before, after in pairwise(cuts)):
@@ -86,7 +87,7 @@ def _align_axes(source: Array, target: Array) -> tuple[Array, Array] | None:
 
 
 def _cut_axes(flat: Array, cuts: Sequence[int]) -> Array:
-    """A view with its axes cut at these numbers of elements, counted from the end, which its own cuts are among."""
+    """A view with its axes cut at these numbers of elements, counted from the end; they include its own cuts."""
     shape, strides = [], []
     own = list(accumulate((1, *reversed(flat.shape)), operator.mul))
     for before, after in pairwise(cuts):
@@ -98,7 +99,7 @@ def _cut_axes(flat: Array, cuts: Sequence[int]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _BlockMove:
-    """A copy in bytes: the last axis is a run of them on both sides."""
+    """A copy in bytes, whose last axis is a run of bytes on both sides."""
 
     source: int
     target: int
@@ -120,19 +121,19 @@ class _BlockMove:
 
     @property
     def unit(self) -> int:
-        """The widest unit that all of it is a multiple of."""
+        """The widest unit that divides all addresses, strides and runs."""
         numbers = [self.source, self.target, self.extents[-1], *self.source_strides[:-1], *self.target_strides[:-1]]
         return math.gcd(8, *numbers)
 
     @property
     def aligned(self) -> bool:
-        """Whether every run begins and ends where the widest access may."""
+        """Whether every run begins and ends at a multiple of ALIGNMENT."""
         marks = [self.source, self.target, self.extents[-1], *self.source_strides[:-1], *self.target_strides[:-1]]
         return all(number % ALIGNMENT == 0 for number in marks)
 
 
 def _launch_single(move: _BlockMove) -> KernelLaunch:
-    """A launch for one block, of which everything is a constant."""
+    """A launch for one block, whose extents and strides are constants in the source."""
     unit = move.unit
     inner = move.extents[-1] // unit
     extents = (*move.extents[:-1], inner)
@@ -201,7 +202,7 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
     ]
     for axis in reversed(range(depth)):
         at = 6 + 3 * axis
-        place = "r"  # along the outermost axis, which only lines that are not moved go beyond
+        place = "r"  # only lines that are masked go beyond the outermost axis
         if axis:
             body.append(f"extent = {field(at)}")
             place = "(r % extent)"
@@ -221,7 +222,7 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
 
 
 def build_embedding(invocation: Invocation[Array]) -> LaunchSequence:
-    """Rows of the table by id; zeros for the ids of rows that the block of the table lacks."""
+    """Rows of the table by id; zeros for ids whose rows are not in this block of the table."""
     call = EmbeddingCall.parse(invocation)
     table, target, vocabulary, lower = call.table, call.target, call.vocabulary, call.lower
     bits = UNITS[table.dtype.itemsize]
@@ -253,10 +254,10 @@ def build_embedding(invocation: Invocation[Array]) -> LaunchSequence:
 
 
 def build_append(invocation: Invocation[Array]) -> LaunchSequence:
-    """A block of the cache with those new rows written into it whose position is there; the latest of equal positions.
+    """A block of the cache, with new rows written at their positions in this block; the last of equal positions counts.
 
-    Every row of the block first learns which new row comes last there, if any (a maximum of integers, which is the same
-    in whatever order it is taken), and then all rows are written once.
+    The second launch computes for every row of the block which new row comes last there (a maximum of integers, which
+    does not depend on the order). The third one writes every row once.
     """
     call = AppendCall.parse(invocation)
     cache, new, target = call.cache, call.new, call.target
