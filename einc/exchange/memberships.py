@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from einc.exchange.language.program import Partition, Program
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-MOST_SITES = 8
+MAX_SITES = 8
 """Up to so many sites, all memberships are compared: 8! at most."""
 
 
-def room(program: Program, sites: Sequence[int]) -> tuple[list[Partition], list[int]]:
+def list_free_sites(program: Program, sites: Sequence[int]) -> tuple[list[Partition], list[int]]:
     """The open partitions, and the sites that they may have. Raises ProgramError where sites do not suffice."""
     taken = {site for partition in program.partitions for site in partition.members or ()}
     free = [site for site in sites if site not in taken]
@@ -28,10 +29,10 @@ def room(program: Program, sites: Sequence[int]) -> tuple[list[Partition], list[
     return open_, free
 
 
-def all_masks(program: Program, sites: Sequence[int]) -> Ints:
+def enumerate_masks(program: Program, sites: Sequence[int]) -> Ints:
     """The members of every open partition, as masks over the positions in `sites`: a row for every membership, in
     lexicographic order. Raises ProgramError where sites do not suffice."""
-    open_, free = room(program, sites)
+    open_, free = list_free_sites(program, sites)
     at = {site: position for position, site in enumerate(sites)}
     rows: Ints = np.zeros((1, 0), np.int64)
     for partition in open_:
@@ -44,8 +45,8 @@ def all_masks(program: Program, sites: Sequence[int]) -> Ints:
     return rows
 
 
-def membership(program: Program, row: Sequence[int], sites: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """A row of `all_masks` as members."""
+def decode_masks(program: Program, row: Sequence[int], sites: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """A row of `enumerate_masks` as members."""
     names = [partition.name for partition in program.partitions if partition.members is None]
     return {
         name: tuple(site for position, site in enumerate(sites) if int(mask) >> position & 1)
@@ -53,7 +54,7 @@ def membership(program: Program, row: Sequence[int], sites: Sequence[int]) -> di
     }
 
 
-def unions(program: Program, masks: Ints, sites: Sequence[int], targets: Sequence[int | str]) -> Ints:
+def compute_target_masks(program: Program, masks: Ints, sites: Sequence[int], targets: Sequence[int | str]) -> Ints:
     """The sites that some targets stand for, under every membership."""
     number = {site: position for position, site in enumerate(sites)}
     fixed = {one.name: one.members for one in program.partitions if one.members is not None}
@@ -65,3 +66,17 @@ def unions(program: Program, masks: Ints, sites: Sequence[int], targets: Sequenc
         else:
             union |= sum(1 << number[site] for site in (fixed[target] if isinstance(target, str) else (target,)))
     return union
+
+
+def is_open(program: Program) -> bool:
+    """Whether some partition is declared by size alone."""
+    return any(partition.members is None for partition in program.partitions)
+
+
+def with_members(program: Program, chosen: Mapping[str, tuple[int, ...]]) -> Program:
+    """The program with the open partitions' members as chosen."""
+    partitions = tuple(
+        partition if partition.members is not None else dataclasses.replace(partition, members=chosen[partition.name])
+        for partition in program.partitions
+    )
+    return dataclasses.replace(program, partitions=partitions)

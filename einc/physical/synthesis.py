@@ -20,7 +20,7 @@ from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Action, Program
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
-from einc.exchange.synthesis import Synthesis, synthesize
+from einc.exchange.synthesis import Synthesis, SynthesisOptions, synthesize
 from einc.machines.model import MS_PER_US, Machine
 from einc.physical.atoms import Inflow
 from einc.physical.budget import SearchBudget
@@ -245,18 +245,21 @@ class Synthesizer:
         found: Synthesis | None = None
         if seconds:
             with self._budget.searching():
+                options = SynthesisOptions(
+                    iterations=0 if self._uniform else ITERATIONS,
+                    max_actions=MOST_ACTIONS,
+                    time_limit=None if seconds == math.inf else seconds,
+                    seed=self._seed,
+                    max_pieces={atom: 1 if self._uniform else most for atom, most in form.most_pieces},
+                    enough=ENOUGH * self._least(form, bound_ms) / bound_ms if bound_ms else ENOUGH,
+                    max_packed_ms=most_packed_ms,
+                    min_packed_ms=least_packed_ms,
+                )
                 found = synthesize(
                     program,
                     self._machine,
-                    iterations=0 if self._uniform else ITERATIONS,
-                    most_actions=MOST_ACTIONS,
-                    time_limit=None if seconds == math.inf else seconds,
-                    seed=self._seed,
+                    options,
                     progress=lambda what, ms: self._report(f"the exchange for {node}: {what}", ms, bound_ms),
-                    most_pieces={atom: 1 if self._uniform else most for atom, most in form.most_pieces},
-                    enough=ENOUGH * self._least(form, bound_ms) / bound_ms if bound_ms else ENOUGH,
-                    most_packed_ms=most_packed_ms,
-                    least_packed_ms=least_packed_ms,
                 )
         if found is not None and found.interrupted:
             self._budget.interrupted = True

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from einc.exchange.bounds import bound, verify
-from einc.exchange.bounds.outline import demands_of
-from einc.exchange.bounds.symmetry import class_of, symmetries
+from einc.exchange.bounds.demands import collect_demands
+from einc.exchange.bounds.symmetry import find_symmetries, find_symmetry_class
 from einc.exchange.language.program import Holding, Partition, Program, Requirement
 from einc.exchange.language.resolve import read_program
 from einc.exchange.network import build_network
@@ -77,7 +77,7 @@ def test_the_symmetries_of_the_mesh_are_those_of_its_links():
     for (source, destination), route in network.paths.items():
         links[source, destination] = sum(network.rates[resource] for resource in route)
     expected = [p for p in itertools.permutations(range(8)) if (links[np.ix_(p, p)] == links).all()]
-    assert [tuple(image[site] for site in range(8)) for image in symmetries(network)] == expected
+    assert [tuple(image[site] for site in range(8)) for image in find_symmetries(network)] == expected
     assert len(expected) == 4
 
 
@@ -85,11 +85,11 @@ def test_no_symmetry_maps_a_slow_link_or_memory_to_a_fast_one():
     machine = load_machine("dgx-a100").ideal().restrict((0, 1, 2, 3))
     slow = dataclasses.replace(machine.sites[2], hbm_gbs=machine.sites[2].hbm_gbs / 2)
     other = dataclasses.replace(machine, sites=(*machine.sites[:2], slow, machine.sites[3]))
-    assert len(symmetries(build_network(machine, None))) == 24
-    assert all(image[2] == 2 for image in symmetries(build_network(other, None)))
+    assert len(find_symmetries(build_network(machine, None))) == 24
+    assert all(image[2] == 2 for image in find_symmetries(build_network(other, None)))
     slower = dataclasses.replace(machine.resources[0], gbs=1.0)
     other = dataclasses.replace(machine, resources=(slower, *machine.resources[1:]))
-    assert len(symmetries(build_network(other, None))) == 6
+    assert len(find_symmetries(build_network(other, None))) == 6
 
 
 def test_the_search_for_symmetries_ends_where_only_the_last_site_tells_the_others_apart():
@@ -100,7 +100,7 @@ def test_the_search_for_symmetries_ends_where_only_the_last_site_tells_the_other
         for a, b in itertools.permutations(range(13), 2)
     ]
     machine = dataclasses.replace(load_machine("dgx-a100").ideal(), sites=(site,) * 13, resources=tuple(links))
-    assert symmetries(build_network(machine, None)) == ({number: number for number in range(13)},)
+    assert find_symmetries(build_network(machine, None)) == ({number: number for number in range(13)},)
 
 
 @few
@@ -109,7 +109,7 @@ def test_what_a_symmetry_maps_onto_each_other_is_alike_and_has_the_same_bound(ca
     _, program = case
     machine = load_machine("dgx-v100").ideal()
     network = build_network(machine, None)
-    image = data.draw(st.sampled_from(symmetries(network)))
+    image = data.draw(st.sampled_from(find_symmetries(network)))
     mapped = dataclasses.replace(
         program,
         gpus=None,
@@ -121,9 +121,9 @@ def test_what_a_symmetry_maps_onto_each_other_is_alike_and_has_the_same_bound(ca
             for one in program.requirements
         ),
     )
-    one, other = demands_of(dataclasses.replace(program, gpus=None)), demands_of(mapped)
-    assume(not one.tangles)
-    assert class_of(one, network) == class_of(other, network)
+    one, other = collect_demands(dataclasses.replace(program, gpus=None)), collect_demands(mapped)
+    assume(not one.overlapping)
+    assert find_symmetry_class(one, network) == find_symmetry_class(other, network)
     before, after = (bound(dataclasses.replace(p, gpus=None), machine).bound_ms for p in (program, mapped))
     assert before == pytest.approx(after)
 
@@ -132,7 +132,7 @@ def test_demands_of_different_sizes_or_places_are_not_alike():
     network = build_network(load_machine("dgx-v100").ideal(), None)
 
     def alike(name, holder, size, target):
-        return class_of(demands_of(preamble([(name, (holder,), size)], [(name, (target,))])), network)
+        return find_symmetry_class(collect_demands(preamble([(name, (holder,), size)], [(name, (target,))])), network)
 
     assert alike("A", 0, GB, 1) == alike("B", 1, GB, 0)
     assert len({alike("A", 0, GB, 1), alike("A", 0, GB + 1, 1), alike("A", 0, GB, 3), alike("A", 0, GB, 5)}) == 4

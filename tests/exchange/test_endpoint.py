@@ -9,10 +9,10 @@ import time
 import pytest
 
 from einc.errors import ProgramError, UsageError
-from einc.exchange.synthesis import synthesize
-from einc.exchange.synthesis.endpoint import KEY, MOST_REPLY, Endpoint, read_endpoint
-from einc.exchange.synthesis.prompt import messages, programs_in
-from einc.exchange.synthesis.proposers import MOST_CANDIDATES, Answer
+from einc.exchange.synthesis import SynthesisOptions, synthesize
+from einc.exchange.synthesis.endpoint import KEY, MAX_REPLY, EndpointProposer, read_endpoint
+from einc.exchange.synthesis.prompt import build_messages, extract_programs
+from einc.exchange.synthesis.proposers import MAX_CANDIDATES, JudgedCandidate
 from tests.exchange.test_proposers import BARE, MACHINE, PREAMBLE, SPLIT, question
 
 
@@ -62,12 +62,14 @@ def failing(status, text="", **headers):
 
 
 def endpoint(url, **options):
-    return Endpoint(url + "/chat/completions", "m", **{"rounds": 1, "seconds": 300.0, "pause": 0.01, **options})
+    return EndpointProposer(url + "/chat/completions", "m", **{"rounds": 1, "seconds": 300.0, "pause": 0.01, **options})
 
 
 def asked_alone(url, **options):
     """What a search makes of the endpoint, nothing else being tried: the lines told, and whether all is well."""
-    found = synthesize(PREAMBLE, MACHINE, iterations=0, proposers=[endpoint(url, **options)], enough=1e9)
+    found = synthesize(
+        PREAMBLE, MACHINE, SynthesisOptions(iterations=0, enough=1e9), proposers=[endpoint(url, **options)]
+    )
     assert found.completion_ms <= found.naive_ms
     assert all(line.isprintable() for line in found.proposals)
     return found
@@ -117,7 +119,7 @@ def test_a_good_reply_is_taken_and_the_next_round_hears_of_it():
         (b'{"choices": [{"message": {"content": null}}]}', "content is not text"),
         (b'{"choices": [{"message": {"content": {"a": 1}}}]}', "content is not text"),
         (b"\xff\xfe\x00", "not JSON"),
-        (b" " * (MOST_REPLY + 1), "more than"),
+        (b" " * (MAX_REPLY + 1), "more than"),
         (failing(400, '{"error": "no such model\x1b[2J"}'), 'HTTP 400: {"error": "no such model'),
         (failing(401), f"HTTP 401 (is {KEY} set?)"),
         (failing(503, "overloaded"), "HTTP 503: overloaded"),
@@ -199,7 +201,7 @@ def test_a_search_with_a_limit_keeps_time_for_itself():
             given.append(question.seconds)
             time.sleep(max(0.0, question.seconds))
 
-    found = synthesize(PREAMBLE, MACHINE, iterations=0, time_limit=1.0, proposers=[Patient()])
+    found = synthesize(PREAMBLE, MACHINE, SynthesisOptions(iterations=0, time_limit=1.0), proposers=[Patient()])
     assert len(given) == 1
     assert given[0] <= 0.5
     assert found.completion_ms < found.naive_ms
@@ -227,7 +229,7 @@ def test_the_key_goes_to_the_endpoint_and_nowhere_else(monkeypatch):
 def test_read_endpoint(monkeypatch):
     monkeypatch.delenv(KEY, raising=False)
     found = read_endpoint("https://host:8/v1/?model=a%2Fb&rounds=2&seconds=9&temperature=0.5&api-version=7")
-    assert found == Endpoint("https://host:8/v1/chat/completions?api-version=7", "a/b", 2, 9.0, temperature=0.5)
+    assert found == EndpointProposer("https://host:8/v1/chat/completions?api-version=7", "a/b", 2, 9.0, temperature=0.5)
     assert read_endpoint("http://host/x/chat/completions?model=m").url == "http://host/x/chat/completions"
     for wrong in (
         "", "ftp://host?model=m", "file:///etc/passwd?model=m", "http://?model=m", "http://host", "http://host:x?model=m",
@@ -246,12 +248,12 @@ def test_read_endpoint(monkeypatch):
 
 
 def test_what_a_reply_stands_for():
-    assert programs_in("A @ 0 -> 1", BARE) == BARE + "\nA @ 0 -> 1"
-    assert programs_in("INX @ 0 -> 1", BARE).startswith(BARE)
-    assert programs_in("x\n```\nIN: A @ 0\n```\ny\n```\nA @ 1\n```", BARE) == f"IN: A @ 0\n---\n{BARE}\nA @ 1"
-    assert programs_in("a\n---\n" * 10**5, BARE).count("---") == MOST_CANDIDATES - 1
+    assert extract_programs("A @ 0 -> 1", BARE) == BARE + "\nA @ 0 -> 1"
+    assert extract_programs("INX @ 0 -> 1", BARE).startswith(BARE)
+    assert extract_programs("x\n```\nIN: A @ 0\n```\ny\n```\nA @ 1\n```", BARE) == f"IN: A @ 0\n---\n{BARE}\nA @ 1"
+    assert extract_programs("a\n---\n" * 10**5, BARE).count("---") == MAX_CANDIDATES - 1
 
 
 def test_prompts_stay_short():
-    answers = tuple(Answer("A @ 0\n" * 10**5, "x" * 10**5) for _ in range(50))
-    assert sum(len(message["content"]) for message in messages(question(3, answers))) < 100_000
+    answers = tuple(JudgedCandidate("A @ 0\n" * 10**5, "x" * 10**5) for _ in range(50))
+    assert sum(len(message["content"]) for message in build_messages(question(3, answers))) < 100_000

@@ -8,20 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
-from einc.exchange.bounds.combining import Combining
-from einc.exchange.bounds.counting import Counting, transfers
-from einc.exchange.bounds.cut import Cut
-from einc.exchange.bounds.outline import Outline
-from einc.exchange.bounds.outline import demands_of as wanted_of
-from einc.exchange.bounds.quick import quick_bounds
+from einc.exchange.bounds.closed_form import CombiningWitness, CountingWitness, count_transfers
+from einc.exchange.bounds.cut import CutWitness
+from einc.exchange.bounds.demands import DemandTable
+from einc.exchange.bounds.demands import collect_demands as wanted_of
+from einc.exchange.bounds.memberships import compute_quick_bounds
 from einc.exchange.language.program import Holding, Partition, Program, Requirement
-from einc.exchange.memberships import all_masks, membership
+from einc.exchange.memberships import decode_masks, enumerate_masks, with_members
 from einc.exchange.network import build_network
-from einc.exchange.synthesis.demands import demands_of, shapes_of
-from einc.exchange.synthesis.greedy import pack_greedily
-from einc.exchange.synthesis.memberships import anywhere, fewest_bytes, moved_bytes, with_members
-from einc.exchange.synthesis.packing import pack, total_volume
-from einc.exchange.synthesis.placement import place
+from einc.exchange.synthesis.allocation import allocate_greedily, allocate_routes, sum_volumes
+from einc.exchange.synthesis.demands import find_demands, group_by_shape
+from einc.exchange.synthesis.placement import choose_fewest_bytes, find_demands_anywhere, place, tabulate_moved_bytes
 from einc.exchange.synthesis.routes import compute_load
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource, Site
@@ -83,14 +80,14 @@ def received(program):
 def test_memberships_against_brute_force(program):
     sites = tuple(range(5))
     expected = list(dict.fromkeys(tuple(sorted(chosen.items())) for chosen in closed(program)))
-    found = [tuple(sorted(membership(program, row, sites).items())) for row in all_masks(program, sites)]
+    found = [tuple(sorted(decode_masks(program, row, sites).items())) for row in enumerate_masks(program, sites)]
     assert sorted(found) == sorted(expected)
     assert len(set(found)) == len(found)
     assert found == sorted(found)
     if any(one.members is None for one in program.partitions):
         best = min(received(with_members(program, dict(chosen))) for chosen in expected)
-        assert received(with_members(program, fewest_bytes(program, sites))) == best
-        missing = moved_bytes(program, anywhere(program, sites), sites)
+        assert received(with_members(program, choose_fewest_bytes(program, sites))) == best
+        missing = tabulate_moved_bytes(program, find_demands_anywhere(program, sites), sites)
         assert missing.min() >= 0
 
 
@@ -99,15 +96,17 @@ def test_memberships_against_brute_force(program):
 def test_quick_bounds_are_those_of_all_cuts_combining_and_counting(program):
     machine = load_machine("dgx-v100").restrict((0, 1, 4, 6, 7))
     network = build_network(machine, None)
-    masks = all_masks(program, network.sites)
-    bounds, sent = quick_bounds(program, Outline(program), masks, network)
+    masks = enumerate_masks(program, network.sites)
+    bounds, sent = compute_quick_bounds(program, DemandTable(program), masks, network)
     for row, quick, bytes_ in zip(masks, bounds, sent, strict=True):
-        demands = wanted_of(with_members(program, membership(program, row, network.sites)))
+        demands = wanted_of(with_members(program, decode_masks(program, row, network.sites)))
         sets = range(1, network.all_sites)
-        proved = [Cut(one).worth(demands, network) for one in sets] + [Counting().worth(demands, network)]
-        proved += [Combining(one).worth(demands, network) for one in (*sets, network.all_sites)]
+        proved = [CutWitness(one).proved_ms(demands, network) for one in sets] + [
+            CountingWitness().proved_ms(demands, network)
+        ]
+        proved += [CombiningWitness(one).proved_ms(demands, network) for one in (*sets, network.all_sites)]
         assert quick == pytest.approx(max(proved), rel=1e-9, abs=1e-12)
-        assert bytes_ == sum(one.size * transfers(one) for one in demands.family)
+        assert bytes_ == sum(one.size * count_transfers(one) for one in demands.family)
 
 
 def check_the_placement(program, sites):
@@ -136,7 +135,7 @@ def test_the_placement_is_the_best_of_all_among_five_sites(program):
 
 def test_too_few_sites_are_an_error():
     program = Program(None, (Partition("S", 4, (0, 1, 2, 3)), Partition("T", 2)), (), (), ())
-    for search in (all_masks, fewest_bytes):
+    for search in (enumerate_masks, choose_fewest_bytes):
         with pytest.raises(ProgramError, match="need 2 sites, and 1 are left"):
             search(program, range(5))
 
@@ -152,9 +151,9 @@ def test_a_greedy_packing_is_a_packing_near_the_best(sites):
         targets = tuple(sorted({(k + 5) % sites, (3 * k) % sites}))
         requirements.append(Requirement(tuple(parts), targets))
     program = Program(None, (), tuple(holdings), tuple(requirements), ())
-    demands, network = demands_of(program), build_network(machine, program.gpus)
-    volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
-    packing = pack_greedily(volumes, network)
+    demands, network = find_demands(program), build_network(machine, program.gpus)
+    volumes = sum_volumes(group_by_shape(demands), [demand.size for demand in demands])
+    packing = allocate_greedily(volumes, network)
     load = dict.fromkeys(range(len(network.rates)), 0.0)
     for shape, volume in volumes.items():
         assert sum(amount for _, amount in packing.routes[shape]) == pytest.approx(volume)
@@ -162,7 +161,7 @@ def test_a_greedy_packing_is_a_packing_near_the_best(sites):
             for resource, traffic in compute_load(route, network).items():
                 load[resource] += traffic * amount / network.rates[resource]
     assert max(load.values()) == pytest.approx(packing.fullest_ms)
-    best = pack(volumes, network).fullest_ms
+    best = allocate_routes(volumes, network).fullest_ms
     assert best * (1 - 1e-6) <= packing.fullest_ms <= best * 1.25
 
 
@@ -174,7 +173,7 @@ def test_a_large_preamble_is_placed_without_a_linear_program(monkeypatch):
     )
     program = dataclasses.replace(Program(None, (), holdings, requirements, ()))
     network = build_network(machine, program.gpus)
-    monkeypatch.setattr("einc.exchange.synthesis.placement._MUCH", 0)
+    monkeypatch.setattr("einc.exchange.synthesis.placement._MAX_LP_SIZE", 0)
     placed, demands, packing = place(program, network, 0.02)
     assert placed == program
-    assert len(packing.routes) == len(shapes_of(demands))
+    assert len(packing.routes) == len(group_by_shape(demands))

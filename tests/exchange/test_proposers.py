@@ -7,8 +7,14 @@ import pytest
 
 from einc.errors import ProgramError
 from einc.exchange.language.resolve import read_preamble
-from einc.exchange.synthesis import Command, Text, naive_synthesis, synthesize
-from einc.exchange.synthesis.proposers import Answer, Question, candidates, consult, read_candidate
+from einc.exchange.synthesis import CommandProposer, SynthesisOptions, TextProposer, synthesize, synthesize_naive
+from einc.exchange.synthesis.proposers import (
+    JudgedCandidate,
+    ProposalRequest,
+    consult_proposer,
+    read_candidate,
+    split_candidates,
+)
 from einc.machines.load import load_machine
 from tests.support.exchange_oracle import SWAP
 
@@ -26,18 +32,20 @@ def propose(*proposers):
     def progress(what, best):
         said.append(what)
 
-    return synthesize(PREAMBLE, MACHINE, most_packed_ms=0.0, proposers=proposers, progress=progress), said
+    return synthesize(
+        PREAMBLE, MACHINE, SynthesisOptions(max_packed_ms=0.0), proposers=proposers, progress=progress
+    ), said
 
 
 def question(number=0, answers=(), seconds=60.0):
-    naive = naive_synthesis(PREAMBLE, MACHINE)
-    return Question(PREAMBLE, MACHINE, naive.program, naive.completion_ms, seconds, number, answers)
+    naive = synthesize_naive(PREAMBLE, MACHINE)
+    return ProposalRequest(PREAMBLE, MACHINE, naive.program, naive.completion_ms, seconds, number, answers)
 
 
 def test_a_split_proposal_is_taken():
     program, splits = read_candidate(SPLIT, PREAMBLE, MACHINE)
     assert splits == {"A": 2, "B": 2}
-    found, said = propose(Text(SWAP + "\n---\n" + SPLIT))
+    found, said = propose(TextProposer(SWAP + "\n---\n" + SPLIT))
     assert "proposal" in said
     assert found.program == program
     assert found.splits == splits
@@ -61,14 +69,14 @@ def test_a_split_proposal_is_taken():
     ],
 )
 def test_hostile_replies_harm_nothing(text):
-    found, _ = propose(Text(text))
+    found, _ = propose(TextProposer(text))
     assert found.completion_ms == found.naive_ms
     assert found.splits == {}
 
 
 def test_a_command_reads_the_preamble_and_writes_programs():
     program = "import sys; text = sys.stdin.read(); print(text); print('A @ 0 -> 1; B @ 1 -> 0; A+B @ 0, 1')"
-    command = Command((sys.executable, "-c", program))
+    command = CommandProposer((sys.executable, "-c", program))
     reply = command.propose(question())
     assert reply is not None
     assert read_candidate(reply, PREAMBLE, MACHINE)[1] == {}
@@ -92,14 +100,14 @@ def test_a_command_reads_the_preamble_and_writes_programs():
 )
 def test_commands_that_fail_are_left_out(arguments, seconds, reason):
     begin = time.monotonic()
-    found, said = propose(Command(arguments, seconds=seconds))
+    found, said = propose(CommandProposer(arguments, seconds=seconds))
     assert time.monotonic() - begin < 25  # nobody waits for one who sleeps
     assert any(reason in what for what in said)
     assert found.completion_ms == found.naive_ms
 
 
 def test_every_proposal_gets_a_line_of_printable_characters():
-    found, _ = propose(Text("\x1b[31mA @ 0\n---\n" + BARE + "\n---\n" + SWAP), Text("A" * (1 << 23)))
+    found, _ = propose(TextProposer("\x1b[31mA @ 0\n---\n" + BARE + "\n---\n" + SWAP), TextProposer("A" * (1 << 23)))
     assert [line.split(":")[0] for line in found.proposals] == [
         "proposal 1.1", "proposal 1.2", "proposal 1.3", "proposer 2"
     ]  # fmt: skip
@@ -119,16 +127,16 @@ def test_rounds_go_on_until_the_proposer_has_no_more_to_say():
             asked.append(question)
             return ["nothing\n---\nsomething", "", "more"][question.round] if question.round < 3 else None
 
-    answers = list(consult(Thinking(), lambda number, answers: question(number, answers), str.upper))
+    answers = list(consult_proposer(Thinking(), lambda number, answers: question(number, answers), str.upper))
     assert answers == [
-        Answer("nothing\n", "NOTHING\n"),
-        Answer("something\n", "SOMETHING\n"),
-        Answer("", "there is no program in this reply"),
-        Answer("more\n", "MORE\n"),
+        JudgedCandidate("nothing\n", "NOTHING\n"),
+        JudgedCandidate("something\n", "SOMETHING\n"),
+        JudgedCandidate("", "there is no program in this reply"),
+        JudgedCandidate("more\n", "MORE\n"),
     ]
     assert [len(one.answers) for one in asked] == [0, 2, 3, 4]
 
 
 def test_texts_without_end_are_refused():
     with pytest.raises(ProgramError, match="more than"):
-        list(candidates("A" * (1 << 23)))
+        list(split_candidates("A" * (1 << 23)))

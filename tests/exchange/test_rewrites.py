@@ -13,8 +13,7 @@ from einc.exchange.language.program import Action
 from einc.exchange.language.resolve import read_program
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
-from einc.exchange.synthesis.local import improve
-from einc.exchange.synthesis.rewrites import REWRITES
+from einc.exchange.synthesis.rewrites import REWRITES, improve_by_rewrites
 from einc.machines.load import load_machine
 from tests.support.exchange_oracle import CUBE_MESH, SWAP, machines_and_programs
 from tests.support.theorem_one import delete, guarded, insert, path_between
@@ -201,10 +200,10 @@ def test_insert_and_delete_are_guarded():
 def test_local_search_leaves_the_bridge():
     naive = build_naive_body(read("IN: A @ 0\nOUT: A @ 4, 5, 6, 7", MESH), MESH)
     before = simulate(naive, MESH).completion_ms
-    found = list(improve(naive, MESH, 0, 300, lambda: False))
+    found = list(improve_by_rewrites(naive, MESH, 0, 300, lambda: False))
     times = [simulate(candidate, MESH).completion_ms for candidate in found]
     assert times == sorted(times, reverse=True)
     assert times[-1] < before / 3
     assert all(check(candidate, MESH).valid for candidate in found)
-    assert found == list(improve(naive, MESH, 0, 300, lambda: False))
+    assert found == list(improve_by_rewrites(naive, MESH, 0, 300, lambda: False))
     assert dataclasses.replace(found[-1], actions=()) == dataclasses.replace(naive, actions=())

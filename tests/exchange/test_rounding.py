@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from einc.exchange.language.resolve import read_preamble
 from einc.exchange.network import build_network
 from einc.exchange.synthesis import rounding
-from einc.exchange.synthesis.demands import demands_of, shapes_of
-from einc.exchange.synthesis.packing import pack, total_volume
-from einc.exchange.synthesis.routes import compute_duration, compute_load, list_crossed, needs
-from einc.exchange.synthesis.scheduling import Scheduler
-from einc.exchange.synthesis.tasks import tasks_of
-from einc.exchange.synthesis.uses import Pool
+from einc.exchange.synthesis.allocation import allocate_routes, sum_volumes
+from einc.exchange.synthesis.demands import find_demands, group_by_shape
+from einc.exchange.synthesis.rounding import RoutePool
+from einc.exchange.synthesis.routes import compute_duration, compute_load, list_crossed, list_needed_copies
+from einc.exchange.synthesis.scheduling import ListScheduler
+from einc.exchange.synthesis.task_graph import build_task_graph
 from einc.machines.load import load_machine
 
 
@@ -36,21 +36,21 @@ def routed(text, count):
     """Demands with the routes of `count` pieces each, and their network."""
     machine = load_machine("dgx-v100").ideal()
     program = read_preamble(text, "p", machine)
-    network, demands = build_network(machine, program.gpus), demands_of(program)
-    volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
-    packing = pack(volumes, network).finish() if demands else None
-    return demands, packing and rounding.Router(demands, packing, network).choose([count] * len(demands)), network
+    network, demands = build_network(machine, program.gpus), find_demands(program)
+    volumes = sum_volumes(group_by_shape(demands), [demand.size for demand in demands])
+    packing = allocate_routes(volumes, network).finish() if demands else None
+    return demands, packing and rounding.RouteChooser(demands, packing, network).choose([count] * len(demands)), network
 
 
 def uses_of(route, size, network):
     """What a piece does on a route, step by step: (resource, time, head, tail)."""
     arrival, left, heads, uses = {}, {}, [], []
     for step in route:
-        heads.append(max(arrival.get(copy, 0.0) for copy in needs(step)))
+        heads.append(max(arrival.get(copy, 0.0) for copy in list_needed_copies(step)))
         arrival[step.parts, step.destination] = heads[-1] + compute_duration(step, size, network)
     for step, head in zip(reversed(route), reversed(heads), strict=True):
         tail = left.get((step.parts, step.destination), 0.0)
-        for copy in needs(step):
+        for copy in list_needed_copies(step):
             left[copy] = max(left.get(copy, 0.0), tail + compute_duration(step, size, network))
         uses += [
             (resource, compute_duration(step, size, network), round(head, 12), round(tail, 12))
@@ -81,7 +81,7 @@ def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, cou
     slow = dataclasses.replace(load_machine("dgx-v100"), transfer_latency_us=3.0, kernel_latency_us=7.0)
     network = build_network(slow, None)
     for demand, routes in zip(demands, chosen or (), strict=True):
-        found = Pool(routes, network).uses(demand.size / count)
+        found = RoutePool(routes, network).uses(demand.size / count)
         expected = [(n, *use) for n, route in enumerate(routes) for use in uses_of(route, demand.size / count, network)]
         assert [*zip(found.route, found.resource, strict=True)] == [row[:2] for row in expected]
         assert np.column_stack(found[2:]) == pytest.approx(np.array([row[2:] for row in expected]), rel=1e-11)
@@ -94,14 +94,14 @@ def test_no_schedule_is_shorter_than_the_longest_window(text, count, seed):
     if not demands:
         return
     assert [len(routes) for routes in chosen] == [count] * len(demands)
-    tasks = tasks_of(demands, chosen, network)
+    tasks = build_task_graph(demands, chosen, network)
     keys = np.random.default_rng(seed).random(len(tasks.actions)).tolist()
-    assert Scheduler(tasks).forwards(keys).makespan >= longest_window(demands, chosen, network) * (1 - 1e-6)
+    assert ListScheduler(tasks).forwards(keys).makespan >= longest_window(demands, chosen, network) * (1 - 1e-6)
 
 
 def test_the_longest_windows_are_those_of_brute_force():
     demands, chosen, network = routed("IN: A @ 0; B @ 5\nOUT: A+B @ 3, 6; A @ 7", 6)
-    pools = [Pool(list(dict.fromkeys(routes)), network) for routes in chosen]
+    pools = [RoutePool(list(dict.fromkeys(routes)), network) for routes in chosen]
     uses = [pool.uses(demand.size / 6) for pool, demand in zip(pools, demands, strict=True)]
     counts = [
         np.array([routes.count(route) for route in pool.routes]) for pool, routes in zip(pools, chosen, strict=True)
@@ -121,7 +121,7 @@ def test_resources_amid_long_routes_are_given_less_to_do():
 
 
 def test_rounding_keeps_proportions():
-    assert rounding._rounded(np.array([5.0, 3.0, 2.0]), 20).tolist() == [10, 6, 4]
-    assert rounding._rounded(np.array([1.0, 1.0, 1.0]), 5).tolist() == [2, 2, 1]
-    assert rounding._rounded(np.zeros(2), 3).sum() == 3
-    assert sorted(rounding._in_turns(np.array([2, 0, 1]))) == [0, 0, 2]
+    assert rounding._round_amounts(np.array([5.0, 3.0, 2.0]), 20).tolist() == [10, 6, 4]
+    assert rounding._round_amounts(np.array([1.0, 1.0, 1.0]), 5).tolist() == [2, 2, 1]
+    assert rounding._round_amounts(np.zeros(2), 3).sum() == 3
+    assert sorted(rounding._take_turns(np.array([2, 0, 1]))) == [0, 0, 2]

@@ -14,8 +14,8 @@ from einc.exchange.language.resolve import read_preamble, read_program
 from einc.exchange.naive import build_naive_body
 from einc.exchange.network import build_network
 from einc.exchange.simulation.simulator import simulate
-from einc.exchange.synthesis import driver, placement, synthesize
-from einc.exchange.synthesis.packing import pack
+from einc.exchange.synthesis import SynthesisOptions, driver, placement, synthesize
+from einc.exchange.synthesis.allocation import allocate_routes
 from einc.machines.load import load_machine
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
 
@@ -46,7 +46,7 @@ BEST = {
 
 def optimized(text, name, **options):
     machine = load_machine(name).ideal()
-    found = synthesize(read_preamble(text, "p", machine), machine, **options)
+    found = synthesize(read_preamble(text, "p", machine), machine, SynthesisOptions(**options))
     printed = read_program(print_program(found.program), "p", machine)
     assert check(printed, machine).valid
     assert simulate(printed, machine).completion_ms == pytest.approx(found.completion_ms, rel=1e-9)
@@ -64,7 +64,7 @@ def optimized(text, name, **options):
     ids=["swap", "four-site all-reduce", "cube mesh"],
 )
 def test_the_papers_programs_are_beaten(text, machine, most):
-    assert optimized(text, machine, iterations=0, most_actions=1000).completion_ms <= most
+    assert optimized(text, machine, iterations=0, max_actions=1000).completion_ms <= most
 
 
 @pytest.mark.slow
@@ -77,8 +77,8 @@ def test_collectives_come_near_what_is_possible(name, machine):
 
 
 def test_collectives_on_the_mesh_with_few_actions():
-    assert optimized(COLLECTIVES["allgather"], "dgx-v100", iterations=0, most_actions=600).completion_ms < 50.5
-    assert optimized(COLLECTIVES["allreduce"], "dgx-v100", iterations=0, most_actions=600).completion_ms < 13.5
+    assert optimized(COLLECTIVES["allgather"], "dgx-v100", iterations=0, max_actions=600).completion_ms < 50.5
+    assert optimized(COLLECTIVES["allreduce"], "dgx-v100", iterations=0, max_actions=600).completion_ms < 13.5
 
 
 def test_all_partitions_of_size_one():
@@ -88,14 +88,14 @@ def test_all_partitions_of_size_one():
 
 def test_the_same_seed_gives_the_same_program():
     text = "IN: A @ 0; B @ 3; C @ 5\nOUT: A+B+C @ 1, 2; B @ 7"
-    one, other = (optimized(text, "dgx-v100", iterations=20, most_actions=200) for _ in range(2))
+    one, other = (optimized(text, "dgx-v100", iterations=20, max_actions=200) for _ in range(2))
     assert one == other
 
 
 def test_a_good_body_is_kept():
     machine = load_machine("dgx-h100").ideal()
     best = optimized(SWAP, "dgx-h100")
-    again = synthesize(best.program, machine, iterations=0, most_actions=10)
+    again = synthesize(best.program, machine, SynthesisOptions(iterations=0, max_actions=10))
     assert again.completion_ms <= best.completion_ms
 
 
@@ -125,7 +125,7 @@ def test_an_interrupt_keeps_the_best():
 
 def test_a_time_limit_that_is_over_gives_a_first_body():
     machine = load_machine("dgx-v100").ideal()
-    found = synthesize(read_preamble(CUBE_MESH, "p", machine), machine, time_limit=1e-9)
+    found = synthesize(read_preamble(CUBE_MESH, "p", machine), machine, SynthesisOptions(time_limit=1e-9))
     assert check(found.program, machine).valid
     assert found.completion_ms < found.naive_ms * 0.6
 
@@ -133,9 +133,10 @@ def test_a_time_limit_that_is_over_gives_a_first_body():
 def test_a_placement_that_is_packed_no_better_is_not_routed():
     machine = load_machine("dgx-v100").ideal()
     preamble = read_preamble(CUBE_MESH, "p", machine)
-    found = synthesize(preamble, machine, iterations=0, most_actions=125)
-    again = synthesize(preamble, machine, iterations=0, most_actions=125, most_packed_ms=found.packed_ms * 2)
-    given_up = synthesize(preamble, machine, iterations=0, most_actions=125, most_packed_ms=found.packed_ms / 2)
+    options = SynthesisOptions(iterations=0, max_actions=125)
+    found = synthesize(preamble, machine, options)
+    again = synthesize(preamble, machine, dataclasses.replace(options, max_packed_ms=found.packed_ms * 2))
+    given_up = synthesize(preamble, machine, dataclasses.replace(options, max_packed_ms=found.packed_ms / 2))
     assert again == found
     assert given_up.packed_ms > found.packed_ms / 2
     assert found.splits
@@ -149,7 +150,9 @@ def test_placements_are_compared_until_one_is_as_good_as_bounds_allow(monkeypatc
     wanted = "; ".join(f"A{site} @ {'GH'[site % 2]}" for site in range(8))
     program = read_preamble(f"PARTITIONS: G {{size 4}} H {{size 4}}\nIN: {held}\nOUT: {wanted}", "p", machine)
     packed = []
-    monkeypatch.setattr(placement, "pack", lambda *arguments: packed.append(pack(*arguments)) or packed[-1])
+    monkeypatch.setattr(
+        placement, "allocate_routes", lambda *arguments: packed.append(allocate_routes(*arguments)) or packed[-1]
+    )
     network = build_network(machine, program.gpus)
     searched = placement.place(program, network, 0.02)[2].fullest_ms
     tried = len(packed)
@@ -178,7 +181,7 @@ def test_any_preamble_on_any_machine(case, seed):
         naive_ms = simulate(build_naive_body(program, machine), machine).completion_ms
     except ProgramError:
         return  # some requirement is out of reach, directly at least
-    found = synthesize(program, machine, iterations=3, most_actions=60, seed=seed)
+    found = synthesize(program, machine, SynthesisOptions(iterations=3, max_actions=60, seed=seed))
     assert check(found.program, machine).valid
     assert found.bound.bound_ms * (1 - 1e-9) <= found.completion_ms <= naive_ms
     assert found.completion_ms == pytest.approx(simulate(found.program, machine).completion_ms)
@@ -187,6 +190,6 @@ def test_any_preamble_on_any_machine(case, seed):
 def test_the_driver_never_returns_an_invalid_candidate():
     machine = load_machine("dgx-h100").ideal()
     preamble = read_preamble(SWAP, "p", machine)
-    search = driver._Search(preamble, machine, None, None)
+    search = driver._SynthesisSearch(preamble, machine, SynthesisOptions(), None)
     search.offer_program(dataclasses.replace(preamble, actions=()), {}, "nothing")
     assert search.best is None

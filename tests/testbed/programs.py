@@ -11,7 +11,7 @@ from einc.exchange.language.program import Holding, Program, Requirement
 from einc.exchange.language.resolve import read_program
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
-from einc.exchange.synthesis import synthesize
+from einc.exchange.synthesis import SynthesisOptions, synthesize
 from einc.machines.model import Machine
 from tests.support.exchange_oracle import CUBE_MESH
 
@@ -60,7 +60,7 @@ def cases(machine: Machine, seconds: float, search: float) -> Iterator[Case]:
         if slow > 1:
             naive = _sized(naive, naive.holdings[0].size / BASE / slow)
         yield Case(f"{name}, naive", naive, simulate(naive, machine).completion_ms, 1)
-        found = synthesize(fitting, machine, time_limit=search, iterations=50, most_actions=400)
+        found = synthesize(fitting, machine, SynthesisOptions(time_limit=search, iterations=50, max_actions=400))
         pieces = max(found.splits.values(), default=1)
         yield Case(f"{name}, synthesized", found.program, found.completion_ms, pieces)
 

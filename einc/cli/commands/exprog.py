@@ -156,7 +156,7 @@ def optimize_command(
     it. The key for an endpoint is taken from EINC_LLM_KEY.
     """
     from einc.exchange.language.resolve import resolve_preamble
-    from einc.exchange.synthesis import naive_synthesis, synthesize
+    from einc.exchange.synthesis import SynthesisOptions, synthesize, synthesize_naive
 
     if naive and sources:
         raise click.UsageError("--naive takes no candidates: leave out --propose")
@@ -168,15 +168,15 @@ def optimize_command(
     preamble = resolve_preamble(tree, model)
     proposers = [_make_proposer(source) for source in sources]
     if naive:
-        result = naive_synthesis(preamble, model)
+        result = synthesize_naive(preamble, model)
     else:
         with show_phases() as phase:
             result = synthesize(
                 preamble,
                 model,
+                SynthesisOptions(**limits),
                 proposers=proposers,
                 progress=lambda what, best: phase(f"{what}, best {best:.3f} ms"),
-                **limits,
             )
     for line in result.proposals:
         output.note(line)
@@ -209,8 +209,7 @@ def _make_proposer(source: str) -> Proposer:
     """Where candidates come from: `command:LINE`, `llm:URL?model=NAME`, or else a file."""
     import shlex
 
-    from einc.exchange.synthesis import Command as Asked
-    from einc.exchange.synthesis import Text
+    from einc.exchange.synthesis import CommandProposer, TextProposer
 
     kind, _, rest = source.partition(":")
     if kind == "llm":
@@ -218,14 +217,14 @@ def _make_proposer(source: str) -> Proposer:
 
         return read_endpoint(rest)
     if kind != "command":
-        return Text(read_text(source))
+        return TextProposer(read_text(source))
     try:
         arguments = shlex.split(rest)
     except ValueError as error:
         raise click.UsageError(f"--propose {source!r}: {error}") from None
     if not arguments:
         raise click.UsageError(f"--propose {source!r}: which command?")
-    return Asked(tuple(arguments))
+    return CommandProposer(tuple(arguments))
 
 
 def _read_program(file: str) -> ProgramTree:

@@ -1,8 +1,7 @@
 """Lower bounds on the completion time of exchange programs, with witnesses that can be checked (paper, Section 5.4).
 
-A bound depends on the preamble alone and holds for every valid body, atoms split or not: `cut.py`, `counting.py`,
-`flow.py` and `combining.py` each prove one, `radius.py` one for bodies that split nothing, and `placement.py` searches
-open memberships.
+A bound depends on the preamble alone and holds for every valid body, whether it splits atoms or not. `cut.py`,
+`closed_form.py` and `flow.py` prove bounds, and `memberships.py` searches open memberships for the least one.
 """
 
 from __future__ import annotations
@@ -10,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from einc.exchange.bounds.certificate import Certificate, Nothing, Witness
-from einc.exchange.bounds.combining import best_combining
-from einc.exchange.bounds.counting import Counting
-from einc.exchange.bounds.cut import best_cut
-from einc.exchange.bounds.demand import Demands
-from einc.exchange.bounds.flow import flow
-from einc.exchange.bounds.outline import demands_of
-from einc.exchange.bounds.placement import least
-from einc.exchange.bounds.radius import Radius
+from einc.exchange.bounds.certificate import Certificate, Witness, ZeroWitness
+from einc.exchange.bounds.closed_form import CountingWitness, RadiusWitness, find_best_combining
+from einc.exchange.bounds.cut import find_best_cut
+from einc.exchange.bounds.demands import DemandSet, collect_demands
+from einc.exchange.bounds.flow import solve_flow
+from einc.exchange.bounds.memberships import bound_over_memberships
 from einc.exchange.language.program import Partition, Program
 from einc.exchange.network import Network, build_network
 from einc.machines.model import Machine
@@ -42,12 +38,12 @@ def bound(
     if any(partition.members is None for partition in program.partitions):
         network = build_network(machine, program.gpus)
 
-        def bounded(demands: Demands, pains: bool) -> Certificate:
-            return _best(demands, network, whole_atoms, thorough and pains)
+        def bound_demands(demands: DemandSet, solve: bool) -> Certificate:
+            return _find_best(demands, network, whole_atoms, thorough and solve)
 
-        return least(program, network, bounded, stop)
+        return bound_over_memberships(program, network, bound_demands, stop)
     bare = Program(program.gpus, program.partitions, program.holdings, program.requirements, ())
-    return _best(demands_of(bare), build_network(machine, program.gpus), whole_atoms, thorough)
+    return _find_best(collect_demands(bare), build_network(machine, program.gpus), whole_atoms, thorough)
 
 
 def verify(certificate: Certificate, program: Program, machine: Machine) -> bool:
@@ -55,22 +51,26 @@ def verify(certificate: Certificate, program: Program, machine: Machine) -> bool
     chosen = dict(certificate.memberships)
     partitions = tuple(Partition(one.name, one.size, chosen.get(one.name, one.members)) for one in program.partitions)
     program = Program(program.gpus, partitions, program.holdings, program.requirements, ())
-    proved = certificate.witness.worth(demands_of(program), build_network(machine, program.gpus))
+    proved = certificate.witness.proved_ms(collect_demands(program), build_network(machine, program.gpus))
     return proved >= certificate.bound_ms * (1 - 1e-9)
 
 
 @lru_cache(maxsize=32)
-def _best(demands: Demands, network: Network, whole_atoms: bool, thorough: bool) -> Certificate:
-    """The bound where all is known; compilers and searches ask for it in turns."""
-    witnesses: list[Witness | None] = [best_cut(demands, network), Counting(), best_combining(demands, network)]
+def _find_best(demands: DemandSet, network: Network, whole_atoms: bool, thorough: bool) -> Certificate:
+    """The best bound of demands whose sites are known. Kept, as compilers and searches ask for the same ones again."""
+    witnesses: list[Witness | None] = [
+        find_best_cut(demands, network),
+        CountingWitness(),
+        find_best_combining(demands, network),
+    ]
     if thorough:
-        witnesses.append(flow(demands, network))
+        witnesses.append(solve_flow(demands, network))
     if whole_atoms:
-        witnesses.append(Radius())
-    best: Witness = Nothing()
-    worth = 0.0
+        witnesses.append(RadiusWitness())
+    best: Witness = ZeroWitness()
+    best_ms = 0.0
     for witness in witnesses:  # the simplest argument first: a later one has to prove more
-        proved = 0.0 if witness is None else witness.worth(demands, network)
-        if witness is not None and proved > worth * (1 + 1e-9):
-            best, worth = witness, proved
-    return Certificate(worth, best.words(demands, network), best, isinstance(best, Radius))
+        proved = 0.0 if witness is None else witness.proved_ms(demands, network)
+        if witness is not None and proved > best_ms * (1 + 1e-9):
+            best, best_ms = witness, proved
+    return Certificate(best_ms, best.explain(demands, network), best, isinstance(best, RadiusWitness))

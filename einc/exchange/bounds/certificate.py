@@ -1,7 +1,7 @@
 """Certificates: a lower bound on the completion time of every body of a preamble, with a witness to check it by.
 
-A witness holds only what was chosen (sites, prices, weights); `worth` works out from the preamble and the machine what
-it proves, so that neither an error in a search nor the tolerance of an LP solver can make a bound unsound.
+A witness holds only what was chosen (sites, prices, weights). `proved_ms` computes from the preamble and the machine
+what it proves, so that neither an error in a search nor the tolerance of an LP solver can make a bound unsound.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from einc.exchange.bounds.demand import Demands
+from einc.exchange.bounds.demands import DemandSet
 from einc.exchange.network import Network
 
 
 class Witness(Protocol):
     """What proves a bound."""
 
-    def worth(self, demands: Demands, network: Network) -> float:
+    def proved_ms(self, demands: DemandSet, network: Network) -> float:
         """The milliseconds that it proves."""
 
-    def words(self, demands: Demands, network: Network) -> str:
+    def explain(self, demands: DemandSet, network: Network) -> str:
         """The argument, in words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class ZeroWitness:
     """The bound zero: nothing has to be done."""
 
-    def worth(self, demands: Demands, network: Network) -> float:
+    def proved_ms(self, demands: DemandSet, network: Network) -> float:
         return 0.0
 
-    def words(self, demands: Demands, network: Network) -> str:
+    def explain(self, demands: DemandSet, network: Network) -> str:
         return "everything is where it is needed"
 
 
@@ -49,19 +49,19 @@ class Certificate:
     memberships: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
-def bytes_text(size: float) -> str:
-    """An amount of bytes in three digits and the fitting unit."""
+def format_bytes(size: float) -> str:
+    """An amount of bytes with three digits in the fitting unit."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if size >= scale:
             return f"{size / scale:.3g} {unit}"
     return f"{size:.3g} B"
 
 
-def rate_text(bytes_per_ms: float) -> str:
+def format_rate(bytes_per_ms: float) -> str:
     """A capacity in GB/s."""
     return f"{bytes_per_ms / 1e6:.6g} GB/s"
 
 
-def after_latency(milliseconds: float) -> str:
-    """What transfers wait for before anything is under way."""
+def format_latency(milliseconds: float) -> str:
+    """The latency that passes before any transfer is under way, as the end of a sentence."""
     return f", after {milliseconds * 1e3:g} us of latency" if milliseconds else ""

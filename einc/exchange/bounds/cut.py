@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from einc.exchange.bounds.certificate import after_latency, bytes_text, rate_text
-from einc.exchange.bounds.demand import Demands, Tangle
+from einc.exchange.bounds.certificate import format_bytes, format_latency, format_rate
+from einc.exchange.bounds.demands import DemandSet, OverlapGroup
 from einc.exchange.network import Network, list_sites, make_mask
 
 if TYPE_CHECKING:
@@ -23,54 +23,54 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float64]]
     Floats32 = np.ndarray[Any, np.dtype[np.float32]]
 
-MOST_SITES = 8
+MAX_SITES = 8
 """Up to so many sites, all sets of sites are tried."""
 
-AT_A_TIME = 1024
-"""Sets of sites that are looked at together, which bounds the memory that this takes."""
+BATCH = 1024
+"""Sets of sites that are handled at a time, which bounds the memory."""
 
 _PRIME = 2**31 - 1  # a rank modulo a prime is never above the rank
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutWitness:
     """A set of sites, and the bytes that have to enter it."""
 
     sites: int
 
-    def worth(self, demands: Demands, network: Network) -> float:
-        needed = needed_in(demands, self.sites)
+    def proved_ms(self, demands: DemandSet, network: Network) -> float:
+        needed = count_needed_bytes(demands, self.sites)
         capacity, _ = network.entering(self.sites)
         if not needed:
             return 0.0
         return needed / capacity + network.transfer_latency if capacity else float("inf")
 
-    def words(self, demands: Demands, network: Network) -> str:
-        needed = bytes_text(needed_in(demands, self.sites))
-        capacity = rate_text(network.entering(self.sites)[0])
+    def explain(self, demands: DemandSet, network: Network) -> str:
+        needed = format_bytes(count_needed_bytes(demands, self.sites))
+        capacity = format_rate(network.entering(self.sites)[0])
         names = ", ".join(map(str, list_sites(self.sites)))
         if self.sites.bit_count() > len(network.sites) // 2 + 1:
             names = f"all but {', '.join(map(str, list_sites(network.all_sites & ~self.sites)))}"
-        return f"cut {{{names}}}: {needed} must enter through {capacity}{after_latency(network.transfer_latency)}"
+        return f"cut {{{names}}}: {needed} must enter through {capacity}{format_latency(network.transfer_latency)}"
 
 
-def best_cut(demands: Demands, network: Network) -> Cut | None:
+def find_best_cut(demands: DemandSet, network: Network) -> CutWitness | None:
     """The cut that proves most, of all or, on more than MOST_SITES sites, of a family of sensible ones."""
     import numpy as np
 
-    chosen = cuts(demands, network)
-    needed = _needed_in_all(demands, chosen)
+    chosen = list_cuts(demands, network)
+    needed = _count_needed_in_all(demands, chosen)
     if not needed.any():
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = np.where(needed > 0, needed / _capacities(network, chosen), 0.0)
-    return Cut(chosen[int(times.argmax())])
+        times = np.where(needed > 0, needed / _compute_capacities(network, chosen), 0.0)
+    return CutWitness(chosen[int(times.argmax())])
 
 
-def cuts(demands: Demands, network: Network) -> tuple[int, ...]:
+def list_cuts(demands: DemandSet, network: Network) -> tuple[int, ...]:
     """The sets of sites to try."""
-    if len(network.sites) <= MOST_SITES:
-        return _all_sets(network.sites)
+    if len(network.sites) <= MAX_SITES:
+        return _list_all_sets(network.sites)
     singles = [1 << site for site in network.sites]
     runs = []
     length = 2
@@ -88,43 +88,43 @@ def cuts(demands: Demands, network: Network) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4)
-def _capacities(network: Network, chosen: tuple[int, ...]) -> Floats:
-    """What can enter each set; searches of memberships ask for the same ones in turns."""
+def _compute_capacities(network: Network, chosen: tuple[int, ...]) -> Floats:
+    """What can enter each set. Kept, as searches of memberships ask for the same sets again and again."""
     import numpy as np
 
     return np.array([network.entering(sites)[0] for sites in chosen])
 
 
 @cache
-def _all_sets(sites: tuple[int, ...]) -> tuple[int, ...]:
-    """All sets of sites but none and all of them, small ones first."""
+def _list_all_sets(sites: tuple[int, ...]) -> tuple[int, ...]:
+    """All sets of sites but the empty and the full one, small ones first."""
     counts = range(1, len(sites))
     return tuple(make_mask(some) for count in counts for some in itertools.combinations(sites, count))
 
 
-def _needed_in_all(demands: Demands, chosen: tuple[int, ...]) -> Floats:
-    """`needed_in` of many sets, up to rounding."""
+def _count_needed_in_all(demands: DemandSet, chosen: tuple[int, ...]) -> Floats:
+    """`count_needed_bytes` of many sets, up to rounding."""
     import numpy as np
 
     family = demands.family
-    if demands.tangles or not family:
-        return np.array([float(needed_in(demands, sites)) for sites in chosen])
+    if demands.overlapping or not family:
+        return np.array([float(count_needed_bytes(demands, sites)) for sites in chosen])
     width = max(chosen, default=0).bit_length()
-    holders = _rows(tuple(holder for demand in family for holder in demand.holders), width)
-    targets = _rows(tuple(demand.targets for demand in family), width)
+    holders = _make_rows(tuple(holder for demand in family for holder in demand.holders), width)
+    targets = _make_rows(tuple(demand.targets for demand in family), width)
     first = np.cumsum([0, *(len(demand.holders) for demand in family[:-1])])
     sizes = np.array([float(demand.size) for demand in family])
     needed = []
-    for start in range(0, len(chosen), AT_A_TIME):
-        inside = _rows(chosen[start : start + AT_A_TIME], width).T
+    for start in range(0, len(chosen), BATCH):
+        inside = _make_rows(chosen[start : start + BATCH], width).T
         lacking = np.logical_or.reduceat(holders @ inside == 0, first)
         needed.append(sizes @ (lacking & (targets @ inside != 0)))
     return np.concatenate(needed)
 
 
 @lru_cache(maxsize=4)
-def _rows(masks: tuple[int, ...], width: int) -> Floats32:
-    """Sets of the first `width` sites as rows of ones and zeros; searches of memberships ask for many in turns."""
+def _make_rows(masks: tuple[int, ...], width: int) -> Floats32:
+    """Sets of the first `width` sites as rows of ones and zeros; kept for searches of memberships."""
     import numpy as np
 
     length, first = -(-width // 8), (1 << width) - 1
@@ -132,25 +132,25 @@ def _rows(masks: tuple[int, ...], width: int) -> Floats32:
     return np.unpackbits(packed.reshape(-1, length), axis=1, bitorder="little").astype(np.float32)
 
 
-def needed_in(demands: Demands, sites: int) -> int:
+def count_needed_bytes(demands: DemandSet, sites: int) -> int:
     """The bytes that have to enter a set of sites."""
-    tangled = {name for tangle in demands.tangles for name, _ in tangle.wanted}
+    overlapping = {name for group in demands.overlapping for name, _ in group.required}
     needed = 0
     for demand in demands.family:
-        if demand.must_enter(sites) and (not tangled or tangled.isdisjoint(demand.aggregates)):
+        if demand.must_enter(sites) and (not overlapping or overlapping.isdisjoint(demand.aggregates)):
             needed += demand.size
-    for tangle in demands.tangles:
-        needed += tangle.size * max(_added_rank(tangle, sites), _entering(demands, tangle, sites))
+    for group in demands.overlapping:
+        needed += group.size * max(_compute_added_rank(group, sites), _count_entering(demands, group, sites))
     return needed
 
 
-def _entering(demands: Demands, tangle: Tangle, sites: int) -> int:
-    """How many disjoint aggregates of a tangle have to enter."""
-    names = {name for name, _ in tangle.wanted}
+def _count_entering(demands: DemandSet, group: OverlapGroup, sites: int) -> int:
+    """How many disjoint aggregates of a group have to enter."""
+    names = {name for name, _ in group.required}
     return sum(len(names.intersection(demand.aggregates)) for demand in demands.family if demand.must_enter(sites))
 
 
-def _added_rank(tangle: Tangle, sites: int) -> int:
+def _compute_added_rank(group: OverlapGroup, sites: int) -> int:
     """By how much the aggregates required in a set of sites raise the rank of the copies that are there."""
     number: dict[str, int] = {}
     pivots: dict[int, dict[int, int]] = {}  # first column -> row with 1 there
@@ -172,7 +172,7 @@ def _added_rank(tangle: Tangle, sites: int) -> int:
                     row.pop(column, None)
         return False
 
-    for copy, where in tangle.copies:
+    for copy, where in group.copies:
         if where & sites:
             adds(copy)
-    return sum([adds(name) for name, targets in tangle.wanted if targets & sites])
+    return sum([adds(name) for name, targets in group.required if targets & sites])

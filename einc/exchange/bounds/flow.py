@@ -1,43 +1,135 @@
-"""The flow bound: the best weights and prices of `priced.py`, found by a linear program.
+"""The flow bound: weighted inequalities and prices, found by a linear program and checked without it.
 
-The program asks for the least time in which fractional transfers can satisfy every such row. Where only one site has,
-or needs, each aggregate, that is the optimal fractional routing of multicasts, or of reductions. Rows are added as they
-are violated: any subset of them gives a sound bound.
+Let y(u, v) be the number of copies sent from u to v for an aggregate X, in parts of a copy where atoms are split.
+Taken piece by piece and in the order of their ends, the transfers of a piece make some site v the first that has
+received every atom (where no site held them all). With a(S) the part of the pieces whose first site is in S, and
+y = b + c, where b counts transfers up to that moment and c those after it, every body satisfies
+
+- enter S: y into S is at least 1, where S has a target and lacks all holders of an atom;
+- leave S: b out of S is at least 1 - a(S), where S has all holders of an atom: the first site got it from there;
+- receive t: c into t is at least 1 - a({t}), for a target t: it became complete later, so something came in.
+
+Weights on such rows for X, and prices on resources under which each pair costs at least the rows' weights on it, give:
+the total price of all transfers is at least the weighted sum of the right-hand sides, and at most the time times the
+capacity of the resources at their prices. As the a of all sites add up to 1, X contributes the sum of its weights less
+the greatest sum of those weights in whose row one site's a stands.
+
+The linear program asks for the least time in which fractional transfers can satisfy every such row. Where only one site
+has, or needs, each aggregate, that is the optimal fractional routing of multicasts, or of reductions. Rows are added as
+they are violated: any subset of them gives a sound bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from einc.exchange.bounds.demand import Demand, Demands
-from einc.exchange.bounds.priced import Priced, Row
-from einc.exchange.network import Network, list_sites
+from einc.exchange.bounds.certificate import format_latency
+from einc.exchange.bounds.demands import DemandClass, DemandSet
+from einc.exchange.network import Network, ResourcePrices, enters, list_sites
+from einc.machines.model import Pair
 
-MOST_SITES = 10
-MOST_COLUMNS = 20_000
-MOST_ROUNDS = 40
+RowKind = Literal["enter", "leave", "receive"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRow:
+    """One inequality for a demand (its position), with its weight. `sites` is a bit mask."""
+
+    demand: int
+    kind: RowKind
+    sites: int
+    weight: float
+
+    def covers(self, pair: Pair) -> bool:
+        """Whether transfers of the pair count in the row."""
+        if self.kind == "leave":
+            return bool(self.sites >> pair[0] & 1) and not self.sites >> pair[1] & 1
+        return enters(pair, self.sites)
+
+
+def is_satisfied(row: FlowRow, demand: DemandClass, network: Network) -> bool:
+    """Whether every body satisfies the row."""
+    if row.kind == "enter":
+        return demand.must_enter(row.sites)
+    if demand.complete:
+        return False
+    if row.kind == "leave":
+        return any(not holder & ~row.sites for holder in demand.holders)
+    return row.sites.bit_count() == 1 and bool(row.sites & demand.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowWitness:
+    """Rows and prices; `explanation` says in words how they came about."""
+
+    rows: tuple[FlowRow, ...]
+    prices: tuple[tuple[int, float], ...]
+    explanation: str
+
+    def proved_ms(self, demands: DemandSet, network: Network) -> float:
+        prices = dict(self.prices)
+        capacity = network.priced_capacity(prices)
+        if not all(price >= 0 for price in prices.values()) or not capacity:
+            return 0.0
+        total = 0.0
+        for position, rows in _group_by_demand(self.rows).items():
+            total += _prove_share(demands.family[position], rows, prices, network)
+        return total / capacity + network.transfer_latency if total > 0 else 0.0
+
+    def explain(self, demands: DemandSet, network: Network) -> str:
+        return self.explanation + format_latency(network.transfer_latency)
+
+
+def _group_by_demand(rows: Iterable[FlowRow]) -> dict[int, list[FlowRow]]:
+    grouped: dict[int, list[FlowRow]] = {}
+    for row in rows:
+        grouped.setdefault(row.demand, []).append(row)
+    return grouped
+
+
+def _prove_share(demand: DemandClass, rows: list[FlowRow], prices: ResourcePrices, network: Network) -> float:
+    """The bytes, times their price, that the rows of a demand prove; weights beyond the prices are scaled down."""
+    if not all(row.weight >= 0 and is_satisfied(row, demand, network) for row in rows):
+        return 0.0
+    scale = 1.0
+    for pair in network.paths:
+        early = sum(row.weight for row in rows if row.kind != "receive" and row.covers(pair))
+        late = sum(row.weight for row in rows if row.kind != "leave" and row.covers(pair))
+        weight = max(early, late)
+        if weight:
+            scale = min(scale, network.price(pair, prices) / weight)
+    first = [row for row in rows if row.kind != "enter"]
+    counted_twice = max(
+        (sum(row.weight for row in first if row.sites >> site & 1) for site in network.sites), default=0.0
+    )
+    return demand.size * scale * max(0.0, sum(row.weight for row in rows) - counted_twice)
+
+
+MAX_SITES = 10
+MAX_COLUMNS = 20_000
+MAX_ROUNDS = 40
 
 _VIOLATED = 1e-6
 _PER_ROUND = 4  # rows added per demand and round
 
 
-def flow(demands: Demands, network: Network) -> Priced | None:
+def solve_flow(demands: DemandSet, network: Network) -> FlowWitness | None:
     """The bound of the linear program; None where it is too large, or nothing has to be sent."""
     width = 2 * len(network.paths) + len(network.sites)
     if (
         not demands.family
         or not network.paths
-        or len(network.sites) > MOST_SITES
-        or len(demands.family) * width > MOST_COLUMNS
+        or len(network.sites) > MAX_SITES
+        or len(demands.family) * width > MAX_COLUMNS
     ):
         return None
-    program = _Program(demands, network)
-    for _ in range(MOST_ROUNDS):
+    program = _FlowProgram(demands, network)
+    for _ in range(MAX_ROUNDS):
         if not program.solve() or not program.add_violated():
             break
     return program.witness()
@@ -46,7 +138,7 @@ def flow(demands: Demands, network: Network) -> Priced | None:
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
-class _Cuts:
+class _CutMatrices:
     """All sets of sites but the empty one: which pairs enter and leave each, and which sites are inside."""
 
     def __init__(self, network: Network) -> None:
@@ -60,7 +152,7 @@ class _Cuts:
         self.out_of: Matrix = (here > there).astype(np.float64)
         self.inside: Matrix = (self.sets[:, None] >> np.array(network.sites) & 1).astype(np.float64)
 
-    def possible(self, demand: Demand) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
+    def possible(self, demand: DemandClass) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
         """For which sets a demand has rows, by kind."""
         lacking = [self.sets & holder == 0 for holder in demand.holders]
         around = [~self.sets & holder == 0 for holder in demand.holders]
@@ -71,12 +163,12 @@ class _Cuts:
 
 
 @lru_cache(maxsize=4)
-def _cuts_of(network: Network) -> _Cuts:
-    return _Cuts(network)
+def _build_cut_matrices(network: Network) -> _CutMatrices:
+    return _CutMatrices(network)
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _DemandColumns:
     """The first columns of a demand: early and late transfers by pair (the same where no first site matters), and a."""
 
     early: int
@@ -84,28 +176,28 @@ class _Block:
     first: int
 
 
-class _Program:
-    def __init__(self, demands: Demands, network: Network) -> None:
+class _FlowProgram:
+    def __init__(self, demands: DemandSet, network: Network) -> None:
         import highspy as library
 
         highspy: Any = library
-        self.demands, self.network, self.cuts = demands, network, _cuts_of(network)
+        self.demands, self.network, self.cuts = demands, network, _build_cut_matrices(network)
         self.solver: Any = highspy.Highs()
         self.solver.silent()
         self.solver.setOptionValue("threads", 1)
         self.optimal = highspy.HighsModelStatus.kOptimal
-        self.rows: list[Row | None] = []
+        self.rows: list[FlowRow | None] = []
         self.known: set[tuple[int, str, int]] = set()
         self.values: Any = None
         self.duals: Any = None
         self.solver.addCol(1.0, 0.0, highspy.kHighsInf, 0, [], [])
-        self.blocks = [self._columns(demand) for demand in demands.family]
+        self.columns = [self._columns(demand) for demand in demands.family]
         self.possible = [self.cuts.possible(demand) for demand in demands.family]
         self._resources()
         for position, demand in enumerate(demands.family):
             self._start(position, demand)
 
-    def _columns(self, demand: Demand) -> _Block:
+    def _columns(self, demand: DemandClass) -> _DemandColumns:
         """Transfers of a copy by pair; in two stages where several sites have atoms and several are targets."""
         count = len(self.cuts.pairs)
         start = self.solver.getNumCol()
@@ -113,12 +205,12 @@ class _Program:
         size = count * (2 if staged else 1) + (len(self.network.sites) if staged else 0)
         self.solver.addVars(size, [0.0] * size, [float("inf")] * size)
         if not staged:
-            return _Block(start, start, -1)
-        block = _Block(start, start + count, start + 2 * count)
+            return _DemandColumns(start, start, -1)
+        own = _DemandColumns(start, start + count, start + 2 * count)
         sites = len(self.network.sites)
-        self.solver.addRow(1.0, 1.0, sites, list(range(block.first, block.first + sites)), [1.0] * sites)
+        self.solver.addRow(1.0, 1.0, sites, list(range(own.first, own.first + sites)), [1.0] * sites)
         self.rows.append(None)
-        return block
+        return own
 
     def _resources(self) -> None:
         """What crosses a resource takes no longer than the time, in units of all bytes through the widest resource."""
@@ -129,44 +221,45 @@ class _Program:
         for resource in used:
             crossing = [k for k, pair in enumerate(self.cuts.pairs) if resource in self.network.paths[pair]]
             columns, values = [0], [-self.network.rates[resource] / widest]
-            for block, demand in zip(self.blocks, self.demands.family, strict=True):
-                for start in sorted({block.early, block.late}):
+            for own, demand in zip(self.columns, self.demands.family, strict=True):
+                for start in sorted({own.early, own.late}):
                     columns += [start + k for k in crossing]
                     values += [demand.size / total] * len(crossing)
             self.solver.addRow(-float("inf"), 0.0, len(columns), columns, values)
             self.resource_rows.append((len(self.rows), resource))
             self.rows.append(None)
 
-    def _start(self, position: int, demand: Demand) -> None:
+    def _start(self, position: int, demand: DemandClass) -> None:
         everything = self.network.all_sites
         sets = [1 << site for site in list_sites(demand.targets)]
         sets += [everything & ~holder for holder in demand.holders]
         for mask in sets:
             if mask and demand.must_enter(mask):
-                self._add(Row(position, "enter", mask, 0.0))
-        if self.blocks[position].first >= 0:
+                self._add(FlowRow(position, "enter", mask, 0.0))
+        if self.columns[position].first >= 0:
             for site in list_sites(demand.targets):
-                self._add(Row(position, "receive", 1 << site, 0.0))
+                self._add(FlowRow(position, "receive", 1 << site, 0.0))
             for holder in demand.holders:
-                self._add(Row(position, "leave", holder, 0.0))
+                self._add(FlowRow(position, "leave", holder, 0.0))
 
-    def _add(self, row: Row) -> bool:
+    def _add(self, row: FlowRow) -> bool:
         key = (row.demand, row.kind, row.sites)
         if key in self.known:
             return False
         self.known.add(key)
-        block = self.blocks[row.demand]
+        own = self.columns[row.demand]
         crosses = self.cuts.out_of if row.kind == "leave" else self.cuts.into
         crossing = np.flatnonzero(crosses[self.cuts.place[row.sites]]).tolist()
-        starts = {"enter": sorted({block.early, block.late}), "leave": [block.early], "receive": [block.late]}[row.kind]
+        starts = {"enter": sorted({own.early, own.late}), "leave": [own.early], "receive": [own.late]}[row.kind]
         columns = [start + k for start in starts for k in crossing]
         if row.kind != "enter":
-            columns += [block.first + k for k, site in enumerate(self.network.sites) if row.sites >> site & 1]
+            columns += [own.first + k for k, site in enumerate(self.network.sites) if row.sites >> site & 1]
         self.solver.addRow(1.0, float("inf"), len(columns), columns, [1.0] * len(columns))
         self.rows.append(row)
         return True
 
     def solve(self) -> bool:
+        """Solve with the rows so far; whether there is an optimum."""
         self.solver.run()
         if self.solver.getModelStatus() != self.optimal:
             return False
@@ -179,25 +272,25 @@ class _Program:
         """Add the rows that the solution violates most; whether there were any."""
         added = False
         count, sites = len(self.cuts.pairs), len(self.network.sites)
-        for position, block in enumerate(self.blocks):
-            early = self.values[block.early : block.early + count]
-            late = self.values[block.late : block.late + count]
-            both = early if block.first < 0 else early + late
+        for position, own in enumerate(self.columns):
+            early = self.values[own.early : own.early + count]
+            late = self.values[own.late : own.late + count]
+            both = early if own.first < 0 else early + late
             for row in self._violated(position, "enter", self.cuts.into @ both):
                 added |= self._add(row)
-            if block.first >= 0:
-                first = self.cuts.inside @ self.values[block.first : block.first + sites]
+            if own.first >= 0:
+                first = self.cuts.inside @ self.values[own.first : own.first + sites]
                 for row in self._violated(position, "leave", self.cuts.out_of @ early + first):
                     added |= self._add(row)
         return added
 
-    def _violated(self, position: int, kind: Any, left: Any) -> Iterator[Row]:
+    def _violated(self, position: int, kind: Any, left: Any) -> Iterator[FlowRow]:
         short = np.where(self.possible[position][kind], 1.0 - left, 0.0)
         for number in np.argsort(-short, kind="stable")[:_PER_ROUND]:
             if short[number] > _VIOLATED:
-                yield Row(position, kind, int(self.cuts.sets[number]), 0.0)
+                yield FlowRow(position, kind, int(self.cuts.sets[number]), 0.0)
 
-    def witness(self) -> Priced | None:
+    def witness(self) -> FlowWitness | None:
         """The dual solution as weights and prices."""
         if self.duals is None:
             return None
@@ -205,12 +298,12 @@ class _Program:
         total = sum(demand.size for demand in self.demands.family)
         prices = {resource: max(0.0, -self.duals[number]) for number, resource in self.resource_rows}
         rows = tuple(
-            Row(row.demand, row.kind, row.sites, dual * total / self.demands.family[row.demand].size)
+            FlowRow(row.demand, row.kind, row.sites, dual * total / self.demands.family[row.demand].size)
             for row, dual in zip(self.rows, self.duals, strict=False)
             if row is not None and dual > 1e-12
         )
         scarce = [resource for resource, price in prices.items() if price > 1e-9]
         names = ", ".join(network.names[resource] for resource in scarce[:4])
         more = f" and {len(scarce) - 4} more" if len(scarce) > 4 else ""
-        told = f"flow: no fractional routing is faster; it fills {names}{more}"
-        return Priced(rows, tuple((resource, price) for resource, price in prices.items() if price), told)
+        explanation = f"flow: no fractional routing is faster; it fills {names}{more}"
+        return FlowWitness(rows, tuple((resource, price) for resource, price in prices.items() if price), explanation)

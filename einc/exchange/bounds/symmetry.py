@@ -1,6 +1,6 @@
-"""Symmetries: sites that can be exchanged for each other without anything changing for the network.
+"""Symmetries: permutations of the sites under which the network stays the same.
 
-Demands that a symmetry maps onto each other have the same bounds, so that one of them is enough to be bounded.
+Demands that a symmetry maps onto each other have the same bounds, so that only one of them has to be bounded.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from einc.exchange.bounds.demand import Demands
+from einc.exchange.bounds.demands import DemandSet
 from einc.exchange.network import Network, list_sites
 
-MOST_SYMMETRIES = 64
-"""Of a switch all permutations of its sites are some: more than are of use."""
+MAX_SYMMETRIES = 64
+"""All permutations of the sites of a switch are symmetries: more than are of use."""
 
-MOST_TRIES = 2000
-"""Sites tried as another's image. Where a network looks regular but for its last sites, a full search takes forever."""
+MAX_TRIES = 2000
+"""Sites tried as another's image. A network that is regular except for its last sites would take too long to search."""
 
 
 @lru_cache(maxsize=4)
-def symmetries(network: Network) -> tuple[dict[int, int], ...]:
+def find_symmetries(network: Network) -> tuple[dict[int, int], ...]:
     """Permutations of the sites, the identity first, that map routes to routes over resources of the same capacity.
 
-    Some of them, where there are many or finding them takes long.
+    Only some of them, where there are many or the search takes long.
     """
-    return tuple(itertools.islice(_extended(network, {}, {}, itertools.count()), MOST_SYMMETRIES))
+    return tuple(itertools.islice(_extend(network, {}, {}, itertools.count()), MAX_SYMMETRIES))
 
 
-def _extended(
+def _extend(
     network: Network, image: dict[int, int], resources: dict[int, int], tries: Iterator[int]
 ) -> Iterator[dict[int, int]]:
     """All ways to map the remaining sites, if the first ones and the resources between them are mapped like this."""
@@ -39,15 +39,17 @@ def _extended(
     site = network.sites[len(image)]
     for other in network.sites:
         if other not in image.values() and network.hbm_rate(other) == network.hbm_rate(site):
-            if next(tries) >= MOST_TRIES:
+            if next(tries) >= MAX_TRIES:
                 return
             larger = {**image, site: other}
-            mapped = _mapped(network, site, larger, resources)
+            mapped = _map_resources(network, site, larger, resources)
             if mapped is not None:
-                yield from _extended(network, larger, mapped, tries)
+                yield from _extend(network, larger, mapped, tries)
 
 
-def _mapped(network: Network, site: int, image: dict[int, int], resources: dict[int, int]) -> dict[int, int] | None:
+def _map_resources(
+    network: Network, site: int, image: dict[int, int], resources: dict[int, int]
+) -> dict[int, int] | None:
     """The resources' images with those between a site and others that are mapped; None where the routes do not fit."""
     mapped = dict(resources)
     for other in image:
@@ -62,10 +64,10 @@ def _mapped(network: Network, site: int, image: dict[int, int], resources: dict[
     return mapped if len({*mapped.values()}) == len(mapped) else None
 
 
-def class_of(demands: Demands, network: Network) -> object:
-    """What demands have in common that a symmetry maps onto each other, and no others have. Names do not matter.
+def find_symmetry_class(demands: DemandSet, network: Network) -> object:
+    """A value that is equal for demands that a symmetry maps onto each other, and for no others; names do not matter.
 
-    Nothing may be in tangles, or wait for open partitions.
+    No demand may be in an overlap group, or wait for open partitions.
     """
 
     def image(symmetry: dict[int, int]) -> tuple[tuple[Any, ...], ...]:
@@ -86,4 +88,4 @@ def class_of(demands: Demands, network: Network) -> object:
         ]
         return tuple(sorted(family)), tuple(sorted(forming))
 
-    return min(map(image, symmetries(network)))
+    return min(map(image, find_symmetries(network)))

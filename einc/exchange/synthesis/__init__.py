@@ -1,17 +1,18 @@
 """Synthesis of exchange programs: see `driver.py`."""
 
 from einc.exchange.language.resolve import read_preamble, resolve_preamble
-from einc.exchange.synthesis.driver import Progress, Synthesis, naive_synthesis, synthesize
-from einc.exchange.synthesis.proposers import Command, Proposer, Text
+from einc.exchange.synthesis.driver import Progress, Synthesis, SynthesisOptions, synthesize, synthesize_naive
+from einc.exchange.synthesis.proposers import CommandProposer, Proposer, TextProposer
 
 __all__ = [
-    "Command",
+    "CommandProposer",
     "Progress",
     "Proposer",
     "Synthesis",
-    "Text",
-    "naive_synthesis",
+    "SynthesisOptions",
+    "TextProposer",
     "read_preamble",
     "resolve_preamble",
     "synthesize",
+    "synthesize_naive",
 ]

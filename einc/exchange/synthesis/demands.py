@@ -14,7 +14,7 @@ from einc.exchange.language.program import Aggregate, Program, collect_atom_size
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DemandShape:
     """Where the parts of an aggregate are (sites, one tuple per part) and where it must be; all ascending."""
 
     holders: tuple[tuple[int, ...], ...]
@@ -28,10 +28,10 @@ class Demand:
     aggregate: Aggregate
     parts: tuple[Aggregate, ...]
     size: int
-    shape: Shape
+    shape: DemandShape
 
 
-def demands_of(program: Program) -> tuple[Demand, ...]:
+def find_demands(program: Program) -> tuple[Demand, ...]:
     """The demands of a program with explicit memberships; those that IN meets already are left out.
 
     Of several partitions of an aggregate into copies of IN, the one with the fewest parts is taken. Raises
@@ -54,23 +54,25 @@ def demands_of(program: Program) -> tuple[Demand, ...]:
         targets = tuple(sorted(sites - holders.get(aggregate, set())))
         if not targets:
             continue
-        parts = _parts(aggregate, by_atom, budget)
+        parts = _choose_parts(aggregate, by_atom, budget)
         if aggregate in holders:
             parts = (aggregate,)
-        shape = Shape(tuple(tuple(sorted(holders[part])) for part in parts), targets)
+        shape = DemandShape(tuple(tuple(sorted(holders[part])) for part in parts), targets)
         demands.append(Demand(aggregate, parts, sizes[aggregate[0]], shape))
     return tuple(demands)
 
 
-def shapes_of(demands: Sequence[Demand]) -> dict[Shape, list[int]]:
+def group_by_shape(demands: Sequence[Demand]) -> dict[DemandShape, list[int]]:
     """The positions of the demands of every shape."""
-    shapes: dict[Shape, list[int]] = {}
+    shapes: dict[DemandShape, list[int]] = {}
     for position, demand in enumerate(demands):
         shapes.setdefault(demand.shape, []).append(position)
     return shapes
 
 
-def _parts(aggregate: Aggregate, by_atom: dict[str, list[Aggregate]], budget: CoverBudget) -> tuple[Aggregate, ...]:
+def _choose_parts(
+    aggregate: Aggregate, by_atom: dict[str, list[Aggregate]], budget: CoverBudget
+) -> tuple[Aggregate, ...]:
     atoms = frozenset(aggregate)
     candidates = {part for atom in aggregate for part in by_atom.get(atom, ()) if atoms.issuperset(part)}
     found = find_cheapest_partition(aggregate, [(part, 1) for part in candidates], budget)

@@ -1,8 +1,9 @@
 """Synthesis: from a preamble to a valid body, with the splits of its atoms and the members of its open partitions.
 
-Membership and routes come from a packing of the resources (`placement`, `packing`), the pieces and their order from
-list scheduling (`rounding`, `scheduling`), and what the machine makes of it from the simulator, which every candidate
-must pass: the naive body is the first of them, so that nothing worse is ever returned (paper, Section 5.4).
+Memberships and routes come from a linear program that balances the resources (`placement.py`, `allocation.py`), pieces
+and their order from rounding and list scheduling (`rounding.py`, `scheduling.py`). Every candidate must pass the
+simulator, which has the last word on its time. The naive body is the first candidate, so that nothing slower is ever
+returned (paper, Section 5.4).
 """
 
 from __future__ import annotations
@@ -12,82 +13,116 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from einc.errors import ProgramError
 from einc.exchange.bounds import Certificate, bound
 from einc.exchange.language.checker import check
 from einc.exchange.language.program import Action, Program
+from einc.exchange.memberships import is_open, with_members
 from einc.exchange.naive import build_naive_body
 from einc.exchange.network import Network, build_network
 from einc.exchange.simulation.simulator import BodyEvaluator, simulate
+from einc.exchange.synthesis.allocation import RouteAmounts
 from einc.exchange.synthesis.demands import Demand
-from einc.exchange.synthesis.local import MOST_ACTIONS as MOST_REWRITTEN
-from einc.exchange.synthesis.local import improve
-from einc.exchange.synthesis.memberships import fewest_bytes, is_open, with_members
-from einc.exchange.synthesis.packing import Packing
-from einc.exchange.synthesis.placement import place
-from einc.exchange.synthesis.proposers import Answer, Proposer, Question, consult, read_candidate
-from einc.exchange.synthesis.rounding import Router, pieces_for
-from einc.exchange.synthesis.scheduling import MANY, Schedule, first_schedule, improved_schedules
-from einc.exchange.synthesis.splitting import can_split, families, split
-from einc.exchange.synthesis.tasks import Tasks, tasks_of
-from einc.exchange.synthesis.writing import actions_of, plain_actions
+from einc.exchange.synthesis.placement import choose_fewest_bytes, place
+from einc.exchange.synthesis.proposers import (
+    JudgedCandidate,
+    ProposalRequest,
+    Proposer,
+    consult_proposer,
+    read_candidate,
+)
+from einc.exchange.synthesis.rewrites import MAX_REWRITTEN, improve_by_rewrites
+from einc.exchange.synthesis.rounding import RouteChooser, choose_piece_counts
+from einc.exchange.synthesis.scheduling import MAX_THOROUGH, build_first_schedule, improve_schedule
+from einc.exchange.synthesis.splitting import can_split, find_atom_families, split_atoms
+from einc.exchange.synthesis.task_graph import (
+    Schedule,
+    TaskGraph,
+    build_task_graph,
+    write_ordered_actions,
+    write_unordered_actions,
+)
 from einc.machines.model import Machine
 from einc_runtime.text import replace_unprintable
 
-MOST_ACTIONS = 2000
+MAX_ACTIONS = 2000
 """By default, on machines of up to a dozen sites; more on larger ones, in proportion."""
 
-MOST_PIECES = 512
+MAX_PIECES = 512
+"""Pieces that an atom may be cut into."""
+
 _GRAINS = (30, 125, 250, 500, 1000, 2000)
 """Numbers of actions that are tried, as far as they are allowed."""
 
 ENOUGH = 1.004
-"""How near to the fullest resource's time a body has to come for the search to end, by default."""
+"""The search ends, by default, with a body that takes at most so many times the time of the fullest resource."""
 
 _WORTHWHILE = 1.005
-"""By how much finer pieces have to be faster for still finer ones to be tried."""
+"""Finer pieces must be faster by this factor for still finer ones to be tried."""
 
 _PATIENCE = 2
-"""How often in a row finer pieces may not be worthwhile."""
+"""The search for finer pieces ends where so many in a row were not worthwhile."""
 
 _WORTH_LENGTH = 0.002
-"""The part by which a much longer program has to be faster."""
+"""A much longer program has to be faster by this part."""
 
-_TASKS = 200
-"""Tasks of a body that an iteration is meant for: a larger one is changed less often."""
+_TASKS_PER_ITERATION = 200
+"""An iteration is meant for a body of so many tasks; a larger body gets fewer iterations."""
 
-_TOGETHER = (1, 2, 3)
-"""Transfers that share a resource at a time where they have latencies."""
+_OVERLAPS = (1, 2, 3)
+"""How many transfers may share a resource at a time, where transfers have latencies."""
 
-_FAR = 1.5
+_TIMED_UP_TO = 1.5
 """Candidates are timed up to so many times the best time."""
 
-_AT_LEAST = 2
-"""Grains that are tried even where no time is left, ..."""
+_MIN_GRAINS = 2
+"""So many grains are tried even where no time is left, ..."""
 
-MOST_DEMANDS = 500
-"""... of so many demands at most, for which they take next to none."""
+MAX_EARLY_DEMANDS = 500
+"""... if there are at most so many demands: then they take very little time."""
 
-MOST_TOLD = 300
+MAX_LINE = 300
 """Characters of a line about a proposal."""
 
-_REWRITTEN = 10
-"""Actions of a body that an iteration of rewriting is meant for: a larger one is rewritten less often."""
+_ACTIONS_PER_ITERATION = 10
+"""An iteration of rewriting is meant for a body of so many actions; a larger body gets fewer iterations."""
 
 Progress = Callable[[str, float], None]
-"""Is told what is being done, and the best time so far in ms."""
+"""Is called with what is being done, and the best time so far in ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisOptions:
+    """How long and how finely `synthesize` searches.
+
+    `iterations` are random changes that are tried on the best order found, fewer on large bodies. `time_limit` is in
+    seconds. `max_actions` None allows more on larger machines. `max_pieces` limits the pieces of single atoms; those of
+    one aggregate count by the first of them. The search ends with a program that takes at most `enough` times the
+    bound. It gives up where the routes found keep the fullest resource busy for more than `max_packed_ms`; the caller
+    knows that no placement keeps it busy for less than `min_packed_ms`.
+    """
+
+    iterations: int = 200
+    max_actions: int | None = None
+    time_limit: float | None = None
+    seed: int = 0
+    max_pieces: Mapping[str, int] = field(default_factory=dict)
+    enough: float = ENOUGH
+    max_packed_ms: float = math.inf
+    min_packed_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
     """A valid program with explicit memberships and what it takes; `splits` has the atoms that are cut.
 
-    `naive_ms` is what the naive body takes, with the fewest bytes moved where memberships are open. No program with
-    these memberships takes less than its `bound`. `interrupted` says that the search was, by KeyboardInterrupt, and
-    `proposals` has a line on what became of every proposal. `packed_ms` is what the fullest resource takes with bytes
-    divided among routes as well as can be, which ever finer pieces approach; None where nothing was divided.
+    `naive_ms` is what the naive body takes; where memberships are open, with those that move the fewest bytes. No
+    program with these memberships takes less than its `bound`. `interrupted` says that KeyboardInterrupt ended the
+    search, and `proposals` has a line on what became of every proposal. `packed_ms` is the time of the fullest resource
+    with bytes divided among routes as well as possible, which ever finer pieces approach; None where nothing was
+    divided.
     """
 
     program: Program
@@ -100,76 +135,59 @@ class Synthesis:
     packed_ms: float | None = None
 
 
+_DEFAULTS = SynthesisOptions()
+
+
 def synthesize(
     preamble: Program,
     machine: Machine,
+    options: SynthesisOptions = _DEFAULTS,
     *,
-    iterations: int = 200,
-    most_actions: int | None = None,
-    time_limit: float | None = None,
-    seed: int = 0,
-    progress: Progress | None = None,
     proposers: Sequence[Proposer] = (),
-    most_pieces: Mapping[str, int] | None = None,
-    enough: float = ENOUGH,
-    most_packed_ms: float = math.inf,
-    least_packed_ms: float = 0.0,
+    progress: Progress | None = None,
 ) -> Synthesis:
     """The best program found for a preamble, whose partitions may be open; a body that it has is a candidate too.
 
-    `iterations` are random changes tried on the best order found, fewer on large bodies; the same preamble, machine,
-    seed and iterations give the same program unless `time_limit` (in seconds) ends the search. An interrupt
-    (KeyboardInterrupt) ends it too once there is a first program. `proposers` are asked for candidates first.
-    `most_pieces` has atoms that cannot be cut at will; those of one aggregate count by the first of them. The search
-    ends with a program that takes `enough` times the bound, and where the placement found has a `packed_ms` above
-    `most_packed_ms`; that no placement has one below `least_packed_ms` is known. Raises ProgramError for a preamble
-    that cannot be met.
+    The same preamble, machine and options give the same program unless the time limit ends the search. An interrupt
+    (KeyboardInterrupt) ends it too once there is a first program. `proposers` are asked for candidates first. Raises
+    ProgramError for a preamble that cannot be met.
     """
-    search_ = _Search(preamble, machine, time_limit, progress, most_pieces, enough, most_packed_ms, least_packed_ms)
+    search = _SynthesisSearch(preamble, machine, options, progress)
     try:
-        search_.begin(proposers)
-        search_.run(iterations, most_actions or max(MOST_ACTIONS, 150 * len(machine.sites)), seed)
+        search.begin(proposers)
+        search.run()
     except KeyboardInterrupt:
-        if search_.best is None:
+        if search.best is None:
             raise
-        return dataclasses.replace(search_.result(), interrupted=True)
-    return search_.result()
+        return dataclasses.replace(search.build_result(), interrupted=True)
+    return search.build_result()
 
 
-def naive_synthesis(preamble: Program, machine: Machine) -> Synthesis:
+def synthesize_naive(preamble: Program, machine: Machine) -> Synthesis:
     """The naive body without any search. Raises ProgramError for a preamble that cannot be met."""
-    program = _naive(preamble, machine)
+    program = _build_placed_naive_body(preamble, machine)
     completion = simulate(program, machine).completion_ms
     certificate = bound(dataclasses.replace(program, actions=()), machine)
     return Synthesis(program, {}, completion, completion, certificate)
 
 
-def _naive(preamble: Program, machine: Machine) -> Program:
-    """The naive body, with the members that move the fewest bytes where they are open."""
+def _build_placed_naive_body(preamble: Program, machine: Machine) -> Program:
+    """The naive body; where memberships are open, with those that move the fewest bytes."""
     if is_open(preamble):
-        preamble = with_members(preamble, fewest_bytes(preamble, build_network(machine, preamble.gpus).sites))
+        preamble = with_members(preamble, choose_fewest_bytes(preamble, build_network(machine, preamble.gpus).sites))
     return build_naive_body(preamble, machine)
 
 
-class _Search:
+class _SynthesisSearch:
     """The best candidate so far, and the stages that add candidates."""
 
     def __init__(
-        self,
-        preamble: Program,
-        machine: Machine,
-        time_limit: float | None,
-        progress: Progress | None,
-        most_pieces: Mapping[str, int] | None = None,
-        enough: float = ENOUGH,
-        most_packed_ms: float = math.inf,
-        least_packed_ms: float = 0.0,
+        self, preamble: Program, machine: Machine, options: SynthesisOptions, progress: Progress | None
     ) -> None:
-        self.preamble, self.machine = preamble, machine
-        self.enough, self.most_packed_ms, self.least_packed_ms = enough, most_packed_ms, least_packed_ms
+        self.preamble, self.machine, self.options = preamble, machine, options
+        self.max_actions = options.max_actions or max(MAX_ACTIONS, 150 * len(machine.sites))
         self.packed_ms: float | None = None
-        self.most_pieces = most_pieces or {}
-        self.deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+        self.deadline = math.inf if options.time_limit is None else time.monotonic() + options.time_limit
         self.progress = progress
         self.best: Program | None = None
         self.certificate: Certificate | None = None
@@ -178,11 +196,12 @@ class _Search:
         self.proposals: list[str] = []
 
     def stop(self) -> bool:
+        """Whether the time limit has passed."""
         return time.monotonic() >= self.deadline
 
     def begin(self, proposers: Sequence[Proposer]) -> None:
         """The candidates that need no search: the naive body, the given one, and proposals."""
-        naive = _naive(self.preamble, self.machine)
+        naive = _build_placed_naive_body(self.preamble, self.machine)
         self.offer_program(naive, {}, "naive body")
         self.naive_ms = self.best_ms
         if self.best is None:
@@ -192,19 +211,19 @@ class _Search:
         for number, proposer in enumerate(proposers, 1):
             self.say(f"asking proposer {number}")
             try:
-                for count, answer in enumerate(consult(proposer, self.question, self.consider), 1):
-                    self.tell(f"proposal {number}.{count}: {answer.outcome}")
+                for count, answer in enumerate(consult_proposer(proposer, self.describe_request, self.consider), 1):
+                    self.note(f"proposal {number}.{count}: {answer.outcome}")
             except ProgramError as error:
-                self.tell(f"proposer {number}: {error.message}")
+                self.note(f"proposer {number}: {error.message}")
 
-    def question(self, number: int, answers: tuple[Answer, ...]) -> Question:
+    def describe_request(self, number: int, answers: tuple[JudgedCandidate, ...]) -> ProposalRequest:
         assert self.best is not None, "the naive body is a candidate"
         bare = dataclasses.replace(self.preamble, actions=())
-        patience = (self.deadline - time.monotonic()) / 2  # the rest is for the search
-        return Question(bare, self.machine, self.best, self.best_ms, patience, number, answers)
+        patience = (self.deadline - time.monotonic()) / 2  # the rest of the time is for the search
+        return ProposalRequest(bare, self.machine, self.best, self.best_ms, patience, number, answers)
 
     def consider(self, text: str) -> str:
-        """A program that somebody proposes counts only if it is valid for this preamble; returns what became of it."""
+        """Try a proposed program, which counts only if it is valid for this preamble; returns what became of it."""
         before = self.best_ms
         try:
             program, splits = read_candidate(text, self.preamble, self.machine)
@@ -217,66 +236,66 @@ class _Search:
         self.offer_program(program, splits, "proposal")
         return f"{taken:.3f} ms" + (", the best so far" if self.best_ms < before else "")
 
-    def tell(self, what: str) -> None:
-        """Keep a line about a proposal; what others wrote is shown as one line of printable characters."""
-        line = replace_unprintable(what, " ")[:MOST_TOLD]
+    def note(self, what: str) -> None:
+        """Keep a line about a proposal, in printable characters whatever others wrote."""
+        line = replace_unprintable(what, " ")[:MAX_LINE]
         self.proposals.append(line)
         self.say(line)
 
-    def run(self, iterations: int, most_actions: int, seed: int) -> None:
+    def run(self) -> None:
+        """The search itself: placement and routes, then pieces and their order, then rewrites."""
+        options = self.options
         network = build_network(self.machine, self.preamble.gpus)
         if not is_open(self.preamble):
             self.certificate = bound(dataclasses.replace(self.preamble, actions=()), self.machine)
-            if self.best_ms <= self.certificate.bound_ms * self.enough:
+            if self.best_ms <= self.certificate.bound_ms * options.enough:
                 return
         self.say("placing")
-        limits = self.most_packed_ms, self.least_packed_ms
-        placed, demands, packing = place(self.preamble, network, 0.02, self.stop, *limits)
+        limits = options.max_packed_ms, options.min_packed_ms
+        placed, demands, amounts = place(self.preamble, network, 0.02, self.stop, *limits)
         self.offer_program(build_naive_body(placed, self.machine), {}, "naive body")
-        self.packed_ms = packing.fullest_ms
-        if self.packed_ms > self.most_packed_ms:
+        self.packed_ms = amounts.fullest_ms
+        if self.packed_ms > options.max_packed_ms:
             return
         if demands:
-            self.construct(placed, demands, packing, network, iterations, most_actions, seed)
-        self.refine(packing.fullest_ms * self.enough, iterations, seed)
+            self.construct(placed, demands, amounts, network)
+        self.rewrite(amounts.fullest_ms * options.enough)
 
     def construct(
         self,
         placed: Program,
         demands: tuple[Demand, ...],
-        packing: Packing,
+        amounts: RouteAmounts,
         network: Network,
-        iterations: int,
-        most_actions: int,
-        seed: int,
     ) -> None:
-        """Bodies from the packing with ever finer pieces while they pay, then better orders of the best of them."""
-        family = families(placed)
+        """Bodies from the routes with ever finer pieces while they pay, then better orders of the best of them."""
+        options = self.options
+        family = find_atom_families(placed)
         splittable = can_split(placed)
-        router = Router(demands, packing, network)
-        goal = packing.fullest_ms * self.enough
+        router = RouteChooser(demands, amounts, network)
+        goal = amounts.fullest_ms * options.enough
         seen: set[tuple[int, ...]] = set()
-        best: tuple[float, Tasks, Schedule, dict[str, int]] | None = None
+        best: tuple[float, TaskGraph, Schedule, dict[str, int]] | None = None
         patience = _PATIENCE
-        overlaps = _TOGETHER if network.transfer_latency else _TOGETHER[:1]
-        for actions in _grains(most_actions) if splittable else _GRAINS[:1]:
-            enough = len(seen) >= _AT_LEAST or len(demands) > MOST_DEMANDS
+        overlaps = _OVERLAPS if network.transfer_latency else _OVERLAPS[:1]
+        for actions in _list_grains(self.max_actions) if splittable else _GRAINS[:1]:
+            enough = len(seen) >= _MIN_GRAINS or len(demands) > MAX_EARLY_DEMANDS
             if (enough and self.stop()) or self.best_ms <= goal:
                 break
-            most = MOST_PIECES if splittable else 1
-            counts = pieces_for(demands, family, packing, actions, most, self.most_pieces)
+            max_pieces = MAX_PIECES if splittable else 1
+            counts = choose_piece_counts(demands, family, amounts, actions, max_pieces, options.max_pieces)
             pieces = tuple(counts[family[demand.aggregate[0]]] for demand in demands)
             if pieces in seen:
                 continue
             seen.add(pieces)
             splits = {atom: counts[name] for atom, name in family.items() if counts.get(name, 1) > 1}
-            tasks = tasks_of(demands, router.choose(pieces), network)
+            tasks = build_task_graph(demands, router.choose(pieces), network)
             self.say(f"{len(tasks.actions)} actions")
-            schedule = first_schedule(tasks, seed)
-            evaluator = BodyEvaluator(split(placed, splits), self.machine)
+            schedule = build_first_schedule(tasks, options.seed)
+            evaluator = BodyEvaluator(split_atoms(placed, splits), self.machine)
             taken = math.inf
-            if len(tasks.actions) <= MANY:  # thousands of flows at a time take long to time, and order is better
-                taken = self.offer(evaluator, plain_actions(tasks), splits, "without waits")
+            if len(tasks.actions) <= MAX_THOROUGH:  # beyond, thousands of flows at a time take long to time
+                taken = self.offer(evaluator, write_unordered_actions(tasks), splits, "without waits")
             for together in overlaps:
                 taken = min(taken, self.offer_schedule(evaluator, tasks, schedule, splits, together))
             gain = math.inf if best is None else best[0] / taken
@@ -287,44 +306,46 @@ class _Search:
                 break
         if best is not None and self.best_ms > goal:
             _, tasks, schedule, splits = best
-            evaluator = BodyEvaluator(split(placed, splits), self.machine)
-            rounds = iterations * _TASKS // max(_TASKS, len(tasks.actions))
-            for better in improved_schedules(tasks, schedule, seed, rounds, self.stop, goal):
+            evaluator = BodyEvaluator(split_atoms(placed, splits), self.machine)
+            rounds = options.iterations * _TASKS_PER_ITERATION // max(_TASKS_PER_ITERATION, len(tasks.actions))
+            for better in improve_schedule(tasks, schedule, options.seed, rounds, self.stop, goal):
                 for together in overlaps:
                     self.offer_schedule(evaluator, tasks, better, splits, together)
 
-    def refine(self, goal: float, iterations: int, seed: int) -> None:
+    def rewrite(self, goal: float) -> None:
         """Rewrites of the best body, where it is small enough."""
         assert self.best is not None, "the naive body is a candidate"
-        if self.best_ms <= goal or len(self.best.actions) > MOST_REWRITTEN:
+        if self.best_ms <= goal or len(self.best.actions) > MAX_REWRITTEN:
             return
         self.say("rewriting")
-        rounds = iterations * _REWRITTEN // max(_REWRITTEN, len(self.best.actions))
-        for better in improve(self.best, self.machine, seed, rounds, self.stop):
+        rounds = self.options.iterations * _ACTIONS_PER_ITERATION // max(_ACTIONS_PER_ITERATION, len(self.best.actions))
+        for better in improve_by_rewrites(self.best, self.machine, self.options.seed, rounds, self.stop):
             self.offer_program(better, self.splits, "rewritten body")
 
     def offer_schedule(
-        self, evaluator: BodyEvaluator, tasks: Tasks, schedule: Schedule, splits: dict[str, int], together: int
+        self, evaluator: BodyEvaluator, tasks: TaskGraph, schedule: Schedule, splits: dict[str, int], together: int
     ) -> float:
-        """A schedule is exact where its resources are taken by one task at a time: only a better one is timed then."""
+        """Time a schedule. Its makespan is exact where resources take one task at a time: then only a better one is
+        timed.
+        """
         if together == 1 and schedule.makespan >= self.best_ms:
             return schedule.makespan
-        return self.offer(evaluator, actions_of(tasks, schedule, together), splits, "schedule")
+        return self.offer(evaluator, write_ordered_actions(tasks, schedule, together), splits, "schedule")
 
     def offer_program(self, program: Program, splits: dict[str, int], what: str) -> None:
-        """Time a program of its own preamble; what cannot be timed is no candidate."""
+        """Time a program with a preamble of its own; a program that cannot be timed is no candidate."""
         with contextlib.suppress(ProgramError):
             self.offer(BodyEvaluator(program, self.machine), program.actions, splits, what)
 
     def offer(self, evaluator: BodyEvaluator, actions: tuple[Action, ...], splits: dict[str, int], what: str) -> float:
-        """Time a candidate; it becomes the best one if it is valid and faster, and much so if it is much longer.
+        """Time a candidate; it becomes the best one if it is valid and faster (clearly faster, if it is much longer).
 
         Returns the time, infinite where it is not valid or far slower than the best one.
         """
         longer = self.best is not None and len(actions) > 1.5 * len(self.best.actions)
         limit = self.best_ms * (1 - (_WORTH_LENGTH if longer else 1e-9))
         try:
-            taken = evaluator.completion(actions, self.best_ms * _FAR)
+            taken = evaluator.completion(actions, self.best_ms * _TIMED_UP_TO)
         except ProgramError:
             return math.inf
         if taken < limit:
@@ -337,19 +358,19 @@ class _Search:
         if self.progress is not None:
             self.progress(what, self.best_ms)
 
-    def result(self) -> Synthesis:
+    def build_result(self) -> Synthesis:
         assert self.best is not None, "the naive body is a candidate"
         assert check(self.best, self.machine).valid, "only valid programs end in a finite time"
         if self.certificate is None:
             members = {partition.name: partition.members or () for partition in self.best.partitions}
             whole = dataclasses.replace(with_members(self.preamble, members), actions=())
             self.certificate = bound(whole, self.machine)
-        told = tuple(self.proposals)
+        proposals = tuple(self.proposals)
         return Synthesis(
-            self.best, self.splits, self.best_ms, self.naive_ms, self.certificate, False, told, self.packed_ms
+            self.best, self.splits, self.best_ms, self.naive_ms, self.certificate, False, proposals, self.packed_ms
         )
 
 
-def _grains(most_actions: int) -> list[int]:
+def _list_grains(max_actions: int) -> list[int]:
     """Numbers of actions to try, the greatest last."""
-    return [*(count for count in _GRAINS if count < most_actions), most_actions]
+    return [*(count for count in _GRAINS if count < max_actions), max_actions]

@@ -22,28 +22,28 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from einc.errors import ProgramError, UsageError
 from einc.exchange.language.printer import print_program
-from einc.exchange.synthesis.prompt import messages, programs_in
-from einc.exchange.synthesis.proposers import Question
+from einc.exchange.synthesis.prompt import build_messages, extract_programs
+from einc.exchange.synthesis.proposers import ProposalRequest
 
 KEY = "EINC_LLM_KEY"
 """The environment variable with the key, if the endpoint wants one."""
 
-MOST_REPLY = 1 << 20
+MAX_REPLY = 1 << 20
 """Bytes of a reply."""
 
-_AGAIN = (408, 429, 500, 502, 503, 504)
+_RETRIED = (408, 429, 500, 502, 503, 504)
 _REDIRECTS = range(300, 400)
-_MOST_PAUSE = 10.0
-_LEAST = 0.5
+_MAX_PAUSE = 10.0
+_MIN_SECONDS = 0.5
 """A request that has less time left, in seconds, is not sent."""
 
 
-class _TooLate(Exception):
+class _TooLateError(Exception):
     """There was no reply in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EndpointProposer:
     """Asks `model` for programs in so many `rounds`, each told what became of the ones before.
 
     A round takes at most `seconds`, its `retries` included; `pause` is the wait before the first retry, in seconds,
@@ -59,16 +59,16 @@ class Endpoint:
     temperature: float | None = None
     key: str | None = field(default=None, repr=False)
 
-    def propose(self, question: Question) -> str | None:
+    def propose(self, question: ProposalRequest) -> str | None:
         """Raises ProgramError, in one line, for whatever goes wrong."""
         seconds = min(self.seconds, question.seconds)
-        if question.round >= self.rounds or seconds < _LEAST:
+        if question.round >= self.rounds or seconds < _MIN_SECONDS:
             return None
-        body: dict[str, Any] = {"model": self.model, "messages": messages(question), "stream": False}
+        body: dict[str, Any] = {"model": self.model, "messages": build_messages(question), "stream": False}
         if self.temperature is not None:
             body["temperature"] = self.temperature
         reply = self._ask(json.dumps(body).encode(), seconds)
-        return programs_in(_content(reply), print_program(question.preamble))
+        return extract_programs(_read_content(reply), print_program(question.preamble))
 
     def _ask(self, body: bytes, seconds: float) -> bytes:
         """Post until there is a reply; failures that may pass are tried again."""
@@ -78,18 +78,18 @@ class Endpoint:
                 status, headers, data = self._bounded(body, deadline)
             except (OSError, http.client.HTTPException) as error:
                 reason, pause = f"{type(error).__name__}: {error}", self.pause * 2**attempt
-            except _TooLate:
+            except _TooLateError:
                 raise ProgramError(f"{self._host()}: no whole reply within {seconds:.3g} s") from None
             else:
                 if status == 200:
                     return data
                 reason, pause = self._refusal(status, headers, data), self.pause * 2**attempt
-                if status not in _AGAIN:
+                if status not in _RETRIED:
                     break
                 wanted = headers.get("retry-after", "")
                 if wanted.isdecimal() and len(wanted) < 9:
                     pause = float(wanted)
-            if attempt == self.retries or pause > _MOST_PAUSE or time.monotonic() + pause > deadline - _LEAST:
+            if attempt == self.retries or pause > _MAX_PAUSE or time.monotonic() + pause > deadline - _MIN_SECONDS:
                 break
             time.sleep(pause)
         raise ProgramError(self._secret(f"{self._host()}: {reason}"))
@@ -116,10 +116,10 @@ class Endpoint:
             if sock is not None:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-            raise _TooLate
+            raise _TooLateError
         found = outcome[0]
         if isinstance(found, TimeoutError):
-            raise _TooLate
+            raise _TooLateError
         if isinstance(found, BaseException):
             raise found
         return found
@@ -131,9 +131,9 @@ class Endpoint:
             headers["Authorization"] = f"Bearer {self.key}"
         connection.request("POST", parts.path + (f"?{parts.query}" if parts.query else ""), body, headers)
         response = connection.getresponse()
-        data = response.read(MOST_REPLY + 1)
-        if len(data) > MOST_REPLY:
-            raise ProgramError(f"{self._host()}: the reply has more than {MOST_REPLY} bytes")
+        data = response.read(MAX_REPLY + 1)
+        if len(data) > MAX_REPLY:
+            raise ProgramError(f"{self._host()}: the reply has more than {MAX_REPLY} bytes")
         if response.length:
             raise http.client.IncompleteRead(data, response.length)
         return response.status, {name.lower(): value for name, value in response.getheaders()}, data
@@ -159,7 +159,7 @@ class Endpoint:
         return urlsplit(self.url).netloc
 
 
-def read_endpoint(text: str) -> Endpoint:
+def read_endpoint(text: str) -> EndpointProposer:
     """An endpoint from `URL?model=NAME`, with `rounds`, `seconds` and `temperature` where wanted.
 
     The URL is the API's base, such as https://api.openai.com/v1, or ends in /chat/completions; whatever else its query
@@ -178,8 +178,8 @@ def read_endpoint(text: str) -> Endpoint:
     model = query.pop("model", "")
     if not model:
         raise UsageError(f"which model of {host}?", hint=f"llm:{parts.scheme}://{parts.netloc}{parts.path}?model=NAME")
-    rounds = _number(query.pop("rounds", "4"), "rounds", 1, 50)
-    seconds = _number(query.pop("seconds", "60"), "seconds", 1, 3600)
+    rounds = _read_number(query.pop("rounds", "4"), "rounds", 1, 50)
+    seconds = _read_number(query.pop("seconds", "60"), "seconds", 1, 3600)
     heat = query.pop("temperature", None)
     key = os.environ.get(KEY, "").strip() or None
     if key is not None and not (key.isascii() and key.isprintable()):
@@ -188,17 +188,17 @@ def read_endpoint(text: str) -> Endpoint:
         raise UsageError(f"{KEY} would travel to {host} unencrypted", hint="use https, or unset it")
     path = parts.path.rstrip("/")
     path = path if path.endswith("/chat/completions") else path + "/chat/completions"
-    return Endpoint(
+    return EndpointProposer(
         parts._replace(path=path, query=urlencode(query)).geturl(),
         model,
         int(rounds),
         seconds,
-        temperature=None if heat is None else _number(heat, "temperature", 0, 5),
+        temperature=None if heat is None else _read_number(heat, "temperature", 0, 5),
         key=key,
     )
 
 
-def _content(reply: bytes) -> str:
+def _read_content(reply: bytes) -> str:
     """The text of a chat completion."""
     try:
         content = json.loads(reply)["choices"][0]["message"]["content"]
@@ -211,7 +211,7 @@ def _content(reply: bytes) -> str:
     return content
 
 
-def _number(text: str, name: str, least: float, most: float) -> float:
+def _read_number(text: str, name: str, least: float, most: float) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -7,20 +7,34 @@ below the best packing, that one is the best of all. Among equal bounds the fewe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from einc.exchange.language.program import Program
-from einc.exchange.memberships import MOST_SITES, Ints, all_masks, membership, unions
+from einc.exchange.language.program import Program, Requirement
+from einc.exchange.memberships import (
+    MAX_SITES,
+    Ints,
+    compute_target_masks,
+    decode_masks,
+    enumerate_masks,
+    is_open,
+    list_free_sites,
+    with_members,
+)
 from einc.exchange.network import Network
-from einc.exchange.synthesis.demands import Demand, demands_of, shapes_of
-from einc.exchange.synthesis.greedy import pack_greedily
-from einc.exchange.synthesis.memberships import anywhere, fewest_bytes, is_open, moved_bytes, with_members
-from einc.exchange.synthesis.packing import Draft, Packing, pack, total_volume
-from einc.exchange.synthesis.trees import MOST_TERMINALS, Floats, Prices, cheapest_sets
+from einc.exchange.synthesis.allocation import (
+    PendingAmounts,
+    RouteAmounts,
+    allocate_greedily,
+    allocate_routes,
+    sum_volumes,
+)
+from einc.exchange.synthesis.demands import Demand, find_demands, group_by_shape
+from einc.exchange.synthesis.trees import MAX_TERMINALS, Floats, PathPrices, price_target_sets
 
-MOST_PACKED = 24
+MAX_PACKED = 24
 
 _CLOSE = 0.98
 """A bound so near to the best packing promises nothing."""
@@ -28,7 +42,7 @@ _CLOSE = 0.98
 _EQUAL = 1.001
 """How nearly packings are solved."""
 
-_MUCH = 30_000
+_MAX_LP_SIZE = 30_000
 """Parts and targets of all shapes together, times sites, from which routes are chosen without a linear program."""
 
 
@@ -39,60 +53,62 @@ def place(
     stop: Callable[[], bool] = lambda: False,
     below: float = np.inf,
     least: float = 0.0,
-) -> tuple[Program, tuple[Demand, ...], Packing]:
+) -> tuple[Program, tuple[Demand, ...], RouteAmounts]:
     """The program with the best membership found, its demands, and their packing.
 
     The search ends early where no membership can have a packing of less than `below` ms. None has one of less than
     `least` ms, as bounds have shown.
     """
     if not is_open(program):
-        demands = demands_of(program)
-        return program, demands, _pack(demands, network, slack, np.inf, stop).finish()
-    if len(network.sites) > MOST_SITES:
-        placed = with_members(program, fewest_bytes(program, network.sites))
-        demands = demands_of(placed)
-        return placed, demands, _pack(demands, network, slack, np.inf, stop).finish()
-    search = _Choices(program, network)
-    best: tuple[Program, tuple[Demand, ...], Draft] | None = None
-    for _ in range(MOST_PACKED):
+        demands = find_demands(program)
+        return program, demands, _allocate(demands, network, slack, np.inf, stop).finish()
+    if len(network.sites) > MAX_SITES:
+        placed = with_members(program, choose_fewest_bytes(program, network.sites))
+        demands = find_demands(placed)
+        return placed, demands, _allocate(demands, network, slack, np.inf, stop).finish()
+    search = _MembershipBounds(program, network)
+    best: tuple[Program, tuple[Demand, ...], PendingAmounts] | None = None
+    for _ in range(MAX_PACKED):
         pick = search.pick()
         if best is not None:
             fullest = best[2].fullest_ms
             if stop() or search.bounds[pick] >= min(fullest * _CLOSE, below) or fullest <= least * _EQUAL:
                 break
         trial = with_members(program, search.members(pick))
-        demands = demands_of(trial)
-        draft = _pack(demands, network, slack, below if best is None else min(below, best[2].fullest_ms), stop)
+        demands = find_demands(trial)
+        draft = _allocate(demands, network, slack, below if best is None else min(below, best[2].fullest_ms), stop)
         if best is None or draft.fullest_ms < best[2].fullest_ms:
             best = trial, demands, draft
-        search.learn(Prices(network, draft.price / np.array(network.rates)))
+        search.learn(PathPrices(network, draft.price / np.array(network.rates)))
         search.bounds[pick] = np.inf
     assert best is not None, "there is at least one membership"
     return best[0], best[1], best[2].finish()
 
 
-def _pack(demands: Sequence[Demand], network: Network, slack: float, cutoff: float, stop: Callable[[], bool]) -> Draft:
+def _allocate(
+    demands: Sequence[Demand], network: Network, slack: float, cutoff: float, stop: Callable[[], bool]
+) -> PendingAmounts:
     if not demands:
-        return _done(Packing({}, 0.0), network)
-    volumes = total_volume(shapes_of(demands), [demand.size for demand in demands])
-    if sum(len(shape.holders) + len(shape.targets) for shape in volumes) * len(network.sites) > _MUCH:
-        return _done(pack_greedily(volumes, network), network)
-    return pack(volumes, network, slack, cutoff, stop)
+        return _wrap(RouteAmounts({}, 0.0), network)
+    volumes = sum_volumes(group_by_shape(demands), [demand.size for demand in demands])
+    if sum(len(shape.holders) + len(shape.targets) for shape in volumes) * len(network.sites) > _MAX_LP_SIZE:
+        return _wrap(allocate_greedily(volumes, network), network)
+    return allocate_routes(volumes, network, slack, cutoff, stop)
 
 
-def _done(packing: Packing, network: Network) -> Draft:
+def _wrap(packing: RouteAmounts, network: Network) -> PendingAmounts:
     """A packing that was made without prices."""
-    return Draft(packing.fullest_ms, np.zeros(len(network.rates)), lambda: packing)
+    return PendingAmounts(packing.fullest_ms, np.zeros(len(network.rates)), lambda: packing)
 
 
-class _Choices:
+class _MembershipBounds:
     """All memberships, and what is known of the least time of each."""
 
     def __init__(self, program: Program, network: Network) -> None:
         self.program, self.network = program, network
-        demands = anywhere(program, network.sites)
-        self.masks = all_masks(program, network.sites)
-        missing = moved_bytes(program, demands, network.sites)
+        demands = find_demands_anywhere(program, network.sites)
+        self.masks = enumerate_masks(program, network.sites)
+        missing = tabulate_moved_bytes(program, demands, network.sites)
         self.bytes: Floats = np.zeros(len(self.masks))
         for column, row in enumerate(missing):
             for position, much in enumerate(row):
@@ -107,10 +123,12 @@ class _Choices:
                 key = (demand.shape.holders, requirement.targets)
                 volumes[key] = volumes.get(key, 0.0) + demand.size
         for (holders, targets), volume in volumes.items():
-            self.groups.setdefault(holders, []).append((volume, unions(program, self.masks, network.sites, targets)))
+            self.groups.setdefault(holders, []).append(
+                (volume, compute_target_masks(program, self.masks, network.sites, targets))
+            )
         rates = np.array(network.rates)
         rates[network.first_hbm :] = 0.0  # at first, only the network has a price
-        self.learn(Prices(network, rates / rates.sum() / np.array(network.rates)))
+        self.learn(PathPrices(network, rates / rates.sum() / np.array(network.rates)))
 
     def pick(self) -> int:
         """The least bound; of those that hardly differ, the fewest bytes."""
@@ -118,16 +136,55 @@ class _Choices:
         return int(low[self.bytes[low].argmin()])
 
     def members(self, pick: int) -> dict[str, tuple[int, ...]]:
-        return membership(self.program, self.masks[pick], self.network.sites)
+        return decode_masks(self.program, self.masks[pick], self.network.sites)
 
-    def learn(self, prices: Prices) -> None:
+    def learn(self, prices: PathPrices) -> None:
         """Raise the bounds by what the demands of every membership cost at these prices."""
         multicast = prices.multicast(self.network.sites)
         total: Floats = np.zeros(len(self.masks))
         for holders, uses in self.groups.items():
-            if len(holders) > MOST_TERMINALS:
+            if len(holders) > MAX_TERMINALS:
                 continue  # its routes are not priced: its bound stays zero
-            best = cheapest_sets(prices.reduction(holders), multicast)[0]
+            best = price_target_sets(prices.reduction(holders), multicast)[0]
             for volume, masks in uses:
                 total += volume * best[masks]
         self.bounds = np.maximum(self.bounds, total)
+
+
+def find_demands_anywhere(program: Program, sites: Sequence[int]) -> dict[tuple[str, ...], Demand]:
+    """The demand of every required aggregate as if all sites needed it and none had it."""
+    everywhere = dict.fromkeys(Requirement(entry.aggregate, tuple(sites)) for entry in program.requirements)
+    bare = dataclasses.replace(program, partitions=(), requirements=tuple(everywhere))
+    return {demand.aggregate: demand for demand in find_demands(bare)}
+
+
+def tabulate_moved_bytes(program: Program, demands: Mapping[tuple[str, ...], Demand], sites: Sequence[int]) -> Floats:
+    """Bytes that must come to a site if an open partition has it, part by part: (open partitions, sites)."""
+    names = [partition.name for partition in program.partitions if partition.members is None]
+    number = {name: position for position, name in enumerate(names)}
+    at = {site: position for position, site in enumerate(sites)}
+    missing: Floats = np.zeros((len(names), len(sites)))
+    for requirement in program.requirements:
+        demand = demands.get(requirement.aggregate)
+        for target in requirement.targets if demand else ():
+            if isinstance(target, str) and target in number and demand is not None:
+                row = missing[number[target]]
+                for holders in demand.shape.holders:
+                    row += demand.size
+                    row[[at[site] for site in holders]] -= demand.size
+    return missing
+
+
+def choose_fewest_bytes(program: Program, sites: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """The membership that moves the fewest bytes. Raises ProgramError where sites do not suffice."""
+    from lap import lapjv
+
+    open_, free = list_free_sites(program, sites)
+    columns = [position for position, site in enumerate(sites) if site in free]
+    missing = tabulate_moved_bytes(program, find_demands_anywhere(program, sites), sites)[:, columns]
+    slots = [row for row, partition in enumerate(open_) for _ in range(partition.size)]
+    _, chosen, _ = lapjv(missing[slots], extend_cost=True)
+    members: dict[str, list[int]] = {partition.name: [] for partition in open_}
+    for row, column in zip(slots, chosen, strict=True):
+        members[open_[row].name].append(sites[columns[int(column)]])
+    return {name: tuple(sorted(own)) for name, own in members.items()}

@@ -9,19 +9,19 @@ from einc.data import find_folder
 from einc.errors import ProgramError
 from einc.exchange.bounds import bound
 from einc.exchange.language.printer import print_program
-from einc.exchange.synthesis.proposers import MOST_CANDIDATES, SEPARATOR, Answer, Question
+from einc.exchange.synthesis.proposers import MAX_CANDIDATES, SEPARATOR, JudgedCandidate, ProposalRequest
 from einc.machines.model import Machine
 
 Message = dict[str, str]
 """`role` and `content`, as chat endpoints have them."""
 
-MOST_SHOWN = 8000
+MAX_PROGRAM_TEXT = 8000
 """Characters of a program that are shown."""
 
 _IN = re.compile(r"\s*IN[ \t]*:")
 
-MOST_RESOURCES = 150
-MOST_ANSWERS = 6
+MAX_RESOURCES = 150
+MAX_ANSWERS = 6
 """Of the answers before, the latest are shown."""
 
 _RULES = """You write exchange programs: they bring data to the sites of a machine, and combine it on the way.
@@ -55,19 +55,19 @@ A.2+B.2 @ 0 -> 1
 ```"""
 
 
-def messages(question: Question) -> list[Message]:
+def build_messages(question: ProposalRequest) -> list[Message]:
     """The conversation so far, for a model that remembers nothing."""
-    rules = _RULES.format(grammar=_grammar(), separator=SEPARATOR)
-    said = [{"role": "system", "content": rules}, {"role": "user", "content": _task(question)}]
-    for answer in question.answers[-MOST_ANSWERS:]:
-        said.append({"role": "assistant", "content": f"```\n{_short(answer.text)}\n```"})
-        said.append({"role": "user", "content": f"Outcome: {_outcome(answer)}"})
+    rules = _RULES.format(grammar=_read_grammar(), separator=SEPARATOR)
+    said = [{"role": "system", "content": rules}, {"role": "user", "content": _describe_task(question)}]
+    for answer in question.answers[-MAX_ANSWERS:]:
+        said.append({"role": "assistant", "content": f"```\n{_shorten(answer.text)}\n```"})
+        said.append({"role": "user", "content": f"Outcome: {_shorten_outcome(answer)}"})
     if question.answers:
         said[-1]["content"] += f"\nThe best so far takes {question.best_ms:.3f} ms. Answer with better programs."
     return said
 
 
-def programs_in(reply: str, preamble: str) -> str:
+def extract_programs(reply: str, preamble: str) -> str:
     """The candidates of a reply: its fenced blocks, or all of it where there are none.
 
     Where IN is left out, a candidate is a body for the preamble.
@@ -89,20 +89,20 @@ def programs_in(reply: str, preamble: str) -> str:
         else:
             found[-1].append(line)
     whole = []
-    for lines in found[:MOST_CANDIDATES]:
+    for lines in found[:MAX_CANDIDATES]:
         if any(line.strip() for line in lines):
             bare = not any(_IN.match(line) for line in lines)
             whole.append((preamble + "\n" if bare else "") + "\n".join(lines))
     return f"\n{SEPARATOR}\n".join(whole)
 
 
-def _task(question: Question) -> str:
+def _describe_task(question: ProposalRequest) -> str:
     preamble = dataclasses.replace(question.preamble, actions=())
-    parts = [_machine(question.machine), f"The task:\n```\n{_short(print_program(preamble))}\n```"]
+    parts = [_describe_machine(question.machine), f"The task:\n```\n{_shorten(print_program(preamble))}\n```"]
     if any(partition.members is None for partition in preamble.partitions):
         parts.append("Choose members for the partitions that have only a size, and write them out: G1 {0, 3}.")
     splits = "" if question.best.holdings == preamble.holdings else ", which splits atoms"
-    best = _short(print_program(question.best))
+    best = _shorten(print_program(question.best))
     parts.append(f"The best program so far{splits}, takes {question.best_ms:.3f} ms:\n```\n{best}\n```")
     try:
         certificate = bound(preamble, question.machine)
@@ -112,7 +112,7 @@ def _task(question: Question) -> str:
     return "\n\n".join(parts)
 
 
-def _machine(machine: Machine) -> str:
+def _describe_machine(machine: Machine) -> str:
     hbm = sorted({site.hbm_gbs for site in machine.sites})
     speeds = " to ".join(f"{speed:g}" for speed in (hbm if len(hbm) < 2 else (hbm[0], hbm[-1])))
     lines = [f"The machine {machine.name} has sites 0 to {len(machine.sites) - 1}, with {speeds} GB/s of HBM each."]
@@ -122,24 +122,24 @@ def _machine(machine: Machine) -> str:
             f"{machine.kernel_latency_us:g} us."
         )
     lines.append("Its resources (a transfer crosses all that list its pair; other pairs cannot talk):")
-    for resource in machine.resources[:MOST_RESOURCES]:
-        pairs = " ".join(f"{a}>{b}" for a, b in resource.pairs[:MOST_RESOURCES])
-        more = " ..." if len(resource.pairs) > MOST_RESOURCES else ""
+    for resource in machine.resources[:MAX_RESOURCES]:
+        pairs = " ".join(f"{a}>{b}" for a, b in resource.pairs[:MAX_RESOURCES])
+        more = " ..." if len(resource.pairs) > MAX_RESOURCES else ""
         lines.append(f"- {resource.gbs:g} GB/s for {pairs}{more}")
-    if len(machine.resources) > MOST_RESOURCES:
-        lines.append(f"- and {len(machine.resources) - MOST_RESOURCES} more of this kind")
+    if len(machine.resources) > MAX_RESOURCES:
+        lines.append(f"- and {len(machine.resources) - MAX_RESOURCES} more of this kind")
     return "\n".join(lines)
 
 
-def _outcome(answer: Answer) -> str:
+def _shorten_outcome(answer: JudgedCandidate) -> str:
     return answer.outcome[:500]
 
 
-def _grammar() -> str:
+def _read_grammar() -> str:
     """The rules of the grammar, without its comments."""
     text = (find_folder("grammars") / "exprog.lark").read_text(encoding="utf-8")
     return "\n".join(line for line in text.splitlines() if not line.startswith("//"))
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "\n# ... and so on"
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_PROGRAM_TEXT else text[:MAX_PROGRAM_TEXT] + "\n# ... and so on"

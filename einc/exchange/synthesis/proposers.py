@@ -22,20 +22,20 @@ from einc.errors import ProgramError
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program
 from einc.exchange.language.resolve import read_program
-from einc.exchange.synthesis.splitting import split
+from einc.exchange.synthesis.splitting import split_atoms
 from einc.machines.model import Machine
 
 SEPARATOR = "---"
 """A line of its own between the candidates of one text."""
 
-MOST_TEXT = 1 << 22
-MOST_ACTIONS = 20_000
-MOST_CANDIDATES = 64
-MOST_ROUNDS = 100
+MAX_TEXT = 1 << 22
+MAX_ACTIONS = 20_000
+MAX_CANDIDATES = 64
+MAX_ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JudgedCandidate:
     """A candidate, and what became of it in words: its time, or why it does not count."""
 
     text: str
@@ -43,7 +43,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProposalRequest:
     """What a proposer may know: a preamble without a body, the machine, the best program so far and its time in ms.
 
     `answers` are this proposer's candidates of all rounds so far, and `seconds` how long the search can wait.
@@ -55,51 +55,53 @@ class Question:
     best_ms: float
     seconds: float
     round: int = 0
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[JudgedCandidate, ...] = ()
 
 
 class Proposer(Protocol):
     """A source of candidates."""
 
-    def propose(self, question: Question) -> str | None:
+    def propose(self, question: ProposalRequest) -> str | None:
         """Candidate programs, with lines `---` between them, or None where there are no more. Raises ProgramError."""
 
 
-def consult(
-    proposer: Proposer, ask: Callable[[int, tuple[Answer, ...]], Question], consider: Callable[[str], str]
-) -> Iterator[Answer]:
+def consult_proposer(
+    proposer: Proposer,
+    ask: Callable[[int, tuple[JudgedCandidate, ...]], ProposalRequest],
+    consider: Callable[[str], str],
+) -> Iterator[JudgedCandidate]:
     """Ask a proposer, round after round until it has no more to say, and yield all its candidates with their outcomes.
 
     `ask` makes the question from the round and the answers before; `consider` tells the outcome of a candidate.
     Raises ProgramError where the proposer fails.
     """
-    answers: tuple[Answer, ...] = ()
-    for number in range(MOST_ROUNDS):
+    answers: tuple[JudgedCandidate, ...] = ()
+    for number in range(MAX_ROUNDS):
         reply = proposer.propose(ask(number, answers))
         if reply is None:
             return
         empty = True
-        for text in candidates(reply):
+        for text in split_candidates(reply):
             empty = False
-            answers += (Answer(text, consider(text)),)
+            answers += (JudgedCandidate(text, consider(text)),)
             yield answers[-1]
         if empty:
-            answers += (Answer(reply, "there is no program in this reply"),)
+            answers += (JudgedCandidate(reply, "there is no program in this reply"),)
             yield answers[-1]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextProposer:
     """Candidates that are at hand, such as the contents of a file."""
 
     text: str
 
-    def propose(self, question: Question) -> str | None:
+    def propose(self, question: ProposalRequest) -> str | None:
         return None if question.round else self.text
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandProposer:
     """A command that gets the preamble on its standard input and writes candidates on its standard output.
 
     It is run without a shell, and ended after `seconds`, with all that it has started.
@@ -108,7 +110,7 @@ class Command:
     arguments: Sequence[str]
     seconds: float = 60.0
 
-    def propose(self, question: Question) -> str | None:
+    def propose(self, question: ProposalRequest) -> str | None:
         if question.round:
             return None
         preamble = print_program(question.preamble)
@@ -119,24 +121,24 @@ class Command:
         except (OSError, ValueError) as error:
             raise ProgramError(f"the proposer {name} cannot be run: {error}") from None
         try:
-            threading.Thread(target=_feed, args=(process, preamble), daemon=True).start()
-            reply, status = _reply(process, time.monotonic() + self.seconds)
+            threading.Thread(target=_write_input, args=(process, preamble), daemon=True).start()
+            reply, status = _read_reply(process, time.monotonic() + self.seconds)
         except subprocess.TimeoutExpired:
             raise ProgramError(f"the proposer {name} took longer than {self.seconds:g} s") from None
         finally:
-            _end(process)
+            _end_process(process)
         if status:
             raise ProgramError(f"the proposer {name} failed with status {status}")
         return reply.decode("utf-8", "replace")
 
 
-def _feed(process: subprocess.Popen[bytes], text: str) -> None:
+def _write_input(process: subprocess.Popen[bytes], text: str) -> None:
     assert process.stdin is not None
     with contextlib.suppress(OSError), process.stdin as sink:
         sink.write(text.encode())
 
 
-def _reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, int]:
+def _read_reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, int]:
     """What a process writes, up to one byte more than may be used, and its exit status, 0 where not all is read.
 
     Raises TimeoutExpired, also where only others that it has started keep its standard output open.
@@ -145,7 +147,7 @@ def _reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, in
     reply = b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        while len(reply) <= MOST_TEXT:
+        while len(reply) <= MAX_TEXT:
             if not selector.select(max(0.0, deadline - time.monotonic())):
                 raise subprocess.TimeoutExpired(process.args, 0)
             chunk = os.read(process.stdout.fileno(), 1 << 20)
@@ -155,7 +157,7 @@ def _reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, in
     return reply, 0
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     """Ends a process with all that it has started, unless it has ended by itself."""
     assert process.stdout is not None
     if process.returncode is None:
@@ -165,17 +167,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.stdout.close()
 
 
-def candidates(text: str) -> Iterator[str]:
+def split_candidates(text: str) -> Iterator[str]:
     """The programs of a proposer's text. Raises ProgramError where it is too long."""
-    if len(text) > MOST_TEXT:
-        raise ProgramError(f"a proposal has more than {MOST_TEXT} characters")
+    if len(text) > MAX_TEXT:
+        raise ProgramError(f"a proposal has more than {MAX_TEXT} characters")
     parts: list[list[str]] = [[]]
     for line in text.splitlines():
         if line.strip() == SEPARATOR:
             parts.append([])
         else:
             parts[-1].append(line)
-    for lines in parts[:MOST_CANDIDATES]:
+    for lines in parts[:MAX_CANDIDATES]:
         if any(line.strip() for line in lines):
             yield "\n".join(lines) + "\n"
 
@@ -183,8 +185,8 @@ def candidates(text: str) -> Iterator[str]:
 def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Program, dict[str, int]]:
     """A candidate as a program for the preamble, and its splits. Raises ProgramError where it is none."""
     program = read_program(text, "<proposal>", machine)
-    if len(program.actions) > MOST_ACTIONS:
-        raise ProgramError(f"a proposal has more than {MOST_ACTIONS} actions")
+    if len(program.actions) > MAX_ACTIONS:
+        raise ProgramError(f"a proposal has more than {MAX_ACTIONS} actions")
     for partition in preamble.partitions:
         same = [one for one in program.partitions if one.name == partition.name and one.size == partition.size]
         if not same or partition.members not in (None, same[0].members):
@@ -204,12 +206,14 @@ def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Prog
     named = [one.aggregate for one in preamble.holdings] + [one.aggregate for one in preamble.requirements]
     if any(len({splits.get(atom, 1) for atom in aggregate}) > 1 for aggregate in named):
         raise ProgramError("the proposal splits atoms of one aggregate differently")
-    if _asked(split(preamble, splits)) != _asked(program) or len(program.partitions) != len(preamble.partitions):
+    if _normalize_preamble(split_atoms(preamble, splits)) != _normalize_preamble(program) or len(
+        program.partitions
+    ) != len(preamble.partitions):
         raise ProgramError("the proposal is for another preamble")
     return program, splits
 
 
-def _asked(program: Program) -> tuple[object, ...]:
+def _normalize_preamble(program: Program) -> tuple[object, ...]:
     """What a preamble says, apart from how it is written down."""
     held = {(one.aggregate, site, one.size) for one in program.holdings for site in one.sites}
     wanted = {(one.aggregate, target) for one in program.requirements for target in one.targets}

@@ -1,4 +1,9 @@
-"""From amounts to pieces: how many pieces every demand is cut into, and which route each piece takes.
+"""What pieces do on the routes there are for them: which resource each step takes, when, and for how long.
+
+On a route, what comes before a step (its *head*) has to pass before the resource can begin with it, and what comes
+after (its *tail*) when it has ended.
+
+From amounts to pieces: how many pieces every demand is cut into, and which route each piece takes.
 
 What a resource is given to do is not all that decides when it has done it: steps have heads and tails (`uses.py`). So
 of a *window*, the steps of one resource with at least some head and some tail, all pieces together take no less than
@@ -14,10 +19,69 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einc.exchange.network import Network
-from einc.exchange.synthesis.demands import Demand, shapes_of
-from einc.exchange.synthesis.packing import Packing
-from einc.exchange.synthesis.routes import Route
-from einc.exchange.synthesis.uses import Floats, Ints, Pool, Uses
+from einc.exchange.synthesis.allocation import RouteAmounts
+from einc.exchange.synthesis.demands import Demand, group_by_shape
+from einc.exchange.synthesis.routes import Route, list_crossed, list_needed_copies, measure_step
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class ResourceUses(NamedTuple):
+    """A row for every resource that a step of a route takes: the route's number, and times in ms for one piece."""
+
+    route: Ints
+    resource: Ints
+    time: Floats
+    head: Floats
+    tail: Floats
+
+
+class RoutePool:
+    """Routes, and what is known of their steps whatever the size of a piece: for every route and position a column."""
+
+    def __init__(self, routes: Sequence[Route], network: Network) -> None:
+        self.routes = routes
+        length = max(map(len, routes))
+        most_needed = max(len(list_needed_copies(step)) for route in routes for step in route)
+        copies: Floats = np.zeros((len(routes), length))  # bytes that pass the slowest resource per byte of the piece
+        rate: Floats = np.ones((len(routes), length))
+        latency: Floats = np.zeros((len(routes), length))
+        # The steps that bring what a step needs; `length` stands for what is there from the beginning.
+        before: Ints = np.full((length, len(routes), most_needed), length)
+        taken: list[tuple[int, int, int]] = []
+        for number, route in enumerate(routes):
+            brought = {(step.parts, step.destination): position for position, step in enumerate(route)}
+            for position, step in reversed([*enumerate(route)]):
+                here = number, position
+                copies[here], rate[here], latency[here] = measure_step(step, network)
+                for column, copy in enumerate(list_needed_copies(step)):
+                    before[position, number, column] = brought.get(copy, length)
+                taken += [(number, position, resource) for resource in list_crossed(step, network)]
+        self._work = copies, rate, latency
+        self._before = before
+        self._taken: Ints = np.array(taken, np.int64).T
+
+    def uses(self, size: float) -> ResourceUses:
+        """What one piece of so many bytes does on each route."""
+        copies, rate, latency = self._work
+        durations = copies * size / rate + latency
+        routes, length = durations.shape
+        every = np.arange(routes)[:, None]
+        heads: Floats = np.zeros((routes, length))
+        ends: Floats = np.zeros((routes, length + 1))
+        for position in range(length):
+            heads[:, position] = ends[every, self._before[position]].max(1)
+            ends[:, position] = heads[:, position] + durations[:, position]
+        tails: Floats = np.zeros((routes, length + 1))
+        for position in reversed(range(length)):
+            needed = every, self._before[position]
+            tails[needed] = np.maximum(tails[needed], (tails[:, position] + durations[:, position])[:, None])
+        route, position, resource = self._taken
+        # Rounded, so that equal heads and tails on different routes are equal here too.
+        head, tail = (times[route, position].round(12) for times in (heads, tails))
+        return ResourceUses(route, resource, durations[route, position], head, tail)
+
 
 _SQUARINGS = (3, 6)
 """A window counts with its time squared so often: first all that are long matter, then the longest alone."""
@@ -26,36 +90,40 @@ _SWEEPS = 4
 _WINDOWINGS = 6
 """How often pieces are moved, each time with more windows in view."""
 
-_MANY = 500
+_MAX_GROUPS = 500
 """Groups of pieces above which they are moved once, by what resources have to do alone."""
 
 _LONG = 0.93
 """Windows of so much of the longest one's time are added."""
 
 
-class Router:
+class RouteChooser:
     """Chooses routes for demands that are packed, however many pieces they are in."""
 
-    def __init__(self, demands: Sequence[Demand], packing: Packing, network: Network) -> None:
+    def __init__(self, demands: Sequence[Demand], packing: RouteAmounts, network: Network) -> None:
         self.demands = demands
         self.resources = len(network.rates)
-        self.known: list[tuple[Pool, Floats, list[int]]] = []  # with the amounts, and the demands that choose from it
-        for shape, positions in shapes_of(demands).items():
+        self.known: list[
+            tuple[RoutePool, Floats, list[int]]
+        ] = []  # with the amounts, and the demands that choose from it
+        for shape, positions in group_by_shape(demands).items():
             routes, amounts = zip(*packing.routes[shape], strict=True)
-            self.known.append((Pool(routes, network), np.array(amounts), positions))
+            self.known.append((RoutePool(routes, network), np.array(amounts), positions))
 
     def choose(self, pieces: Sequence[int]) -> list[list[Route]]:
         """For every demand the routes of so many pieces, near the amounts of the packing, then evened out."""
-        groups: list[_Group] = []
+        groups: list[_PieceGroup] = []
         for pool, amounts, positions in self.known:
             alike: dict[tuple[int, int], list[int]] = {}
             for position in positions:
                 alike.setdefault((self.demands[position].size, pieces[position]), []).append(position)
             for (size, count), own in alike.items():
-                groups.append(_Group(pool.routes, pool.uses(size / count), _rounded(amounts, count * len(own)), own))
+                groups.append(
+                    _PieceGroup(pool.routes, pool.uses(size / count), _round_amounts(amounts, count * len(own)), own)
+                )
         assigned: list[list[Route]] = [[] for _ in self.demands]
-        for group, counts in zip(groups, _evened_out(groups, self.resources), strict=True):
-            for turn, route in enumerate(_in_turns(counts)):
+        for group, counts in zip(groups, _even_out(groups, self.resources), strict=True):
+            for turn, route in enumerate(_take_turns(counts)):
                 assigned[group.demands[turn % len(group.demands)]].append(group.routes[route])
         return assigned
 
@@ -64,16 +132,16 @@ _Window = tuple[int, float, float]
 """A resource, and the least head and tail in ms."""
 
 
-class _Group(NamedTuple):
+class _PieceGroup(NamedTuple):
     """Pieces of one size with the same routes to choose from, how many take each, and the demands that they are of."""
 
     routes: Sequence[Route]
-    uses: Uses
+    uses: ResourceUses
     counts: Ints
     demands: Sequence[int]
 
 
-def _rounded(amounts: Floats, total: int) -> Ints:
+def _round_amounts(amounts: Floats, total: int) -> Ints:
     """Whole numbers in proportion to the amounts that add up to the total: the largest remainders are rounded up."""
     exact = amounts * (total / amounts.sum()) if amounts.sum() else np.full(len(amounts), total / len(amounts))
     counts: Ints = np.floor(exact).astype(np.int64)
@@ -81,21 +149,21 @@ def _rounded(amounts: Floats, total: int) -> Ints:
     return counts
 
 
-def _in_turns(counts: Ints) -> list[int]:
+def _take_turns(counts: Ints) -> list[int]:
     """So many of each, spread evenly."""
     places = [((turn + 0.5) / count, route) for route, count in enumerate(counts) for turn in range(count)]
     return [route for _, route in sorted(places)]
 
 
-def _evened_out(groups: Sequence[_Group], resources: int) -> list[Ints]:
+def _even_out(groups: Sequence[_PieceGroup], resources: int) -> list[Ints]:
     """Move single pieces to other routes while that shortens the longest windows; returns the counts."""
     uses = [group.uses for group in groups]
     all_windows = _Windows(uses)
     windows = [(resource, 0.0, 0.0) for resource in range(resources)]
-    tables = [_table(own, windows) for own in uses]
+    tables = [_tabulate(own, windows) for own in uses]
     counts = [group.counts.copy() for group in groups]
     best, least = counts, np.inf
-    for _ in range(_WINDOWINGS if len(groups) <= _MANY else 1):
+    for _ in range(_WINDOWINGS if len(groups) <= _MAX_GROUPS else 1):
         _descend(counts, tables, windows)
         longest = all_windows.longest(counts)
         most = max(time for time, _ in longest)
@@ -105,11 +173,11 @@ def _evened_out(groups: Sequence[_Group], resources: int) -> list[Ints]:
         if not more:
             break
         windows += more
-        tables = [np.hstack((table, _table(own, more))) for own, table in zip(uses, tables, strict=True)]
+        tables = [np.hstack((table, _tabulate(own, more))) for own, table in zip(uses, tables, strict=True)]
     return best
 
 
-def _table(uses: Uses, windows: Sequence[_Window]) -> Floats:
+def _tabulate(uses: ResourceUses, windows: Sequence[_Window]) -> Floats:
     """How long one piece on each route takes the resource of each window, inside of it."""
     resource, head, tail = (np.array(column) for column in zip(*windows, strict=True))
     inside = (uses.resource[:, None] == resource) & (uses.head[:, None] >= head) & (uses.tail[:, None] >= tail)
@@ -153,7 +221,7 @@ def _descend(counts: list[Ints], tables: Sequence[Floats], windows: Sequence[_Wi
 class _Windows:
     """All windows, whatever the counts: for every resource the heads and tails there are, and where each use stands."""
 
-    def __init__(self, uses: Sequence[Uses]) -> None:
+    def __init__(self, uses: Sequence[ResourceUses]) -> None:
         first = np.cumsum([0, *(own.route[-1] + 1 for own in uses[:-1])])  # routes are numbered through all groups
         route = np.concatenate([own.route + start for own, start in zip(uses, first, strict=True)])
         resource, time, head, tail = (
@@ -182,10 +250,10 @@ class _Windows:
         return longest
 
 
-def pieces_for(
+def choose_piece_counts(
     demands: Sequence[Demand],
     family: Mapping[str, str],
-    packing: Packing,
+    packing: RouteAmounts,
     actions: int,
     most: int,
     limits: Mapping[str, int],

@@ -1,19 +1,23 @@
 """Routes: how one piece of a demand travels, as steps over sites, apart from any names or times.
 
 A step forms or sends a *part set*, a bit mask over the parts of the demand's shape.
+
+Routes that need no prices: everything straight to one root, and from there straight to the targets.
+
+On a switch they are all that is needed; elsewhere they are where the packing begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from einc.exchange.network import Network
-from einc.exchange.synthesis.demands import Shape
+from einc.exchange.synthesis.demands import DemandShape
 
 
-class Step(NamedTuple):
+class RouteStep(NamedTuple):
     """Send `parts` from `source` to `destination`; where they are equal, form it there of the sets in `of`."""
 
     parts: int
@@ -22,24 +26,24 @@ class Step(NamedTuple):
     of: tuple[int, ...] = ()
 
 
-Route = tuple[Step, ...]
+Route = tuple[RouteStep, ...]
 """Steps in an order in which each finds what it needs, each copy arriving once, every copy needed."""
 
 
 @lru_cache(maxsize=1 << 14)
-def tidy(shape: Shape, steps: tuple[Step, ...]) -> Route | None:
+def tidy_route(shape: DemandShape, steps: tuple[RouteStep, ...]) -> Route | None:
     """The steps as a route: reordered, without those that bring what is there or what nobody needs.
 
     None where they do not meet the shape's targets. Prices that change little lead to the same steps again and again.
     """
     held = {(1 << part, site) for part, sites in enumerate(shape.holders) for site in sites}
     waiting = list(dict.fromkeys(steps))
-    fired: list[Step] = []
+    fired: list[RouteStep] = []
     while waiting:
         later = []
         before = len(fired)
         for step in waiting:
-            if all(copy in held for copy in needs(step)):
+            if all(copy in held for copy in list_needed_copies(step)):
                 if (step.parts, step.destination) not in held:
                     held.add((step.parts, step.destination))
                     fired.append(step)
@@ -52,27 +56,27 @@ def tidy(shape: Shape, steps: tuple[Step, ...]) -> Route | None:
     wanted = {(full, site) for site in shape.targets}
     if not wanted <= held:
         return None
-    kept: list[Step] = []
+    kept: list[RouteStep] = []
     for step in reversed(fired):
         if (step.parts, step.destination) in wanted:
             kept.append(step)
-            wanted.update(needs(step))
+            wanted.update(list_needed_copies(step))
     return tuple(reversed(kept))
 
 
-def needs(step: Step) -> Sequence[tuple[int, int]]:
+def list_needed_copies(step: RouteStep) -> Sequence[tuple[int, int]]:
     """The copies that a step needs, as (part set, site)."""
     return [(part, step.source) for part in step.of or (step.parts,)]
 
 
-def list_crossed(step: Step, network: Network) -> tuple[int, ...]:
+def list_crossed(step: RouteStep, network: Network) -> tuple[int, ...]:
     """The resources that a step occupies."""
     if step.source == step.destination:
         return (network.first_hbm + step.source,)
     return network.paths[step.source, step.destination]
 
 
-def measure_step(step: Step, network: Network) -> tuple[int, float, float]:
+def measure_step(step: RouteStep, network: Network) -> tuple[int, float, float]:
     """How many copies of a step's bytes pass its slowest resource, at which rate, and its latency."""
     if step.source == step.destination:
         return len(step.of) + 1, network.hbm_rate(step.source), network.kernel_latency
@@ -80,22 +84,22 @@ def measure_step(step: Step, network: Network) -> tuple[int, float, float]:
     return 1, rate, network.transfer_latency
 
 
-def compute_duration(step: Step, size: float, network: Network) -> float:
+def compute_duration(step: RouteStep, size: float, network: Network) -> float:
     """How long a step takes alone, in ms, its latency included."""
     copies, rate, latency = measure_step(step, network)
     return copies * size / rate + latency
 
 
-def compute_delay(steps: Sequence[Step], network: Network) -> float:
+def compute_delay(steps: Sequence[RouteStep], network: Network) -> float:
     """How long a byte takes to the last target, in ms per byte, latencies aside."""
     arrival: dict[tuple[int, int], float] = {}
     for step in steps:
-        ready = max(arrival.get(copy, 0.0) for copy in needs(step))
+        ready = max(arrival.get(copy, 0.0) for copy in list_needed_copies(step))
         arrival[step.parts, step.destination] = ready + compute_duration(step, 10**9, network) / 1e9
     return max(arrival.values(), default=0.0)
 
 
-def compute_load(steps: Sequence[Step], network: Network) -> dict[int, float]:
+def compute_load(steps: Sequence[RouteStep], network: Network) -> dict[int, float]:
     """Bytes that each resource moves per byte of the aggregate."""
     load: dict[int, float] = {}
     for step in steps:
@@ -103,3 +107,67 @@ def compute_load(steps: Sequence[Step], network: Network) -> dict[int, float]:
         for resource in list_crossed(step, network):
             load[resource] = load.get(resource, 0.0) + traffic
     return load
+
+
+MAX_SITES = 16
+"""On larger machines only sites that hold a part or want the result are roots."""
+
+_MAX_TURNS = 3
+"""On larger machines, so many choices among the holders of each part are tried."""
+
+
+def list_direct_routes(shape: DemandShape, network: Network, most_roots: int, turn: int = 0) -> list[Route]:
+    """One route per root that has paths to all, and those on which every target combines for itself.
+
+    On larger machines no more than `most_roots` roots are taken, others for every `turn`.
+    """
+    large = len(network.sites) > MAX_SITES
+    roots: tuple[int, ...] = network.sites
+    if large:
+        named = tuple(dict.fromkeys((*shape.targets, *(site for sites in shape.holders for site in sites))))
+        first = turn * most_roots % len(named)
+        roots = (*named[first:], *named[:first])[:most_roots]
+    found = [_build_gathered(shape, network, number) for number in range(_MAX_TURNS if large else 1)]
+    found += [_build_rooted(shape, root, shape.targets, network, turn) for root in roots]
+    return list(dict.fromkeys(route for route in found if route is not None))
+
+
+def _build_rooted(shape: DemandShape, root: int, targets: Iterable[int], network: Network, turn: int) -> Route | None:
+    full = (1 << len(shape.holders)) - 1
+    steps: list[RouteStep] = []
+    for part, sites in enumerate(shape.holders):
+        if root not in sites:
+            source = _choose_holder(sites, root, network, turn)
+            if source is None:
+                return None
+            steps.append(RouteStep(1 << part, source, root))
+    if len(shape.holders) > 1:
+        steps.append(RouteStep(full, root, root, tuple(1 << part for part in range(len(shape.holders)))))
+    for target in targets:
+        if target != root:
+            if (root, target) not in network.paths:
+                return None
+            steps.append(RouteStep(full, root, target))
+    return tidy_route(shape, tuple(steps))
+
+
+def _build_gathered(shape: DemandShape, network: Network, turn: int) -> Route | None:
+    steps: list[RouteStep] = []
+    for target in shape.targets:
+        part = _build_rooted(DemandShape(shape.holders, (target,)), target, (), network, turn)
+        if part is None:
+            return None
+        steps += part
+    return tidy_route(shape, tuple(steps))
+
+
+def _choose_holder(sites: tuple[int, ...], target: int, network: Network, turn: int) -> int | None:
+    """The holder with the widest path; of several the first one after the target, or `turn` places further."""
+    paths, rates = network.paths, network.rates
+    width = {site: min(rates[r] for r in paths[site, target]) for site in sites if (site, target) in paths}
+    if not width:
+        return None
+    widest = max(width.values())
+    able = [site for site in sites if width.get(site) == widest]
+    after = sum(site <= target for site in able)
+    return able[(after + turn) % len(able)]

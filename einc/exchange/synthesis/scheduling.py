@@ -9,11 +9,10 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
-from einc.exchange.synthesis.tasks import Tasks
+from einc.exchange.synthesis.task_graph import Schedule, TaskGraph
 
-MANY = 4000
+MAX_THOROUGH = 4000
 """Tasks from which few orders are tried."""
 
 _SETTLED = 2
@@ -23,17 +22,10 @@ _FRUITLESS = 10
 """Changes without success after which an order is as good as it gets, at least."""
 
 
-class Schedule(NamedTuple):
-    """When every task starts, and when the last one ends, in ms."""
-
-    starts: list[float]
-    makespan: float
-
-
-class Scheduler:
+class ListScheduler:
     """Schedules the tasks by any priorities, forwards, and backwards from the end."""
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: TaskGraph) -> None:
         self.durations = tasks.durations
         self.occupied = tasks.occupied
         self.before = tasks.before
@@ -127,9 +119,9 @@ class Scheduler:
                     heapq.heappush(candidates, (*queued[resource][0], resource))
 
 
-def first_schedule(tasks: Tasks, seed: int) -> Schedule:
+def build_first_schedule(tasks: TaskGraph, seed: int) -> Schedule:
     """The best schedule of several rules: the longest chain first, the pieces of every way in turn, and mixtures."""
-    scheduler = Scheduler(tasks)
+    scheduler = ListScheduler(tasks)
     tails = scheduler.tails()
     load: dict[int, float] = {}
     for path, duration in zip(tasks.occupied, tasks.durations, strict=True):
@@ -146,24 +138,24 @@ def first_schedule(tasks: Tasks, seed: int) -> Schedule:
         [turn * length for turn in tasks.turns],
         [-tail - noise.random() * 2 * mean for tail in tails],
     )
-    if len(tails) > MANY:
-        return min((scheduler.forwards(keys) for keys in rules[:3]), key=_makespan)
-    trials = sorted((scheduler.forwards(keys) for keys in rules), key=_makespan)
-    return min((scheduler.settle(trial) for trial in trials[:_SETTLED]), key=_makespan)
+    if len(tails) > MAX_THOROUGH:
+        return min((scheduler.forwards(keys) for keys in rules[:3]), key=_get_makespan)
+    trials = sorted((scheduler.forwards(keys) for keys in rules), key=_get_makespan)
+    return min((scheduler.settle(trial) for trial in trials[:_SETTLED]), key=_get_makespan)
 
 
-def _makespan(schedule: Schedule) -> float:
+def _get_makespan(schedule: Schedule) -> float:
     return schedule.makespan
 
 
-def improved_schedules(
-    tasks: Tasks, best: Schedule, seed: int, rounds: int, stop: Callable[[], bool], goal: float = 0.0
+def improve_schedule(
+    tasks: TaskGraph, best: Schedule, seed: int, rounds: int, stop: Callable[[], bool], goal: float = 0.0
 ) -> Iterator[Schedule]:
     """Ever better schedules from `rounds` random changes of the order of the best one.
 
     Ends early at `goal`, and where a quarter of the rounds, or ten, found nothing.
     """
-    scheduler = Scheduler(tasks)
+    scheduler = ListScheduler(tasks)
     mean = sum(tasks.durations) / max(1, len(tasks.durations))
     noise = random.Random(seed)
     patience = max(_FRUITLESS, rounds // 4)

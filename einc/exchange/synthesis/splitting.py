@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from einc.exchange.language.program import Aggregate, Holding, Program, Requirement
 
 
-def families(program: Program) -> dict[str, str]:
+def find_atom_families(program: Program) -> dict[str, str]:
     """For every atom of the preamble the first atom of its family: those that aggregates tie together."""
     parent: dict[str, str] = {}
 
@@ -33,18 +33,18 @@ def families(program: Program) -> dict[str, str]:
     return {atom: root(atom) for atom in sorted(parent)}
 
 
-def piece_sizes(size: int, pieces: int) -> tuple[int, ...]:
+def split_size(size: int, pieces: int) -> tuple[int, ...]:
     """Whole bytes that add up to `size`, larger first; `pieces` is at most `size`."""
     least, larger = divmod(size, pieces)
     return (least + 1,) * larger + (least,) * (pieces - larger)
 
 
-def piece(aggregate: Aggregate, number: int, pieces: int) -> Aggregate:
+def name_piece(aggregate: Aggregate, number: int, pieces: int) -> Aggregate:
     """The name of a piece, numbered from 0; an aggregate in one piece keeps its own."""
     return aggregate if pieces == 1 else tuple(sorted(f"{atom}.{number + 1}" for atom in aggregate))
 
 
-def split(preamble: Program, splits: Mapping[str, int]) -> Program:
+def split_atoms(preamble: Program, splits: Mapping[str, int]) -> Program:
     """The preamble with its atoms split, and no actions. `splits` has the pieces of every atom that is cut.
 
     Atoms that share an aggregate must have the same number of pieces.
@@ -52,17 +52,17 @@ def split(preamble: Program, splits: Mapping[str, int]) -> Program:
     holdings: list[Holding] = []
     for holding in preamble.holdings:
         pieces = splits.get(holding.aggregate[0], 1)
-        for number, size in enumerate(piece_sizes(holding.size, pieces)):
-            holdings.append(Holding(piece(holding.aggregate, number, pieces), holding.sites, size))
+        for number, size in enumerate(split_size(holding.size, pieces)):
+            holdings.append(Holding(name_piece(holding.aggregate, number, pieces), holding.sites, size))
     requirements: list[Requirement] = []
     for requirement in preamble.requirements:
         pieces = splits.get(requirement.aggregate[0], 1)
         for number in range(pieces):
-            requirements.append(Requirement(piece(requirement.aggregate, number, pieces), requirement.targets))
+            requirements.append(Requirement(name_piece(requirement.aggregate, number, pieces), requirement.targets))
     return dataclasses.replace(preamble, holdings=tuple(holdings), requirements=tuple(requirements), actions=())
 
 
 def can_split(program: Program) -> bool:
     """Whether the pieces' names would be new: `A.1` beside `A` is some other atom."""
-    atoms = families(program)
+    atoms = find_atom_families(program)
     return not any("." in atom and atom.rpartition(".")[0] in atoms for atom in atoms)

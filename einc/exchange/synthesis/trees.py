@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from einc.exchange.network import Network
-from einc.exchange.synthesis.demands import Shape
-from einc.exchange.synthesis.routes import Route, Step, tidy
+from einc.exchange.synthesis.demands import DemandShape
+from einc.exchange.synthesis.routes import Route, RouteStep, tidy_route
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-MOST_TERMINALS = 8
+MAX_TERMINALS = 8
 """Parts, and targets, up to which the dynamic program is affordable."""
 
 
-class Prices:
+class PathPrices:
     """Prices of all resources made into those of shortest paths between sites and of aggregating."""
 
     def __init__(self, network: Network, price: Floats, spread: float = 1e-3) -> None:
@@ -46,36 +46,36 @@ class Prices:
             self.hop = np.where(better, self.hop[:, middle, None], self.hop)
         self.distance: Floats = edge
         self.form: Floats = price[[network.first_hbm + site for site in network.sites]] + extra * 0.1
-        self._reductions: dict[tuple[tuple[int, ...], ...], Reduction] = {}
-        self._multicasts: dict[tuple[int, ...], Multicast] = {}
+        self._reductions: dict[tuple[tuple[int, ...], ...], ReductionTrees] = {}
+        self._multicasts: dict[tuple[int, ...], MulticastTrees] = {}
 
-    def reduction(self, holders: tuple[tuple[int, ...], ...]) -> Reduction:
+    def reduction(self, holders: tuple[tuple[int, ...], ...]) -> ReductionTrees:
         """The reduction of parts with these holders; many shapes share one."""
         if holders not in self._reductions:
-            self._reductions[holders] = Reduction(self, holders)
+            self._reductions[holders] = ReductionTrees(self, holders)
         return self._reductions[holders]
 
-    def multicast(self, targets: tuple[int, ...]) -> Multicast:
+    def multicast(self, targets: tuple[int, ...]) -> MulticastTrees:
         """The multicast to these targets; many shapes share one."""
         if targets not in self._multicasts:
-            self._multicasts[targets] = Multicast(self, targets)
+            self._multicasts[targets] = MulticastTrees(self, targets)
         return self._multicasts[targets]
 
-    def path(self, parts: int, source: int, destination: int) -> list[Step]:
+    def path(self, parts: int, source: int, destination: int) -> list[RouteStep]:
         """The sends along the cheapest path, between numbers of sites."""
         sites = self.network.sites
         steps = []
         while source != destination:
             following = int(self.hop[source, destination])
-            steps.append(Step(parts, sites[source], sites[following]))
+            steps.append(RouteStep(parts, sites[source], sites[following]))
             source = following
         return steps
 
 
-class Reduction:
+class ReductionTrees:
     """For every set of parts and site the price of having the set combined there."""
 
-    def __init__(self, prices: Prices, holders: Sequence[Sequence[int]]) -> None:
+    def __init__(self, prices: PathPrices, holders: Sequence[Sequence[int]]) -> None:
         self.prices = prices
         n, m = len(prices.network.sites), len(holders)
         columns = np.arange(n)
@@ -91,7 +91,7 @@ class Reduction:
             if parts & (parts - 1) == 0:
                 base[[prices.number[site] for site in holders[parts.bit_length() - 1]]] = 0.0
             else:
-                ones = _halves(parts)
+                ones = _list_halves(parts)
                 total = self.cost[ones] + prices.form + lying[parts ^ ones]
                 chosen = total.argmin(0)
                 self.first[parts] = ones[chosen]
@@ -104,7 +104,7 @@ class Reduction:
             self.whole[parts] = together <= apart
             lying[parts] = np.minimum(together, apart)
 
-    def steps(self, parts: int, site: int) -> list[Step]:
+    def steps(self, parts: int, site: int) -> list[RouteStep]:
         """The steps that combine a set of parts at a site (by number)."""
         at = int(self.via[parts, site])
         way = self.prices.path(parts, at, site)
@@ -119,13 +119,17 @@ class Reduction:
                 of.append(rest)
                 break
         name = self.prices.network.sites[at]
-        return [*(step for one in of for step in self.steps(one, at)), Step(parts, name, name, tuple(sorted(of))), *way]
+        return [
+            *(step for one in of for step in self.steps(one, at)),
+            RouteStep(parts, name, name, tuple(sorted(of))),
+            *way,
+        ]
 
 
-class Multicast:
+class MulticastTrees:
     """For every set of targets and site the price of bringing what is there to all of them."""
 
-    def __init__(self, prices: Prices, targets: Sequence[int]) -> None:
+    def __init__(self, prices: PathPrices, targets: Sequence[int]) -> None:
         self.prices = prices
         n, t = len(prices.network.sites), len(targets)
         columns = np.arange(n)
@@ -138,7 +142,7 @@ class Multicast:
             if ends & (ends - 1) == 0:
                 base[prices.number[targets[ends.bit_length() - 1]]] = 0.0
             else:
-                ones = _halves(ends)
+                ones = _list_halves(ends)
                 total = self.cost[ones] + self.cost[ends ^ ones]
                 chosen = total.argmin(0)
                 self.first[ends] = ones[chosen]
@@ -147,7 +151,7 @@ class Multicast:
             self.via[ends] = total.argmin(1)
             self.cost[ends] = total[columns, self.via[ends]]
 
-    def steps(self, parts: int, site: int, ends: int) -> list[Step]:
+    def steps(self, parts: int, site: int, ends: int) -> list[RouteStep]:
         """The sends that bring a copy of `parts` from a site (by number) to a set of targets."""
         at = int(self.via[ends, site])
         way = self.prices.path(parts, site, at)
@@ -157,7 +161,7 @@ class Multicast:
         return [*way, *self.steps(parts, at, one), *self.steps(parts, at, ends ^ one)]
 
 
-def cheapest_sets(reduction: Reduction, multicast: Multicast) -> tuple[Floats, Ints]:
+def price_target_sets(reduction: ReductionTrees, multicast: MulticastTrees) -> tuple[Floats, Ints]:
     """For every set of targets the least price of meeting it, from one root or several, each for some of the targets;
     and the targets of one of the roots."""
     rooted = (reduction.cost[reduction.full][None, :] + multicast.cost).min(1)
@@ -166,7 +170,7 @@ def cheapest_sets(reduction: Reduction, multicast: Multicast) -> tuple[Floats, I
     first = np.arange(len(best))
     for ends in range(1, len(best)):
         if ends & (ends - 1):
-            ones = _halves(ends)
+            ones = _list_halves(ends)
             total = rooted[ones] + best[ends ^ ones]
             chosen = int(total.argmin())
             if total[chosen] < best[ends] - 1e-15:
@@ -174,35 +178,35 @@ def cheapest_sets(reduction: Reduction, multicast: Multicast) -> tuple[Floats, I
     return best, first
 
 
-def cheapest_routes(shape: Shape, prices: Prices) -> tuple[float, list[Route]]:
+def find_cheapest_routes(shape: DemandShape, prices: PathPrices) -> tuple[float, list[Route]]:
     """The least price per byte of meeting a shape, and routes: the cheapest one, then those of other roots."""
     reduction = prices.reduction(shape.holders)
     multicast = prices.multicast(shape.targets)
-    best, first = cheapest_sets(reduction, multicast)
+    best, first = price_target_sets(reduction, multicast)
     full, every = reduction.full, len(best) - 1
     by_root = reduction.cost[full][None, :] + multicast.cost  # (targets, root)
-    steps: list[Step] = []
+    steps: list[RouteStep] = []
     ends = every
     while ends:
         one = int(first[ends])
         root = int(by_root[one].argmin())
         steps += reduction.steps(full, root) + multicast.steps(full, root, one)
         ends ^= one
-    found = [tidy(shape, tuple(steps))]
-    for root in np.argsort(by_root[every], kind="stable")[: _roots(len(prices.network.sites))]:
+    found = [tidy_route(shape, tuple(steps))]
+    for root in np.argsort(by_root[every], kind="stable")[: _count_kept_roots(len(prices.network.sites))]:
         if np.isfinite(by_root[every, root]):
             steps = reduction.steps(full, int(root)) + multicast.steps(full, int(root), every)
-            found.append(tidy(shape, tuple(steps)))
+            found.append(tidy_route(shape, tuple(steps)))
     return float(best[every]), list(dict.fromkeys(route for route in found if route is not None))
 
 
-def _roots(sites: int) -> int:
+def _count_kept_roots(sites: int) -> int:
     """Of how many roots the routes are kept: on large machines the best one's will do."""
-    return sites if sites <= 2 * MOST_TERMINALS else 1
+    return sites if sites <= 2 * MAX_TERMINALS else 1
 
 
 @functools.cache
-def _halves(whole: int) -> Ints:
+def _list_halves(whole: int) -> Ints:
     """The proper subsets of a set that contain its lowest element, in ascending order."""
     lowest = whole & -whole
     rest = whole ^ lowest

@@ -1,4 +1,10 @@
-"""From a preamble to its demands: what memberships have no part in is worked out once, as searches try many of them."""
+"""What a preamble demands of the network, whatever the body: who has the atoms of each aggregate, and who needs it.
+
+Only copies of subsets of X can become parts of X. So a transfer *for* X carries a subset of X, and transfers for
+disjoint aggregates are different transfers. All bounds count bytes, so they hold for programs that split atoms as well.
+
+`DemandTable` works out once what does not depend on the members of partitions, as searches try many memberships.
+"""
 
 from __future__ import annotations
 
@@ -9,40 +15,106 @@ from operator import itemgetter
 from typing import Any
 
 from einc.errors import ProgramError
-from einc.exchange.bounds.demand import Demand, Demands, Forming, Tangle
 from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
 from einc.exchange.language.printer import format_aggregate
 from einc.exchange.language.program import Aggregate, Partition, Program, collect_atom_sizes
 from einc.exchange.network import make_mask
 
-_Alike = tuple[bool, tuple[tuple[int, ...], int, int, tuple[str, ...], int]]
-"""What demands that become one have in common: whether they are in tangles, and fields of Demand."""
 
-_Same = tuple[tuple[int, ...], int, int, int, tuple[str, ...], bool]
-"""The same for what has to be formed: fields of Forming."""
+@dataclass(frozen=True, slots=True)
+class DemandClass:
+    """Disjoint aggregates that are alike: the same sites have their atoms and the same sites need them.
+
+    Either all of them are in overlap groups, or none. `size` is in bytes, of all together. `holders` are the distinct
+    sets of sites (bit masks) that hold an atom; copies of aggregates count for each atom inside. `targets` need the
+    aggregate and do not hold all atoms. `awaited` is the number of further targets that are not known yet, which open
+    partitions will be. `complete` are the sites that hold all atoms. `largest` is the size of the largest copy.
+    """
+
+    aggregates: tuple[Aggregate, ...]
+    size: int
+    holders: tuple[int, ...]
+    targets: int
+    awaited: int = 0
+    partitions: tuple[str, ...] = ()
+    complete: int = 0
+    largest: int = 0
+
+    def must_enter(self, sites: int) -> bool:
+        """Whether a part has to enter a set of sites: a target is there, and some atom has no holder there."""
+        return bool(self.targets & sites) and any(not holder & sites for holder in self.holders)
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapGroup:
+    """Required aggregates that share atoms, directly or through each other; all of one size in bytes.
+
+    `required` are (aggregate, targets); `copies` the (aggregate, sites) of IN that can become parts of them.
+    """
+
+    size: int
+    required: tuple[tuple[Aggregate, int], ...]
+    copies: tuple[tuple[Aggregate, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FormingClass:
+    """Aggregates of several atoms in the family that are alike, `size` bytes all together, `largest` the largest copy.
+
+    `targets` need them and do not hold them whole, `whole` are the sites that do; `holders` as in DemandClass. IN has
+    each in `parts` copies at least. `partitions` are the open ones that will need them. `overlapping` says that they
+    are in overlap groups.
+    """
+
+    size: int
+    holders: tuple[int, ...]
+    targets: int
+    whole: int
+    parts: int
+    partitions: tuple[str, ...] = ()
+    overlapping: bool = False
+    largest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DemandSet:
+    """A preamble's demands: a family of disjoint aggregates, and the groups of all those that overlap."""
+
+    family: tuple[DemandClass, ...]
+    overlapping: tuple[OverlapGroup, ...]
+    forming: tuple[FormingClass, ...]
+
+
+_DemandKey = tuple[bool, tuple[tuple[int, ...], int, int, tuple[str, ...], int]]
+"""What aggregates of one class have in common: whether they overlap others, and fields of DemandClass."""
+
+_FormingKey = tuple[tuple[int, ...], int, int, int, tuple[str, ...], bool]
+"""The same for what has to be formed: fields of FormingClass."""
 
 _Copies = tuple[tuple[Aggregate, int], ...]
 """Aggregates of IN with the sites that hold them, as bit masks."""
 
 
 @lru_cache(maxsize=16)
-def demands_of(program: Program) -> Demands:
+def collect_demands(program: Program) -> DemandSet:
     """The demands of a program's preamble. Raises ProgramError where a requirement can never be met.
 
     Partitions without members are sites that are not known yet.
     """
-    return Outline(program).demands(program.partitions)
+    return DemandTable(program).list_demands(program.partitions)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Disjoint aggregates that no membership tells apart: `sites` and `partitions` need them; the rest as in Demand and
-    Forming."""
+class RequiredClass:
+    """Disjoint aggregates that are alike under every membership.
+
+    `sites` and `partitions` need them; the other fields are as in DemandClass and FormingClass.
+    """
 
     names: tuple[Aggregate, ...]
     size: int
     largest: int
-    tangled: bool
+    overlapping: bool
     sites: int
     partitions: tuple[str, ...]
     holders: tuple[int, ...]
@@ -51,7 +123,7 @@ class Wanted:
     parts: int
 
 
-class Outline:
+class DemandTable:
     """A preamble without the members of its partitions. Raises ProgramError where a requirement can never be met."""
 
     def __init__(self, program: Program) -> None:
@@ -66,74 +138,82 @@ class Outline:
         for holding in program.holdings:
             for atom in holding.aggregate:
                 by_atom.setdefault(atom, []).append((holding.aggregate, make_mask(holding.sites)))
-        groups = _tangled(needed)
-        tangles = [sorted(group) for group in groups if len(group) > 1]
-        self._tangles = [
-            (sizes[group[0][0]], [(name, *needed[name]) for name in group], _copies(group, by_atom))
-            for group in tangles
+        groups = _group_overlapping(needed)
+        overlap_groups = [sorted(group) for group in groups if len(group) > 1]
+        self._overlapping = [
+            (sizes[group[0][0]], [(name, *needed[name]) for name in group], _collect_copies(group, by_atom))
+            for group in overlap_groups
         ]
-        tangled = {name for group in tangles for name in group}
+        overlapping = {name for group in overlap_groups for name in group}
         alike: dict[tuple[Any, ...], list[Aggregate]] = {}
-        for name in _disjoint(groups):
-            own = name in tangled, *needed[name], *_holders(name, by_atom), _fewest(name, by_atom)
+        for name in _choose_disjoint(groups):
+            own = name in overlapping, *needed[name], *_find_holders(name, by_atom), _count_fewest_parts(name, by_atom)
             alike.setdefault(own, []).append(name)
         self.family = []
         for own, names in alike.items():
             each = [sizes[name[0]] for name in names]
-            self.family.append(Wanted(tuple(names), sum(each), max(each), *own))
+            self.family.append(RequiredClass(tuple(names), sum(each), max(each), *own))
         self._asking = list(dict.fromkeys(one.partitions for one in self.family))
 
-    def demands(self, partitions: Sequence[Partition]) -> Demands:
+    def list_demands(self, partitions: Sequence[Partition]) -> DemandSet:
         """The demands under these partitions, of which some may have no members yet."""
         known = {one.name: make_mask(one.members or ()) for one in partitions}
         counts = {one.name: one.size for one in partitions if one.members is None}
         placed = make_mask(site for one in partitions for site in one.members or ())
-        family: dict[_Alike, list[Wanted]] = {}
-        forming: dict[_Same, list[Wanted]] = {}
+        family: dict[_DemandKey, list[RequiredClass]] = {}
+        forming: dict[_FormingKey, list[RequiredClass]] = {}
         asking = {}  # for every set of partitions its members, those that are not known yet, and how many they have
         for names in self._asking:
             unknown = tuple([name for name in names if name in counts])
-            asking[names] = _targets(0, names, known), unknown, sum([counts[name] for name in unknown])
+            asking[names] = _join_targets(0, names, known), unknown, sum([counts[name] for name in unknown])
         for one in self.family:
             members, unknown, count = asking[one.partitions]
             targets = one.sites | members
             # Partitions are disjoint, but open ones may take sites that are targets already.
             awaited = max(0, count - (targets & ~placed).bit_count() - one.complete.bit_count()) if unknown else 0
             if targets & ~one.complete or awaited:
-                alike = one.tangled, (one.holders, targets & ~one.complete, awaited, unknown, one.complete)
+                alike = one.overlapping, (one.holders, targets & ~one.complete, awaited, unknown, one.complete)
                 family.setdefault(alike, []).append(one)
             if one.holders != (one.whole,):  # else it is only held whole, and nothing forms it
-                same = one.holders, targets & ~one.whole, one.whole, one.parts, unknown, one.tangled
+                same = one.holders, targets & ~one.whole, one.whole, one.parts, unknown, one.overlapping
                 forming.setdefault(same, []).append(one)
-        return Demands(
+        groups = []
+        for size, group, copies in self._overlapping:
+            required = tuple((name, _join_targets(sites, named, known)) for name, sites, named in group)
+            groups.append(OverlapGroup(size, required, copies))
+        return DemandSet(
             tuple(
-                Demand(tuple([name for one in own for name in one.names]), _size(own), *key, _largest(own))
+                DemandClass(_join_names(own), _sum_sizes(own), *key, _find_largest(own))
                 for (_, key), own in sorted(family.items(), key=itemgetter(0))
             ),
+            tuple(groups),
             tuple(
-                Tangle(size, tuple((name, _targets(sites, named, known)) for name, sites, named in group), copies)
-                for size, group, copies in self._tangles
+                FormingClass(_sum_sizes(own), *key, _find_largest(own))
+                for key, own in sorted(forming.items(), key=itemgetter(0))
             ),
-            tuple(Forming(_size(own), *key, _largest(own)) for key, own in sorted(forming.items(), key=itemgetter(0))),
         )
 
 
-def _targets(sites: int, partitions: Sequence[str], known: Mapping[str, int]) -> int:
+def _join_targets(sites: int, partitions: Sequence[str], known: Mapping[str, int]) -> int:
     """The targets that are known, if the members of some partitions are."""
     for partition in partitions:
         sites |= known[partition]
     return sites
 
 
-def _size(alike: Sequence[Wanted]) -> int:
+def _join_names(alike: Sequence[RequiredClass]) -> tuple[Aggregate, ...]:
+    return tuple([name for one in alike for name in one.names])
+
+
+def _sum_sizes(alike: Sequence[RequiredClass]) -> int:
     return sum([one.size for one in alike])
 
 
-def _largest(alike: Sequence[Wanted]) -> int:
+def _find_largest(alike: Sequence[RequiredClass]) -> int:
     return max([one.largest for one in alike])
 
 
-def _fewest(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) -> int:
+def _count_fewest_parts(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) -> int:
     """How many copies of IN make up the aggregate at least; it has copies of subsets for every atom."""
     atoms = frozenset(name)
     parts = {copy for atom in name for copy, _ in by_atom[atom] if atoms.issuperset(copy)}
@@ -145,7 +225,7 @@ def _fewest(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) ->
     return len(found)
 
 
-def _holders(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) -> tuple[tuple[int, ...], int, int]:
+def _find_holders(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) -> tuple[tuple[int, ...], int, int]:
     """The sets of sites that hold each atom in some subset of the aggregate, what they share, and who has it whole."""
     atoms = frozenset(name)
     holders = set()
@@ -167,7 +247,7 @@ def _holders(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) -
     return tuple(sorted(holders)), complete, whole
 
 
-def _tangled(needed: Iterable[Aggregate]) -> list[list[Aggregate]]:
+def _group_overlapping(needed: Iterable[Aggregate]) -> list[list[Aggregate]]:
     """The required aggregates in groups that share atoms."""
     group_of: dict[str, list[Aggregate]] = {}
     for name in sorted(needed):
@@ -179,7 +259,7 @@ def _tangled(needed: Iterable[Aggregate]) -> list[list[Aggregate]]:
     return list({id(group): group for group in group_of.values()}.values())
 
 
-def _disjoint(groups: list[list[Aggregate]]) -> list[Aggregate]:
+def _choose_disjoint(groups: list[list[Aggregate]]) -> list[Aggregate]:
     """Pairwise disjoint aggregates, the larger first in each group."""
     chosen = []
     for group in groups:
@@ -191,7 +271,7 @@ def _disjoint(groups: list[list[Aggregate]]) -> list[Aggregate]:
     return sorted(chosen)
 
 
-def _copies(group: Sequence[Aggregate], by_atom: dict[str, list[tuple[Aggregate, int]]]) -> _Copies:
+def _collect_copies(group: Sequence[Aggregate], by_atom: dict[str, list[tuple[Aggregate, int]]]) -> _Copies:
     """What IN has that can become part of aggregates of a group."""
     names = [frozenset(name) for name in group]
     copies = {

@@ -1,19 +1,24 @@
-"""Pieces on their routes as tasks: transfers and aggregations with what each needs first and what it occupies."""
+"""Pieces on their routes as tasks: transfers and aggregations with what each needs first and what it occupies.
+
+A schedule as actions: the order in which every resource serves its tasks becomes waits.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from einc.exchange.language.program import Action, Aggregate
 from einc.exchange.network import Network
-from einc.exchange.synthesis.demands import Demand, Shape
-from einc.exchange.synthesis.routes import Route, compute_duration, list_crossed, needs
-from einc.exchange.synthesis.splitting import piece, piece_sizes
+from einc.exchange.synthesis.demands import Demand, DemandShape
+from einc.exchange.synthesis.routes import Route, compute_duration, list_crossed, list_needed_copies
+from einc.exchange.synthesis.splitting import name_piece, split_size
 
 
 @dataclass(frozen=True, slots=True)
-class Tasks:
+class TaskGraph:
     """One entry per action (each a single transfer or aggregation, without waits); times in ms.
 
     `before` are the positions of the tasks that bring what a task needs; `forms` those among them that form the copy it
@@ -29,7 +34,14 @@ class Tasks:
     turns: tuple[float, ...]
 
 
-def tasks_of(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], network: Network) -> Tasks:
+class Schedule(NamedTuple):
+    """When every task starts, and when the last one ends, in ms."""
+
+    starts: list[float]
+    makespan: float
+
+
+def build_task_graph(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], network: Network) -> TaskGraph:
     """The tasks of all demands, one piece per route. A transfer that two demands share is one task."""
     number: dict[Action, int] = {}
     durations: list[float] = []
@@ -37,13 +49,13 @@ def tasks_of(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], netwo
     before: list[set[int]] = []
     forms: list[set[int]] = []
     turns: list[float] = []
-    using: dict[tuple[Shape, Route], int] = {}
-    used: dict[tuple[Shape, Route], int] = {}
+    using: dict[tuple[DemandShape, Route], int] = {}
+    used: dict[tuple[DemandShape, Route], int] = {}
     for demand, chosen in zip(demands, routes, strict=True):
         for route in chosen:
             using[demand.shape, route] = using.get((demand.shape, route), 0) + 1
     for demand, chosen in zip(demands, routes, strict=True):
-        sizes = piece_sizes(demand.size, len(chosen))
+        sizes = split_size(demand.size, len(chosen))
         for position, route in enumerate(chosen):
             way = (demand.shape, route)
             used[way] = used.get(way, 0) + 1
@@ -53,7 +65,7 @@ def tasks_of(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], netwo
                 name = names.get(step.parts)
                 if name is None:
                     whole = [atom for k, part in enumerate(demand.parts) if step.parts >> k & 1 for atom in part]
-                    name = names[step.parts] = piece(tuple(sorted(whole)), position, len(chosen))
+                    name = names[step.parts] = name_piece(tuple(sorted(whole)), position, len(chosen))
                 ends = (step.destination,) if step.destination != step.source else ()
                 action = Action(name, step.source, ends)
                 task = number.setdefault(action, len(number))
@@ -64,13 +76,13 @@ def tasks_of(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], netwo
                     forms.append(set())
                     turns.append((used[way] - 0.5) / using[way])
                 makers.setdefault((step.parts, step.destination), task)
-                for copy in needs(step):
+                for copy in list_needed_copies(step):
                     if copy in makers:
                         before[task].add(makers[copy])
                         if ends and makers[copy] != task and copy[0] == step.parts:
                             forms[task].add(makers[copy])
     actions = tuple(number)
-    return Tasks(
+    return TaskGraph(
         actions,
         tuple(durations),
         tuple(occupied),
@@ -78,3 +90,33 @@ def tasks_of(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], netwo
         tuple(tuple(sorted(task for task in entry if not actions[task].destinations)) for entry in forms),
         tuple(turns),
     )
+
+
+def write_ordered_actions(tasks: TaskGraph, schedule: Schedule, together: int = 1) -> tuple[Action, ...]:
+    """The tasks as actions in the order of their starts; each waits for the one before it on each of its resources.
+
+    With more `together` it waits for the one that many places before it, so that the latency of one passes while
+    others use the resource.
+    """
+    starts = schedule.starts
+    order = sorted(range(len(starts)), key=lambda task: (starts[task], starts[task] + tasks.durations[task], task))
+    served: dict[int, list[int]] = {}
+    written = []
+    for task in order:
+        awaited = set(tasks.forms[task])
+        for resource in tasks.occupied[task]:
+            earlier = served.setdefault(resource, [])
+            if len(earlier) >= together and earlier[-together] not in tasks.before[task]:
+                awaited.add(earlier[-together])
+            earlier.append(task)
+        after = tuple(sorted(tasks.actions[earlier] for earlier in awaited))
+        written.append(dataclasses.replace(tasks.actions[task], after=after))
+    return tuple(written)
+
+
+def write_unordered_actions(tasks: TaskGraph) -> tuple[Action, ...]:
+    """The tasks without any order: all that leaves one copy is one action, which aggregates once for all."""
+    leaving: dict[tuple[Aggregate, int], set[int]] = {}
+    for action in tasks.actions:
+        leaving.setdefault((action.aggregate, action.source), set()).update(action.destinations)
+    return tuple(Action(aggregate, site, tuple(sorted(ends))) for (aggregate, site), ends in leaving.items())

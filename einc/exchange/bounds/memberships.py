@@ -1,0 +1,199 @@
+"""The least bound over all memberships of the partitions that a program declares by size.
+
+First, cheap bounds are computed for all memberships at once. Then memberships are bounded one by one with everything:
+those of the least cheap bound first, and of these the ones that send the fewest bytes. Once the cheap bound of the next
+membership is no less than the least full bound, that one is the answer. A search that ends early falls back on the
+cheap bounds of the memberships that are left. Memberships that differ in names alone, in equal blocks that trade
+places, or by a symmetry of the machine are bounded once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from einc.exchange.bounds.certificate import Certificate
+from einc.exchange.bounds.closed_form import choose_disjoint_holders
+from einc.exchange.bounds.demands import DemandSet, DemandTable
+from einc.exchange.bounds.symmetry import find_symmetry_class
+from einc.exchange.language.program import Program
+from einc.exchange.memberships import MAX_SITES, Ints, compute_target_masks, decode_masks, enumerate_masks
+from einc.exchange.network import Network, list_sites, make_mask
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+MAX_TRIED = 100
+"""Memberships that are bounded one by one before the search ends."""
+
+_DIGITS = 9
+"""Bounds that differ only in later digits count as equal."""
+
+BoundDemands = Callable[[DemandSet, bool], Certificate]
+"""Computes the bound for demands; the flag says whether it may also solve the linear program."""
+
+
+def bound_over_memberships(
+    program: Program, network: Network, bound_demands: BoundDemands, stop: Callable[[], bool]
+) -> Certificate:
+    """The certificate of the membership with the least bound. The search ends early when `stop` says so.
+
+    On more than MAX_SITES sites the certificate is one that holds for any membership, and it names none.
+    """
+    table = DemandTable(program)
+    if len(network.sites) > MAX_SITES:
+        return bound_demands(table.list_demands(program.partitions), False)
+    masks = _drop_equivalent(program, table, enumerate_masks(program, network.sites))
+    bounds, sent = compute_quick_bounds(program, table, masks, network)
+    order = np.lexsort((sent, (bounds / max(float(bounds.max()), 1e-300)).round(_DIGITS)))
+    best: Certificate | None = None
+    classes: set[object] = set()
+    for tried, pick in enumerate(order):
+        if best is not None and bounds[pick] >= best.bound_ms * (1 - 1e-9):
+            return best
+        chosen = decode_masks(program, masks[pick], network.sites)
+        members = {one.name: chosen.get(one.name, one.members) for one in program.partitions}
+        partitions = [dataclasses.replace(one, members=members[one.name]) for one in program.partitions]
+        demands = table.list_demands(partitions)
+        ended = tried >= MAX_TRIED or stop()
+        if not ended:
+            equivalent = demands if demands.overlapping else find_symmetry_class(demands, network)
+            if equivalent in classes:
+                continue
+            classes.add(equivalent)
+        certificate = dataclasses.replace(bound_demands(demands, not ended), memberships=tuple(chosen.items()))
+        if ended:
+            left = float(bounds[order[tried:]].min())
+            return dataclasses.replace(certificate, bound_ms=min(certificate.bound_ms, left))
+        if best is None or certificate.bound_ms < best.bound_ms:
+            best = certificate
+    assert best is not None, "there is at least one membership"
+    return best
+
+
+def _drop_equivalent(program: Program, table: DemandTable, masks: Ints) -> Ints:
+    """Memberships without those in which indistinguishable partitions have traded places."""
+    if table.list_demands(program.partitions).overlapping:
+        return masks
+    sizes: dict[tuple[frozenset[str], object], tuple[int, int]] = {}
+    for one in table.family:
+        key = frozenset(one.partitions), (one.holders, one.complete, one.whole, one.parts, one.sites)
+        size, largest = sizes.get(key, (0, 0))
+        sizes[key] = size + one.size, max(largest, one.largest)
+    open_ = [one for one in program.partitions if one.members is None]
+    for (i, its), (j, other) in itertools.combinations(enumerate(open_), 2):
+        trade = {its.name: other.name, other.name: its.name}
+        traded = {
+            (frozenset([trade.get(name, name) for name in names]), rest): own for (names, rest), own in sizes.items()
+        }
+        if its.size == other.size and sizes == traded:
+            masks = masks[masks[:, i] < masks[:, j]]
+    return masks
+
+
+def compute_quick_bounds(program: Program, table: DemandTable, masks: Ints, network: Network) -> tuple[Floats, Floats]:
+    """For every row of `enumerate_masks` a lower bound in ms, and the bytes that have to be sent at least.
+
+    The bounds are those by cuts, combining and counting. What has to enter a set of sites depends only on which open
+    partitions have members in it, and the number of transfers only on the set of targets: so tables over sets give the
+    bounds of all memberships. Of overlapping aggregates only the disjoint ones of the family count; the bounds stay
+    sound.
+    """
+    sent = _count_sent_bytes(program, table, masks, network)
+    bounds = np.zeros(len(masks))
+    if sent.any():
+        milliseconds = sent / network.total_capacity if network.total_capacity else np.inf
+        bounds = np.where(sent > 0, milliseconds + network.transfer_latency, 0.0)
+    set_bounds = _tabulate_set_bounds(program, table, network)
+    inside: list[Any] = [0]  # by set of sites: which open partitions have members in it, as bits
+    for sites in range(1, len(set_bounds)):
+        rest = sites & sites - 1
+        if rest:
+            inside.append(inside[rest] | inside[sites ^ rest])
+        else:
+            inside.append(np.packbits(masks & sites != 0, axis=1, bitorder="little")[:, 0])
+        np.maximum(bounds, set_bounds[sites].take(inside[sites]), out=bounds)
+    return bounds, sent
+
+
+def _count_sent_bytes(program: Program, table: DemandTable, masks: Ints, network: Network) -> Floats:
+    """The bytes that transfers send at least, by the argument of the counting bound."""
+    by_targets: dict[tuple[int, tuple[str, ...]], Floats] = {}  # by sites and partitions: the bytes, by set of targets
+    for one in table.family:
+        disjoint = (0,) if one.complete else choose_disjoint_holders(one.holders)
+        holders = tuple(_mask_positions(holder, network) for holder in disjoint)
+        transfers = _tabulate_transfers(holders, _mask_positions(one.complete, network), len(network.sites))
+        key = one.sites, one.partitions
+        by_targets[key] = by_targets.get(key, 0.0) + one.size * transfers
+    sent = np.zeros(len(masks))
+    for (sites, partitions), sent_bytes in by_targets.items():
+        own = [site for site in list_sites(sites) if site in network.sites]
+        sent += sent_bytes.take(compute_target_masks(program, masks, network.sites, (*own, *partitions)))
+    return sent
+
+
+@lru_cache(maxsize=1 << 10)
+def _tabulate_transfers(disjoint: tuple[int, ...], complete: int, sites: int) -> Floats:
+    """By set of targets, how often a copy is sent: `count_transfers` for all sets, given disjoint sets of holders."""
+    targets = np.arange(1 << sites) & ~complete
+    count: Floats = (targets[:, None] >> np.arange(sites) & 1).sum(1).astype(np.float64)
+    if complete or len(disjoint) == 1:
+        return count
+    shared = np.logical_or.reduce([targets & holder != 0 for holder in disjoint])
+    return np.where(count > 0, count + (len(disjoint) - 1) - shared, 0.0)
+
+
+def _tabulate_set_bounds(program: Program, table: DemandTable, network: Network) -> Floats:
+    """The time for what has to enter a set of sites, or to be combined there: (sets of sites, sets of partitions)."""
+    family = table.family
+    sets = np.arange(1 << len(network.sites))
+    names = [one.name for one in program.partitions if one.members is None]
+    known = {one.name: make_mask(one.members or ()) for one in program.partitions}
+    size = np.array([float(one.size) for one in family])
+    holders = [tuple(_mask_positions(own, network) for own in one.holders) for one in family]
+    lacking = np.array([_find_lacking_sets(own, len(sets)) for own in holders]).T
+    whole = np.array([_mask_positions(one.whole, network) for one in family], np.int64)
+    forming = np.array([one.holders != (one.whole,) and not one.overlapping for one in family])
+    combined = ~lacking & forming & (sets[:, None] & whole == 0)
+    targets = [one.sites | sum(known[name] for name in one.partitions) for one in family]
+    fixed = np.array([_mask_positions(own, network) for own in targets])
+    asking = np.array([sum(1 << names.index(name) for name in one.partitions if name in names) for one in family])
+    here = sets[:, None] & fixed != 0
+    there = (np.arange(1 << len(names))[:, None] & asking != 0).T
+
+    def count_bytes(chosen: Any) -> Floats:
+        total: Floats = ((chosen & here) @ size)[:, None] + (size * (chosen & ~here)) @ there
+        return total
+
+    enter = count_bytes(lacking)
+    named = [_mask_sites(int(own), network) for own in sets]
+    capacity = np.array([network.entering(own)[0] for own in named])[:, None]
+    memory = np.array([sum([network.hbm_rate(site) for site in list_sites(own)]) for own in named])[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cut = np.where(enter > 0, enter / capacity + network.transfer_latency, 0.0)
+        bounds: Floats = np.maximum(cut, (enter + count_bytes(combined)) / (memory / 3 + capacity))
+    bounds[-1] = sum([(one.parts + 1) * one.size for one in family if one.holders != (one.whole,) and not one.whole])
+    bounds[-1] /= memory[-1]
+    return bounds
+
+
+@lru_cache(maxsize=1 << 10)
+def _find_lacking_sets(holders: tuple[int, ...], count: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of the first `count` sets of sites have no holder of some atom."""
+    sets = np.arange(count)
+    lacking: np.ndarray[Any, np.dtype[np.bool_]] = np.logical_or.reduce([sets & holder == 0 for holder in holders])
+    return lacking
+
+
+def _mask_positions(mask: int, network: Network) -> int:
+    """A set of sites as a set of positions in the network's sites."""
+    return sum([1 << position for position, site in enumerate(network.sites) if mask >> site & 1])
+
+
+def _mask_sites(mask: int, network: Network) -> int:
+    """A set of positions in the network's sites as a set of sites."""
+    return sum([1 << site for position, site in enumerate(network.sites) if mask >> position & 1])
