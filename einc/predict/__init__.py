@@ -1,4 +1,4 @@
 """How long a whole plan takes on a machine: the fluid model of exchange programs, extended to kernels.
 
-It knows tasks as numbers only (`work.py`), so that a device program and a plan file are timed by the same code.
+It knows tasks as numbers only (`costs.py`), so that a device program and a plan file are timed by the same code.
 """

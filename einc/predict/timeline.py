@@ -1,6 +1,6 @@
 """When every task of a plan starts and ends on a machine.
 
-The rules are those of exchange programs (`exprog.simulator`), with kernels beside them: fluid and event-driven.
+The rules are those of exchange programs (`einc.exchange.simulation`), with kernels beside them: fluid and event-driven.
 Kernels, aggregations and copies of a site run one at a time, of those that could the one that comes first in the
 program; transfers overlap with them and share links max-min fairly. The latency of a kernel occupies its site, that of
 a transfer precedes its flow. Between tasks there are the dependencies of the program and nothing else.

@@ -1,7 +1,7 @@
-"""Jobs that share resources, advanced from event to event: the inner loop of the fast simulator.
+"""Jobs that share resources, advanced from event to event: the inner loop of the simulator.
 
-The same fluid model as `simulator.py` and `fairness.py`, on integers and flat lists. Rates are worked out anew only
-for the lanes that share a resource, directly or through others, with a lane whose jobs have changed.
+Rates are worked out anew only for the lanes that share a resource, directly or through others, with a
+lane whose jobs have changed.
 """
 
 from __future__ import annotations
