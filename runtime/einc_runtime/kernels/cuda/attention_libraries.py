@@ -1,8 +1,9 @@
-"""Libraries that compute attention: the package flash-attn, and PyTorch with whatever its own attention would take.
+"""Libraries that compute attention: the package flash-attn, and PyTorch with the kernels that its own attention would
+use.
 
-A library is asked for by the name that EINC_ATTENTION has for it, and imported only then. What it says it does is not
-taken for granted: before an invocation of a kind (type, width, causal, window, group) is left to a library, it has
-to compute a small one of that kind as it is defined, with its lse (`attention_trial`).
+A library is imported only if EINC_ATTENTION names it. Its results are not trusted: before it computes invocations of a
+kind (type, width, causal, window, group), it must compute a small one correctly, together with its lse
+(`varlen_attention.find_flaw`).
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention
 
 ENVIRONMENT = "EINC_ATTENTION"
 OWN = "einc"
-"""The name of our own kernel, which ends the list."""
+"""The name of our own kernel; names after it are ignored."""
 
 _CUDNN = 3  # torch.nn.attention.SDPBackend.CUDNN_ATTENTION
 
 
 class AttentionLibrary(Protocol):
+    """A library that can compute attention."""
+
     name: str
     version: str
 
     def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
-        """What of the library may be taken for operands like these, with its name; the best first."""
+        """The functions of the library that may compute operands like these, with their names; the best first."""
 
 
 class TorchAttention:
-    """cuDNN's kernel where it can be asked for (one sequence, no window) and is the faster one, from Hopper on, or
-    where PyTorch's scaled_dot_product_attention would take it; or else PyTorch's build of flash-attn."""
+    """PyTorch: cuDNN's kernel for one sequence without a window, on Hopper and later or where PyTorch's own
+    scaled_dot_product_attention would use it; else PyTorch's build of flash-attn."""
 
     name = "torch"
 
@@ -99,15 +102,15 @@ LIBRARIES: dict[str, tuple[str, Callable[[], AttentionLibrary]]] = {
     "flash": ("flash_attn", FlashAttention),
     "torch": ("torch", TorchAttention),
 }
-"""Name in EINC_ATTENTION -> module, and what to make of it; in the order in which they are preferred."""
+"""Name in EINC_ATTENTION -> module, and the class of the library; in the order of preference."""
 
 
 class UnusableLibrary(Exception):
-    """A library that is there and cannot be used."""
+    """A library that is installed but cannot be used."""
 
 
 def require_cuda(torch: Any) -> None:
-    """Raises ImportError for a PyTorch without CUDA, and Useless for one that cannot use this GPU's memory and ours."""
+    """Raises ImportError for a PyTorch without CUDA, and UnusableLibrary for one that cannot use this GPU."""
     if torch.version.cuda is None:
         raise ImportError("a build of PyTorch for the CPU")
     if not torch.cuda.is_available():
@@ -117,12 +120,12 @@ def require_cuda(torch: Any) -> None:
 
 
 def is_hopper_or_later(torch: Any, tensor: Any) -> bool:
-    """Whether the tensor's device has the tensor cores that PyTorch's build of flash-attn (version 2) leaves alone."""
+    """Whether the tensor's device has tensor cores that PyTorch's build of flash-attn (version 2) does not use."""
     return bool(tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0))
 
 
 def find_libraries() -> tuple[list[AttentionLibrary], list[str]]:
-    """Those that are wanted and installed, in their order, and what is wrong with others."""
+    """The installed libraries that EINC_ATTENTION names, in their order, and notes on those that cannot be used."""
     found: list[AttentionLibrary] = []
     notes: list[str] = []
     for name in os.environ.get(ENVIRONMENT, ",".join(LIBRARIES)).split(","):
@@ -138,15 +141,15 @@ def find_libraries() -> tuple[list[AttentionLibrary], list[str]]:
             if find_spec(module) is not None and not _is_cpu_build(module):
                 found.append(make())
         except ImportError as error:
-            if module == "flash_attn":  # built for another PyTorch; a PyTorch without CUDA is as good as absent
+            if module == "flash_attn":  # built for another PyTorch; a PyTorch without CUDA needs no note
                 notes.append(describe_rejection(name, error))
-        except Exception as error:  # whatever a library's own start does
+        except Exception as error:  # a library may raise anything when it is imported
             notes.append(describe_rejection(name, error))
     return found, notes
 
 
 def _is_cpu_build(module: str) -> bool:
-    """Whether it says so in its version, and so need not be imported, which takes seconds."""
+    """Whether the version says that the module is built for CPUs; importing it would take seconds."""
     try:
         return metadata.version(module).endswith("+cpu")
     except metadata.PackageNotFoundError:
@@ -154,12 +157,12 @@ def _is_cpu_build(module: str) -> bool:
 
 
 def describe_rejection(name: str, reason: object) -> str:
-    """One line that says that a library is not used, and why."""
+    """A line that says that a library is not used, and why."""
     named = isinstance(reason, Exception) and not isinstance(reason, UnusableLibrary)
     said = f"{type(reason).__name__}: {reason}" if named else str(reason)
     return f"attention of {name} is not used: {' '.join(said.split())[:200]}"
 
 
 def _as_batch(tensor: Any) -> Any:
-    """Tokens, heads, elements as a batch of one of heads, tokens, elements."""
+    """A tensor (tokens, heads, elements) as a batch of one (heads, tokens, elements)."""
     return tensor.permute(1, 0, 2)[None]

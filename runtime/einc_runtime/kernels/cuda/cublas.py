@@ -1,10 +1,10 @@
 """Products of matrices by cuBLAS: f16, bf16, f32 and f64, summed in f32 or f64.
 
-The library is called directly. cupy's binding of it is of no use here: it refuses every call in a capture, and moves
-each product to cupy's own stream.
+The library is called directly, since cupy's binding refuses every call in a capture and moves each product to cupy's
+own stream.
 
-A product takes its workspace from the executor: cuBLAS is then free of allocations in a capture, streams share nothing,
-and the same product has the same bits whenever it runs. Sums of 16-bit results are not split into 16-bit parts.
+The executor gives products their workspace. So cuBLAS allocates nothing in a capture, streams share nothing, and the
+same product always has the same bits. Sums of 16-bit results are not split into 16-bit parts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from einc_runtime.kernels.gpu import Launch
 from einc_runtime.kernels.triton.gemm import Gemm
 
 WORKSPACE = 32 << 20
-"""Bytes: what NVIDIA recommends for Hopper. Smaller ones are no faster anywhere."""
+"""Bytes, as NVIDIA recommends for Hopper. Less is not faster on other devices."""
 
 TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
 """cudaDataType."""
@@ -47,11 +47,11 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
         _POINTER, _POINTER, _INT, _INT, _LONG, _INT, _INT, _INT,
     ),
 }  # fmt: skip
-"""What is called, and with what; all of it returns a status."""
+"""The functions that are called, with the types of their arguments; all return a status."""
 
 _NAMES = ("libcublas.so.13", "libcublas.so.12")
 _PLACES = ("nvidia/cu13/lib", "nvidia/cublas/lib")
-"""Where NVIDIA's packages have them."""
+"""The folders of NVIDIA's packages for CUDA 13 and 12."""
 _NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 _DEFAULT_ALGORITHM = -1
 _ALLOCATION_FAILED = 3
@@ -62,28 +62,28 @@ _STATUS = {
 
 
 class CublasError(Exception):
-    """What cuBLAS refused, and why."""
+    """A call of cuBLAS failed; the message has its status."""
 
 
 class CublasOutOfMemory(CublasError):
-    """cuBLAS could not have the memory that it needs."""
+    """cuBLAS could not allocate memory."""
 
 
 class ProductLibrary(Protocol):
-    """What the registry needs of a library for products of matrices."""
+    """What `CudaKernels` needs of a library for products of matrices."""
 
     def version(self, device: int) -> str: ...
 
     def launch(self, product: Gemm, pointers: tuple[int, int, int], workspace: int, device: int) -> Launch:
-        """Pointers to A, B and C, and to WORKSPACE bytes; the device is current, and has a handle of its own."""
+        """The launch of a product, with pointers to A, B, C and to WORKSPACE bytes; the device is current."""
 
     def close(self) -> None: ...
 
 
 class CublasLibrary:
-    """Functions of a library, which all return a status, and a handle for every device; `use` makes one current.
+    """A library whose functions return a status, with a handle for every device; `use` makes a device current.
 
-    `handles` names what makes a handle, and what gives it back.
+    `handles` are the names of the functions that create and destroy a handle.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class CublasLibrary:
         self._handles: dict[int, int] = {}
 
     def close(self) -> None:
-        with contextlib.ExitStack() as stack:  # one that fails keeps no other
+        with contextlib.ExitStack() as stack:  # a failure does not keep the others from being released
             while self._handles:
                 device, handle = self._handles.popitem()
                 stack.callback(self._call, self._destroy, handle)
                 stack.callback(self._use, device)
 
     def _handle(self, device: int) -> int:
-        """That of a device, which is current."""
+        """The handle of a device, which is current."""
         if device not in self._handles:
             made = ctypes.c_void_p()
             self._call(self._create, ctypes.addressof(made))
@@ -117,7 +117,7 @@ class CublasLibrary:
         return self._handles[device]
 
     def _set_up(self, handle: int) -> None:
-        """What is done with a new handle."""
+        """Sets up a new handle."""
 
     def _call(self, name: str, *arguments: int) -> None:
         status = getattr(self._library, name)(*arguments)
@@ -127,7 +127,7 @@ class CublasLibrary:
 
 
 class Cublas(CublasLibrary):
-    """See `ProductLibrary`. Raises MissingFault where cuBLAS is not there."""
+    """See `ProductLibrary`. Raises MissingFault where cuBLAS is not installed."""
 
     def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
         super().__init__(use, library or open_library(), PROTOTYPES, ("cublasCreate_v2", "cublasDestroy_v2"))
@@ -139,7 +139,7 @@ class Cublas(CublasLibrary):
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
     def _number(self, kind: str, value: float) -> int:
-        """The address of a number of the type in which products of a type are summed."""
+        """The address of a number in the type in which products of type `kind` are summed."""
         scalar = ctypes.c_double if kind == "f64" else ctypes.c_float
         return ctypes.addressof(self._numbers.setdefault((scalar, value), scalar(value)))
 
@@ -171,13 +171,13 @@ class Cublas(CublasLibrary):
 
 
 def open_library(library: str = "cublas", files: Sequence[str] = _NAMES) -> Any:
-    """A library: the one that is loaded already, that of NVIDIA's Python packages, or that of the system.
+    """Opens a library: the one that is already loaded, that of NVIDIA's Python packages, or that of the system.
 
-    `files` are its names for CUDA 13 and 12.
+    `files` are its names for CUDA 13 and 12. Raises MissingFault.
     """
     packaged = (Path(entry) / place / name for entry in sys.path for place, name in zip(_PLACES, files, strict=True))
     names = [*(str(path) for path in packaged if path.exists()), *files]
-    with contextlib.suppress(Exception):  # it comes with cupy 14, has errors of its own, and may find nothing
+    with contextlib.suppress(Exception):  # comes with cupy 14, raises errors of its own, and may find nothing
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
         names.insert(0, load_nvidia_dynamic_lib(library).abs_path or names[0])

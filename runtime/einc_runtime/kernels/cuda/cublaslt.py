@@ -1,8 +1,8 @@
-"""Products of matrices with an epilogue by cuBLASLt: something added, and a function of the sum, before it is stored.
+"""Products of matrices with an epilogue by cuBLASLt: an addition and a function, before the result is stored.
 
 The algorithm is chosen once, when a kernel is prepared: the library's first proposal for the shapes, the alignment of
-the operands and the workspace that the executor gives. Only algorithms whose partial sums are added in the type that
-is computed in are asked for, none that adds up in place with atomics, so that the bits are the same in every replay.
+the operands and the workspace of the executor. Only algorithms that add partial sums in the compute type are requested,
+and none that adds in place with atomics, so the bits are the same in every replay.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasLtMatmulAlgoGetHeuristic": (*[_POINTER] * 7, _INT, _POINTER, _POINTER),
     "cublasLtMatmul": (*[_POINTER] * 14, _SIZE, _POINTER),
 }
-"""What is called, and with what; all of it returns a status."""
+"""The functions that are called, with the types of their arguments; all return a status."""
 
 _COMPUTED_IN = {"f16": 0, "bf16": 0, "f32": 0}  # cudaDataType of alpha and beta: CUDA_R_32F
 
@@ -56,7 +56,7 @@ _NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 
 
 class Algorithm(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t: the algorithm, opaque, and what is known of it."""
+    """cublasLtMatmulHeuristicResult_t: an opaque algorithm and its properties."""
 
     _fields_ = (
         ("algorithm", ctypes.c_uint64 * 8),
@@ -68,32 +68,32 @@ class Algorithm(ctypes.Structure):
 
 
 class EpilogueLibrary(Protocol):
-    """What the registry needs of a library for products with an epilogue."""
+    """What `CudaKernels` needs of a library for products with an epilogue."""
 
     def fits(self, product: Gemm, device: int) -> bool:
-        """Whether it has an algorithm; the device is current."""
+        """Whether the library has an algorithm for the product; the device is current."""
 
     def launch(self, product: Gemm, workspace: int, device: int) -> Launch:
-        """Of a product that fits, at its own addresses, with WORKSPACE bytes of workspace; the device is current."""
+        """The launch of a product that fits, with WORKSPACE bytes of workspace; the device is current."""
 
     def close(self) -> None: ...
 
 
 class CublasLt(CublasLibrary):
-    """See `EpilogueLibrary`. Raises MissingFault where cuBLASLt is not there."""
+    """See `EpilogueLibrary`. Raises MissingFault where cuBLASLt is not installed."""
 
     def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
         library = library or open_library("cublasLt", _NAMES)
         super().__init__(use, library, PROTOTYPES, ("cublasLtCreate", "cublasLtDestroy"))
         self._algorithms: dict[tuple[Gemm, tuple[int, ...], int], Algorithm | None] = {}
-        self._made: list[tuple[str, int]] = []  # names of what gives it back, and descriptors of launches
+        self._made: list[tuple[str, int]] = []  # descriptors of launches, each after the function that destroys it
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
 
     def fits(self, product: Gemm, device: int) -> bool:
         return self._algorithm(product, device) is not None
 
     def launch(self, product: Gemm, workspace: int, device: int, algorithm: Algorithm | None = None) -> Launch:
-        """By the library's first proposal, if no other is given."""
+        """The launch by `algorithm`, by default the library's first proposal."""
         p, handle = product, self._handle(device)
         algorithm = algorithm or self._algorithm(product, device)
         if algorithm is None:
@@ -111,25 +111,25 @@ class CublasLt(CublasLibrary):
         return launch
 
     def close(self) -> None:
-        with contextlib.ExitStack() as stack:  # one that fails keeps no other
+        with contextlib.ExitStack() as stack:  # a failure does not keep the others from being released
             stack.callback(super().close)
             while self._made:
                 stack.callback(self._call, *self._made.pop())
             self._algorithms.clear()
 
     def _algorithm(self, product: Gemm, device: int) -> Algorithm | None:
-        """The library's first proposal, or None; the same for products that differ in addresses alone."""
+        """The library's first proposal or None; it is the same for products that differ in addresses alone."""
         alike = replace(product, a=0, b=0, c=0, addend=int(product.addend > 0), bias=int(product.bias > 0))
         alignments = tuple(_alignment(address) for address in _addresses(product))
         key = alike, (*alignments, _alignment(product.bias)), device
         if key not in self._algorithms:
             self._algorithms[key] = None
-            with contextlib.suppress(CublasError):  # what cannot be asked for is not there
+            with contextlib.suppress(CublasError):  # a request that fails counts as no proposal
                 self._algorithms[key] = next(iter(self.proposals(product, device, 1)), None)
         return self._algorithms[key]
 
-    def proposals(self, product: Gemm, device: int, most: int) -> list[Algorithm]:
-        """The library's proposals that can be used, the best first. Raises CublasError."""
+    def proposals(self, product: Gemm, device: int, limit: int) -> list[Algorithm]:
+        """At most `limit` of the library's proposals that can be used, the best first. Raises CublasError."""
         handle = self._handle(device)
         made: list[tuple[str, int]] = []
         try:
@@ -139,9 +139,9 @@ class CublasLt(CublasLibrary):
             self._set("cublasLtMatmulPreference", preference, _REDUCTIONS, ctypes.c_uint32(_IN_COMPUTE_TYPE))
             for attribute, address in zip(_ALIGNMENTS, _addresses(product), strict=True):
                 self._set("cublasLtMatmulPreference", preference, attribute, ctypes.c_uint32(_alignment(address)))
-            found, count = (Algorithm * most)(), ctypes.c_int(0)
+            found, count = (Algorithm * limit)(), ctypes.c_int(0)
             where = ctypes.addressof(found), ctypes.addressof(count)
-            status = self._library.cublasLtMatmulAlgoGetHeuristic(handle, what, *matrices, preference, most, *where)
+            status = self._library.cublasLtMatmulAlgoGetHeuristic(handle, what, *matrices, preference, limit, *where)
             given = [] if status else [found[n] for n in range(count.value)]
             return [one for one in given if not one.state and one.workspace <= WORKSPACE]
         finally:
@@ -149,7 +149,7 @@ class CublasLt(CublasLibrary):
                 self._call(name, descriptor)
 
     def _make_descriptors(self, product: Gemm, made: list[tuple[str, int]]) -> tuple[int, tuple[int, int, int, int]]:
-        """Descriptors of the operation and of A, B, C and D; what gives them back is added to `made`."""
+        """Makes descriptors of the operation and of A, B, C and D; they are added to `made` with their destructors."""
         p = product
         what = self._new("cublasLtMatmulDesc", made, COMPUTE[p.kind], _COMPUTED_IN[p.kind])
         self._set("cublasLtMatmulDesc", what, _TRANSPOSE_A, ctypes.c_int32(p.transpose_a))
@@ -182,7 +182,7 @@ class CublasLt(CublasLibrary):
 
 
 def open_if_available(use: Callable[[int], None]) -> CublasLt | None:
-    """The library, where it is there."""
+    """The library, or None where it is not installed."""
     try:
         return CublasLt(use)
     except (MissingFault, AttributeError):
@@ -194,5 +194,5 @@ def _addresses(product: Gemm) -> tuple[int, int, int, int]:
 
 
 def _alignment(address: int) -> int:
-    """The largest power of two that divides it, as far as anybody asks."""
+    """The largest power of two that divides an address, up to WORKSPACE_ALIGNMENT."""
     return min(address & -address, WORKSPACE_ALIGNMENT) if address else WORKSPACE_ALIGNMENT

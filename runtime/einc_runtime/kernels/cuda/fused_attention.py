@@ -1,12 +1,12 @@
 """Attention by libraries (`attention_libraries`) in place of our own kernel, wherever they can express it.
 
-A library gets the memory for its results from PyTorch's allocator, from a pool that nobody else has: one for every
-stream, whose kernels follow one another, so that they can share it. The pool is filled when kernels are warmed up and
-lasts until the kernels are closed, after the graph that uses it. From there results are copied to where the plan has
+A library allocates the memory for its results with PyTorch's allocator, from a pool that belongs to one stream.
+Kernels of one stream run one after another, so they can share it. The pool is filled when kernels are warmed up, and
+lasts until the kernels are closed, after the graph that uses it. Results are copied from there to where the plan has
 them.
 
-Nothing that a library does in a capture can be tried before there is one. So everything of this may fail at any time:
-the executor then begins again without what it had taken (`AttentionLibraries.give_up`).
+What a library does in a capture cannot be tried beforehand, so a library may fail at any time. The executor then starts
+again without the libraries that were in use (`AttentionLibraries.give_up`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from einc_runtime.kernels.triton.launches import as_layout
 
 
 class AttentionLibraries:
-    """The libraries of one executor's kernels. They are looked for when there is the first attention for them."""
+    """The libraries of one executor's kernels. They are looked for at the first attention that they can express."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self._there: list[AttentionLibrary] | None = None
-        self._used: dict[str, str] = {}  # name and version of those that kernels were made of
+        self._used: dict[str, str] = {}  # name and version of those that kernels use
         self._taken: set[tuple[str, str]] = set()  # the same by name and variant
         self._given_up: set[tuple[str, str]] = set()
         self._flaws: dict[tuple[object, ...], str | None] = {}
@@ -41,7 +41,7 @@ class AttentionLibraries:
         return self._used
 
     def give_up(self, reason: str) -> bool:
-        """Takes nothing from now on that it had taken. False if that is nothing, and would make no difference."""
+        """Does not use again what was in use. False if nothing was."""
         if not self._taken:
             return False
         named = ", ".join(f"{name} ({variant})" for name, variant in sorted(self._taken))
@@ -52,14 +52,14 @@ class AttentionLibraries:
         return True
 
     def close(self) -> None:
-        """Gives memory back, after the last launch. After a device was lost PyTorch would end the process for it."""
+        """Frees memory after the last launch, except on a lost device, where PyTorch would end the process."""
         while self._pools:
             (device, _), pool = self._pools.popitem()
             if not _device_works(device):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
 
     def prepare(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel | None:
-        """A kernel by the first library that fits and is right on this device, or None. Raises PlanFault."""
+        """A kernel by the first library that fits and computes correctly on this device, or None. Raises PlanFault."""
         if self._there == []:
             return None
         inputs, outputs = invocation.inputs, invocation.outputs
@@ -100,7 +100,7 @@ class AttentionLibraries:
         inputs: Sequence[GpuArray],
         target: GpuTarget,
     ) -> bool:
-        """Whether it computes on this device what it is asked for; it is asked once for every kind."""
+        """Whether the library computes this kind correctly on this device; each kind is tested once."""
         import torch
 
         q, k = inputs[:2]
@@ -142,8 +142,8 @@ class AttentionLibraries:
                     result, logs = attend(q, k, v, bounds[0], bounds[1], how)
                     o.copy_(result)
                     lse.copy_(logs)
-                    del result, logs  # to the pool, while it is the one that memory goes to
-                if pool.use_count() < 1:  # then its memory may be given to others, and the graph would go on using it
+                    del result, logs  # back to the pool, while this pool is in use
+                if pool.use_count() < 1:  # others could get its memory, which the graph still uses
                     raise RuntimeError("PyTorch's pool of memory did not outlast its use")
 
         return launch
@@ -157,7 +157,7 @@ class AttentionLibraries:
 
 
 def _device_works(device: int) -> bool:
-    """Whether the device is there still: an error like an illegal address makes every later call fail."""
+    """Whether the device still works: after an error such as an illegal address every later call fails."""
     import torch
 
     try:
@@ -168,7 +168,7 @@ def _device_works(device: int) -> bool:
 
 
 def _as_tensors(how: VarlenAttention, inputs: Sequence[GpuArray], target: GpuTarget) -> tuple[Any, Any, Any]:
-    """q, k and v by tokens, heads and elements, and of the keys only those of the sequences."""
+    """q, k and v as (tokens, heads, elements), with only those keys that belong to the sequences."""
     q, k, v = (_as_tensor(array, target).permute(1, 0, 2) for array in inputs[:3])
     first, last = how.first_key, how.first_key + how.keys[-1]
     return q, k[first:last], v[first:last]

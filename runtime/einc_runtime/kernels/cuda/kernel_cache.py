@@ -22,10 +22,10 @@ from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.triton.launches import KernelSource
 
 MAX_BYTES = 64 << 20
-"""Of a file that is read; larger ones are no kernels."""
+"""The size limit of files; larger ones are not read."""
 
 ENVIRONMENT = "EINC_KERNEL_CACHE"
-"""Further directories to look into, separated as those of PATH are."""
+"""Further directories to look into, separated as in PATH."""
 
 _FIELDS = {"function": str, "warps": int, "shared": int, "compiler": str, "sha256": str}
 
@@ -34,19 +34,19 @@ _further: list[Path] = []
 
 
 def add_directory(place: Path) -> None:
-    """From now on kernels are looked for in this directory, too, before all others."""
+    """Looks for kernels in this directory first, from now on."""
     if place not in _further:
         _further.insert(0, place)
 
 
 def directories() -> tuple[Path, ...]:
-    """Where compiled kernels are looked for unless the caller says so."""
+    """The directories in which compiled kernels are looked for by default."""
     named = tuple(Path(part) for part in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if part)
     return (*_further, *named, user_directory())
 
 
 def user_directory() -> Path:
-    """Where kernels that were compiled when they were needed are kept."""
+    """The directory of kernels that were compiled during runs."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home) / "einc" / "kernels"
 
@@ -59,8 +59,7 @@ def directory_beside(plan: str | os.PathLike[str]) -> Path:
 def find(source: KernelSource, architecture: str, places: Sequence[Path], compiler: str | None) -> KernelBinary | None:
     """A kernel for this architecture, or an earlier one whose code runs on it; None where there is none.
 
-    Where there is a `compiler`, code of another version of it is left alone. What is damaged or unreadable is not
-    there.
+    With a `compiler`, code of other versions of it is ignored. So are damaged and unreadable files.
     """
     for place in places:
         for candidate in _runs_on(architecture):
@@ -71,13 +70,13 @@ def find(source: KernelSource, architecture: str, places: Sequence[Path], compil
 
 
 def list_architectures(source: KernelSource, places: Sequence[Path]) -> list[str]:
-    """The architectures for which a kernel is there."""
+    """The architectures for which there is compiled code."""
     names = {path.name.split(".")[-2] for place in places for path in place.glob(f"{_stem(source)}.sm_*.json")}
     return sorted(names)
 
 
 def store(source: KernelSource, architecture: str, binary: KernelBinary, place: Path) -> None:
-    """Writes a kernel; each file appears whole or not at all. Raises OSError."""
+    """Writes a kernel; each file is written completely or not at all. Raises OSError."""
     place.mkdir(parents=True, exist_ok=True)
     stem = place / f"{_stem(source)}.{architecture}"
     note = {
@@ -94,7 +93,7 @@ def _stem(source: KernelSource) -> str:
 
 
 def _runs_on(architecture: str) -> list[str]:
-    """Code for 8.x runs on later 8.y; from 9.0 on Triton's code is for one architecture alone."""
+    """The architectures whose code runs on this one: 8.x runs on later 8.y; from 9.0 on only the same one."""
     number = int(architecture.removeprefix("sm_"))
     if number >= 90:
         return [architecture]

@@ -1,7 +1,8 @@
-"""The GPU's kernels as the CUDA executor asks for them: plans are made, compiled or found compiled, and bound.
+"""The kernels of GPUs as the CUDA executor asks for them: launch sequences are built, compiled or found compiled, and
+bound.
 
-Attention has further providers, tried in order: see `fused_attention.py`. Contractions may take the map after them
-with them: see `plans/epilogue.py`. All else has one provider.
+Libraries are tried for attention before our own kernel: see `fused_attention.py`. Contractions may include the map
+after them: see `triton/epilogue.py`. Every other kernel has one provider.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence
 
 
 def open_kernels(places: Sequence[Path] | None = None) -> Kernels:
-    """The real ones. `places` are directories with compiled kernels, by default those of `kernel_cache`."""
+    """The kernels of this machine's GPUs. `places` are directories with compiled kernels, by default
+    `kernel_cache`'s."""
     return CudaKernels(kernel_cache.directories() if places is None else tuple(places))
 
 
@@ -69,7 +71,8 @@ class CudaKernels(TritonKernels):
         return (*self._libraries.notes, *self._notes)
 
     def give_up(self, reason: str) -> bool:
-        """First what the reason may come of; libraries for attention before epilogues, if it could be either."""
+        """Gives up what may have caused the failure: libraries for attention before epilogues, if it could be
+        either."""
         own = "cublasLt" in reason
         return (not own and self._libraries.give_up(reason)) or self._without_epilogues(reason)
 
@@ -81,7 +84,7 @@ class CudaKernels(TritonKernels):
         return True
 
     def close(self) -> None:
-        """Everything is tried, also after a device was lost; the first error is raised in the end."""
+        """Closes everything, also after errors, such as a lost device; raises the first error at the end."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._libraries.close)
             for library in (self._own_products, self._epilogues):
@@ -105,7 +108,7 @@ class CudaKernels(TritonKernels):
         return fits
 
     def prepare(self, plan: LaunchSequence, target: GpuTarget) -> GpuKernel:
-        """Everything is compiled here; modules are loaded as the kernel is bound."""
+        """Compiles all sources. Modules are loaded when the kernel is bound."""
         calls = [step for step in plan.steps if isinstance(step, KernelLaunch)]
         binaries = {step.source.key: self._modules.binary(step.source, target.architecture) for step in calls}
         products = any(isinstance(step, Gemm) for step in plan.steps)
@@ -139,7 +142,7 @@ class CudaKernels(TritonKernels):
     def _product(self, product: Gemm, memory: int, scratch: int, target: GpuTarget) -> Launch:
         a, b, c = (resolve_address(address, memory) for address in (product.a, product.b, product.c))
         if product.epilogue:
-            assert self._epilogues is not None, "no product has an epilogue without"
+            assert self._epilogues is not None, "products have epilogues only with a library for them"
             return self._epilogues.launch(replace(product, a=a, b=b, c=c), memory + scratch, target.device)
         return self._products.launch(product, (a, b, c), memory + scratch, target.device)
 

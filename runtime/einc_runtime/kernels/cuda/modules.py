@@ -1,4 +1,7 @@
-"""Compiled kernels on devices: found or compiled, loaded when they are first bound, with the tables that they read."""
+"""Compiled kernels on devices: found or compiled, loaded when they are first bound, with their tables, and launched.
+
+`ModuleDriver` is the small part of CUDA's driver that this needs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from einc_runtime.kernels.triton.launches import SCRATCH, Argument, KernelLaunch
 
 
 class LoadedModules:
-    """`places` are directories with compiled kernels."""
+    """The kernels that are loaded on devices. `places` are directories with compiled kernels."""
 
     def __init__(self, places: Sequence[Path], driver: ModuleDriver) -> None:
         self.driver = driver
@@ -28,14 +31,15 @@ class LoadedModules:
         self._tables: dict[tuple[int, bytes], int] = {}
 
     def binary(self, source: KernelSource, architecture: str) -> KernelBinary:
-        """Raises MissingFault where it is not there and cannot be compiled, and KernelFault where that fails."""
+        """The compiled kernel. Raises MissingFault where there is none and no compiler, and KernelFault if compiling
+        fails."""
         key = (source.key, architecture)
         if key not in self._binaries:
             self._binaries[key] = self._find_or_compile(source, architecture)
         return self._binaries[key]
 
     def launch(self, call: KernelLaunch, binary: KernelBinary, memory: int, status: int, target: GpuTarget) -> Launch:
-        """A call with its workspace and its status word; the device is current."""
+        """A launch with its workspace and its status word; the device is current."""
         key = (target.device, call.source.key)
         if key not in self._functions:
             module, function = self.driver.load(binary.code, binary.function, binary.shared)
@@ -45,7 +49,7 @@ class LoadedModules:
         return make_launch(self.driver, self._functions[key], call.grid, binary.warps, binary.shared, pointers)
 
     def close(self) -> None:
-        """Everything is tried, also after a device was lost; the first error is raised in the end."""
+        """Releases everything, also after errors, such as a lost device; raises the first error at the end."""
         with contextlib.ExitStack() as stack:
             while self._tables:
                 (device, _), pointer = self._tables.popitem()
@@ -69,7 +73,7 @@ class LoadedModules:
                 raise
             message = f"this plan's kernels are compiled for {', '.join(others)} only, and this is {architecture}"
             raise MissingFault(message, hint=f"compile with --precompile {architecture}, or {fault.hint}") from None
-        with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to fail
+        with contextlib.suppress(OSError):  # the kernel works without being cached
             kernel_cache.store(source, architecture, binary, kernel_cache.user_directory())
         return binary
 
@@ -83,24 +87,24 @@ class LoadedModules:
 
 
 def resolve_address(address: int, memory: int) -> int:
-    """An address of a plan, once its workspace is there."""
+    """The real address of an argument, once the workspace is at `memory`."""
     return memory + address - SCRATCH if address >= SCRATCH else address
 
 
 STATIC_SHARED = 48 << 10
-"""Bytes of shared memory that a kernel may have without being allowed more."""
+"""Bytes of shared memory that a kernel may have without an attribute that allows more."""
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class ModuleDriver(Protocol):
-    """Works on the current device."""
+    """Modules, launches and memory of the current device."""
 
     def use(self, device: int) -> None:
         """Makes a device current."""
 
     def load(self, code: bytes, function: str, shared: int) -> tuple[int, int]:
-        """A module and its function, which may use so much dynamic shared memory."""
+        """A module and its function, which may use `shared` bytes of dynamic shared memory."""
 
     def unload(self, module: int) -> None: ...
 
@@ -108,7 +112,7 @@ class ModuleDriver(Protocol):
         """`parameters` is the address of an array of addresses of parameters."""
 
     def upload(self, data: bytes) -> int:
-        """New device memory with this content."""
+        """Allocates device memory with this content."""
 
     def release(self, pointer: int) -> None: ...
 
@@ -158,7 +162,7 @@ class CupyModules:
 def make_launch(
     driver: ModuleDriver, function: int, grid: int, warps: int, shared: int, pointers: Sequence[int]
 ) -> Launch:
-    """A launch whose parameters are these pointers, and those that Triton adds, which are 0."""
+    """A launch whose parameters are these pointers, followed by those that Triton adds, which are 0."""
     count = len(pointers) + HIDDEN
     values = (ctypes.c_uint64 * count)(*pointers, *[0] * HIDDEN)
     size = ctypes.sizeof(ctypes.c_uint64)

@@ -1,7 +1,7 @@
-"""Machine code of kernels: Triton compiles a `KernelSource` for an architecture, with a GPU or without.
+"""Compiles sources of kernels to machine code with Triton, with or without a GPU.
 
-Triton is imported here and nowhere else, and takes part in nothing but compiling: kernels are launched by the driver
-like any other module, so that a machine with compiled kernels needs no Triton.
+Only this file imports Triton, which does nothing but compile: CUDA's driver launches kernels like any other module, so
+a machine with compiled kernels needs no Triton.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.kernels.triton.launches import ALIGNMENT, KernelSource
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
-"""What kernels can be compiled for."""
+"""The architectures for which kernels can be compiled."""
 
 HIDDEN = 2
-"""Parameters that kernels have after their own: memory for tools of Triton, of which these kernels have none."""
+"""Parameters after a kernel's own: memory for tools of Triton, which these kernels do not use."""
 
 _SPECIAL = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
 
@@ -42,12 +42,12 @@ class KernelBinary:
 
 
 def version() -> str | None:
-    """The compiler of binaries, such as `triton 3.9.0`, or None where there is none; Triton is not imported for it."""
+    """The compiler, such as `triton 3.9.0`, or None where it is not installed. Triton is not imported."""
     if find_spec("triton") is None:
         return None
     try:
         return f"triton {metadata.version('triton')}"
-    except metadata.PackageNotFoundError:  # builds of it under another name
+    except metadata.PackageNotFoundError:  # a build with another package name
         return f"triton {_import_triton().__version__}"
 
 
@@ -79,7 +79,7 @@ def compile_source(source: KernelSource, architecture: str) -> KernelBinary:
 
 
 def _load_function(source: KernelSource) -> Any:
-    """The source's function, with its lines where Triton and tracebacks find them."""
+    """The source's function; its lines are stored where Triton and tracebacks find them."""
     file = f"<{source.name}>"
     linecache.cache[file] = (len(source.text), None, source.text.splitlines(True), file)
     names: dict[str, Any] = {"__name__": source.name}

@@ -1,5 +1,9 @@
-"""Attention as libraries take it: 16-bit types, whole heads of one width, packed sequences whose last query sees the
-last key, no mask, no soft cap and no positions of their own. What else there is, our own kernel computes."""
+"""Attention of packed sequences as libraries take it, its definition, and a test of libraries against the definition.
+
+Libraries compute 16-bit types, whole heads of one width, and packed sequences whose last query sees the last key; no
+mask, no soft cap and no positions as inputs. Our own kernel computes everything else. The test detects a library whose
+causal mask is aligned differently, or whose lse has another base or layout, before it can spoil a result.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,16 @@ from einc_runtime.kernels.calls.attention import AttentionCall
 from einc_runtime.kernels.triton.launches import ALIGNMENT
 
 MAX_WIDTH = 256
-"""Elements of a head."""
+"""The greatest number of elements in a head."""
 MAX_ELEMENTS = 1 << 31
-"""Between the first and the last of a view: offsets beyond are 64 bits wide, which not all libraries have."""
+"""The greatest offset in a view; beyond it offsets need 64 bits, which not all libraries have."""
 
 
 @dataclass(frozen=True, slots=True)
 class VarlenAttention:
-    """Sequences of queries and keys one behind the other: where each begins, and where the last one ends.
+    """Packed sequences of queries and keys: `queries` and `keys` hold where each begins, and where the last one ends.
 
-    Keys count from `first_key` of the block. Of a sequence the last query and the last key are at one place.
+    Keys are counted from `first_key` of the block. The last query of a sequence is at the place of its last key.
     """
 
     queries: tuple[int, ...]
@@ -37,26 +41,28 @@ class VarlenAttention:
 
     @property
     def longest(self) -> tuple[int, int]:
+        """The greatest number of queries and of keys in a sequence."""
         return max(_gaps(self.queries)), max(_gaps(self.keys))
 
     @property
     def one_square(self) -> bool:
-        """One sequence of which all causal masks mean the same, whichever corner they are aligned to."""
+        """Whether it is one sequence for which all causal masks are equal, whichever corner they are aligned to."""
         return len(self.queries) == 2 and not self.window and (not self.causal or self.queries == self.keys)
 
     @property
     def whole_tiles(self) -> bool:
+        """Whether all sequences begin and end at multiples of 64."""
         return not any(mark % 64 for mark in (*self.queries, *self.keys))
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Equal for invocations whose `small` ones are."""
+        """A key that is equal for invocations with the same `small` invocation."""
         return self.small.queries, self.small.keys, self.causal, self.window > 0, self.scale
 
     @property
     def small(self) -> VarlenAttention:
-        """A small invocation of the same kind: one sequence where that is all, of whole tiles where it has such, and
-        with more keys than queries where their numbers differ; otherwise two sequences of different lengths."""
+        """A small invocation of the same kind, for a test: one sequence if it is `one_square`, of whole tiles if this
+        one is, with more keys than queries if their numbers differ; otherwise two sequences of different lengths."""
         window = min(self.window, 7)
         if self.one_square:
             own, more = (128, 192) if self.whole_tiles else (130, 199)
@@ -68,7 +74,7 @@ class VarlenAttention:
 
 
 def as_varlen(signature: AttentionCall) -> VarlenAttention | None:
-    """The invocation in terms of libraries, or None if it has none."""
+    """The invocation for libraries, or None if they cannot express it."""
     s = signature
     width = s.q.shape[2]
     if dtype_name(s.q) not in ("f16", "bf16") or s.v.shape[2] != width or width % 8 or width > MAX_WIDTH:
@@ -84,7 +90,7 @@ def as_varlen(signature: AttentionCall) -> VarlenAttention | None:
         if s.visible.limited and rows.queries.start + rows.ahead - lo != (up - lo) - own:
             return None
         if s.visible.limited and own > up - lo:
-            return None  # some queries would see nothing
+            return None  # some queries would see no key
         queries.append(rows.queries.stop)
         keys += [up] if keys else [lo, up]
     if not keys:
@@ -96,7 +102,7 @@ def as_varlen(signature: AttentionCall) -> VarlenAttention | None:
 
 
 def _is_readable(view: Array) -> bool:
-    """Rows of elements side by side that begin where 16 bytes can be read at once, and not too far apart."""
+    """Whether rows are dense, begin at multiples of 16 bytes, and are not too far apart."""
     rows = [(extent, stride) for extent, stride in zip(view.shape, view.strides, strict=True)][:-1]
     far = sum((extent - 1) * stride for extent, stride in rows) // view.itemsize
     aligned = all(stride % ALIGNMENT == 0 and stride > 0 for extent, stride in rows if extent > 1)
@@ -108,15 +114,15 @@ def _gaps(marks: Sequence[int]) -> list[int]:
 
 
 _TOLERANCE = 0.03
-"""More than 16-bit types lose, and far less than what another mask or another base of the logarithm makes."""
+"""The greatest error: more than 16-bit types lose, and far less than another mask or base of the logarithm causes."""
 
 Attend = Callable[[Any, Any, Any, Any, Any, VarlenAttention], tuple[Any, Any]]
-"""Of q, k and v with the dimensions tokens, heads, elements; where sequences of queries and of keys begin and the last
-one ends, as tensors of i32; and what is to be computed. Gives o in the form of q, and the lse by heads and tokens."""
+"""A function of a library. It takes q, k and v (tokens, heads, elements), the bounds of the sequences of queries and of
+keys as tensors of i32, and what is computed; it returns o in the form of q, and the lse (heads, tokens)."""
 
 
 def attend_by_definition(q: Array, k: Array, v: Array, how: VarlenAttention) -> tuple[Array, Array]:
-    """What is to be computed, in float64: arrays as in `Attend`."""
+    """The definition of attention, in float64; arrays as in `Attend`."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     o, lse = np.zeros(q.shape), np.zeros((q.shape[1], q.shape[0]))
     group = q.shape[1] // k.shape[1]
@@ -136,27 +142,27 @@ def attend_by_definition(q: Array, k: Array, v: Array, how: VarlenAttention) -> 
 
 
 def find_flaw(attend: Attend, how: VarlenAttention, kind: str, group: int, width: int, device: Any) -> str | None:
-    """What is wrong with how a library computes a small invocation of the kind; None if it is right."""
+    """What is wrong with a library's result for a small invocation of this kind; None if it is right."""
     import torch
 
     try:
         rng, few = np.random.default_rng(5), how.small
         counts = ((few.queries[-1], 2 * group), (few.keys[-1], 2), (few.keys[-1], 2))
         arrays = [rng.standard_normal((heads, tokens, width)) for tokens, heads in counts]
-        arrays[0] *= min(8.0, 1 / max(1e-6, abs(few.scale) * width**0.5))  # scores of moderate size, whatever the scale
+        arrays[0] *= min(8.0, 1 / max(1e-6, abs(few.scale) * width**0.5))  # so that scores are of moderate size
         dtype = torch.float16 if kind == "f16" else torch.bfloat16
         tensors = [torch.from_numpy(x).to(dtype).to(device).permute(1, 0, 2) for x in arrays]
         rounded = [x.double().cpu().numpy() for x in tensors]
         bounds = [torch.tensor(marks, dtype=torch.int32, device=device) for marks in (few.queries, few.keys)]
         with torch.no_grad():
             found = attend(tensors[0], tensors[1], tensors[2], bounds[0], bounds[1], few)
-        wanted = attend_by_definition(rounded[0], rounded[1], rounded[2], few)
-        for name, own, true in zip(("result", "lse"), found, wanted, strict=True):
+        expected = attend_by_definition(rounded[0], rounded[1], rounded[2], few)
+        for name, own, true in zip(("result", "lse"), found, expected, strict=True):
             if tuple(own.shape) != true.shape:
                 return f"its {name} has the shape {tuple(own.shape)}, and not {true.shape}"
             error = float(np.abs(own.double().cpu().numpy() - true).max())
             if not error <= _TOLERANCE * max(1.0, float(np.abs(true).max())):
                 return f"its {name} of a small test is off by {error:.2g}"
-    except Exception as error:  # whatever a library says of a device that it has nothing for
+    except Exception as error:  # a library may raise anything on a device that it does not support
         return f"{type(error).__name__}: {error}"
     return None

@@ -1,7 +1,7 @@
-"""The kernels `argmax` {axis} and `topk` {axis} in numpy: indices in the whole tensor, ranked as `ranking` says.
+"""The kernels `argmax` {axis} and `topk` {axis} in numpy: indices in the whole tensor, ranked as in `calls/ranking.py`.
 
-`argmax` writes indices and values without the axis; `topk` writes values and indices with as many of them along the
-last axis as its outputs have, filled up where the block has fewer.
+`argmax` writes indices and values without the axis. `topk` writes as many values and indices as its outputs have along
+the last axis; where the block has fewer, the rest is filled in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from einc_runtime.kernels.calls.ranking import NOWHERE, lowest_value, rank_keys
 def build_argmax(invocation: Invocation[Array]) -> Kernel:
     found = ranking.parse_argmax(invocation)
     source, first, value, index = found.source, found.first, found.values, found.indices
-    # Elements of 16 bits are widened a row at a time: numpy compares them slowly, and not all of them alike.
+    # 16-bit elements are widened row by row: numpy compares them slowly, and bf16 differently.
     half = source.dtype.itemsize == 2 and source.ndim > 1
 
     def run() -> None:

@@ -1,7 +1,7 @@
-"""The GPU's kernels by name: what plans each of them. Modules are imported when a device program first needs them.
+"""The kernels of GPUs by name, and the functions that build their launch sequences.
 
-A plan is pure data: sources, tables, products of matrices, and the addresses that they work on. It is made without a
-GPU, from shapes, strides and addresses alone, so that the same invocation is always planned alike.
+A module is imported when a device program first needs it. Launch sequences are built without a GPU, from shapes,
+strides and addresses alone, so the same invocation always gives the same launches.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ KERNELS: dict[str, tuple[str, str]] = {
     "topk": ("einc_runtime.kernels.triton.ranking", "build_topk"),
     "meanpool": ("einc_runtime.kernels.triton.rows", "build_meanpool"),
 }
-"""Kernel name -> module and planner."""
+"""Kernel name -> module and builder."""
 
 JOINT_AGGREGATIONS: dict[str, tuple[str, str]] = {
     "logsumexp": ("einc_runtime.kernels.triton.joint_aggregation", "build_logsumexp"),
     "argmax": ("einc_runtime.kernels.triton.joint_aggregation", "build_argmax"),
     "topk": ("einc_runtime.kernels.triton.joint_aggregation", "build_topk"),
 }
-"""Aggregation of tuples -> module and planner."""
+"""Aggregation of tuples -> module and builder."""
 
 
 SIZED = frozenset({"attention"})
-"""Kernels whose planners are told the architecture: how much shared memory there is decides how large tiles are."""
+"""Kernels whose builders take the architecture, since tiles depend on the size of shared memory."""
 
 
 def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> LaunchSequence:

@@ -1,4 +1,8 @@
-"""Plans for whatever the executor asks for: of one kernel, of two at once, of aggregations and moves."""
+"""Launch sequences for what the executor asks for: one kernel, two at once, aggregations and copies.
+
+Layers of a model have thousands of invocations that differ in addresses alone. The launches of such invocations are
+built once, for stand-in addresses that are far apart and aligned as the real ones are, and then moved to these.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from einc_runtime.kernels.triton.launches import SCRATCH, Argument, LaunchSequen
 
 
 class TritonKernels(ABC):
-    """See `einc_runtime.kernels.gpu.Kernels`. What becomes of a plan is for subclasses to say."""
+    """See `gpu.Kernels`. Subclasses say in `prepare` what is done with a launch sequence."""
 
     def __init__(self) -> None:
         self.cache = LaunchCache()
@@ -50,7 +54,7 @@ class TritonKernels(ABC):
         return None if plan is None else self.prepare(plan, target)
 
     def has_epilogues(self, plan: LaunchSequence, target: GpuTarget) -> bool:
-        """Whether the products of a plan can be had with their epilogues."""
+        """Whether a library has an algorithm for every product with an epilogue."""
         return False
 
     def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget) -> GpuKernel:
@@ -68,7 +72,7 @@ class TritonKernels(ABC):
 
     @abstractmethod
     def prepare(self, plan: LaunchSequence, target: GpuTarget) -> GpuKernel:
-        """The kernel of a plan."""
+        """The kernel of a launch sequence."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -85,17 +89,17 @@ class TritonKernels(ABC):
 
 
 _APART = 1 << 44
-"""Between stand-in addresses: no view reaches so far."""
+"""The distance between stand-in addresses; no view is so large."""
 
 ADDRESSED = frozenset({"concat"})
-"""Kernels whose tables hold addresses."""
+"""Kernels whose tables contain addresses, and so cannot be moved."""
 
 
 class LaunchCache:
-    """`planned` gives the plan of an invocation; `key` is all of it but its operands."""
+    """Launch sequences by what they depend on. `get` takes a `key` of everything except the operands."""
 
     def __init__(self) -> None:
-        self._plans: dict[object, LaunchSequence] = {}
+        self._sequences: dict[object, LaunchSequence] = {}
 
     def get(
         self, key: tuple[object, ...], arrays: Sequence[GpuArray], make: Callable[[list[Array]], LaunchSequence]
@@ -103,10 +107,10 @@ class LaunchCache:
         bases = [(n + 1) * _APART + array.pointer % WORKSPACE_ALIGNMENT for n, array in enumerate(arrays)]
         views = tuple((x.shape, x.strides, x.dtype, x.pointer % WORKSPACE_ALIGNMENT) for x in arrays)
         whole = (*key, views)
-        if whole not in self._plans:
+        if whole not in self._sequences:
             stands = [replace(array, pointer=base) for array, base in zip(arrays, bases, strict=True)]
-            self._plans[whole] = make([as_layout(array) for array in stands])
-        plan = self._plans[whole]
+            self._sequences[whole] = make([as_layout(array) for array in stands])
+        plan = self._sequences[whole]
 
         def real(address: int) -> int:
             if address >= SCRATCH:
@@ -118,7 +122,7 @@ class LaunchCache:
 
 
 def cache_key(invocation: Invocation[GpuArray], architecture: str) -> tuple[object, ...]:
-    """All that the plan of an invocation depends on, but its operands."""
+    """Everything that the launches of an invocation depend on, except its operands."""
     blocks = tuple((block.lower, block.upper) for block in (*invocation.input_blocks, *invocation.output_blocks))
     attributes = repr(sorted(invocation.attributes.items()))
     return invocation.name, attributes, len(invocation.inputs), blocks, architecture

@@ -1,9 +1,9 @@
-"""What a kernel of a GPU comes to before anything is compiled: launches of sources, products of matrices, workspace.
+"""What a GPU kernel is before it is compiled: launches of Triton sources, products of matrices, and workspace.
 
-A plan is pure data, made from shapes, strides and addresses alone. All that is known of an operand but its address
-(extents, strides, type) is written into a source as numbers, so that kernels take pointers and nothing else, compilers
-see every constant, and equal work has equal text. Nothing here needs Triton or a GPU: `einc_runtime.kernels.cuda` makes
-machine code of a `KernelSource`, and runs plans.
+A launch sequence is pure data, made from shapes, strides and addresses alone. Everything that is known of an operand
+except its address (extents, strides, type) is a number in the source. So kernels take pointers and nothing else, the
+compiler sees every constant, and equal work has equal text. Nothing here needs Triton or a GPU: `kernels.cuda` compiles
+a `KernelSource`, and runs launch sequences.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.views import strides_of
 
 ALIGNMENT = 16
-"""Bytes of the widest access to memory; a pointer that is known to be so aligned is read and written in such units."""
+"""Bytes of the widest access to memory, which is used for pointers that are known to be aligned to it."""
 
 SCRATCH = 1 << 62
 """Addresses from here on are offsets in a kernel's workspace, whose address is known only when it is bound."""
 
 TYPES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i8",
          "i8": "i8", "i16": "i16"}  # fmt: skip
-"""The bundle's names of types, and of bits that are only moved, as Triton's signatures have them. Truth values are
-bytes in memory."""
+"""The plan's names of types, and of bits that are only moved -> their names in Triton's signatures. A bool is a byte
+in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class KernelSource:
 
     @property
     def key(self) -> str:
-        """Equal for equal kernels, and for no others: the name under which compiled code is kept."""
+        """A hash that is equal for equal kernels only: the name under which compiled code is kept."""
         return _digest(self)
 
     def signature(self) -> dict[str, str]:
-        """Argument name -> Triton's type of it, in order; arguments are read from the source's def line."""
+        """Argument name -> Triton's type, in order; the names are read from the source's def line."""
         start = self.text.index(f"def {self.name}(") + len(f"def {self.name}(")
         names = [name.strip() for name in self.text[start : self.text.index(")", start)].split(",")]
         return {name: "*" + TYPES[kind] for name, kind in zip(names, self.types, strict=True)}
@@ -69,7 +69,7 @@ def _digest(source: KernelSource) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Constant data that a kernel reads: made once, before its first launch."""
+    """Constant data that a kernel reads; it is uploaded once, before the first launch."""
 
     data: bytes
 
@@ -80,16 +80,16 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class StatusPointer:
-    """The address of the kernel's status word."""
+    """Stands for the address of the kernel's status word."""
 
 
 Argument = int | Table | StatusPointer
-"""A pointer: an address, an offset in the workspace beyond SCRATCH, or one of the others."""
+"""A pointer: an address, SCRATCH plus an offset in the workspace, a table, or the status word."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
-    """`grid` programs of a kernel."""
+    """A launch of `grid` programs of a kernel."""
 
     source: KernelSource
     grid: int
@@ -101,9 +101,9 @@ LaunchStep = KernelLaunch | Gemm
 
 @dataclass(frozen=True, slots=True)
 class LaunchSequence:
-    """What a kernel of a device program comes to: steps in order, and the bytes of workspace that they share.
+    """The steps of one kernel of a device program in their order, and the bytes of workspace that they share.
 
-    `complaint` is that of `einc_runtime.kernels.gpu.GpuKernel`; some step has the status word as an argument then.
+    `status_message` is that of `gpu.GpuKernel`; if it is set, some step has the status word as an argument.
     """
 
     steps: tuple[LaunchStep, ...]
@@ -112,7 +112,7 @@ class LaunchSequence:
 
 
 class WorkspaceAllocator:
-    """Hands out workspace while a kernel is planned; `size` is what it takes in all."""
+    """Hands out workspace while a launch sequence is built; `size` is the total in bytes."""
 
     __slots__ = ("size",)
 
@@ -120,7 +120,7 @@ class WorkspaceAllocator:
         self.size = 0
 
     def take(self, shape: Sequence[int], kind: DType) -> Array:
-        """A dense array to be, as a layout."""
+        """A future dense array, as a layout."""
         address = SCRATCH + self.size
         self.size += -(-max(1, math.prod(shape)) * kind.itemsize // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
         return as_layout(
@@ -129,9 +129,10 @@ class WorkspaceAllocator:
 
 
 def as_layout(array: GpuArray) -> Array:
-    """A numpy array over the same addresses. Its elements are out of reach: only its shape and strides may be used.
+    """A numpy array over the same addresses. Its elements must not be read: only its shape, strides and type may be
+    used.
 
-    With it, what checks and transforms views for the CPU's kernels does so for those of a GPU.
+    So the code that checks and transforms views for kernels of the CPU also does so for those of a GPU.
     """
     kind = storage_dtype(array.dtype)
     bits = "?" if array.dtype == "bool" else f"u{kind.itemsize}"

@@ -1,8 +1,8 @@
-"""The kernels `argmax` {axis} and `topk` {axis} in Triton: indices in the whole tensor, ranked as `ranking` says.
+"""The kernels `argmax` {axis} and `topk` {axis} in Triton: indices in the whole tensor, ranked as in
+`calls/ranking.py`.
 
-Values are ranked by integers of their width (`key` in the sources): larger values first, of equal ones the smaller
-index, not-a-number before all, and -0 equal to 0. A list of the largest is made one by one: the largest of those that
-come after the last one found.
+Values are ranked by integers of their width (`key` in the sources). The list of the largest values is found one by one:
+each is the first of those that are ranked after the one before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from einc_runtime.kernels.triton.tiles import TileGrid
 from einc_runtime.kernels.views import merge_leading_axes
 
 TILE = 4096
-"""Elements that a program looks at together."""
+"""Elements in a program's tile."""
 
 _FLOAT_KEY = '''
 @triton.jit
@@ -62,11 +62,11 @@ def value_of(rank):
     return rank
 """,
 }
-"""By what is ranked in: see `ranking_type`."""
+"""Functions between values and integers, by the type that values are ranked in (`ranking_type`)."""
 
 
 def ranking_type(kind: str) -> str:
-    """f16 and bf16 are widened to f32; integers rank themselves."""
+    """The type in which values are ranked: f32 for f16 and bf16; integers are ranked as they are."""
     return compute_type(kind) if kind in FLOATS else "int"
 
 
@@ -78,7 +78,7 @@ def build_argmax(invocation: Invocation[Array]) -> LaunchSequence:
 
 
 def build_topk(invocation: Invocation[Array]) -> LaunchSequence:
-    """Values and indices, with as many along the last axis as the outputs have, filled up where there are fewer."""
+    """As many values and indices as the outputs have along their last axis; missing ones are filled in."""
     found = ranking.parse_topk(invocation)
     return LaunchSequence((launch_ranking("topk", [found.source], [], found.values, found.indices, found.first),))
 
@@ -86,9 +86,9 @@ def build_topk(invocation: Invocation[Array]) -> LaunchSequence:
 def launch_ranking(
     name: str, sources: Sequence[Array], numbers: Sequence[Array], values: Array, indices: Array, first: int = 0
 ) -> KernelLaunch:
-    """One program for every row of the sources: as many of the largest as the outputs have along their last axis.
+    """One program for every row of the sources: it finds as many of the largest values as the outputs have.
 
-    The index of an element is what `numbers` has for it; where there are none, its position plus `first`.
+    The index of an element is read from `numbers`; without these it is the position plus `first`.
     """
     arrays = [*sources, *numbers, values, indices]
     views = merge_leading_axes(arrays)

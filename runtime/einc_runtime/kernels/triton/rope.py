@@ -1,7 +1,7 @@
 """The kernel `rope` in Triton: rotary position embedding, element i with element i + d_head / 2.
 
-Where packed sequences give the positions, cosines and sines are a table, made once: to compute them would take as long
-as to move what is rotated. Where positions are an input, frequencies are a table. Angles are f32, as on the CPU.
+Where packed sequences give the positions, cosines and sines are tables: computing them would take as long as moving the
+operands. Where positions are an input, frequencies are a table. Angles are f32, as on the CPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TILE = 2048
 
 
 def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
-    """One launch; a position below 0 is a complaint."""
+    """One launch; a negative position sets the status word."""
     rotation = RopeCall.parse(invocation)
     half = rotation.source.shape[-1] // 2
     views = [
@@ -39,7 +39,7 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
     ]
     extents = views[0].shape
     tokens, last = len(extents) - 2, len(extents) - 1
-    # Rows are heads where there are any: they share angles, whose sines take longer than all else.
+    # Rows are heads where there are several: they share angles, whose sines take longer than the rest.
     rows = max(range(last), key=lambda axis: (axis != tokens and extents[axis] > 1, extents[axis]))
     width = min(power_of_two(half), TILE)
     tiles = TileGrid(extents, rows, last, min(power_of_two(extents[rows]), TILE // width), width)
@@ -60,7 +60,7 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
         ]
     else:
         distinct, own = np.unique(rotation.positions, return_inverse=True)
-        with np.errstate(all="ignore"):  # absurd parameters give infinities, and those not-a-numbers
+        with np.errstate(all="ignore"):  # extreme parameters give infinities and not-a-numbers
             angles = np.multiply(distinct[:, None], rotation.frequencies, dtype=np.float64).astype(np.float32)
             waves = [function(angles, dtype=storage_dtype(wave)) for function in (np.cos, np.sin)]
         place = vector("positions", "i32", tokens, 1)

@@ -1,6 +1,7 @@
-"""Kernels over rows in Triton: `softmax` {axis}, `rmsnorm` and `layernorm` {eps, offset}, computed in f32 or wider.
+"""Kernels over rows in Triton: `softmax` {axis}, `rmsnorm` and `layernorm` {eps, offset}, `meanpool` {seq_lens}.
 
-A row that fits into a program's registers is read once. Longer ones are gone through several times, tile by tile.
+They compute in f32 or wider. A row that fits into a program's registers is read once; longer rows are read several
+times, tile by tile.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from einc_runtime.kernels.triton.tiles import TileGrid
 from einc_runtime.kernels.views import merge_leading_axes
 
 TILE = 2048
-"""Elements of a program's tile where rows are shorter than that."""
+"""Elements in a program's tile where rows are shorter."""
 
 MAX_WHOLE_ROW = 16384
 """The longest row of f32 that is held in registers: 32 of them for each of 512 threads."""
 
 
 def build_softmax(invocation: Invocation[Array]) -> LaunchSequence:
-    """exp(x - max) / sum of them along one axis; it cannot overflow."""
+    """exp(x - max) / sum(exp(x - max)) along one axis, which cannot overflow."""
     call = SoftmaxCall.parse(invocation)
     x, y = merge_leading_axes([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)])
     rows = _RowTiles([x, y], ["x_ptr", "y_ptr"])
@@ -61,7 +62,7 @@ def build_softmax(invocation: Invocation[Array]) -> LaunchSequence:
 
 
 def build_norm(invocation: Invocation[Array]) -> LaunchSequence:
-    """x / sqrt(mean(x * x) + eps) * (gain + offset); for layernorm x - mean(x) in place of x, and bias added."""
+    """x / sqrt(mean(x * x) + eps) * (gain + offset); layernorm takes x - mean(x) for x, and adds the bias."""
     call = NormCall.parse(invocation)
     x, y = merge_leading_axes([call.source, call.target])
     vectors = [vector[(None,) * (x.ndim - 1)] for vector in call.vectors]
@@ -103,7 +104,7 @@ def build_norm(invocation: Invocation[Array]) -> LaunchSequence:
 
 
 class _RowTiles:
-    """Tiles of rows. The first operand is read, the last one written; all have the row along their last axis."""
+    """Tiles of rows. The first operand is read and the last one written; rows lie along the last axis of all."""
 
     def __init__(self, views: Sequence[Array], names: Sequence[str]) -> None:
         self.items = [PointerOperand.of(name, view) for name, view in zip(names, views, strict=True)]
@@ -173,11 +174,11 @@ class _RowTiles:
 
 
 TOKENS = 16
-"""Of a sequence that a program looks at together."""
+"""Tokens of a sequence in a program's tile."""
 
 
 def build_meanpool(invocation: Invocation[Array]) -> LaunchSequence:
-    """A program for some columns of a sequence. Tokens that the mask stops are not looked at; the mean of none is 0."""
+    """A program for some columns of a sequence. Tokens where the mask is false are not read; the mean of none is 0."""
     call = MeanPoolCall.parse(invocation)
     source, target, spans = call.source, call.target, call.spans
     kind = compute_type(dtype_name(target))

@@ -99,11 +99,11 @@ def power(a, b):
     return tl.where((a < 0) & (integer == 0) & finite, float("nan"), signed).to(a.dtype)
 ''',
 }
-"""Functions that sources may need, by name."""
+"""Sources of functions that kernels may need, by name."""
 
 
 def _gelu() -> str:
-    """Written out once: p is nested from its highest power down."""
+    """The source of gelu, with the polynomial written out from its highest power."""
     nested = repr(GELU_TAIL[-1])
     for coefficient in reversed(GELU_TAIL[:-1]):
         nested = f"({nested}) * u + {coefficient!r}"
@@ -129,7 +129,7 @@ _CALLS = {
 
 
 class ScalarSource:
-    """Typed steps as lines over the values of inputs; `helpers` are those that the lines call."""
+    """Typed steps as lines over the values of inputs, and the helpers that these lines call."""
 
     def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str]) -> None:
         self.helpers: set[str] = set()
@@ -202,12 +202,12 @@ class ScalarSource:
 
 
 def square_root(value: str, kind: str) -> str:
-    """Rounded to nearest: the function for f64 always is."""
+    """A square root that is rounded to nearest; for f64 every square root is."""
     return f"tl.sqrt_rn({value})" if kind == "f32" else f"tl.sqrt({value})"
 
 
 def _literal(value: bool | int | float, kind: str) -> str:
-    """A tensor without axes, for functions that take no Python numbers."""
+    """A tensor without axes, since some functions do not take Python numbers."""
     return f"tl.full([], {_format_number(value)}, {LANGUAGE[kind]})"
 
 

@@ -1,4 +1,4 @@
-"""How sources of Triton kernels are written: operands as pointers with strides, accesses, the module around lines."""
+"""Writes sources of Triton kernels: operands as pointers with strides, accesses, and the module around lines."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from einc_runtime.kernels.triton.launches import ALIGNMENT, Argument, KernelLaun
 BYTES = {**ITEMSIZE, "i8": 1, "i16": 2}
 
 UNITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
-"""Bytes -> the type of bits that are only moved."""
+"""Bytes -> the type of elements that are only moved."""
 
 LANGUAGE = {
     "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
     "i32": "tl.int32", "i64": "tl.int64", "bool": "tl.int1",
 }  # fmt: skip
-"""The same as a kernel's source has them."""
+"""The plan's names of types -> their names in sources."""
 
 HEADER = "import triton\nimport triton.language as tl\n"
 
 
 @dataclass(frozen=True, slots=True)
 class PointerOperand:
-    """A view as an argument of a kernel: strides are elements, 0 along axes where it is broadcast."""
+    """A view as an argument of a kernel. Strides are in elements, and 0 along axes where the view is broadcast."""
 
     name: str
     dtype: str
@@ -35,13 +35,13 @@ class PointerOperand:
 
     @staticmethod
     def of(name: str, view: Array, dtype: str = "") -> PointerOperand:
-        """A view with extent 1 where it is broadcast; its elements may be taken for another `dtype` of their size."""
+        """From a view with extent 1 where it is broadcast; `dtype` replaces its type by another of the same size."""
         steps = zip(view.shape, view.strides, strict=True)
         strides = tuple(0 if extent == 1 else stride // view.itemsize for extent, stride in steps)
         return PointerOperand(name, dtype or dtype_name(view), strides, address(view))
 
     def at(self, subscripts: Mapping[int, str]) -> str:
-        """The address of an element, or of a tile of them, by the axes' subscripts; other axes are left out."""
+        """The address of an element or of a tile, by the subscripts of the axes; axes of stride 0 are left out."""
         terms = [self.name]
         for axis, subscript in subscripts.items():
             stride = self.strides[axis]
@@ -50,18 +50,18 @@ class PointerOperand:
         return " + ".join(terms)
 
     def load(self, subscripts: Mapping[int, str], mask: str, other: str = "0", offset: str = "") -> str:
-        """The expression for elements in their compute type, some offset further; `other` where the mask is off, which
-        is empty if all is inside."""
+        """The expression that loads elements in their compute type, and `other` where the mask is off. An empty mask
+        is on everywhere; `offset` is added to the address."""
         return f"tl.load({self.at(subscripts)}{offset}{mask_arguments(mask, other=other)}){self.load_suffix}"
 
     def store(self, subscripts: Mapping[int, str], value: str, mask: str) -> str:
-        """The line that rounds a value and writes it where the mask is on."""
+        """The line that rounds a value to the stored type and writes it where the mask is on."""
         stored = "tl.int8" if self.dtype == "bool" else LANGUAGE[self.dtype]
         return f"tl.store({self.at(subscripts)}, {value}.to({stored}){mask_arguments(mask)})"
 
     @property
     def load_suffix(self) -> str:
-        """What makes of loaded elements values of their compute type."""
+        """The suffix that converts loaded elements to their compute type."""
         if self.dtype == "bool":
             return " != 0"
         return ".to(tl.float32)" if self.dtype in ("f16", "bf16") else ""
@@ -82,7 +82,7 @@ class LaunchOptions:
 
 
 def _sanitize_title(title: str) -> str:
-    """A plan may name indices as it likes; nothing but a comment comes of them."""
+    """Removes what could end the comment: a plan may give indices any names."""
     return re.sub(r"[^A-Za-z0-9_.,:;=+>() -]", "?", " ".join(title.split()))[:400]
 
 
@@ -94,9 +94,9 @@ def make_launch(
     warps: int = 4,
     stages: int = 3,
 ) -> KernelLaunch:
-    """A launch of the kernel `name`; its source gets that name and a digest, so that profilers tell kernels apart.
+    """A launch of the kernel `name`. A digest is appended to the name, so that profilers can distinguish kernels.
 
-    Arguments are operands, or other pointers with the type of what they point to.
+    Arguments are operands, or other pointers with the type of their elements.
     """
     pointers = [(a.address, a.dtype) if isinstance(a, PointerOperand) else a for a in arguments]
     aligned = tuple(isinstance(p, Table) or (isinstance(p, int) and p % ALIGNMENT == 0) for p, _ in pointers)
@@ -107,14 +107,13 @@ def make_launch(
 
 
 def mask_arguments(*parts: str, other: str = "") -> str:
-    """The further arguments of an access where all parts hold, of which those that are empty always do; with `other`,
-    what is loaded elsewhere."""
+    """The `mask` argument of an access, from conditions of which empty ones are ignored, and the `other` argument."""
     mask = " & ".join(filter(None, parts))
     return f", mask={mask}{f', other={other}' if other else ''}" if mask else ""
 
 
 def index_cast(items: Sequence[PointerOperand], extents: Sequence[int]) -> str:
-    """What makes positions 64 bits wide, where offsets of elements take as many; else nothing."""
+    """The cast that makes positions 64 bits wide if offsets need it; else the empty text."""
     reach = [
         sum(abs(s) * (e - 1) for s, e in zip(item.strides, extents, strict=True)) + max(extents, default=1)
         for item in items
@@ -123,7 +122,7 @@ def index_cast(items: Sequence[PointerOperand], extents: Sequence[int]) -> str:
 
 
 def power_of_two(count: int) -> int:
-    """The least power of two that is no less."""
+    """The smallest power of two that is at least `count`."""
     return 1 << max(0, count - 1).bit_length()
 
 
@@ -136,7 +135,7 @@ def assemble(
     grid: int,
     options: LaunchOptions | None = None,
 ) -> KernelLaunch:
-    """A launch of the kernel that these lines are the body of."""
+    """A launch of the kernel whose body these lines are."""
     options = options or LaunchOptions()
     tables = options.tables
     shapes = " x ".join(map(str, extents)) or "1"

@@ -1,7 +1,7 @@
-"""How an iteration space is cut into tiles, one program each, and the lines of source that find a program's tile.
+"""Divides an iteration space into tiles, one for each program, and writes the lines that find a program's tile.
 
-A tile has up to two axes, rows and columns; all other axes have one position per program. Columns are the axis along
-which memory is contiguous, so that neighbouring threads touch neighbouring bytes.
+A tile has up to two axes, rows and columns; along all other axes a program has one position. Columns are the axis along
+which memory is contiguous, so that neighbouring threads access neighbouring bytes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from einc_runtime.kernels.triton.source import BYTES, LaunchOptions, PointerOper
 from einc_runtime.kernels.views import merge_axes
 
 ACCESSES = 2
-"""Vector accesses of 16 bytes per thread and operand, of the widest type, if there is enough to do."""
+"""Accesses of 16 bytes for each thread and operand of the widest type, if the operands are large enough."""
 
 THREADS = 128
-"""In a program of 4 warps."""
+"""Threads in a program of 4 warps."""
 
 PROGRAMS = 528
-"""As many are wanted before a thread has several accesses: four for each multiprocessor of a large GPU."""
+"""A thread has several accesses only if there are so many programs: four for each multiprocessor of a large GPU."""
 
 MULTIPROCESSORS = 132
-"""As many are wanted before a thread has a whole access."""
+"""A thread has a whole access only if there are so many programs: one for each multiprocessor of a large GPU."""
 
 MIN_ELEMENTS = 256
-"""Elements in a tile even then: fewer would leave threads idle."""
+"""The least number of elements in a tile: with fewer, threads would be idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class TileGrid:
         return [axis for axis in range(len(self.extents)) if axis not in (self.rows, self.columns)]
 
     def count(self) -> int:
-        """Programs."""
+        """The number of programs."""
         steps = {self.rows: self.height, self.columns: self.width}
         return math.prod(-(-extent // steps.get(axis, 1)) for axis, extent in enumerate(self.extents))
 
     def locate(self, cast: str) -> list[str]:
-        """Lines that set r, c and the positions i0, i1, ... along the other axes, by `index_cast`."""
+        """Lines that set r, c and the positions i0, i1, ... along the other axes; `cast` is that of `index_cast`."""
         lines = [f"tile = tl.program_id(0){cast}"]
-        left = self.count()  # numbers that programs still have to tell apart
+        left = self.count()  # how many values `tile` still has
         flat = self.rows is None
         parts = [
             (self.columns, "c", self.width, "" if flat else "[None, :]"),
@@ -79,7 +79,7 @@ class TileGrid:
         return lines
 
     def subscripts(self, item: PointerOperand) -> dict[int, str]:
-        """By the axes along which an operand varies."""
+        """The subscripts of an operand by the axes along which it varies."""
         found = {axis: f"i{axis}" for axis in self.others}
         if self.rows is not None:
             found[self.rows] = "r"
@@ -88,7 +88,7 @@ class TileGrid:
         return {axis: found[axis] for axis in sorted(found) if item.strides[axis]}
 
     def mask(self, axes: Collection[int]) -> str:
-        """What is inside along those of the axes that the tiles do not fill; empty where all is."""
+        """The condition for positions inside of these axes; empty where tiles fill them."""
         parts = []
         for axis, name, step in ((self.rows, "r", self.height), (self.columns, "c", self.width)):
             if axis is not None and axis in axes and self.extents[axis] % step:
@@ -96,7 +96,7 @@ class TileGrid:
         return " & ".join(parts)
 
     def load(self, item: PointerOperand, offset: str = "") -> str:
-        """The expression for an operand's elements of the tile, or for those some offset further."""
+        """The expression that loads an operand's elements of the tile; `offset` is added to the address."""
         subscripts = self.subscripts(item)
         return item.load(subscripts, self.mask(subscripts), offset=offset)
 
@@ -106,15 +106,15 @@ class TileGrid:
         return item.store(subscripts, value, self.mask(subscripts))
 
     def any(self, name: str, item: PointerOperand) -> list[str]:
-        """Lines that make one flag of as many as there are elements of the operand in the tile."""
+        """Lines that combine a flag for each element of the operand in the tile into one flag."""
         shaped = any(axis is not None and item.strides[axis] for axis in (self.rows, self.columns))
         return [f"{name} = tl.max({name}, 0)"] * (shaped * (1 if self.rows is None else 2))
 
 
 class ElementwiseTiles:
-    """Tiles over views of one rank (extent 1 where one is broadcast), of which the last one is written.
+    """Tiles over views of one rank (extent 1 where one is broadcast); the last view is written.
 
-    `load` and `store` name views; `call` makes a kernel of lines.
+    `load` and `store` take names of views; `call` makes a launch of lines.
     """
 
     def __init__(self, views: Sequence[Array], names: Sequence[str]) -> None:
@@ -139,8 +139,8 @@ class ElementwiseTiles:
 
 
 def choose_tiles(extents: Sequence[int], reads: Sequence[PointerOperand], target: PointerOperand) -> TileGrid:
-    """Tiles for an element of the target per point. Where an operand is contiguous along another axis than the target
-    (a transpose), tiles are square, so that both are read and written in runs."""
+    """Tiles with one element of the target for each point. Where an operand is contiguous along another axis than the
+    target (a transpose), tiles are about square, so that both are accessed in runs."""
     axes = range(len(extents))
     if not extents:
         return TileGrid((), None, None, 1, 1)
@@ -158,7 +158,7 @@ def choose_tiles(extents: Sequence[int], reads: Sequence[PointerOperand], target
 
 
 def _tile_elements(total: int, size: int) -> int:
-    """In a tile, of so many bytes each."""
+    """The number of elements in a tile, of `size` bytes each."""
     vector = 16 * THREADS // size
     elements = ACCESSES * vector
     while elements > vector and total // elements < PROGRAMS:
