@@ -87,8 +87,8 @@ class AttentionLibraries:
                     def bind(workspace: int, status: int, attend: Attend = attend) -> Launch:
                         return self._bind(attend, how, inputs, outputs, target)
 
-                    shown = f"attention {inputs[0].dtype}, {variant}"
-                    return GpuKernel(bind, Description(library.name, library.version, shown))
+                    variant_name = f"attention {inputs[0].dtype}, {variant}"
+                    return GpuKernel(bind, Description(library.name, library.version, variant_name))
         return None
 
     def _is_right(

@@ -73,9 +73,9 @@ class VarlenAttention:
         return VarlenAttention(queries, (0, 31, 72), 0, self.causal, window, self.scale)
 
 
-def as_varlen(signature: AttentionCall) -> VarlenAttention | None:
+def as_varlen(call: AttentionCall) -> VarlenAttention | None:
     """The invocation for libraries, or None if they cannot express it."""
-    s = signature
+    s = call
     width = s.q.shape[2]
     if dtype_name(s.q) not in ("f16", "bf16") or s.v.shape[2] != width or width % 8 or width > MAX_WIDTH:
         return None
@@ -134,10 +134,10 @@ def attend_by_definition(q: Array, k: Array, v: Array, how: VarlenAttention) -> 
             seen &= key > place - how.window
         for h in range(q.shape[1]):
             scores = np.where(seen, how.scale * q[q0:q1, h] @ k[k0:k1, h // group].T, -np.inf)
-            most = scores.max(1, keepdims=True)
-            weights = np.exp(scores - most)
+            largest = scores.max(1, keepdims=True)
+            weights = np.exp(scores - largest)
             total = weights.sum(1, keepdims=True)
-            o[q0:q1, h], lse[h, q0:q1] = weights @ v[k0:k1, h // group] / total, (most + np.log(total))[:, 0]
+            o[q0:q1, h], lse[h, q0:q1] = weights @ v[k0:k1, h // group] / total, (largest + np.log(total))[:, 0]
     return o, lse
 
 

@@ -31,19 +31,19 @@ _LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def build_attention(invocation: Invocation[Array]) -> Kernel:
-    signature = AttentionCall.parse(invocation)
-    pairs = signature.q.shape[0] * signature.max_pairs()
-    arrays = (signature.q, signature.k, signature.v, signature.o, signature.mask)
+    call = AttentionCall.parse(invocation)
+    pairs = call.q.shape[0] * call.max_pairs()
+    arrays = (call.q, call.k, call.v, call.o, call.mask)
     dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
-    few = signature.k.shape[1] < 1 << 30
-    if signature.dtype != np.float32 or not (dense and few and compiler.is_worthwhile(pairs)):
-        return make_attention(signature)
-    layout = _AttentionMemory.plan(signature)
+    few = call.k.shape[1] < 1 << 30
+    if call.dtype != np.float32 or not (dense and few and compiler.is_worthwhile(pairs)):
+        return make_attention(call)
+    layout = _AttentionMemory.plan(call)
 
     def bind(memory: Array) -> Run:
-        return _BoundAttention(signature, layout, memory).run
+        return _BoundAttention(call, layout, memory).run
 
-    width = signature.q.shape[2] + signature.v.shape[2]
+    width = call.q.shape[2] + call.v.shape[2]
     return Kernel(bind, layout.scratch, pairs * (width / 50 + 0.5))
 
 
@@ -55,8 +55,8 @@ class _AttentionMemory:
     tile: int
     code: Future[compiler.Compiled]
     limits: tuple[Array, Array] | None
-    """The first and last keys that queries see, where they are known beforehand; else `room` holds them."""
-    room: tuple[ScratchArray, ScratchArray]
+    """The first and last keys that queries see, where they are known beforehand; else `limit_arrays` holds them."""
+    limit_arrays: tuple[ScratchArray, ScratchArray]
     results: tuple[ScratchArray, ScratchArray]
     memory: tuple[ScratchArray, ...]
     scratch: int
@@ -69,8 +69,8 @@ class _AttentionMemory:
         lanes, numbers = shape.lanes, shape.numbers
         group = s.q.shape[0] // s.k.shape[0]
         parts = [part for rows in s.sequences() for part in rows.split(max(1, ROWS // group))]
-        most = max((part.queries.stop - part.queries.start for part in parts), default=0)
-        blocks = -(-most * group // lanes)
+        longest = max((part.queries.stop - part.queries.start for part in parts), default=0)
+        blocks = -(-longest * group // lanes)
         tile = max(1, min(TILE, s.k.shape[1]))
         deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
         plan = ScratchAllocator()
@@ -85,7 +85,7 @@ class _AttentionMemory:
             tile,
             emit_attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
             limits=limits if fixed else None,
-            room=(plan.take((0 if fixed else queries,), _LIMIT), plan.take((0 if fixed else queries,), _LIMIT)),
+            limit_arrays=(plan.take((0 if fixed else queries,), _LIMIT), plan.take((0 if fixed else queries,), _LIMIT)),
             results=(plan.take(s.q.shape[:2], wide), plan.take(s.q.shape[:2], wide)),
             memory=(
                 plan.take((lanes, max(deep_k, deep_v)), wide),
@@ -106,9 +106,9 @@ class _AttentionMemory:
 class _BoundAttention:
     """One invocation with one worker's memory."""
 
-    def __init__(self, signature: AttentionCall, layout: _AttentionMemory, memory: Array) -> None:
-        s = self.s = signature
-        self.limits = layout.limits or (layout.room[0].of(memory), layout.room[1].of(memory))
+    def __init__(self, call: AttentionCall, layout: _AttentionMemory, memory: Array) -> None:
+        s = self.s = call
+        self.limits = layout.limits or (layout.limit_arrays[0].of(memory), layout.limit_arrays[1].of(memory))
         self.sums, self.largest = (result.of(memory) for result in layout.results)
         table = np.array(layout.parts, _PLACE).reshape(-1, 2)
         deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))

@@ -131,12 +131,12 @@ class _AttentionEmitter:
             target = b.add(a.of_rows, b.mul(row, self.pitch))
             self._copy(source, self.kind, target, "f32", a.width_k, scale)
             place = b.add(b.mul(block, I64(2 * self.shape.lanes)), row)
-            for table, at, (least, most) in ((a.firsts, 0, span[:2]), (a.lasts, self.shape.lanes, span[3:1:-1])):
+            for table, at, (lowest, highest) in ((a.firsts, 0, span[:2]), (a.lasts, self.shape.lanes, span[3:1:-1])):
                 limit = e.read(table, own, I32)
                 e.put(a.of_limits, b.add(place, I64(at)), limit)
                 limit = b.sext(limit, I64)
-                b.store(self._smaller(b.load(least), limit), least)
-                b.store(self._larger(b.load(most), limit), most)
+                b.store(self._smaller(b.load(lowest), limit), lowest)
+                b.store(self._larger(b.load(highest), limit), highest)
         for number, limit in enumerate(span):
             e.put(a.of_spans, b.add(b.mul(block, I64(4)), I64(number)), b.load(limit))
         b.store(self._smaller(b.load(lo), b.load(span[0])), lo)
@@ -197,8 +197,8 @@ class _AttentionEmitter:
             skipped = b.sub(lo, start) if copied else lo
             rows = [b.add(base, b.mul(skipped, step)) for base, step in zip((keys, values), steps, strict=True)]
             with b.if_then(b.icmp_signed(">", count, I64(0))):
-                most = self._scores(block, rows[0], steps[0], lo, count, partly)
-                self._add(block, rows[1], steps[1], count, self._weigh(block, count, most))
+                maxima = self._scores(block, rows[0], steps[0], lo, count, partly)
+                self._add(block, rows[1], steps[1], count, self._weigh(block, count, maxima))
 
     def _copy_tile(self, keys: Value, values: Value, start: Value, stop: Value) -> Value:
         """Copies keys and values that the mask keeps, one after the other; returns how many."""
@@ -232,7 +232,7 @@ class _AttentionEmitter:
         e, b, a = self.e, self.b, self.a
         queries, last = self._packed(block), b.sub(count, I64(1))
         limits = b.add(a.of_limits, b.mul(block, I64(8 * self.shape.lanes)))
-        most = [e.variable(self._get(self._stats(block), I64(0), v)) for v in self.vectors]
+        maxima = [e.variable(self._get(self._stats(block), I64(0), v)) for v in self.vectors]
         with e.loop(count, self.shape.numbers) as key:
             numbers = [self._smaller(b.add(key, I64(n)), last) for n in range(self.shape.numbers)]
             rows = [b.add(keys, b.mul(number, step)) for number in numbers]
@@ -254,42 +254,42 @@ class _AttentionEmitter:
                 for v in self.vectors:
                     score = b.load(line[v])
                     self._put(score, a.of_scores, b.add(key, I64(n)), v)
-                    before = b.load(most[v])
-                    b.store(b.select(b.fcmp_ordered(">", score, before), score, before), most[v])
-        return [b.load(one) for one in most]
+                    before = b.load(maxima[v])
+                    b.store(b.select(b.fcmp_ordered(">", score, before), score, before), maxima[v])
+        return [b.load(one) for one in maxima]
 
-    def _weigh(self, block: Value, count: Value, most: Sequence[Value]) -> Sequence[Value]:
-        """Turns scores into weights, exp(score - most), and sums them; returns the factor for earlier weights."""
+    def _weigh(self, block: Value, count: Value, maxima: Sequence[Value]) -> Sequence[Value]:
+        """Turns scores into weights, exp(score - maxima), and sums them; returns the factor for earlier weights."""
         e, b, a = self.e, self.b, self.a
         stats = self._stats(block)
         totals = [e.variable(e.number(0.0)) for _ in self.vectors]
         with e.loop(count) as key:
             for v in self.vectors:
-                weight = decay(e, b.fsub(self._get(a.of_scores, key, v), most[v]))
+                weight = decay(e, b.fsub(self._get(a.of_scores, key, v), maxima[v]))
                 self._put(weight, a.of_scores, key, v)
                 b.store(b.fadd(b.load(totals[v]), weight), totals[v])
-        worths = []
+        rescales = []
         for v in self.vectors:
-            worth = decay(e, b.fsub(self._get(stats, I64(0), v), most[v]))
-            self._put(most[v], stats, I64(0), v)
-            self._put(e.multiply_add(self._get(stats, I64(1), v), worth, b.load(totals[v])), stats, I64(1), v)
-            worths.append(worth)
-        return worths
+            rescale = decay(e, b.fsub(self._get(stats, I64(0), v), maxima[v]))
+            self._put(maxima[v], stats, I64(0), v)
+            self._put(e.multiply_add(self._get(stats, I64(1), v), rescale, b.load(totals[v])), stats, I64(1), v)
+            rescales.append(rescale)
+        return rescales
 
-    def _add(self, block: Value, values: Value, step: Value, count: Value, worths: Sequence[Value]) -> None:
-        """Scales the totals by the factor `worths`, and adds weights times values."""
+    def _add(self, block: Value, values: Value, step: Value, count: Value, rescales: Sequence[Value]) -> None:
+        """Scales the totals by the factor `rescales`, and adds weights times values."""
         e, b, a = self.e, self.b, self.a
         totals = self._totals(block)
 
-        def features(first: Value, most: int) -> None:
-            places = [b.add(first, I64(n)) for n in range(most)]
+        def features(first: Value, number: int) -> None:
+            places = [b.add(first, I64(n)) for n in range(number)]
             sums = [
-                [e.variable(b.fmul(self._get(totals, place, v), worths[v])) for v in self.vectors] for place in places
+                [e.variable(b.fmul(self._get(totals, place, v), rescales[v])) for v in self.vectors] for place in places
             ]
             column = b.add(values, self._bytes(first))
             with e.loop(count) as key:
                 row = b.add(column, b.mul(key, step))
-                self._accumulate(sums, [b.add(row, I64(4 * n)) for n in range(most)], a.of_scores, key)
+                self._accumulate(sums, [b.add(row, I64(4 * n)) for n in range(number)], a.of_scores, key)
             for place, line in zip(places, sums, strict=True):
                 for v in self.vectors:
                     self._put(b.load(line[v]), totals, place, v)

@@ -19,16 +19,16 @@ from einc_runtime.kernels.numpy import joint_aggregation as numpy_merges
 from einc_runtime.kernels.views import merge_axes
 
 
-def build_logsumexp(merge: JointAggregationCall) -> Kernel:
-    kind, copies, rank = merge.average_types()[0], len(merge.copies), merge.target[0].ndim
-    size = copies * merge.target[0].size
+def build_logsumexp(call: JointAggregationCall) -> Kernel:
+    kind, copies, rank = call.average_types()[0], len(call.copies), call.target[0].ndim
+    size = copies * call.target[0].size
     if kind not in compiler.FLOATS or not rank or not compiler.is_worthwhile(size):
-        return numpy_merges.build_logsumexp(merge)
-    views, _ = merge_axes([*merge.member(0), *merge.member(1)], [False] * rank)
+        return numpy_merges.build_logsumexp(call)
+    views, _ = merge_axes([*call.member(0), *call.member(1)], [False] * rank)
     averages, logs = views[: copies + 1], views[copies + 1 :]
     *heads, width = averages[-1].shape
     if any(view.strides[-1] != view.itemsize for view in averages) or (width > 1 and logs[-1].shape[-1] > 1):
-        return numpy_merges.build_logsumexp(merge)
+        return numpy_merges.build_logsumexp(call)
     table: list[int] = []
     for view in (x for pair in zip(averages, logs, strict=True) for x in pair):
         table += compiler.operand_arguments(view)
@@ -37,9 +37,9 @@ def build_logsumexp(merge: JointAggregationCall) -> Kernel:
     function = _emit_logsumexp(kind, len(heads))
 
     def bind(memory: Array) -> Run:
-        room = [slot.of(memory) for slot in (rows, shares)]
-        arguments = [width, copies, *(address(array) for array in (held, *room)), *heads]
-        return compiler.CompiledCall(function, arguments, held, *room, *averages, *logs)
+        buffers = [slot.of(memory) for slot in (rows, shares)]
+        arguments = [width, copies, *(address(array) for array in (held, *buffers)), *heads]
+        return compiler.CompiledCall(function, arguments, held, *buffers, *averages, *logs)
 
     return Kernel(bind, scratch.size, 0.3 * size + 20.0 * copies * math.prod(heads))
 
@@ -65,12 +65,12 @@ def _emit_logsumexp(kind: str, leading: int) -> Any:
                 where = b.add(where, b.mul(index, e.read(table, b.add(first, I64(1 + axis)), I64)))
             return where
 
-        most, whole = e.variable(e.number(-math.inf)), e.variable(e.number(0.0))
+        maximum, whole = e.variable(e.number(-math.inf)), e.variable(e.number(0.0))
         with e.loop(copies) as copy:
-            b.store(e.larger(b.load(most), e.load_one(row(copy, 1), "f32")), most)
+            b.store(e.larger(b.load(maximum), e.load_one(row(copy, 1), "f32")), maximum)
             e.put(rows, copy, row(copy, 0))
-        nothing = b.fcmp_ordered("==", b.load(most), e.number(-math.inf))  # -inf minus itself would be not-a-number
-        largest = b.select(nothing, e.number(0.0), b.load(most))
+        nothing = b.fcmp_ordered("==", b.load(maximum), e.number(-math.inf))  # -inf minus itself would be not-a-number
+        largest = b.select(nothing, e.number(0.0), b.load(maximum))
         with e.loop(copies) as copy:
             share = exp(e, b.fsub(e.load_one(row(copy, 1), "f32"), largest))
             b.store(b.fadd(b.load(whole), share), whole)

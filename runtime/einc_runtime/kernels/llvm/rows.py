@@ -66,10 +66,10 @@ def _emit_rows(name: str, kind: str, leading: int, eps: float, offset: float) ->
             return e.load(source, position, kind, mask)
 
         if name == "softmax":
-            most = e.fold(count, e.number(-math.inf), e.larger, read)
+            largest = e.fold(count, e.number(-math.inf), e.larger, read)
 
             def weight(position: Value, mask: Value | None) -> Value:
-                return exp(e, e.b.fsub(read(position, mask), most))
+                return exp(e, e.b.fsub(read(position, mask), largest))
 
             scale, term = e.b.fdiv(e.number(1.0), e.total(count, weight)), weight
         else:

@@ -39,15 +39,15 @@ def build_attention(invocation: Invocation[Array]) -> Kernel:
     return make_attention(AttentionCall.parse(invocation))
 
 
-def make_attention(signature: AttentionCall) -> Kernel:
-    tiles = AttentionTiles.plan(signature)
+def make_attention(call: AttentionCall) -> Kernel:
+    tiles = AttentionTiles.plan(call)
 
     def bind(memory: Array) -> Run:
-        return AttentionWorker(signature, tiles, memory).run
+        return AttentionWorker(call, tiles, memory).run
 
-    width = signature.q.shape[2] + signature.v.shape[2]
-    scoring = signature.q.shape[0] * signature.max_pairs() * (width / 30 + 1.5)
-    return Kernel(bind, tiles.scratch, scoring + 0.1 * (signature.k.size + signature.v.size))
+    width = call.q.shape[2] + call.v.shape[2]
+    scoring = call.q.shape[0] * call.max_pairs() * (width / 30 + 1.5)
+    return Kernel(bind, tiles.scratch, scoring + 0.1 * (call.k.size + call.v.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ class AttentionTiles:
     places: ScratchArray
 
     @staticmethod
-    def plan(signature: AttentionCall) -> AttentionTiles:
-        q, k, v, dtype = signature.q, signature.k, signature.v, signature.dtype
+    def plan(call: AttentionCall) -> AttentionTiles:
+        q, k, v, dtype = call.q, call.k, call.v, call.dtype
         group = q.shape[0] // k.shape[0]
-        most = max(STACKED // group, 1)
-        if signature.visible.limited:
-            most = min(most, ROWS) if group > 1 else ROWS
-        rows = tuple(block for part in signature.sequences() for block in part.split(most))
+        row_limit = max(STACKED // group, 1)
+        if call.visible.limited:
+            row_limit = min(row_limit, ROWS) if group > 1 else ROWS
+        rows = tuple(block for part in call.sequences() for block in part.split(row_limit))
         longest = max((block.queries.stop - block.queries.start for block in rows), default=1)
         stacked = group * longest
         tile = KEYS if stacked > THIN else THIN_KEYS
@@ -99,7 +99,7 @@ class AttentionTiles:
             queries=take(stacked, q.shape[2]),
             scores=take(stacked, row_pitch(keys)),
             wide_keys=take(span, k.shape[2]) if k.dtype != dtype else None,
-            wide_values=take(span, v.shape[2]) if v.dtype != dtype or signature.mask is not None else None,
+            wide_values=take(span, v.shape[2]) if v.dtype != dtype or call.mask is not None else None,
             totals=take(stacked, v.shape[2]),
             parts=take(stacked, v.shape[2]),
             lines=tuple(take(stacked, 1) for _ in range(5)),
@@ -112,18 +112,18 @@ class AttentionTiles:
 class AttentionWorker:
     """One invocation with one worker's memory."""
 
-    def __init__(self, signature: AttentionCall, tiles: AttentionTiles, memory: Array) -> None:
-        self.s, self.tiles = signature, tiles
-        self.group = signature.q.shape[0] // signature.k.shape[0]
+    def __init__(self, call: AttentionCall, tiles: AttentionTiles, memory: Array) -> None:
+        self.s, self.tiles = call, tiles
+        self.group = call.q.shape[0] // call.k.shape[0]
         self.hidden, self.places = tiles.hidden.of(memory), tiles.places.of(memory)
         self.queries, self.scores = tiles.queries.of(memory), tiles.scores.of(memory)
         self.wide_keys = tiles.wide_keys.of(memory) if tiles.wide_keys else None
         self.wide_values = tiles.wide_values.of(memory) if tiles.wide_values else None
         self.totals, self.parts = tiles.totals.of(memory), tiles.parts.of(memory)
         self.lines = [line.of(memory) for line in tiles.lines]
-        self.tokens = _count_up(max(signature.q.shape[1], signature.k.shape[1]))
+        self.tokens = _count_up(max(call.q.shape[1], call.k.shape[1]))
         self.widened: tuple[int, int, int] | None = None  # the first head and the keys that are now in wide memory
-        self.least = np.finfo(signature.dtype).min
+        self.least = np.finfo(call.dtype).min
 
     def run(self) -> None:
         self.widened = None
@@ -148,7 +148,7 @@ class AttentionWorker:
         np.multiply(q, s.scale, out=q)
         q = q.reshape(count, stacked, -1)
         totals = reshape_start(self.totals, count, stacked, s.v.shape[2])
-        largest, sums, worth = (reshape_start(line, count, stacked, 1) for line in self.lines[:3])
+        largest, sums, rescale = (reshape_start(line, count, stacked, 1) for line in self.lines[:3])
         largest.fill(self.least)
         sums.fill(0)
         tiles = -(-(up - lo) // self.tiles.keys)
@@ -161,18 +161,20 @@ class AttentionWorker:
             if s.softcap:
                 np.tanh(np.divide(scores, s.softcap, out=scores), out=scores)
                 np.multiply(scores, s.softcap, out=scores)
-            self.weigh(scores.reshape(count, group, queries, -1), places, (lowest, highest), keys, largest, sums, worth)
+            self.weigh(
+                scores.reshape(count, group, queries, -1), places, (lowest, highest), keys, largest, sums, rescale
+            )
             if tile == 0:
                 np.matmul(scores, values, out=totals)
             else:
                 products = reshape_start(self.parts, *totals.shape)
                 np.matmul(scores, values, out=products)
-                np.add(np.multiply(totals, worth, out=totals), products, out=totals)
+                np.add(np.multiply(totals, rescale, out=totals), products, out=totals)
         if not tiles:
             totals.fill(0)
-        np.log(sums, out=worth)
+        np.log(sums, out=rescale)
         lse = s.lse[own, rows.queries]
-        np.add(worth.reshape(lse.shape), largest.reshape(lse.shape), out=lse)
+        np.add(rescale.reshape(lse.shape), largest.reshape(lse.shape), out=lse)
         np.divide(totals, np.maximum(sums, 1, out=sums), out=totals)  # below 1 only where nothing is seen
         o = s.o[own, rows.queries]
         np.copyto(o, totals.reshape(o.shape), casting="unsafe")
@@ -185,11 +187,11 @@ class AttentionWorker:
         keys: tuple[int, int],
         largest: Array,
         sums: Array,
-        worth: Array,
+        rescale: Array,
     ) -> None:
         """Turns scores [heads, group, queries, keys] into weights exp(score - largest), 0 where a key is hidden.
 
-        `largest` and `sums` of every row's scores and weights are updated. `worth` becomes the factor for weights of
+        `largest` and `sums` of every row's scores and weights are updated. `rescale` becomes the factor for weights of
         earlier tiles.
         """
         self.hide(scores, places, extremes, keys)
@@ -200,8 +202,8 @@ class AttentionWorker:
         np.subtract(rows, new, out=rows)
         np.exp(rows, out=rows)
         np.add.reduce(rows, axis=-1, out=part, keepdims=True)
-        np.exp(np.subtract(largest, new, out=worth), out=worth)
-        np.add(np.multiply(sums, worth, out=sums), part, out=sums)
+        np.exp(np.subtract(largest, new, out=rescale), out=rescale)
+        np.add(np.multiply(sums, rescale, out=sums), part, out=sums)
         np.copyto(largest, new)
 
     def _operands(self, heads: slice, keys: tuple[int, int]) -> tuple[Array, Array]:

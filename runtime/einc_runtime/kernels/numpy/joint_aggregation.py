@@ -18,14 +18,14 @@ from einc_runtime.kernels.numpy.pieces import Resolved, Walk, make_runner
 from einc_runtime.kernels.views import merge_axes
 
 
-def build_logsumexp(merge: JointAggregationCall) -> Kernel:
+def build_logsumexp(call: JointAggregationCall) -> Kernel:
     """Averages, each with the logarithm of its weight, become their weighted average and the logarithm of all weights.
 
     It computes in f32, and in f64 for averages in f64, whose logarithms may be either. Where no copy has any weight,
     the average is 0 and the logarithm -inf.
     """
-    kind, copies = merge.average_types()[0], len(merge.copies)
-    views, _ = merge_axes([*merge.member(0), *merge.member(1)], [False] * merge.target[0].ndim)
+    kind, copies = call.average_types()[0], len(call.copies)
+    views, _ = merge_axes([*call.member(0), *call.member(1)], [False] * call.target[0].ndim)
     averages, logs = views[: copies + 1], views[copies + 1 :]
     dtype, scratch = storage_dtype(compute_type(kind)), ScratchAllocator()
     shares = scratch.take((copies, *logs[0].shape), dtype)
@@ -39,11 +39,11 @@ def build_logsumexp(merge: JointAggregationCall) -> Kernel:
         for piece in walk:
             parts = [piece.of(view) for view in averages]
             shape = parts[-1].shape
-            room = [slot.of(memory)[: parts[-1].size].reshape(shape) for slot in (sums, term)]
-            calls.append((_average, [parts[:-1], [piece.of(row) for row in share], *room, parts[-1]]))
+            buffers = [slot.of(memory)[: parts[-1].size].reshape(shape) for slot in (sums, term)]
+            calls.append((_average, [parts[:-1], [piece.of(row) for row in share], *buffers, parts[-1]]))
         return make_runner(calls)
 
-    return Kernel(bind, scratch.size, 2.0 * copies * merge.target[0].size)
+    return Kernel(bind, scratch.size, 2.0 * copies * call.target[0].size)
 
 
 def _weigh(logs: Sequence[Array], shares: Array, total: Array, target: Array) -> None:
@@ -69,10 +69,10 @@ def _average(parts: Sequence[Array], shares: Sequence[Array], sums: Array, term:
     np.copyto(target, sums, casting="unsafe")
 
 
-def build_argmax(merge: JointAggregationCall) -> Kernel:
+def build_argmax(call: JointAggregationCall) -> Kernel:
     """Indices and values: the larger value is taken with its index, of equal values the one with the smaller index."""
-    merge.ranked_type(index=0)
-    pairs = list(zip(merge.member(0), merge.member(1), strict=True))
+    call.ranked_type(index=0)
+    pairs = list(zip(call.member(0), call.member(1), strict=True))
 
     def run() -> None:
         (index, value), *others = ((i.copy(), v.copy()) for i, v in pairs[:-1])
@@ -85,13 +85,13 @@ def build_argmax(merge: JointAggregationCall) -> Kernel:
         np.copyto(pairs[-1][0], index)
         np.copyto(pairs[-1][1], value)
 
-    return Kernel(lambda _: run, nanoseconds=10.0 * len(merge.copies) * merge.target[0].size)
+    return Kernel(lambda _: run, nanoseconds=10.0 * len(call.copies) * call.target[0].size)
 
 
-def build_topk(merge: JointAggregationCall) -> Kernel:
+def build_topk(call: JointAggregationCall) -> Kernel:
     """Values and indices along the last dimension: the largest of all, in descending order, ties by index."""
-    merge.require_lists()
-    copies, target = merge.copies, merge.target
+    call.require_lists()
+    copies, target = call.copies, call.target
     count = target[0].shape[-1]
 
     def run() -> None:

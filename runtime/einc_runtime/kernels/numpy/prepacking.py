@@ -83,10 +83,10 @@ class _MklForm:
         where = matrix.T if self.product.turned else matrix
         turn, step = self.product.layouts[self.side]
         which, sizes = _LEFT + self.side, self.product.sizes
-        room: int = self.functions.size(which, *sizes)
-        raw = np.empty(room + 64, np.uint8)
+        packed_size: int = self.functions.size(which, *sizes)
+        raw = np.empty(packed_size + 64, np.uint8)
         start: int = -address(raw) % 64
-        packed = raw[start : start + room]
+        packed = raw[start : start + packed_size]
         self.functions.pack(blas.BY_ROWS, which, turn, *sizes, 1.0, address(where), step, address(packed))
         return packed
 

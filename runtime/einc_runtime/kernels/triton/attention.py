@@ -59,38 +59,38 @@ class AttentionTile:
         if kind in ("f16", "bf16"):
             large = 128 if head <= 128 and stages == 3 else 64 if head <= 256 else 32
             keys = 64 if head <= 128 else 32
-            most = min(large, max(16, power_of_two(rows)))
-            return AttentionTile(most, keys, 8 if most * head >= 128 * 128 else 4, stages)
+            row_count = min(large, max(16, power_of_two(rows)))
+            return AttentionTile(row_count, keys, 8 if row_count * head >= 128 * 128 else 4, stages)
         small = 32 if kind == "f32" and head <= 128 else 16
         return AttentionTile(min(2 * small, max(16, power_of_two(rows))), small, 4, 2)
 
 
 def build_attention(invocation: Invocation[Array], architecture: str) -> LaunchSequence:
     """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
-    signature = AttentionCall.parse(invocation)
-    head = power_of_two(max(16, signature.q.shape[2], signature.v.shape[2]))
-    group = signature.q.shape[0] // signature.k.shape[0]
+    call = AttentionCall.parse(invocation)
+    head = power_of_two(max(16, call.q.shape[2], call.v.shape[2]))
+    group = call.q.shape[0] // call.k.shape[0]
     heads = min(group, 64)
-    longest = max((rows.queries.stop - rows.queries.start for rows in signature.sequences()), default=1)
-    shape = AttentionTile.choose(dtype_name(signature.q), head, heads * longest, architecture)
+    longest = max((rows.queries.stop - rows.queries.start for rows in call.sequences()), default=1)
+    shape = AttentionTile.choose(dtype_name(call.q), head, heads * longest, architecture)
     heads = min(heads, shape.rows)
-    work = _list_tiles(signature, max(1, shape.rows // heads))
-    programs = len(work) * signature.k.shape[0] * -(-group // heads)
+    work = _list_tiles(call, max(1, shape.rows // heads))
+    programs = len(work) * call.k.shape[0] * -(-group // heads)
     keys = max((int(row[3] - row[2]) for row in work), default=0)
     shares = max(1, min(MAX_SHARES, PROGRAMS // programs, keys // MIN_SHARE))
     if shares == 1:
-        return LaunchSequence((_AttentionSource(signature, shape, heads, signature.o, signature.lse, 1).call(work),))
+        return LaunchSequence((_AttentionSource(call, shape, heads, call.o, call.lse, 1).call(work),))
     scratch = WorkspaceAllocator()
-    parts = scratch.take((shares, *signature.o.shape), signature.lse.dtype)
-    logs = scratch.take((shares, *signature.lse.shape), signature.lse.dtype)
-    first = _AttentionSource(signature, shape, heads, parts, logs, shares).call(work)
+    parts = scratch.take((shares, *call.o.shape), call.lse.dtype)
+    logs = scratch.take((shares, *call.lse.shape), call.lse.dtype)
+    first = _AttentionSource(call, shape, heads, parts, logs, shares).call(work)
     copies = [(parts[n], logs[n]) for n in range(shares)]
-    like = (parts[0], signature.lse)  # the types that are combined; results are rounded as they are written
-    merge = build_logsumexp(JointAggregationCall(copies, like, ((0, 1, 2), (0, 1))), rounded=signature.o)
-    return LaunchSequence((first, *merge.steps), scratch.size)
+    like = (parts[0], call.lse)  # the types that are combined; results are rounded as they are written
+    combined = build_logsumexp(JointAggregationCall(copies, like, ((0, 1, 2), (0, 1))), rounded=call.o)
+    return LaunchSequence((first, *combined.steps), scratch.size)
 
 
-def _list_tiles(signature: AttentionCall, queries: int) -> Array:
+def _list_tiles(call: AttentionCall, queries: int) -> Array:
     """A row for every tile: its first query, the number of queries, the first key of its sequence and the end of its
     keys, and how far queries are ahead of keys.
 
@@ -98,15 +98,15 @@ def _list_tiles(signature: AttentionCall, queries: int) -> Array:
     """
     rows = [
         (part.queries.start, part.queries.stop - part.queries.start, part.keys[0], part.keys[1], part.ahead)
-        for sequence in signature.sequences()
+        for sequence in call.sequences()
         for part in sequence.split(queries)
     ]
 
     def seen(row: tuple[int, int, int, int, int]) -> int:
-        if signature.positions is not None:
+        if call.positions is not None:
             return 0
         first, count, low, up, ahead = row
-        low, up = signature.visible.span(first + ahead, first + count - 1 + ahead, (low, up))
+        low, up = call.visible.span(first + ahead, first + count - 1 + ahead, (low, up))
         return up - low
 
     return np.array(sorted(rows, key=lambda row: (-seen(row), row)), np.int64).reshape(-1, 5)

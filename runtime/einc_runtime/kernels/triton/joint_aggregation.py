@@ -17,15 +17,15 @@ from einc_runtime.kernels.triton.source import LANGUAGE
 from einc_runtime.kernels.triton.tiles import ElementwiseTiles
 
 
-def build_logsumexp(merge: JointAggregationCall, rounded: Array | None = None) -> LaunchSequence:
+def build_logsumexp(call: JointAggregationCall, rounded: Array | None = None) -> LaunchSequence:
     """Averages, each with the logarithm of its weight, become their weighted average and the logarithm of all weights.
 
     Where no copy has any weight, the average is 0 and the logarithm -inf. Averages are written before logarithms. With
     `rounded`, a view of another floating type, averages are written there instead.
     """
-    wide_type, count = LANGUAGE[compute_type(merge.average_types()[0])], len(merge.copies)
-    *parts, result = merge.member(0)
-    logs = merge.member(1)
+    wide_type, count = LANGUAGE[compute_type(call.average_types()[0])], len(call.copies)
+    *parts, result = call.member(0)
+    logs = call.member(1)
     names = [*(f"x{k}" for k in range(count)), *(f"log{k}" for k in range(count)), "y"]
 
     def weigh(tile: ElementwiseTiles) -> list[str]:
@@ -50,11 +50,11 @@ def build_logsumexp(merge: JointAggregationCall, rounded: Array | None = None) -
     return LaunchSequence((first, sums.call("logsumexp_weights", f"the logarithms of {count} weights", lines)))
 
 
-def build_argmax(merge: JointAggregationCall) -> LaunchSequence:
+def build_argmax(call: JointAggregationCall) -> LaunchSequence:
     """Indices and values: the larger value is taken with its index, of equal values the one with the smaller index."""
-    kind, count = merge.ranked_type(index=0), len(merge.copies)
+    kind, count = call.ranked_type(index=0), len(call.copies)
     names = [*(f"i{k}_ptr" for k in range(count)), "y_ptr", *(f"x{k}" for k in range(count)), "z"]
-    tile = ElementwiseTiles([*merge.member(0), *merge.member(1)], names)
+    tile = ElementwiseTiles([*call.member(0), *call.member(1)], names)
     lines = [f"best = {tile.load('i0_ptr')}", f"value = {tile.load('x0')}", "rank = key(value)"]
     for k in range(1, count):
         lines += [
@@ -70,14 +70,14 @@ def build_argmax(merge: JointAggregationCall) -> LaunchSequence:
     return LaunchSequence((tile.call("merge_argmax", f"the largest of {count}", lines, KEYS[ranking_type(kind)]),))
 
 
-def build_topk(merge: JointAggregationCall) -> LaunchSequence:
+def build_topk(call: JointAggregationCall) -> LaunchSequence:
     """Values and indices along the last dimension: the largest of all, in descending order, ties by index."""
-    merge.require_lists()
+    call.require_lists()
     scratch = WorkspaceAllocator()
-    values, indices = (scratch.take(member.shape, member.dtype) for member in merge.target)
-    sources, numbers = ([copy[member] for copy in merge.copies] for member in range(2))
+    values, indices = (scratch.take(member.shape, member.dtype) for member in call.target)
+    sources, numbers = ([copy[member] for copy in call.copies] for member in range(2))
     found = launch_ranking("merge_topk", sources, numbers, values, indices)
-    return LaunchSequence((found, *build_moves([values, indices], merge.target).steps), scratch.size)
+    return LaunchSequence((found, *build_moves([values, indices], call.target).steps), scratch.size)
 
 
 def _nest_calls(function: str, values: Sequence[str]) -> str:

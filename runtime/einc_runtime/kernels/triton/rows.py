@@ -119,10 +119,10 @@ class _RowTiles:
         unit = next((axis for axis in leading if item.strides[axis] == 1), None)  # rows lie across memory
         across = unit is not None and item.strides[-1] != 1
         rows = unit if across else max(leading, key=lambda axis: (self.extents[axis] > 1, axis), default=None)
-        most = MAX_WHOLE_ROW if self.kind == "f32" else MAX_WHOLE_ROW // 2
+        limit = MAX_WHOLE_ROW if self.kind == "f32" else MAX_WHOLE_ROW // 2
         self.width = power_of_two(self.extent)
         height = min(power_of_two(self.extents[rows]), 32) if rows is not None and across else 1
-        self.whole = self.width * height <= most
+        self.whole = self.width * height <= limit
         if not self.whole:
             self.width = max(1, TILE // height)
         if rows is not None and not across:
