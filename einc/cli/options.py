@@ -48,7 +48,7 @@ class Definition(ParamType):
         return name.strip(), text.strip()
 
 
-class Schedule(ParamType):
+class ScheduleName(ParamType):
     """A schedule in any spelling; help and messages show the current ones."""
 
     name = "synthesized | naive"
@@ -88,7 +88,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--schedule",
-        type=Schedule(),
+        type=ScheduleName(),
         metavar="[synthesized|naive]",
         help="How data movement is planned.  [default: synthesized]",
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from einc.importers.fields import Fields, shown
+from einc.importers.fields import Fields
+from einc_runtime.strict_json import describe_json
 
 EXTENT = 2**24
 """The largest extent of a dimension that is not a vocabulary or a length; the largest models have 2**17."""
@@ -47,7 +48,7 @@ def element_type(fields: Fields) -> str:
         found = found.removeprefix("torch.")
         if found in _DTYPES:
             return _DTYPES[found]
-    fields.fail(f"dtype: {shown(found)} is not supported", f"supported are {', '.join(_DTYPES)}")
+    fields.fail(f"dtype: {describe_json(found)} is not supported", f"supported are {', '.join(_DTYPES)}")
     return "f32"
 
 

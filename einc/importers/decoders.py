@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from einc.importers.common import EXTENT, LAYERS, LONGEST, element_type, refuse_other_forms
 from einc.importers.families import FAMILIES, Family
-from einc.importers.fields import Fields, shown
+from einc.importers.fields import Fields
 from einc.importers.rotary import Rotary, read_rotary
+from einc_runtime.strict_json import describe_json
 
 ARCHITECTURES = {family.architecture: kind for kind, family in FAMILIES.items()}
 FOREIGN = ("pool", "normalize", "segments")
@@ -63,7 +64,7 @@ def read(fields: Fields, kind: str) -> Decoder:
     window, local = _window(fields, family, n_layers)
     refuse_other_forms(fields)
     for name, values in family.only.items():
-        fields.must_be(name, values, f"in a {family.kind} model it is {shown(values[0])}")
+        fields.must_be(name, values, f"in a {family.kind} model it is {describe_json(values[0])}")
     fields.value(*family.harmless)
     return Decoder(
         family=family,
@@ -140,7 +141,7 @@ def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
     kinds = fields.value("layer_types")
     if kinds not in (None, ["full_attention"] * first + ["sliding_attention"] * (n_layers - first)):
         fields.fail(
-            f"layer_types: {shown(kinds)} is not supported, but for the first {first} layers of full attention "
+            f"layer_types: {describe_json(kinds)} is not supported, but for the first {first} layers of full attention "
             f"and {n_layers - first} of sliding attention after them"
         )
     return (window, f"min(1, max(0, i - {first - 1}))" if window and first else "")
@@ -156,7 +157,9 @@ def _pattern(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
     else:
         fields.note(f"layer_types is not given: every layer of {period} sees all keys, the default of transformers")
     if kinds not in (None, ["sliding_attention" if n % period else "full_attention" for n in range(1, n_layers + 1)]):
-        fields.fail(f"layer_types: {shown(kinds)} is not supported, but for one full_attention in {period} layers")
+        fields.fail(
+            f"layer_types: {describe_json(kinds)} is not supported, but for one full_attention in {period} layers"
+        )
     if fields.is_null("sliding_window"):
         fields.fail("sliding_window: null is not supported: some layers have one")
     window = fields.integer("sliding_window", LONGEST, family.window)

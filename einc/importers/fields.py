@@ -7,13 +7,12 @@ wrong with a configuration is reported together.
 from __future__ import annotations
 
 import codecs
-import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from einc.errors import Diagnostic, ModelError
-from einc_runtime.strict_json import parse_json
+from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import did_you_mean, printable
 
 MOST_BYTES = 4 * 2**20
@@ -32,7 +31,7 @@ def parse(data: bytes, where: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise _no_object(where, str(error)) from None
     if not isinstance(document, dict):
-        raise _no_object(where, f"expected an object in braces, found {shown(document)}")
+        raise _no_object(where, f"expected an object in braces, found {describe_json(document)}")
     return document
 
 
@@ -78,9 +77,9 @@ class Fields:
         if found is None:
             return int(self._missing(name, default, least))
         if isinstance(found, bool) or not isinstance(found, int):
-            self.fail(f"{name}: expected an integer, found {shown(found)}")
+            self.fail(f"{name}: expected an integer, found {describe_json(found)}")
         elif not least <= found <= most:
-            self.fail(f"{name}: expected an integer from {least:,} to {most:,}, found {shown(found)}")
+            self.fail(f"{name}: expected an integer from {least:,} to {most:,}, found {describe_json(found)}")
         else:
             return found
         return least
@@ -91,9 +90,9 @@ class Fields:
         if found is None:
             return float(self._missing(name, default, 1.0))
         if isinstance(found, bool) or not isinstance(found, int | float):
-            self.fail(f"{name}: expected a number, found {shown(found)}")
+            self.fail(f"{name}: expected a number, found {describe_json(found)}")
         elif not above < found <= most or not math.isfinite(found):
-            self.fail(f"{name}: expected a number above {above:g}, at most {most:g}, found {shown(found)}")
+            self.fail(f"{name}: expected a number above {above:g}, at most {most:g}, found {describe_json(found)}")
         else:
             return float(found)
         return 1.0
@@ -109,7 +108,7 @@ class Fields:
             numbers = [n for n in found if isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < 1e12]
             if len(numbers) == count:
                 return tuple(map(float, numbers))
-        self.fail(f"{name}: expected a list of {count} numbers above 0, found {shown(found)}")
+        self.fail(f"{name}: expected a list of {count} numbers above 0, found {describe_json(found)}")
         return (1.0,) * count
 
     def flag(self, name: str, default: bool) -> bool:
@@ -118,7 +117,7 @@ class Fields:
         if found is None:
             return bool(self._missing(name, default, default))
         if not isinstance(found, bool):
-            self.fail(f"{name}: expected true or false, found {shown(found)}")
+            self.fail(f"{name}: expected true or false, found {describe_json(found)}")
             return default
         return found
 
@@ -128,7 +127,7 @@ class Fields:
         if found is None:
             return str(self._missing(name, default, ""))
         if not isinstance(found, str):
-            self.fail(f"{name}: expected a string, found {shown(found)}")
+            self.fail(f"{name}: expected a string, found {describe_json(found)}")
             return ""
         return found
 
@@ -138,7 +137,7 @@ class Fields:
         if found not in meanings:
             if found:
                 known = ", ".join(meanings)
-                self.fail(f"{name}: {shown(found)} is not supported", f"supported are {known}")
+                self.fail(f"{name}: {describe_json(found)} is not supported", f"supported are {known}")
             return next(iter(meanings.values()))
         return meanings[found]
 
@@ -150,7 +149,7 @@ class Fields:
             return None
         name = next(name for name in names if self._document.get(name) is not None)
         if not isinstance(found, dict):
-            self.fail(f"{name}: expected an object or null, found {shown(found)}")
+            self.fail(f"{name}: expected an object or null, found {describe_json(found)}")
             return None
         inner = Fields(found, f"{self.where}: {name}")
         inner._problems, inner.notes = self._problems, self.notes
@@ -160,7 +159,7 @@ class Fields:
         """Anything else in this field would be another computation, which is not supported."""
         found = self.value(name)
         if found is not None and not any(type(found) is type(e) and found == e for e in expected):
-            self.fail(f"{name}: {shown(found)} is not supported: {why}")
+            self.fail(f"{name}: {describe_json(found)} is not supported: {why}")
 
     def check_unknown(self, harmless: Iterable[str], ignored: Iterable[str]) -> None:
         """Every field that nobody asked for may change what is computed: it is a problem, unless it is null or known
@@ -176,25 +175,14 @@ class Fields:
             wanted = len(self._problems) < _MOST_PROBLEMS  # guessing is slow, and the rest is not shown
             likely = did_you_mean(name, known, cutoff=0.8) if wanted else None
             hint = likely or f"--ignore {printable(name, 80)} leaves it out of account"
-            self.fail(f"{printable(name, 80)}: unknown field, {shown(found)}", hint)
+            self.fail(f"{printable(name, 80)}: unknown field, {describe_json(found)}", hint)
 
     def _missing(self, name: str, default: object, stand_in: object) -> Any:
         if default is _REQUIRED:
             self.fail(f"{name} is missing")
             return stand_in
-        self.note(f"{name} is not given: {shown(default)}, the default of transformers")
+        self.note(f"{name} is not given: {describe_json(default)}, the default of transformers")
         return default
-
-
-def shown(value: object) -> str:
-    """A value from a configuration, as messages have it: short and printable."""
-    if isinstance(value, dict):
-        return f"an object of {len(value):,} fields"
-    if isinstance(value, list):
-        return f"a list of {len(value):,} items"
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**30:
-        return "an integer of more than 30 digits"
-    return printable(json.dumps(value) if isinstance(value, bool | str) or value is None else repr(value), 80)
 
 
 def _no_object(where: str, why: str) -> ModelError:

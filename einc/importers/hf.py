@@ -10,10 +10,11 @@ from einc.errors import UsageError
 from einc.importers import decoder_text, decoders, encoders
 from einc.importers.common import HARMLESS
 from einc.importers.families import FAMILIES
-from einc.importers.fields import Fields, parse, shown
+from einc.importers.fields import Fields, parse
 from einc.importers.request import Imported, Request
 from einc.importers.stored import Stored
 from einc.importers.writing import comment, name_of
+from einc_runtime.strict_json import describe_json
 from einc_runtime.text import printable
 
 _DEFAULTS = {**{family: name for name, family in decoders.ARCHITECTURES.items()}, "bert": "BertModel"}
@@ -50,23 +51,23 @@ def _architecture(fields: Fields) -> str | None:
     known = {*decoders.ARCHITECTURES, *encoders.ARCHITECTURES}
     if listed is not None:
         if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], str):
-            fields.fail(f"architectures: expected a list of one name, found {shown(listed)}")
+            fields.fail(f"architectures: expected a list of one name, found {describe_json(listed)}")
             return None
         (architecture,) = listed
         if architecture not in known:
             hint = f"supported are language models of {', '.join(FAMILIES)}, and encoders of bert"
             start = "`einc models copy llama` is a text to start from"
-            fields.fail(f"architectures: {shown(architecture)} is not supported", f"{hint}; {start}")
+            fields.fail(f"architectures: {describe_json(architecture)} is not supported", f"{hint}; {start}")
             return None
         family = decoders.ARCHITECTURES.get(architecture, "bert")
         if kind is not None and kind != family:
-            fields.fail(f"model_type: expected {family!r} for a {architecture}, found {shown(kind)}")
+            fields.fail(f"model_type: expected {family!r} for a {architecture}, found {describe_json(kind)}")
         return str(architecture)
     if kind is None:
         fields.fail("model_type and architectures are missing", "this may be no configuration of a model")
         return None
     if not isinstance(kind, str) or kind not in _DEFAULTS:
-        fields.fail(f"model_type: {shown(kind)} is not supported", f"supported are {', '.join(_DEFAULTS)}")
+        fields.fail(f"model_type: {describe_json(kind)} is not supported", f"supported are {', '.join(_DEFAULTS)}")
         return None
     fields.note(f"architectures is not given: {_DEFAULTS[kind]}")
     return _DEFAULTS[kind]

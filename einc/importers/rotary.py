@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from einc.importers.common import LONGEST
 from einc.importers.families import Family
-from einc.importers.fields import Fields, shown
+from einc.importers.fields import Fields
+from einc_runtime.strict_json import describe_json
 
 _LONG = ("longrope", "su", "yarn")
 """What configurations of Phi-3 have called longrope."""
@@ -71,7 +72,7 @@ def _two_paces(fields: Fields, theta: float, local_theta: float) -> str:
     if far is not None and kind == "linear":
         factor = far.real("factor", most=1e6)
     elif kind not in (None, "default"):
-        fields.fail(f"rope_type {shown(kind)} is not supported", "supported are default, linear")
+        fields.fail(f"rope_type {describe_json(kind)} is not supported", "supported are default, linear")
     if near is not None:
         near.must_be("rope_type", ("default",), "local layers are not scaled")
     for inner in filter(None, (both, far, near)):
@@ -100,7 +101,7 @@ def _either(holders: list[Fields], name: str) -> Fields:
     found = [holder for holder in holders if holder.value(name) is not None]
     values = [holder.value(name) for holder in found]
     if len(values) == 2 and values[0] != values[1]:
-        holders[-1].fail(f"{name} stands twice: {shown(values[1])} and {shown(values[0])}")
+        holders[-1].fail(f"{name} stands twice: {describe_json(values[1])} and {describe_json(values[0])}")
     return found[0] if found else holders[-1]
 
 
@@ -120,7 +121,7 @@ def _scaling(inner: Fields) -> str:
             f" original_length={original}"
         )
     elif kind != "default":
-        inner.fail(f"rope_type {shown(kind)} is not supported", "supported are default, linear, llama3")
+        inner.fail(f"rope_type {describe_json(kind)} is not supported", "supported are default, linear, llama3")
         return arguments
     inner.check_unknown(("original_max_position_embeddings",), ())
     return arguments

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from einc.errors import MachineError
-from einc_runtime.strict_json import parse_json
+from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import printable
 
 MAX_TEXT = 32 * 2**20
@@ -148,7 +148,7 @@ def decode_machine_file(text: str) -> MachineFile:
 
 def _check_name(name: str, at: str) -> None:
     if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-        raise MachineError(f"{at}: expected {_EXPECTED['name']}, found {describe_value(name)}")
+        raise MachineError(f"{at}: expected {_EXPECTED['name']}, found {describe_json(name)}")
 
 
 _RATE, _SITE = "a number from 1e-09 to 1e+15", f"the number of a site, less than {MAX_SITES}"
@@ -218,15 +218,4 @@ def _describe_mistake(error: msgspec.ValidationError, tree: Any) -> MachineError
         if part is None and place == "rules[]":
             return MachineError(f"{at}: the field 'kind' is missing")
     expected = _EXPECTED.get(place) or _EXPECTED.get(place.rpartition(".")[2], "an object")
-    return MachineError(f"{at}: expected {expected}, found {describe_value(value)}")
-
-
-def describe_value(value: object) -> str:
-    """A value of JSON, short and printable."""
-    if isinstance(value, Mapping):
-        return "an object"
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return printable(repr(value), 40)
+    return MachineError(f"{at}: expected {expected}, found {describe_json(value)}")

@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeGuard, TypeVar
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.base import Attribute, Attributes
+from einc_runtime.text import shorten
 
 MAX_NAME_CHARACTERS = 100
 """Of the name of a dimension."""
@@ -77,7 +78,7 @@ def format_value(value: object) -> str:
     if any(isinstance(item, int) and item.bit_length() >= 1000 for item in items):
         return "a value of many digits"  # which Python refuses to write
     text = repr(list(value) if isinstance(value, tuple) else value)
-    return text if len(text) <= 60 else text[:60] + "..."
+    return shorten(text, 60)
 
 
 Argument: TypeAlias = TensorDesc | Attribute

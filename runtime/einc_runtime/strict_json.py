@@ -1,4 +1,4 @@
-"""Reading JSON of unknown origin: everything is named once, numbers are finite, and every failure is a ValueError."""
+"""JSON of unknown origin: read strictly, so that every failure is a ValueError, and described in messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from einc_runtime.text import printable
+from einc_runtime.text import counted, printable
 
 
 def parse_json(text: str | bytes) -> object:
@@ -31,6 +31,17 @@ def parse_json(text: str | bytes) -> object:
         raise ValueError(f"not UTF-8 text (byte {error.start})") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def describe_json(value: object, limit: int = 80) -> str:
+    """A value of JSON for a message: short and printable."""
+    if isinstance(value, dict):
+        return f"an object of {counted(len(value), 'field')}"
+    if isinstance(value, list):
+        return f"a list of {counted(len(value), 'item')}"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**30:
+        return "an integer of more than 30 digits"  # of which Python may refuse to write all
+    return printable(json.dumps(value) if isinstance(value, bool | str) or value is None else repr(value), limit)
 
 
 def _distinct_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,13 +7,13 @@ import click
 from einc.cli.files import read_text
 from einc.cli.options import Definition
 from einc_runtime.cli import output
-from einc_runtime.cli.base import Command, examples, json_option
+from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.text import counted
 
 
 @click.command(
     "check",
-    cls=Command,
+    cls=EincCommand,
     short_help="Parse and type-check a model.",
     epilog=examples("einc check ffn.ein", "einc check llama.ein -D n_layers=2 --dtype f32"),
 )

@@ -14,7 +14,7 @@ from einc.cli.options import compile_options, complete_machines, keeping_the_bes
 from einc.cli.precompile import Architectures, precompile, require_compiler
 from einc.cli.stages import STAGES, dump_stage, dump_syntax, summarize_plan
 from einc_runtime.cli import output
-from einc_runtime.cli.base import Command, examples, json_option
+from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import counted
 
@@ -58,7 +58,7 @@ class Results:
 
 @click.command(
     "compile",
-    cls=Command,
+    cls=EincCommand,
     short_help="Plan a model for a machine and write the plan.",
     epilog=examples(
         "einc compile ffn.ein -m dgx-a100 -o ffn.bin",

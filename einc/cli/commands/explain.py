@@ -10,7 +10,7 @@ from einc.cli.files import is_plan, read_text
 from einc.cli.options import compile_options, keeping_the_best, read_options
 from einc.errors import UsageError
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import Command, examples, json_option
+from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import suggest_name
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "explain",
-    cls=Command,
+    cls=EincCommand,
     short_help="Show how a plan cuts, places and moves everything.",
     epilog=examples(
         "einc explain ffn.bin",

@@ -10,7 +10,7 @@ from einc.cli.files import read_text
 from einc.cli.options import Seconds, machine_option
 from einc.errors import ProgramError
 from einc_runtime.cli import output
-from einc_runtime.cli.base import Command, LazyGroup, examples, json_option
+from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import counted
@@ -40,7 +40,7 @@ _ideal = click.option("--ideal", is_flag=True, help="Leave the machine's latenci
 _naive = click.option("--naive", is_flag=True, help="Replace the body by the naive one.")
 
 
-@click.command("check", cls=Command, epilog=examples("einc exprog check swap.exprog -m dgx-h100"))
+@click.command("check", cls=EincCommand, epilog=examples("einc exprog check swap.exprog -m dgx-h100"))
 @click.argument("file", metavar="FILE")
 @machine_option()
 @_ideal
@@ -70,7 +70,7 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
 
 @click.command(
     "simulate",
-    cls=Command,
+    cls=EincCommand,
     epilog=examples(
         "einc exprog simulate swap.exprog -m dgx-h100 --ideal",
         "einc exprog simulate swap.exprog -m host --naive --json",
@@ -108,7 +108,7 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
 
 @click.command(
     "optimize",
-    cls=Command,
+    cls=EincCommand,
     epilog=examples(
         "einc exprog optimize swap.exprog -m dgx-h100 -o fast.exprog",
         "einc exprog optimize swap.exprog -m dgx-h100 --propose 'llm:http://localhost:8080/v1?model=qwen3'",

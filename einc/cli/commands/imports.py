@@ -9,7 +9,7 @@ import click
 
 from einc.errors import ModelError, ReadError, UsageError
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import Command, LazyGroup, examples, json_option
+from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
 
 group = LazyGroup(
     "import",
@@ -23,7 +23,7 @@ CONFIGURATION = "config.json"
 
 @click.command(
     "hf",
-    cls=Command,
+    cls=EincCommand,
     short_help="Make a model of a Hugging Face folder.",
     epilog=examples(
         "einc import hf llama-3-8b --tokens 512 --batch 4 -o prefill.ein",

@@ -13,7 +13,7 @@ from einc.cli.files import read_text
 from einc.cli.options import complete_machines
 from einc.errors import MachineError, ModelError
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import Command, LazyGroup, ParamType, examples, json_option
+from einc_runtime.cli.base import EincCommand, LazyGroup, ParamType, examples, json_option
 
 if TYPE_CHECKING:
     from einc.machines.model import Machine, Site
@@ -35,7 +35,7 @@ group = LazyGroup(
 )
 
 
-@click.command("list", cls=Command, epilog=examples("einc machine list"))
+@click.command("list", cls=EincCommand, epilog=examples("einc machine list"))
 @json_option
 def list_command(as_json: bool) -> None:
     """List the machines that einc knows by name."""
@@ -50,7 +50,9 @@ def list_command(as_json: bool) -> None:
         output.say(f"{name:<{width}}  {_summary(machine)}")
 
 
-@click.command("show", cls=Command, epilog=examples("einc machine show dgx-a100", "einc machine show mine.json --json"))
+@click.command(
+    "show", cls=EincCommand, epilog=examples("einc machine show dgx-a100", "einc machine show mine.json --json")
+)
 @click.argument("name", metavar="NAME", shell_complete=complete_machines)
 @json_option
 def show_command(name: str, as_json: bool) -> None:
@@ -60,7 +62,7 @@ def show_command(name: str, as_json: bool) -> None:
     _show(load_machine(name), as_json)
 
 
-@click.command("detect", cls=Command, epilog=examples("einc machine detect --json > mine.json"))
+@click.command("detect", cls=EincCommand, epilog=examples("einc machine detect --json > mine.json"))
 @json_option
 def detect_command(as_json: bool) -> None:
     """Describe the machine that this runs on: its GPUs, or else its CPU cores."""
@@ -104,7 +106,7 @@ class _Rate(ParamType):
 
 @click.command(
     "import",
-    cls=Command,
+    cls=EincCommand,
     epilog=examples(
         "nvidia-smi topo -m | einc machine import - -o mine.json",
         "einc machine import topo.txt --gpu a100-80gb -o mine.json",

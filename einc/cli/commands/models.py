@@ -9,7 +9,7 @@ import click
 from einc.data import find_folder
 from einc.errors import UsageError
 from einc_runtime.cli import output
-from einc_runtime.cli.base import Command, LazyGroup, examples, json_option
+from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
 from einc_runtime.text import suggest_name
 
 group = LazyGroup(
@@ -41,7 +41,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return [name for name in _models() if name.startswith(incomplete)]
 
 
-@click.command("list", cls=Command, epilog=examples("einc models list"))
+@click.command("list", cls=EincCommand, epilog=examples("einc models list"))
 @json_option
 def list_command(as_json: bool) -> None:
     """List the models and exchange programs, each with the first line of its description."""
@@ -54,7 +54,7 @@ def list_command(as_json: bool) -> None:
         output.say(f"{name:<{width}}  {line}".rstrip())
 
 
-@click.command("copy", cls=Command, epilog=examples("einc models copy ffn", "einc models copy swap -o mine.exprog"))
+@click.command("copy", cls=EincCommand, epilog=examples("einc models copy ffn", "einc models copy swap -o mine.exprog"))
 @click.argument("name", metavar="NAME", shell_complete=_complete)
 @click.option("-o", "--output", "target", metavar="FILE", help="Where to.  [default: NAME.ein or NAME.exprog here]")
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")

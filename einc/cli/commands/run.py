@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from einc_runtime.cli.base import Command, examples
+from einc_runtime.cli.base import EincCommand, examples
 from einc_runtime.cli.run import RunOptions, run_options, run_plan
 
 
 @click.command(
     "run",
-    cls=Command,
+    cls=EincCommand,
     short_help="Execute a plan on arrays.",
     epilog=examples(
         "einc run ffn.bin --inputs x.npy --weights w.safetensors -o y.npy",

@@ -16,7 +16,7 @@ else:
     ParamType = click.ParamType
 
 
-class Command(click.Command):
+class EincCommand(click.Command):
     """A command with `--debug`, which `main` looks for among the arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

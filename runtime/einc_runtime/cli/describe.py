@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import Command, examples, json_option
+from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.text import counted, sized
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "describe",
-    cls=Command,
+    cls=EincCommand,
     short_help="Show what a plan takes, gives and needs.",
     epilog=examples("PROGRAM describe ffn.bin", "PROGRAM describe ffn.bin --json"),
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import Command, Devices, examples, json_option
+from einc_runtime.cli.base import Devices, EincCommand, examples, json_option
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import ArrayFault
@@ -99,7 +99,7 @@ def run_options(function: F) -> F:
 
 @click.command(
     "run",
-    cls=Command,
+    cls=EincCommand,
     short_help="Execute a plan on arrays.",
     epilog=examples(
         "PROGRAM run ffn.bin --inputs x.npy --weights w.safetensors -o y.npy",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import Command, examples, json_option
+from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import counted
 
 
 @click.command(
     "verify",
-    cls=Command,
+    cls=EincCommand,
     short_help="Prove a plan correct from its file alone.",
     epilog=examples("PROGRAM verify ffn.bin"),
 )

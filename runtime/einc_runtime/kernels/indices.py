@@ -14,6 +14,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import dtype_name
+from einc_runtime.text import printable
 
 MAX_INDICES = 30
 """Some versions of numpy have arrays of at most 32 dimensions; two are kept for matrix products."""
@@ -65,10 +66,10 @@ class JoinedOperands:
 def parse(text: str) -> IndexEquation:
     left, arrow, right = text.partition("->")
     if not arrow or "->" in right:
-        raise PlanFault(f"an index equation has one '->', found {_quote(text)}")
+        raise PlanFault(f"an index equation has one '->', found '{printable(text, 80)}'")
     equation = IndexEquation(tuple(tuple(part.split()) for part in left.split(",")), tuple(right.split()))
     if len(set(equation.output)) != len(equation.output):
-        raise PlanFault(f"an index occurs twice in the result of {_quote(text)}")
+        raise PlanFault(f"an index occurs twice in the result of '{printable(text, 80)}'")
     return equation
 
 
@@ -102,7 +103,3 @@ def _merge_repeated_indices(names: Names, array: Array) -> NamedArray:
         strides[name] += stride
     shape = [extents[name] for name in unique]
     return NamedArray(unique, np.lib.stride_tricks.as_strided(array, shape, list(strides.values()), writeable=False))
-
-
-def _quote(text: str) -> str:
-    return f"'{text}'" if len(text) <= 80 else f"'{text[:80]}...'"
