@@ -27,7 +27,7 @@ from einc.graph.builder import GraphBuilder
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import index_equation
-from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput, single
+from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput, make_step
 from einc.options import SCHEDULES, CompileOptions
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Graph:
         if not isinstance(desc, TensorDesc):
             raise UsageError(f"insertTensor takes what tensorDesc returns, not {desc!r:.80}")
         self._require_open()
-        asked = self._builder.unique("x") if name is None else name
+        asked = self._builder.unique_name("x") if name is None else name
         if not asked:
             raise UsageError("a tensor's name cannot be empty")
         name = self._builder.input(asked, desc)
@@ -139,7 +139,7 @@ class Graph:
         rank = max(desc.rank for desc in descs)
         labels = [tuple(f"i{d}" for d in range(rank - desc.rank, rank)) for desc in descs]
         wide, names = next((d, n) for d, n in zip(descs, labels, strict=True) if d.rank == rank)
-        program = single(function, ScalarInput(0), ScalarInput(1))
+        program = make_step(function, ScalarInput(0), ScalarInput(1))
         dims = list(zip(names, wide.dims, strict=True))
         return self._apply(index_equation(list(zip(descs, labels, strict=True)), dims, program, None), (a, b))
 
@@ -151,7 +151,7 @@ class Graph:
             raise OperatorError(f"an axis of {desc} is named twice in {axes!r:.80}")
         labels = tuple(f"i{d}" for d in range(desc.rank))
         kept = [(label, desc.dims[d]) for d, label in enumerate(labels) if d not in gone]
-        return self._apply(index_equation([(desc, labels)], kept, single("copy", ScalarInput(0)), aggregation), (x,))
+        return self._apply(index_equation([(desc, labels)], kept, make_step("copy", ScalarInput(0)), aggregation), (x,))
 
     def softmax(self, x: Tensor, axis: int = -1) -> Tensor:
         """The softmax along one dimension."""

@@ -30,7 +30,7 @@ class ShardableIndex:
     work: tuple[int, ...] | None = None
 
     @property
-    def most(self) -> int:
+    def max_intervals(self) -> int:
         """The largest number of (non-empty) intervals."""
         most = self.extent if self.cuts is None else len(self.cuts) + 1
         return most if self.limit is None else min(most, self.limit)
@@ -41,7 +41,7 @@ class ShardableIndex:
         Where cuts are listed, bounds are chosen in ascending order, each the nearest cut (the lower of two) that
         keeps all intervals non-empty. Where work is given, near-equal and nearest are in terms of work.
         """
-        if not 1 <= count <= self.most:
+        if not 1 <= count <= self.max_intervals:
             raise ValueError(f"index {self.name} cannot be cut into {count} intervals")
         if self.cuts is None:
             inner = [k * self.extent // count for k in range(1, count)]
@@ -78,6 +78,6 @@ def factorizations(product: int, limits: Sequence[int]) -> Iterator[tuple[int, .
                 yield (factor, *rest)
 
 
-def reachable_sites(sites: int, limits: Sequence[int]) -> int:
+def count_reachable_sites(sites: int, limits: Sequence[int]) -> int:
     """The largest product of admissible interval counts that is not above `sites`; the rest stay idle."""
     return next(p for p in range(sites, 0, -1) if next(factorizations(p, limits), None) is not None)

@@ -13,7 +13,7 @@ Tiling = tuple[TensorType, ...]
 """Distinct blocks in ascending order."""
 
 
-def tiling_of(blocks: Iterable[TensorType]) -> Tiling:
+def build_tiling(blocks: Iterable[TensorType]) -> Tiling:
     """The distinct blocks of a family, in ascending order."""
     return tuple(sorted(set(blocks)))
 
@@ -43,7 +43,7 @@ class Overlay:
         return [TensorType(tuple(r[0] for r in cell), tuple(r[1] for r in cell)) for cell in itertools.product(*ranges)]
 
 
-def tiling_fault(whole: TensorType, blocks: Tiling) -> str | None:
+def find_tiling_fault(whole: TensorType, blocks: Tiling) -> str | None:
     """Why `blocks` do not tile `whole`, in words, or None where they do (Definition 2)."""
     for block in blocks:
         if not whole.contains(block):
@@ -79,7 +79,7 @@ class JoinAggSpec:
     functions: tuple[FunctionSpec, ...]
 
 
-def spec_fault(spec: JoinAggSpec, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> str | None:
+def find_spec_fault(spec: JoinAggSpec, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> str | None:
     """Why `spec` is no join-agg spec over these whole types, in words, or None where it is one.
 
     Checks that every block is a projection of its tensor, and the tiling condition of every output.
@@ -91,7 +91,7 @@ def spec_fault(spec: JoinAggSpec, inputs: Sequence[TensorType], outputs: Sequenc
             if not whole.contains(block):
                 return f"input {k}: block {block} is no projection of {whole}"
     for j, whole in enumerate(outputs):
-        fault = tiling_fault(whole, tiling_of(function.outputs[j] for function in spec.functions))
+        fault = find_tiling_fault(whole, build_tiling(function.outputs[j] for function in spec.functions))
         if fault is not None:
             return f"output {j}: {fault}"
     return None

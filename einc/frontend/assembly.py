@@ -22,7 +22,7 @@ from einc.ops import registry
 from einc.ops.arguments import Argument
 from einc.ops.base import Operator
 from einc.ops.equation import index_equation
-from einc.ops.scalar import ScalarInput, single
+from einc.ops.scalar import ScalarInput, make_step
 
 
 def resolve_dtype(context: LoweringContext, name: str) -> str:
@@ -116,7 +116,7 @@ def save_outputs(context: LoweringContext) -> None:
 def _copy_tensor(context: LoweringContext, tensor: TensorValue, name: str, span: SourceSpan) -> TensorValue:
     labels = tuple(f"i{k}" for k in range(tensor.desc.rank))
     result = list(zip(labels, tensor.desc.dims, strict=True))
-    operator = index_equation([(tensor.desc, labels)], result, single("copy", ScalarInput(0)), None)
+    operator = index_equation([(tensor.desc, labels)], result, make_step("copy", ScalarInput(0)), None)
     return apply_equation(context, operator, (tensor,), (f"{name}.copy",), span)
 
 
@@ -125,9 +125,9 @@ def _rename_tensor(builder: GraphBuilder, current: dict[str, str], tensor: str, 
     now = current.get(tensor, tensor)
     if now == name:
         return
-    if builder.unique(name) != name:
+    if builder.unique_name(name) != name:
         holder = next((old for old, new in current.items() if new == name), name)
-        current[holder] = builder.rename(name, builder.unique(f"{name}.before"))
+        current[holder] = builder.rename(name, builder.unique_name(f"{name}.before"))
     current[tensor] = builder.rename(now, name)
 
 

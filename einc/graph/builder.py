@@ -46,7 +46,7 @@ class GraphBuilder:
         wishes += [operator.title.split("+")[0].split("(")[0]] * (len(operator.outputs) - len(wishes))
         outputs = []
         for wish, desc in zip(wishes, operator.outputs, strict=True):
-            name = self.unique(wish)
+            name = self.unique_name(wish)
             self._add(GraphTensor(name, desc, TensorKind.VALUE, None, span))
             outputs.append(name)
         for name in (*inputs, *outputs):
@@ -83,7 +83,7 @@ class GraphBuilder:
             self._places[now], self._mentions[now] = places[before], mentions[before]
             self._tensors[places[before]] = replace(self._tensors[places[before]], name=now)
         for number in {number for numbers in mentions.values() for number in numbers}:
-            self._nodes[number] = _renamed(self._nodes[number], names)
+            self._nodes[number] = _rename_tensors(self._nodes[number], names)
         self._outputs = [names.get(name, name) for name in self._outputs]
         return new
 
@@ -91,7 +91,7 @@ class GraphBuilder:
         """The description of a tensor that was declared or computed."""
         return self._tensors[self._places[name]].desc
 
-    def unique(self, wish: str) -> str:
+    def unique_name(self, wish: str) -> str:
         """The wished name if it is free, else the first of `wish.2`, `wish.3`, ... that is."""
         name = wish
         while name in self._places:
@@ -114,7 +114,7 @@ class GraphBuilder:
         self._tensors.append(tensor)
 
 
-def _renamed(node: Node, names: dict[str, str]) -> Node:
+def _rename_tensors(node: Node, names: dict[str, str]) -> Node:
     return replace(
         node,
         name=names.get(node.name, node.name),

@@ -39,20 +39,20 @@ def fuse(graph: Graph) -> Graph:
         consumers = readers.get(node.outputs[0], [])
         if len(node.outputs) == 1 and len(consumers) == 1 and node.outputs[0] not in saved:
             consumer = kept[consumers[0]]
-            fused = _fused(consumer, node)
+            fused = _fuse_nodes(consumer, node)
             if fused is not None:
-                _forget(readers, consumer)
+                _remove_reader(readers, consumer)
                 kept[fused.name] = fused
-                _note(readers, fused)
+                _add_reader(readers, fused)
                 continue
-        kept[node.name] = _merged(node)
-        _note(readers, kept[node.name])
+        kept[node.name] = _merge_repeated_inputs(node)
+        _add_reader(readers, kept[node.name])
     nodes = tuple(reversed(kept.values()))
     gone = {name for node in graph.nodes if node.name not in kept for name in node.outputs}
     return replace(graph, tensors=tuple(t for t in graph.tensors if t.name not in gone), nodes=nodes)
 
 
-def _fused(consumer: Node, producer: Node) -> Node | None:
+def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:
     if consumer.inputs.count(producer.outputs[0]) != 1:
         return None
     k = consumer.inputs.index(producer.outputs[0])
@@ -60,10 +60,10 @@ def _fused(consumer: Node, producer: Node) -> Node | None:
     if operator is None:
         return None
     inputs = consumer.inputs[:k] + producer.inputs + consumer.inputs[k + 1 :]
-    return _merged(replace(consumer, operator=operator, inputs=inputs))
+    return _merge_repeated_inputs(replace(consumer, operator=operator, inputs=inputs))
 
 
-def _merged(node: Node) -> Node:
+def _merge_repeated_inputs(node: Node) -> Node:
     """The node with repeated inputs merged as far as its operator allows."""
     first = 0
     while first < len(node.inputs):
@@ -77,11 +77,11 @@ def _merged(node: Node) -> Node:
     return node
 
 
-def _note(readers: dict[str, list[str]], node: Node) -> None:
+def _add_reader(readers: dict[str, list[str]], node: Node) -> None:
     for name in dict.fromkeys(node.inputs):
         readers.setdefault(name, []).append(node.name)
 
 
-def _forget(readers: dict[str, list[str]], node: Node) -> None:
+def _remove_reader(readers: dict[str, list[str]], node: Node) -> None:
     for name in dict.fromkeys(node.inputs):
         readers[name].remove(node.name)

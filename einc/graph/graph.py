@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from einc.core.tensor import TensorDesc
 from einc.errors import InternalError, SourceSpan
-from einc.ops.base import Operator, joint_aggregations_fault
+from einc.ops.base import Operator, find_joint_aggregation_fault
 
 
 class TensorKind(enum.Enum):
@@ -90,7 +90,7 @@ def verify_graph(graph: Graph) -> None:
             _require(name in table and name not in present, f"node {node.name} produces {name}, which it may not")
             _require_type(node.name, name, table[name].desc, desc)
             present.add(name)
-        fault = joint_aggregations_fault(operator)
+        fault = find_joint_aggregation_fault(operator)
         _require(fault is None, f"node {node.name}: {fault}")
     _require(present == set(table), "a computed tensor has no producer")
     _require(len(set(graph.outputs)) == len(graph.outputs), "a tensor is saved twice")

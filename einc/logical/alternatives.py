@@ -23,7 +23,7 @@ class Alternative:
     total_cost: int
 
 
-def alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
+def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
     """All candidates of the plan's node called `node`, the chosen one among them, cheapest whole plan first.
 
     Ties stand in lexicographic order of intervals. Raises KeyError where there is no such node.
@@ -57,7 +57,7 @@ def alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
     return tuple(sorted(found, key=lambda one: (one.total_cost, one.candidate.intervals)))
 
 
-def next_best(plan: LogicalPlan, node: str) -> Alternative | None:
+def find_next_best(plan: LogicalPlan, node: str) -> Alternative | None:
     """The cheapest alternative to what was chosen, or None where the operator has no other candidate."""
     chosen = next(choice.candidate.intervals for choice in plan.choices if choice.node == node)
-    return next((one for one in alternatives(plan, node) if one.candidate.intervals != chosen), None)
+    return next((one for one in list_alternatives(plan, node) if one.candidate.intervals != chosen), None)

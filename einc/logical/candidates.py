@@ -11,12 +11,12 @@ from functools import lru_cache
 from itertools import islice
 from math import prod
 
-from einc.core.intervals import Intervals, factorizations, reachable_sites
-from einc.core.spec import JoinAggSpec, Tiling, spec_fault, tiling_fault
+from einc.core.intervals import Intervals, count_reachable_sites, factorizations
+from einc.core.spec import JoinAggSpec, Tiling, find_spec_fault, find_tiling_fault
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import InternalError
 from einc.logical.plan import Candidate
-from einc.ops.base import Operator, tuple_fault
+from einc.ops.base import Operator, find_tuple_fault
 
 MAX_BOUNDS = 1 << 22
 """Bound on the dimensions of all blocks of all specs of an operator, so that absurd ranks cannot take minutes.
@@ -33,8 +33,8 @@ def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...
     p' is `sites`, or the largest number below it that is a product of admissible interval counts. There is always
     at least one candidate. Raises InternalError where the operator returns anything but a join-agg spec.
     """
-    limits = [index.most for index in operator.indices]
-    used = reachable_sites(sites, limits)
+    limits = [index.max_intervals for index in operator.indices]
+    used = count_reachable_sites(sites, limits)
     rank = sum(desc.rank for desc in (*operator.inputs, *operator.outputs))
     counts = islice(factorizations(used, limits), max(1, MAX_BOUNDS // (used * max(1, rank))))
     requests = sorted(
@@ -74,7 +74,7 @@ class _Surveyor:
         tiling = tuple(sorted({id(first): first for first, _ in known.values()}.values(), key=_bounds))
         key = tuple(map(id, tiling))
         if key not in self.tilings:
-            if self.must_tile and tiling_fault(self.whole, tiling) is not None:
+            if self.must_tile and find_tiling_fault(self.whole, tiling) is not None:
                 return None
             self.tilings[key] = tiling
         return self.tilings[key], sum(known[id(block)][1] for block in blocks)
@@ -95,7 +95,7 @@ def _candidate(
     if any(len(f.inputs) != len(inputs) or len(f.outputs) != len(outputs) for f in spec.functions):
         raise _refusal(operator, request, _fault(operator, spec))
     functions = spec.functions if operator.joint_aggregations else ()
-    torn = next((fault for f in functions if (fault := tuple_fault(operator, f)) is not None), None)
+    torn = next((fault for f in functions if (fault := find_tuple_fault(operator, f)) is not None), None)
     if torn is not None:
         raise _refusal(operator, request, torn)
     reads = [surveyor.survey([f.inputs[k] for f in spec.functions]) for k, surveyor in enumerate(inputs)]
@@ -116,7 +116,7 @@ def _candidate(
 
 def _fault(operator: Operator, spec: JoinAggSpec) -> str:
     """The fault in words."""
-    fault = spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
+    fault = find_spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
     return fault or "a block or tiling is unsound"
 
 

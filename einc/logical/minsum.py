@@ -31,7 +31,7 @@ class Link:
     classes_b: Array
 
 
-def link_table(link: Link, values_a: Array, values_b: Array, dtype: np.dtype[Any]) -> Array:
+def build_link_table(link: Link, values_a: Array, values_b: Array, dtype: np.dtype[Any]) -> Array:
     """The cost of every pair of the given values."""
     import numpy as np
 
@@ -40,7 +40,7 @@ def link_table(link: Link, values_a: Array, values_b: Array, dtype: np.dtype[Any
     return table
 
 
-def surviving_values(costs: Sequence[Array], links: Sequence[Link]) -> list[Array]:
+def prune_values(costs: Sequence[Array], links: Sequence[Link]) -> list[Array]:
     """Per variable, in ascending order, the positions of the values that may stand in an answer of `minimize`.
 
     Removes a value where another one is strictly better whatever the neighbours do, and all but the first of several
@@ -103,11 +103,11 @@ def minimize(costs: Sequence[Array], links: Sequence[Link], bounded: bool = True
 
     `costs` are integer arrays, one per variable. None where `bounded` and the tables would exceed the limits above.
     """
-    values = surviving_values(costs, links)
+    values = prune_values(costs, links)
     model = _MinSumProblem(values, [cost[kept] for cost, kept in zip(costs, values, strict=True)], {})
     for link in links:
         key = (link.a, link.b)
-        table = link_table(link, values[link.a], values[link.b], costs[link.a].dtype)
+        table = build_link_table(link, values[link.a], values[link.b], costs[link.a].dtype)
         model.pairs[key] = model.pairs[key] + table if key in model.pairs else table
     _simplify(model)
     while tied := [v for v, left in enumerate(model.values) if len(left) > 1]:

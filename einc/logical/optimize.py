@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from einc.errors import UsageError
 from einc.graph.graph import Graph
 from einc.logical.plan import Choice, LogicalPlan
-from einc.logical.problem import Problem, build_problem, own_costs
+from einc.logical.problem import Problem, build_problem, compute_own_costs
 from einc.logical.solve import solve
 from einc.options import SELECTORS
 
 
-def trees(problem: Problem) -> list[list[int]]:
+def cut_into_trees(problem: Problem) -> list[list[int]]:
     """The nodes of every tree, in the order in which the trees are optimized: the largest first.
 
     The graph is cut at every edge out of a node whose outputs go to several nodes, so that every tree hangs together
@@ -31,14 +31,14 @@ def trees(problem: Problem) -> list[list[int]]:
     return [grown[last] for last in sorted(grown, key=lambda last: (-len(grown[last]), last))]
 
 
-def cut_plan(problem: Problem) -> list[int]:
+def choose_by_cuts(problem: Problem) -> list[int]:
     """One candidate number per node.
 
     Each tree is optimized exactly, subject to the trees before it: repartition is charged on every edge to or from
     a node that is fixed already, whichever of the two produces; an edge to a tree still to come costs nothing yet.
     """
     fixed: dict[int, int] = {}
-    for tree in trees(problem):
+    for tree in cut_into_trees(problem):
         answer = solve(problem, tree, fixed, bounded=False)
         assert answer is not None  # the tables of a tree range over two operators at most
         fixed.update(answer)
@@ -55,33 +55,33 @@ def optimize(graph: Graph, sites: int, selector: str = "eindecomp", seed: int = 
     if selector not in SELECTORS:
         raise UsageError(f"unknown selector {selector!r}", hint=f"known selectors: {', '.join(SELECTORS)}")
     problem = build_problem(graph, sites)
-    cut = cut_plan(problem)
+    cut = choose_by_cuts(problem)
     exact = False
     if selector == "greedy":
-        chosen = _greedy(problem)
+        chosen = _choose_greedily(problem)
     elif selector == "random":
-        chosen = _random(problem, seed)
+        chosen = _choose_randomly(problem, seed)
     else:
         nodes = range(len(graph.nodes))
         optimum = solve(problem, nodes, {})
         exact = optimum is not None
         chosen = cut if optimum is None else [optimum[node] for node in nodes]
-    return LogicalPlan(graph, sites, selector, _choices(graph, problem, chosen), exact, problem.cost(cut))
+    return LogicalPlan(graph, sites, selector, _build_choices(graph, problem, chosen), exact, problem.cost(cut))
 
 
-def _greedy(problem: Problem) -> list[int]:
+def _choose_greedily(problem: Problem) -> list[int]:
     """The cheapest candidate of each node by itself; the lexicographically first among equals."""
-    costs = [own_costs(options) for options in problem.candidates]
+    costs = [compute_own_costs(options) for options in problem.candidates]
     return [cost.index(min(cost)) for cost in costs]
 
 
-def _random(problem: Problem, seed: int) -> list[int]:
+def _choose_randomly(problem: Problem, seed: int) -> list[int]:
     """A uniform candidate per node, in the graph's order. Python promises its `random()` across versions, no more."""
     generator = random.Random(seed)
     return [int(generator.random() * len(options)) for options in problem.candidates]
 
 
-def _choices(graph: Graph, problem: Problem, chosen: Sequence[int]) -> tuple[Choice, ...]:
+def _build_choices(graph: Graph, problem: Problem, chosen: Sequence[int]) -> tuple[Choice, ...]:
     paid = problem.repartitions(chosen)
     return tuple(
         Choice(node.name, options[c], repartition)

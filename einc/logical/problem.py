@@ -107,6 +107,6 @@ class _TilingNumbers:
         return np.array([seen[id(tiling)] for tiling in tilings], dtype=np.int64)
 
 
-def own_costs(options: Sequence[Candidate]) -> list[int]:
+def compute_own_costs(options: Sequence[Candidate]) -> list[int]:
     """Join and aggregation of each candidate, which need no neighbour."""
     return [candidate.join + candidate.aggregation for candidate in options]

@@ -11,7 +11,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from einc.logical.minsum import Link, minimize
-from einc.logical.problem import Problem, own_costs
+from einc.logical.problem import Problem, compute_own_costs
 
 if TYPE_CHECKING:
     from einc.logical.problem import Array
@@ -29,7 +29,7 @@ def solve(
     """
     variable = {node: v for v, node in enumerate(nodes)}
     count = len(problem.candidates)
-    costs = [_over_cheapest(own_costs(problem.candidates[node])) for node in nodes]
+    costs = [_over_cheapest(compute_own_costs(problem.candidates[node])) for node in nodes]
     earliness = [[0] * len(cost) for cost in costs]
     shared: list[tuple[int, int, int, int, Array, Array]] = []
     for v, node in enumerate(nodes):

@@ -15,7 +15,7 @@ from einc.core.intervals import Interval, ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, ends, lengths, no_others, tensors, unique
+from einc.ops.arguments import Argument, compute_ends, make_unique, read_lengths, reject_others, require_tensors
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 
 if TYPE_CHECKING:
@@ -59,17 +59,17 @@ class Append(MappedOperator):
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
-        return tuple(map(ShardableIndex, unique(self.cache.dims), self.cache.shape))
+        return tuple(map(ShardableIndex, make_unique(self.cache.dims), self.cache.shape))
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
         ((heads, rows, columns),) = self.output_maps
-        tokens = _NewRows(rows.index, cache_ends=ends(self.cache_lens), new_ends=ends(self.new_lens))
+        tokens = _NewRows(rows.index, cache_ends=compute_ends(self.cache_lens), new_ends=compute_ends(self.new_lens))
         return ((heads, rows, columns), (heads, tokens, columns), (tokens,))
 
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, unique(self.cache.dims))),)
+        return (tuple(map(DimMap, make_unique(self.cache.dims))),)
 
     @property
     def kernel(self) -> KernelCall:
@@ -91,8 +91,8 @@ class Append(MappedOperator):
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`append(cache, new, positions, cache_lens=[64, 64], new_lens=[1, 1])`."""
-    no_others(name, attributes, "cache_lens", "new_lens")
-    return restore(tensors(name, arguments, 3), attributes)
+    reject_others(name, attributes, "cache_lens", "new_lens")
+    return restore(require_tensors(name, arguments, 3), attributes)
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -112,8 +112,8 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
             f"append: the positions are {positions}, expected i64[{new.dims[1]}={tokens}], one for each new row",
             argument=2,
         )
-    cache_lens = lengths("append", attributes, "cache_lens", cache.shape[1], cache.dims[1])
-    new_lens = lengths("append", attributes, "new_lens", tokens, new.dims[1])
+    cache_lens = read_lengths("append", attributes, "cache_lens", cache.shape[1], cache.dims[1])
+    new_lens = read_lengths("append", attributes, "new_lens", tokens, new.dims[1])
     if len(cache_lens) != len(new_lens):
         raise OperatorError(
             f"append: {len(new_lens)} sequences of new rows for {len(cache_lens)} sequences of the cache",

@@ -22,7 +22,7 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def real(name: str, attributes: Attributes, key: str, default: float | None = None, *, above: float) -> float:
+def read_number(name: str, attributes: Attributes, key: str, default: float | None = None, *, above: float) -> float:
     """The finite number given for `key`, greater than `above`; required where there is no default."""
     value = attributes.get(key, default)
     if value is None:
@@ -32,7 +32,7 @@ def real(name: str, attributes: Attributes, key: str, default: float | None = No
     raise OperatorError(f"{name}: '{key}' must be a number above {above:g}, not {format_value(value)}", argument=key)
 
 
-def word(name: str, attributes: Attributes, key: str, choices: Sequence[str]) -> str:
+def read_word(name: str, attributes: Attributes, key: str, choices: Sequence[str]) -> str:
     """One of the choices, the first where none is given."""
     value = attributes.get(key, choices[0])
     if isinstance(value, str) and value in choices:
@@ -42,7 +42,7 @@ def word(name: str, attributes: Attributes, key: str, choices: Sequence[str]) ->
     )
 
 
-def dimension(name: str, key: str, value: object) -> str:
+def read_dimension(name: str, key: str, value: object) -> str:
     """The name of a new dimension."""
     if isinstance(value, str) and value.isidentifier() and len(value) <= MAX_NAME_CHARACTERS:
         return value
@@ -50,7 +50,7 @@ def dimension(name: str, key: str, value: object) -> str:
     raise OperatorError(f"{name}: '{key}' must be a name in quotes, not {format_value(value)}", argument=key, hint=hint)
 
 
-def lengths(name: str, attributes: Attributes, key: str, total: int, dim: str) -> tuple[int, ...]:
+def read_lengths(name: str, attributes: Attributes, key: str, total: int, dim: str) -> tuple[int, ...]:
     """The lengths of the sequences packed along a dimension of extent `total`; one sequence where none are given."""
     value = attributes.get(key, (total,))
     if not isinstance(value, tuple) or not value:
@@ -67,7 +67,7 @@ def lengths(name: str, attributes: Attributes, key: str, total: int, dim: str) -
 
 
 @lru_cache(maxsize=256)
-def ends(lens: tuple[int, ...]) -> tuple[int, ...]:
+def compute_ends(lens: tuple[int, ...]) -> tuple[int, ...]:
     """Where each packed sequence ends."""
     return tuple(itertools.accumulate(lens))
 
@@ -90,7 +90,7 @@ Given: TypeAlias = tuple[str, int | str]
 _Item = TypeVar("_Item")
 
 
-def tensors(name: str, arguments: Sequence[Argument], count: int) -> tuple[TensorDesc, ...]:
+def require_tensors(name: str, arguments: Sequence[Argument], count: int) -> tuple[TensorDesc, ...]:
     """The arguments, which must be `count` tensors."""
     if len(arguments) != count:
         raise OperatorError(
@@ -107,7 +107,7 @@ def tensors(name: str, arguments: Sequence[Argument], count: int) -> tuple[Tenso
     return tuple(found)
 
 
-def no_others(name: str, attributes: Attributes, *known: str) -> None:
+def reject_others(name: str, attributes: Attributes, *known: str) -> None:
     """Checks that no keyword argument stands outside `known`."""
     for key in attributes:
         if key not in known:
@@ -115,14 +115,14 @@ def no_others(name: str, attributes: Attributes, *known: str) -> None:
             raise OperatorError(f"{name} has no argument '{key}'", argument=key, hint=expected)
 
 
-def one_tensor(
+def take_tensor_and_names(
     name: str, arguments: Sequence[Argument], attributes: Attributes, keyword: str, first: int = 1
 ) -> tuple[TensorDesc, tuple[Given, ...]]:
     """One tensor, and the names given for `keyword`: strings from argument `first` on, or a string or list by keyword.
 
     No names at all come back as an empty tuple.
     """
-    (tensor,) = tensors(name, arguments[:1], 1)
+    (tensor,) = require_tensors(name, arguments[:1], 1)
     given: list[tuple[object, int | str]] = [(item, at) for at, item in enumerate(arguments[first:], first)]
     if keyword in attributes:
         if given:
@@ -141,7 +141,7 @@ def one_tensor(
     return tensor, tuple(names)
 
 
-def positions(name: str, tensor: TensorDesc, dims: Sequence[Given]) -> tuple[int, ...]:
+def find_positions(name: str, tensor: TensorDesc, dims: Sequence[Given]) -> tuple[int, ...]:
     """Where the named dimensions stand in the tensor; each must be there exactly once."""
     names = [dim for dim, _ in dims]
     for at, (dim, where) in enumerate(dims):
@@ -150,23 +150,23 @@ def positions(name: str, tensor: TensorDesc, dims: Sequence[Given]) -> tuple[int
             raise OperatorError(
                 f"{name}: {tensor} has {how} dimension {format_value(dim)}",
                 argument=where,
-                hint=_dims_hint(tensor, dim),
+                hint=_suggest_dims(tensor, dim),
             )
         if dim in names[:at]:
             raise OperatorError(f"{name}: dimension '{dim}' is named twice", argument=where)
     return tuple(map(tensor.dims.index, names))
 
 
-def one_axis(name: str, tensor: TensorDesc, over: Sequence[Given]) -> int:
+def find_axis(name: str, tensor: TensorDesc, over: Sequence[Given]) -> int:
     """Where the one dimension stands that an operator goes over: the last one, where none is named."""
     if len(over) > 1:
         raise OperatorError(f"{name} goes over one dimension, not {len(over)}", argument=over[1][1])
     if tensor.rank == 0:
         raise OperatorError(f"{name}: {tensor} has no dimension to go over", argument=0)
-    return positions(name, tensor, over)[0] if over else tensor.rank - 1
+    return find_positions(name, tensor, over)[0] if over else tensor.rank - 1
 
 
-def restored_axis(name: str, inputs: Sequence[TensorDesc], attributes: Attributes) -> tuple[TensorDesc, int]:
+def restore_axis(name: str, inputs: Sequence[TensorDesc], attributes: Attributes) -> tuple[TensorDesc, int]:
     """The one input of an operator from a plan, and which of its dimensions the attribute `axis` says."""
     axis = attributes.get("axis")
     if len(inputs) != 1 or not is_integer(axis) or not 0 <= axis < inputs[0].rank:
@@ -174,18 +174,18 @@ def restored_axis(name: str, inputs: Sequence[TensorDesc], attributes: Attribute
     return inputs[0], axis
 
 
-def without(items: tuple[_Item, ...], at: int) -> tuple[_Item, ...]:
+def drop_item(items: tuple[_Item, ...], at: int) -> tuple[_Item, ...]:
     """All items but one."""
     return items[:at] + items[at + 1 :]
 
 
-def _dims_hint(tensor: TensorDesc, dim: str) -> str:
+def _suggest_dims(tensor: TensorDesc, dim: str) -> str:
     if dim in tensor.dims:
         return "name the dimensions apart with an index equation"
     return "its dimensions are " + ", ".join(tensor.dims) if tensor.dims else "it has no dimensions"
 
 
-def unique(names: Sequence[str]) -> tuple[str, ...]:
+def make_unique(names: Sequence[str]) -> tuple[str, ...]:
     """The names with repetitions told apart: n, n becomes n, n_2."""
     seen: list[str] = []
     for name in names:

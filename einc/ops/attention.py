@@ -18,7 +18,17 @@ from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, ends, format_value, is_integer, lengths, no_others, real, tensors, unique
+from einc.ops.arguments import (
+    Argument,
+    compute_ends,
+    format_value,
+    is_integer,
+    make_unique,
+    read_lengths,
+    read_number,
+    reject_others,
+    require_tensors,
+)
 from einc.ops.base import Attributes, KernelCall, Operator, product_precision
 from einc.ops.sequence_packing import SequencePacking
 from einc_runtime.plan.schema import JointAggregation
@@ -69,7 +79,7 @@ class Attention(Operator):
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
-        heads, tokens, width = unique((*self.queries.dims[:2], self.values.dims[2]))
+        heads, tokens, width = make_unique((*self.queries.dims[:2], self.values.dims[2]))
         shape = (*self.queries.shape[:2], self.values.shape[2])
         wide = DType.F64 if self.queries.dtype is DType.F64 else DType.F32
         return (
@@ -130,11 +140,11 @@ class Attention(Operator):
         """Sequence by sequence and head by head, with all scores at once."""
         import numpy as np
 
-        from einc.ops.evaluate import accumulating
+        from einc.ops.evaluate import accumulating_dtype
 
         q, k, v = arrays[:3]
         extras = dict(zip(self.extras, arrays[3:], strict=True))
-        wide = accumulating(self.queries.dtype)
+        wide = accumulating_dtype(self.queries.dtype)
         results, totals = (np.zeros(desc.shape, wide) for desc in self.outputs)
         for rows, columns in zip(_slices(self.q_lens), _slices(self.k_lens), strict=True):
             q_len, k_len = rows.stop - rows.start, columns.stop - columns.start
@@ -190,17 +200,19 @@ def _block(*bounds: Interval) -> TensorType:
 
 
 def _slices(lens: tuple[int, ...]) -> list[slice]:
-    return [slice(lo, up) for lo, up in itertools.pairwise((0, *ends(lens)))]
+    return [slice(lo, up) for lo, up in itertools.pairwise((0, *compute_ends(lens)))]
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`attention(q, k, v, causal=true, seq_lens=[...])`; see docs/operators.md for all that it takes."""
     given = attributes.get("extras", ())  # the registry's names of the last tensors
     others = {key: value for key, value in attributes.items() if key != "extras"}
-    no_others(name, others, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "softcap", "mask", "positions")
+    reject_others(
+        name, others, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "softcap", "mask", "positions"
+    )
     names = tuple(map(str, given)) if isinstance(given, tuple) else ()
     count = len(arguments) - len(names)
-    q, k, v = tensors(name, arguments[:count], 3)
+    q, k, v = require_tensors(name, arguments[:count], 3)
     _check_tensors(q, k, v)
     extras = {key: desc for key, desc in zip(names, arguments[count:], strict=True) if isinstance(desc, TensorDesc)}
     mask, positions = extras.get("mask"), extras.get("positions")
@@ -219,8 +231,8 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     if positions is not None and not causal and not window:
         hint = "add causal=true or window=..., or leave them out"
         raise OperatorError(f"{name}: 'positions' mean nothing here", argument="positions", hint=hint)
-    scale = real(name, attributes, "scale", 1 / math.sqrt(q.shape[2]), above=0)
-    softcap = real(name, attributes, "softcap", above=0) if "softcap" in attributes else 0.0
+    scale = read_number(name, attributes, "scale", 1 / math.sqrt(q.shape[2]), above=0)
+    softcap = read_number(name, attributes, "softcap", above=0) if "softcap" in attributes else 0.0
     q_lens, k_lens = _lengths(name, attributes, q, k)
     return Attention(q, k, v, mask, positions, names, causal, scale, q_lens, k_lens, window, softcap)
 
@@ -250,8 +262,8 @@ def _lengths(
         if key in attributes and other not in attributes:
             hint = "where queries and keys have the same lengths: seq_lens=[...]"
             raise OperatorError(f"{name}: '{key}' is given without '{other}'", argument=key, hint=hint)
-    q_lens = lengths(name, attributes, "seq_lens" if both else "q_lens", q.shape[1], q.dims[1])
-    k_lens = lengths(name, attributes, "seq_lens" if both else "k_lens", k.shape[1], k.dims[1])
+    q_lens = read_lengths(name, attributes, "seq_lens" if both else "q_lens", q.shape[1], q.dims[1])
+    k_lens = read_lengths(name, attributes, "seq_lens" if both else "k_lens", k.shape[1], k.dims[1])
     if len(q_lens) != len(k_lens):
         raise OperatorError(
             f"{name}: 'k_lens' has {len(k_lens)} sequences, expected {len(q_lens)}, as 'q_lens'", argument="k_lens"

@@ -168,7 +168,7 @@ def _tensors(value: object) -> tuple[TensorDesc, ...]:
     return tuple(item for item in items if isinstance(item, TensorDesc))
 
 
-def joint_aggregations_fault(operator: Operator) -> str | None:
+def find_joint_aggregation_fault(operator: Operator) -> str | None:
     """Why what the operator says of its outputs' aggregation cannot be, in words, or None where it can."""
     outputs, names = operator.outputs, operator.aggregations
     if len(names) != len(outputs):
@@ -191,7 +191,7 @@ def joint_aggregations_fault(operator: Operator) -> str | None:
     return None
 
 
-def tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
+def find_tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
     """Why the output blocks of a function specification are not tuples as the operator's joint aggregations ask for."""
     for joint in operator.joint_aggregations:
         whole, primary = operator.outputs[joint.outputs[0]].type, function.outputs[joint.outputs[0]]

@@ -16,7 +16,16 @@ from einc.core.intervals import Interval, ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, dimension, no_others, positions, restored_axis, tensors, unique, without
+from einc.ops.arguments import (
+    Argument,
+    drop_item,
+    find_positions,
+    make_unique,
+    read_dimension,
+    reject_others,
+    require_tensors,
+    restore_axis,
+)
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 
 if TYPE_CHECKING:
@@ -54,7 +63,7 @@ class Concat(MappedOperator):
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
         (result,) = self.outputs
-        return tuple(map(ShardableIndex, unique(result.dims), result.shape))
+        return tuple(map(ShardableIndex, make_unique(result.dims), result.shape))
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
@@ -65,7 +74,7 @@ class Concat(MappedOperator):
 
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, unique(self.outputs[0].dims))),)
+        return (tuple(map(DimMap, make_unique(self.outputs[0].dims))),)
 
     @property
     def kernel(self) -> KernelCall:
@@ -86,10 +95,10 @@ class Concat(MappedOperator):
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`concat(a, b, over="past", into="tokens")`: `over` is a dimension of the first, `into` its name in the result."""
-    no_others(name, attributes, "over", "into")
+    reject_others(name, attributes, "over", "into")
     if not arguments:
         raise OperatorError(f"{name} takes one or more tensors, not 0", hint=f'{name}(a, b, over="name")')
-    parts = tensors(name, arguments, len(arguments))
+    parts = require_tensors(name, arguments, len(arguments))
     over = attributes.get("over")
     if not isinstance(over, str):
         raise OperatorError(f"{name} needs the dimension to go over", argument="over", hint='over="name"')
@@ -99,20 +108,20 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
             argument="over",
             hint="the others align with it by position, whatever their dimensions are called",
         )
-    (axis,) = positions(name, parts[0], [(over, "over")])
+    (axis,) = find_positions(name, parts[0], [(over, "over")])
     return _concat(parts, axis, attributes.get("into", over))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The concatenation with these attributes; raises OperatorError where they make none."""
-    _, axis = restored_axis("concat", inputs[:1], attributes)
+    _, axis = restore_axis("concat", inputs[:1], attributes)
     return _concat(inputs, axis, attributes.get("into"))
 
 
 def _concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Operator:
     first = parts[0]
-    into = dimension("concat", "into", into)
-    if into in without(first.dims, axis):
+    into = read_dimension("concat", "into", into)
+    if into in drop_item(first.dims, axis):
         raise OperatorError(f"concat: {first} has another dimension '{into}'", argument="into")
     for position, part in enumerate(parts):
         if part.dtype is not first.dtype:
@@ -121,7 +130,7 @@ def _concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Operator:
                 argument=position,
                 hint=f'convert it: cast(x, "{first.dtype}")',
             )
-        if part.rank != first.rank or without(part.shape, axis) != without(first.shape, axis):
+        if part.rank != first.rank or drop_item(part.shape, axis) != drop_item(first.shape, axis):
             raise OperatorError(
                 f"concat: operand {position + 1} is {part}, expected the extents of {first} in all dimensions but "
                 f"'{first.dims[axis]}'",

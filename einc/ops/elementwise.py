@@ -7,11 +7,11 @@ from itertools import combinations
 
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, format_value, no_others, one_tensor, unique
+from einc.ops.arguments import Argument, format_value, make_unique, reject_others, take_tensor_and_names
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import index_equation
-from einc.ops.functions import FUNCTIONS, fitted, step_types
-from einc.ops.scalar import Operand, ScalarInput, ScalarLiteral, ScalarProgram, ScalarStep, single
+from einc.ops.functions import FUNCTIONS, fit_literal, infer_step_types
+from einc.ops.scalar import FunctionStep, Operand, ScalarInput, ScalarLiteral, ScalarProgram, make_step
 
 BINARY_EXTREMES = ("max", "min")
 """Called through `reduction`, which hands on what has two operands."""
@@ -23,7 +23,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     """A scalar function of tensors and literals, such as `mul(x, 0.5)`; `cast(x, "f16")` names an element type."""
     if name == "cast":
         return _cast(arguments, attributes)
-    no_others(name, attributes)
+    reject_others(name, attributes)
     arity = FUNCTIONS[name].arity
     if len(arguments) != arity:
         raise OperatorError(
@@ -45,17 +45,17 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     if not descs:
         raise OperatorError(f"{name}: at least one operand must be a tensor", argument=0)
     # checked here too, where positions are those of the arguments, literals included
-    _, wanted = step_types(name, [x.dtype if isinstance(x, TensorDesc) else None for x in arguments])
+    _, wanted = infer_step_types(name, [x.dtype if isinstance(x, TensorDesc) else None for x in arguments])
     for position, (operand, dtype) in enumerate(zip(operands, wanted, strict=True)):
         if isinstance(operand, ScalarLiteral):
             _check_literal(name, position, operand, dtype)
     places = [position for position, argument in enumerate(arguments) if isinstance(argument, TensorDesc)]
-    return _aligned(name, descs, places, ScalarProgram(len(descs), (ScalarStep(name, tuple(operands)),)))
+    return _align(name, descs, places, ScalarProgram(len(descs), (FunctionStep(name, tuple(operands)),)))
 
 
 def _cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
-    no_others("cast", attributes, "dtype")
-    tensor, given = one_tensor("cast", arguments, attributes, "dtype")
+    reject_others("cast", attributes, "dtype")
+    tensor, given = take_tensor_and_names("cast", arguments, attributes, "dtype")
     names, known = [name for name, _ in given], [str(dtype) for dtype in DType]
     if len(names) != 1 or names[0] not in known:
         found = " ".join(names) or "nothing"
@@ -63,15 +63,15 @@ def _cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
         raise OperatorError(
             f"cast: no element type {format_value(found)}", argument=where, hint="one of " + ", ".join(known)
         )
-    return _aligned("cast", [tensor], [0], single(f"cast:{names[0]}", ScalarInput(0)))
+    return _align("cast", [tensor], [0], make_step(f"cast:{names[0]}", ScalarInput(0)))
 
 
-def _aligned(name: str, descs: Sequence[TensorDesc], places: Sequence[int], program: ScalarProgram) -> Operator:
+def _align(name: str, descs: Sequence[TensorDesc], places: Sequence[int], program: ScalarProgram) -> Operator:
     """The equation that gives every index the name of its dimension; one operand must have all of the names."""
     widest = next((d for d in descs if all(set(other.dims) <= set(d.dims) for other in descs)), None)
     if widest is None:
         pairs = combinations(zip(places, descs, strict=True), 2)
-        first, position, other = next((a, place, b) for (_, a), (place, b) in pairs if not _comparable(a, b))
+        first, position, other = next((a, place, b) for (_, a), (place, b) in pairs if not _is_comparable(a, b))
         extra = next(dim for dim in other.dims if dim not in first.dims)
         lacking = next(dim for dim in first.dims if dim not in other.dims)
         raise OperatorError(
@@ -80,7 +80,7 @@ def _aligned(name: str, descs: Sequence[TensorDesc], places: Sequence[int], prog
             hint="dimensions are aligned by name, and one operand's must include the other's; "
             "the left side of an index equation names them",
         )
-    labels = unique(widest.dims)
+    labels = make_unique(widest.dims)
     inputs = []
     for position, desc in zip(places, descs, strict=True):
         if desc.dims == widest.dims:
@@ -96,25 +96,25 @@ def _aligned(name: str, descs: Sequence[TensorDesc], places: Sequence[int], prog
         for dim, extent in zip(desc.dims, desc.shape, strict=True):
             expected = widest.shape[widest.dims.index(dim)]
             if desc.dims != widest.dims and extent != expected:
-                raise _extent_fault(name, position, dim, extent, expected)
+                raise _make_extent_error(name, position, dim, extent, expected)
         if desc.dims == widest.dims and desc.shape != widest.shape:
             at = next(i for i in range(desc.rank) if desc.shape[i] != widest.shape[i])
-            raise _extent_fault(name, position, desc.dims[at], desc.shape[at], widest.shape[at])
+            raise _make_extent_error(name, position, desc.dims[at], desc.shape[at], widest.shape[at])
     return index_equation(inputs, list(zip(labels, widest.dims, strict=True)), program, None)
 
 
 def _check_literal(name: str, position: int, literal: ScalarLiteral, dtype: DType) -> None:
     try:
-        fitted(literal.value, dtype)
+        fit_literal(literal.value, dtype)
     except OperatorError as fault:
         raise OperatorError(f"{name}: {fault.message}", argument=position, hint=fault.hint) from None
 
 
-def _comparable(a: TensorDesc, b: TensorDesc) -> bool:
+def _is_comparable(a: TensorDesc, b: TensorDesc) -> bool:
     return set(a.dims) <= set(b.dims) or set(a.dims) >= set(b.dims)
 
 
-def _extent_fault(name: str, position: int, dim: str, found: int, expected: int) -> OperatorError:
+def _make_extent_error(name: str, position: int, dim: str, found: int, expected: int) -> OperatorError:
     return OperatorError(
         f"{name}: dimension '{dim}' of operand {position + 1} is {found}, expected {expected}",
         argument=position,

@@ -14,7 +14,7 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, tensors, unique
+from einc.ops.arguments import Argument, make_unique, reject_others, require_tensors
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Embedding(MappedOperator):
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
-        dims = unique([*self.ids.dims, self.table.dims[1]])
+        dims = make_unique([*self.ids.dims, self.table.dims[1]])
         return (TensorDesc(dims, (*self.ids.shape, self.table.shape[1]), self.table.dtype),)
 
     @property
@@ -70,13 +70,13 @@ class Embedding(MappedOperator):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return unique([*self.ids.dims, *self.table.dims])
+        return make_unique([*self.ids.dims, *self.table.dims])
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`embedding(ids, table)`."""
-    no_others(name, attributes)
-    return restore(tensors(name, arguments, 2), attributes)
+    reject_others(name, attributes)
+    return restore(require_tensors(name, arguments, 2), attributes)
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:

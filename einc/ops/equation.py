@@ -16,7 +16,7 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import without
+from einc.ops.arguments import drop_item
 from einc.ops.base import (
     Attributes,
     DimMap,
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 Labels = tuple[str, ...]
 """One index name per dimension of a tensor."""
 
-MOST_STEPS = 128
+MAX_STEPS = 128
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
 
-MOST_INDICES = 30
+MAX_INDICES = 30
 """numpy arrays have at most 32 dimensions in some of its versions, and kernels need two for themselves."""
 
 
@@ -162,7 +162,7 @@ class Equation(MappedOperator):
         read = self.labels[k]
         if len(set(read)) != len(read) or len(read) != len(self.result):
             return None
-        if len(self.program.steps) + len(producer.program.steps) > MOST_STEPS:
+        if len(self.program.steps) + len(producer.program.steps) > MAX_STEPS:
             return None
         narrow = producer.dtype in (DType.F16, DType.BF16)
         rounding = producer.dtype if narrow and self.program.is_discontinuous else None
@@ -181,8 +181,8 @@ class Equation(MappedOperator):
             return None
         return replace(
             self,
-            operands=without(self.operands, second),
-            labels=without(self.labels, second),
+            operands=drop_item(self.operands, second),
+            labels=drop_item(self.labels, second),
             program=merge_inputs(self.program, first, second),
         )
 
@@ -262,8 +262,8 @@ def _bind(inputs: Sequence[tuple[TensorDesc, Labels]]) -> dict[str, int]:
                     argument=k,
                     hint="one index stands for one extent; use another name if the two are not the same",
                 )
-    if len(extents) > MOST_INDICES:
-        raise OperatorError(f"an index equation of {len(extents)} indices; at most {MOST_INDICES} are supported")
+    if len(extents) > MAX_INDICES:
+        raise OperatorError(f"an index equation of {len(extents)} indices; at most {MAX_INDICES} are supported")
     return {name: extent for name, (extent, _) in extents.items()}
 
 

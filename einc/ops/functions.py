@@ -52,7 +52,7 @@ def is_discontinuous(function: str) -> bool:
     return function in {"eq", "ne", "lt", "le", "gt", "ge", "floordiv", "mod"} or function.startswith("cast:")
 
 
-def step_types(function: str, operands: Sequence[DType | None]) -> tuple[DType, tuple[DType, ...]]:
+def infer_step_types(function: str, operands: Sequence[DType | None]) -> tuple[DType, tuple[DType, ...]]:
     """The element type of a function's result, and that of each operand; None stands for a literal.
 
     A literal takes the type of the operands beside it. Raises OperatorError, whose `argument` is the position of the
@@ -79,11 +79,13 @@ def step_types(function: str, operands: Sequence[DType | None]) -> tuple[DType, 
                 hint=f'convert one of them: cast(x, "{common}")',
             )
     if common not in signature.accepts:
-        raise OperatorError(f"{function} does not take {common}", argument=first, hint=_advice(function, common))
+        raise OperatorError(
+            f"{function} does not take {common}", argument=first, hint=_suggest_conversion(function, common)
+        )
     return signature.result or common, (DType.BOOL,) * start + (common,) * (len(operands) - start)
 
 
-def _advice(function: str, dtype: DType) -> str:
+def _suggest_conversion(function: str, dtype: DType) -> str:
     if FUNCTIONS[function].accepts == _BOOL:
         return "compare first, for example x != 0"
     if dtype is DType.BOOL:
@@ -92,29 +94,31 @@ def _advice(function: str, dtype: DType) -> str:
     return 'convert it: cast(x, "f32")' + (", or divide with floordiv (//)" if function == "div" else "")
 
 
-def fitted(value: bool | int | float, dtype: DType) -> bool | int | float:
+def fit_literal(value: bool | int | float, dtype: DType) -> bool | int | float:
     """A literal as a value of `dtype`; for f16 and bf16 it is rounded to the nearest one.
 
     Raises OperatorError where the kinds differ or the value is out of range.
     """
     kind = type(value).__name__
     if (dtype is DType.BOOL) != isinstance(value, bool) or (dtype.is_integer and not isinstance(value, int)):
-        raise OperatorError(f"{kind} literal {_shown(value)} does not fit {dtype}", hint=_literal_advice(value, dtype))
+        raise OperatorError(
+            f"{kind} literal {_format_literal(value)} does not fit {dtype}", hint=_suggest_literal(value, dtype)
+        )
     try:
         if dtype.is_float:
-            return _rounded(float(value), dtype)
+            return _round(float(value), dtype)
         if dtype.is_integer:
             struct.pack("<i" if dtype is DType.I32 else "<q", value)
     except (OverflowError, struct.error):
-        raise OperatorError(f"literal {_shown(value)} is out of the range of {dtype}") from None
+        raise OperatorError(f"literal {_format_literal(value)} is out of the range of {dtype}") from None
     return value
 
 
-def _shown(value: bool | int | float) -> str:
+def _format_literal(value: bool | int | float) -> str:
     return f"of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 128 else repr(value)
 
 
-def _literal_advice(value: bool | int | float, dtype: DType) -> str:
+def _suggest_literal(value: bool | int | float, dtype: DType) -> str:
     if dtype is DType.BOOL:
         return "write true or false"
     if isinstance(value, bool):
@@ -122,7 +126,7 @@ def _literal_advice(value: bool | int | float, dtype: DType) -> str:
     return 'write a whole number, or convert the operand: cast(x, "f32")'
 
 
-def _rounded(value: float, dtype: DType) -> float:
+def _round(value: float, dtype: DType) -> float:
     """The nearest value of a 16-bit type (ties to even); f32 and f64 are left for the kernel to round once."""
     if dtype is DType.F16:
         return float(struct.unpack("<e", struct.pack("<e", value))[0])

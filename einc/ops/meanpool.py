@@ -14,7 +14,15 @@ from einc.core.intervals import Interval, ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, dimension, ends, lengths, no_others, tensors, unique
+from einc.ops.arguments import (
+    Argument,
+    compute_ends,
+    make_unique,
+    read_dimension,
+    read_lengths,
+    reject_others,
+    require_tensors,
+)
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 
 if TYPE_CHECKING:
@@ -54,19 +62,22 @@ class MeanPool(MappedOperator):
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
-        tokens, columns = unique(self.tensor.dims)
+        tokens, columns = make_unique(self.tensor.dims)
         extents = self.tensor.shape
-        return (ShardableIndex(tokens, extents[0], ends(self.seq_lens)[:-1]), ShardableIndex(columns, extents[1]))
+        return (
+            ShardableIndex(tokens, extents[0], compute_ends(self.seq_lens)[:-1]),
+            ShardableIndex(columns, extents[1]),
+        )
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        tokens, columns = map(DimMap, unique(self.tensor.dims))
+        tokens, columns = map(DimMap, make_unique(self.tensor.dims))
         return ((tokens, columns), (tokens,))
 
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        tokens, columns = unique(self.tensor.dims)
-        return ((_Sequences(tokens, ends=ends(self.seq_lens)), DimMap(columns)),)
+        tokens, columns = make_unique(self.tensor.dims)
+        return ((_Sequences(tokens, ends=compute_ends(self.seq_lens)), DimMap(columns)),)
 
     @property
     def kernel(self) -> KernelCall:
@@ -75,11 +86,11 @@ class MeanPool(MappedOperator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from einc.ops.evaluate import accumulating
+        from einc.ops.evaluate import accumulating_dtype
 
         x, mask = arrays
-        result = np.zeros(self.outputs[0].shape, accumulating(self.tensor.dtype))
-        for number, (end, length) in enumerate(zip(ends(self.seq_lens), self.seq_lens, strict=True)):
+        result = np.zeros(self.outputs[0].shape, accumulating_dtype(self.tensor.dtype))
+        for number, (end, length) in enumerate(zip(compute_ends(self.seq_lens), self.seq_lens, strict=True)):
             chosen = x[end - length : end][mask[end - length : end]]
             if len(chosen):
                 result[number] = chosen.astype(result.dtype).mean(axis=0)
@@ -91,8 +102,8 @@ class MeanPool(MappedOperator):
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`meanpool(x, mask, seq_lens=[5, 3], into="sentences")`."""
-    no_others(name, attributes, "seq_lens", "into")
-    return restore(tensors(name, arguments, 2), attributes)
+    reject_others(name, attributes, "seq_lens", "into")
+    return restore(require_tensors(name, arguments, 2), attributes)
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -107,10 +118,10 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
         raise OperatorError(
             f"meanpool: the mask is {mask}, expected bool[{tokens}={tensor.shape[0]}], true for what counts", argument=1
         )
-    into = dimension("meanpool", "into", attributes.get("into", SEQUENCES))
+    into = read_dimension("meanpool", "into", attributes.get("into", SEQUENCES))
     if into == columns:
         raise OperatorError(f"meanpool: 'into' must be a name other than '{columns}', not {into!r}", argument="into")
-    return MeanPool(tensor, mask, lengths("meanpool", attributes, "seq_lens", tensor.shape[0], tokens), into)
+    return MeanPool(tensor, mask, read_lengths("meanpool", attributes, "seq_lens", tensor.shape[0], tokens), into)
 
 
 FAMILIES = {MeanPool.family: restore}

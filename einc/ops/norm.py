@@ -15,7 +15,7 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, real, tensors, unique
+from einc.ops.arguments import Argument, make_unique, read_number, reject_others, require_tensors
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Norm(MappedOperator):
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
         tensor = self.operands[0]
-        return tuple(map(ShardableIndex, unique(tensor.dims)[:-1], tensor.shape[:-1]))
+        return tuple(map(ShardableIndex, make_unique(tensor.dims)[:-1], tensor.shape[:-1]))
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
@@ -64,7 +64,7 @@ class Norm(MappedOperator):
 
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return ((*map(DimMap, unique(self.operands[0].dims)[:-1]), DimMap()),)
+        return ((*map(DimMap, make_unique(self.operands[0].dims)[:-1]), DimMap()),)
 
     @property
     def kernel(self) -> KernelCall:
@@ -73,9 +73,9 @@ class Norm(MappedOperator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from einc.ops.evaluate import accumulating
+        from einc.ops.evaluate import accumulating_dtype
 
-        x, gain, *bias = (array.astype(accumulating(self.operands[0].dtype)) for array in arrays)
+        x, gain, *bias = (array.astype(accumulating_dtype(self.operands[0].dtype)) for array in arrays)
         if self.kind == "layernorm":
             x = x - x.mean(axis=-1, keepdims=True)
         result = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps) * (gain + self.offset)
@@ -90,8 +90,8 @@ class Norm(MappedOperator):
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`rmsnorm(x, gain, eps=1e-5, offset=1.0)`, `layernorm(x, gain, bias, eps=1e-5)`."""
-    no_others(name, attributes, "eps", "offset")
-    return _norm(name, tensors(name, arguments, len(_OPERANDS[name])), attributes)
+    reject_others(name, attributes, "eps", "offset")
+    return _norm(name, require_tensors(name, arguments, len(_OPERANDS[name])), attributes)
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -121,7 +121,10 @@ def _norm(kind: str, operands: tuple[TensorDesc, ...], attributes: Attributes) -
                 f"'{tensor.dims[-1]}', the last of the tensor",
                 argument=position,
             )
-    eps, offset = real(kind, attributes, "eps", EPS, above=0), real(kind, attributes, "offset", 0.0, above=-math.inf)
+    eps, offset = (
+        read_number(kind, attributes, "eps", EPS, above=0),
+        read_number(kind, attributes, "offset", 0.0, above=-math.inf),
+    )
     return Norm(kind, operands, eps, offset)
 
 

@@ -16,7 +16,7 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, format_value, is_integer, tensors, unique
+from einc.ops.arguments import Argument, format_value, is_integer, make_unique, require_tensors
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Reshape(MappedOperator):
         for cut in cuts:
             old, new = self.tensor.dims[cut.old], self.dims[cut.new]
             names.append(new if cut.new_scale == 1 else old if cut.old_scale == 1 else f"{old}_{new}")
-        return unique(names)
+        return make_unique(names)
 
 
 def _cuts(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[_ReshapeCut, ...]:
@@ -115,7 +115,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     """`reshape(x, tokens=1024, heads=32, d_head=128)`: the new dimensions in order, with their extents."""
     if len(arguments) > 1:
         raise OperatorError(f"{name} takes one tensor, not {len(arguments)} arguments", argument=1, hint=_USAGE)
-    (tensor,) = tensors(name, arguments, 1)
+    (tensor,) = require_tensors(name, arguments, 1)
     for dim, extent in attributes.items():
         if not is_integer(extent) or extent < 1:
             raise OperatorError(

@@ -19,7 +19,16 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, format_value, lengths, no_others, real, tensors, unique, word
+from einc.ops.arguments import (
+    Argument,
+    format_value,
+    make_unique,
+    read_lengths,
+    read_number,
+    read_word,
+    reject_others,
+    require_tensors,
+)
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 
 if TYPE_CHECKING:
@@ -97,7 +106,7 @@ class Rope(MappedOperator):
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
-        return tuple(map(ShardableIndex, unique(self.tensor.dims)[:-1], self.tensor.shape[:-1]))
+        return tuple(map(ShardableIndex, make_unique(self.tensor.dims)[:-1], self.tensor.shape[:-1]))
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
@@ -106,7 +115,7 @@ class Rope(MappedOperator):
 
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return ((*map(DimMap, unique(self.tensor.dims)[:-1]), DimMap()),)
+        return ((*map(DimMap, make_unique(self.tensor.dims)[:-1]), DimMap()),)
 
     @property
     def kernel(self) -> KernelCall:
@@ -115,10 +124,10 @@ class Rope(MappedOperator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from einc.ops.evaluate import accumulating
+        from einc.ops.evaluate import accumulating_dtype
 
         positions = arrays[1] if self.positions is not None else np.concatenate(list(map(np.arange, self.seq_lens)))
-        wide = accumulating(self.tensor.dtype)
+        wide = accumulating_dtype(self.tensor.dtype)
         angles = (positions[:, None] * self.frequencies.of(self.tensor.shape[-1])).astype(np.float32).astype(wide)
         first, second = np.split(arrays[0].astype(wide), 2, axis=-1)
         cosine, sine = np.cos(angles), np.sin(angles)
@@ -135,14 +144,14 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
     Given positions prevail over those that would follow from `seq_lens`.
     """
-    scaling = word(name, attributes, "scaling", SCALINGS)
+    scaling = read_word(name, attributes, "scaling", SCALINGS)
     unused = {key for keys in _PARAMETERS.values() for key in keys} - set(_PARAMETERS[scaling])
     for key in attributes:
         if key in unused:
             users = " or ".join(f'scaling="{s}"' for s in SCALINGS if key in _PARAMETERS[s])
             raise OperatorError(f"{name}: '{key}' goes with {users}, not with {scaling!r}", argument=key)
-    no_others(name, attributes, "theta", "seq_lens", "scaling", *_PARAMETERS[scaling], "extras")
-    return restore(tensors(name, arguments, 2 if attributes.get("extras") else 1), attributes)
+    reject_others(name, attributes, "theta", "seq_lens", "scaling", *_PARAMETERS[scaling], "extras")
+    return restore(require_tensors(name, arguments, 2 if attributes.get("extras") else 1), attributes)
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -163,22 +172,22 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
             f"rope: the positions are {positions}, expected i64[{dim}={tokens}], one for each token",
             argument="positions",
         )
-    lens = lengths("rope", attributes, "seq_lens", tokens, dim)
+    lens = read_lengths("rope", attributes, "seq_lens", tokens, dim)
     return Rope(tensor, positions, _frequencies(attributes, tensor.shape[-1] // 2), lens if positions is None else ())
 
 
 def _frequencies(attributes: Attributes, pairs: int) -> Frequencies:
-    scaling = word("rope", attributes, "scaling", SCALINGS)
+    scaling = read_word("rope", attributes, "scaling", SCALINGS)
     if scaling == "longrope":
         parameters = _factors(attributes, pairs)
     else:
-        parameters = [real("rope", attributes, key, above=0) for key in _PARAMETERS[scaling]]
+        parameters = [read_number("rope", attributes, key, above=0) for key in _PARAMETERS[scaling]]
     if scaling == "llama3" and parameters[1] >= parameters[2]:
         raise OperatorError(
             f"rope: 'low_freq_factor' is {parameters[1]:g}, expected less than 'high_freq_factor', {parameters[2]:g}",
             argument="low_freq_factor",
         )
-    return Frequencies(real("rope", attributes, "theta", THETA, above=0), scaling, tuple(parameters))
+    return Frequencies(read_number("rope", attributes, "theta", THETA, above=0), scaling, tuple(parameters))
 
 
 def _factors(attributes: Attributes, pairs: int) -> list[float]:
@@ -187,7 +196,7 @@ def _factors(attributes: Attributes, pairs: int) -> list[float]:
     if not isinstance(given, tuple) or len(given) != pairs:
         found = f"{len(given)} of them" if isinstance(given, tuple) else format_value(given)
         raise OperatorError(f"rope: 'factors' must be a list of {pairs}, one a pair; found {found}", argument="factors")
-    return [real("rope", {"factors": factor}, "factors", above=0) for factor in given]
+    return [read_number("rope", {"factors": factor}, "factors", above=0) for factor in given]
 
 
 FAMILIES = {Rope.family: restore}

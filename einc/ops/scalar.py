@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from einc.core.tensor import DType
 from einc.errors import OperatorError
-from einc.ops.functions import FUNCTIONS, fitted, is_discontinuous, step_types
+from einc.ops.functions import FUNCTIONS, fit_literal, infer_step_types, is_discontinuous
 
 Number: TypeAlias = bool | int | float
 
@@ -69,7 +69,7 @@ Operand: TypeAlias = ScalarInput | Temp | ScalarLiteral
 
 
 @dataclass(frozen=True, slots=True)
-class ScalarStep:
+class FunctionStep:
     """One application of a scalar function."""
 
     function: str
@@ -84,7 +84,7 @@ class ScalarProgram:
     """Steps over `arity` inputs; raises OperatorError for steps that are no program."""
 
     arity: int
-    steps: tuple[ScalarStep, ...]
+    steps: tuple[FunctionStep, ...]
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -112,7 +112,7 @@ class ScalarProgram:
             words = part.split()
             if len(words) < 3 or words[:2] != [f"t{position}", "="]:
                 raise OperatorError(f"step {position} of a scalar program must read 't{position} = function ...'")
-            steps.append(ScalarStep(words[2], tuple(map(_parse_operand, words[3:]))))
+            steps.append(FunctionStep(words[2], tuple(map(_parse_operand, words[3:]))))
         return ScalarProgram(arity, tuple(steps))
 
     def resolve(self, inputs: Sequence[DType]) -> tuple[ScalarProgram, tuple[DType, ...]]:
@@ -121,14 +121,14 @@ class ScalarProgram:
         Raises OperatorError; its `argument` is the number of an input at fault, where one is.
         """
         types: list[DType] = []
-        steps: list[ScalarStep] = []
+        steps: list[FunctionStep] = []
         for step in self.steps:
             try:
-                result, wanted = step_types(step.function, [_type_of(x, inputs, types) for x in step.operands])
+                result, wanted = infer_step_types(step.function, [_find_type(x, inputs, types) for x in step.operands])
             except OperatorError as fault:
-                raise _at_input(fault, step) from None
+                raise _point_at_input(fault, step) from None
             types.append(result)
-            steps.append(ScalarStep(step.function, tuple(map(_fit, step.operands, wanted))))
+            steps.append(FunctionStep(step.function, tuple(map(_fit, step.operands, wanted))))
         return ScalarProgram(self.arity, tuple(steps)), tuple(types)
 
     @property
@@ -152,12 +152,12 @@ class ProgramBuilder:
 
     def __init__(self, arity: int) -> None:
         self.arity = arity
-        self._steps: list[ScalarStep] = []
-        self._known: dict[ScalarStep, Temp] = {}
+        self._steps: list[FunctionStep] = []
+        self._known: dict[FunctionStep, Temp] = {}
 
     def add(self, function: str, *operands: Operand | Number) -> Operand:
         """The result of applying `function`, as an operand of later steps."""
-        step = _step(function, operands)
+        step = _new_step(function, operands)
         if function == "copy" and len(operands) == 1:
             return step.operands[0]
         if step not in self._known:
@@ -175,7 +175,7 @@ class ProgramBuilder:
     def program(self, result: Operand) -> ScalarProgram:
         """The program that ends with `result`."""
         if not isinstance(result, Temp):
-            return ScalarProgram(self.arity, (ScalarStep("copy", (result,)),))
+            return ScalarProgram(self.arity, (FunctionStep("copy", (result,)),))
         needed = {result.position}
         for position in range(result.position, -1, -1):
             if position in needed:
@@ -185,7 +185,7 @@ class ProgramBuilder:
         return ScalarProgram(
             self.arity,
             tuple(
-                ScalarStep(
+                FunctionStep(
                     step.function, tuple(places[x.position] if isinstance(x, Temp) else x for x in step.operands)
                 )
                 for step in steps
@@ -193,10 +193,10 @@ class ProgramBuilder:
         )
 
 
-def single(function: str, *operands: Operand | Number) -> ScalarProgram:
+def make_step(function: str, *operands: Operand | Number) -> ScalarProgram:
     """The program of one step whose inputs stand among `operands`."""
     arity = 1 + max((x.position for x in operands if isinstance(x, ScalarInput)), default=-1)
-    return ScalarProgram(arity, (_step(function, operands),))
+    return ScalarProgram(arity, (_new_step(function, operands),))
 
 
 def compose(consumer: ScalarProgram, k: int, producer: ScalarProgram, rounding: DType | None) -> ScalarProgram:
@@ -221,8 +221,8 @@ def merge_inputs(program: ScalarProgram, first: int, second: int) -> ScalarProgr
     return builder.program(builder.insert(program, kept))
 
 
-def _step(function: str, operands: Sequence[Operand | Number]) -> ScalarStep:
-    return ScalarStep(function, tuple(x if isinstance(x, Operand) else ScalarLiteral.of(x) for x in operands))
+def _new_step(function: str, operands: Sequence[Operand | Number]) -> FunctionStep:
+    return FunctionStep(function, tuple(x if isinstance(x, Operand) else ScalarLiteral.of(x) for x in operands))
 
 
 def _replace(operand: Operand, inputs: Sequence[Operand], results: Sequence[Operand]) -> Operand:
@@ -242,17 +242,17 @@ def _parse_operand(word: str) -> Operand:
     raise OperatorError(f"{word[:40]!r} is no operand of a scalar program")
 
 
-def _type_of(operand: Operand, inputs: Sequence[DType], types: Sequence[DType]) -> DType | None:
+def _find_type(operand: Operand, inputs: Sequence[DType], types: Sequence[DType]) -> DType | None:
     if isinstance(operand, ScalarLiteral):
         return None
     return inputs[operand.position] if isinstance(operand, ScalarInput) else types[operand.position]
 
 
 def _fit(operand: Operand, dtype: DType) -> Operand:
-    return ScalarLiteral.of(fitted(operand.value, dtype)) if isinstance(operand, ScalarLiteral) else operand
+    return ScalarLiteral.of(fit_literal(operand.value, dtype)) if isinstance(operand, ScalarLiteral) else operand
 
 
-def _at_input(fault: OperatorError, step: ScalarStep) -> OperatorError:
+def _point_at_input(fault: OperatorError, step: FunctionStep) -> OperatorError:
     culprit = step.operands[fault.argument] if isinstance(fault.argument, int) else None
     position = culprit.position if isinstance(culprit, ScalarInput) else None
     return OperatorError(fault.message, argument=position, hint=fault.hint)

@@ -18,15 +18,15 @@ from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import (
     Argument,
-    dimension,
+    drop_item,
+    find_axis,
     format_value,
     is_integer,
-    no_others,
-    one_axis,
-    one_tensor,
-    restored_axis,
-    unique,
-    without,
+    make_unique,
+    read_dimension,
+    reject_others,
+    restore_axis,
+    take_tensor_and_names,
 )
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 from einc_runtime.plan.schema import JointAggregation
@@ -49,15 +49,15 @@ class _Selection(MappedOperator):
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
-        return tuple(map(ShardableIndex, unique(self.tensor.dims), self.tensor.shape))
+        return tuple(map(ShardableIndex, make_unique(self.tensor.dims), self.tensor.shape))
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, unique(self.tensor.dims))),)
+        return (tuple(map(DimMap, make_unique(self.tensor.dims))),)
 
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        kept = tuple(DimMap(name) for at, name in enumerate(unique(self.tensor.dims)) if at != self.axis)
+        kept = tuple(DimMap(name) for at, name in enumerate(make_unique(self.tensor.dims)) if at != self.axis)
         return ((*kept, DimMap())[: self.outputs[0].rank],) * 2
 
     @property
@@ -90,7 +90,7 @@ class Argmax(_Selection):
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
-        dims, shape = without(self.tensor.dims, self.axis), without(self.tensor.shape, self.axis)
+        dims, shape = drop_item(self.tensor.dims, self.axis), drop_item(self.tensor.shape, self.axis)
         return (TensorDesc(dims, shape, DType.I64), TensorDesc(dims, shape, self.tensor.dtype))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
@@ -114,8 +114,8 @@ class TopK(_Selection):
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
-        dims = unique((*without(self.tensor.dims, self.axis), self.into))
-        shape = (*without(self.tensor.shape, self.axis), self.count)
+        dims = make_unique((*drop_item(self.tensor.dims, self.axis), self.into))
+        shape = (*drop_item(self.tensor.shape, self.axis), self.count)
         return (TensorDesc(dims, shape, self.tensor.dtype), TensorDesc(dims, shape, DType.I64))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
@@ -144,24 +144,24 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     """`argmax(x, "vocab")`, `topk(x, 5, "vocab")`, `topk(x, 5, over="experts", into="choice")`; where no dimension is
     named, the last one is searched."""
     if name == "argmax":
-        no_others(name, attributes, "over")
-        tensor, over = one_tensor(name, arguments, attributes, "over")
-        return _argmax(tensor, one_axis(name, tensor, over))
-    no_others(name, attributes, "over", "into")
+        reject_others(name, attributes, "over")
+        tensor, over = take_tensor_and_names(name, arguments, attributes, "over")
+        return _argmax(tensor, find_axis(name, tensor, over))
+    reject_others(name, attributes, "over", "into")
     if len(arguments) < 2 or not isinstance(arguments[0], TensorDesc):
         raise OperatorError("topk takes a tensor and how many elements to find", hint='topk(x, 5, "dimension")')
-    tensor, over = one_tensor(name, arguments, attributes, "over", first=2)
-    return _topk(tensor, one_axis(name, tensor, over), arguments[1], attributes.get("into", INTO))
+    tensor, over = take_tensor_and_names(name, arguments, attributes, "over", first=2)
+    return _topk(tensor, find_axis(name, tensor, over), arguments[1], attributes.get("into", INTO))
 
 
 def restore_argmax(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The argmax with these attributes; raises OperatorError where they make none."""
-    return _argmax(*restored_axis("argmax", inputs, attributes))
+    return _argmax(*restore_axis("argmax", inputs, attributes))
 
 
 def restore_topk(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The topk with these attributes; raises OperatorError where they make none."""
-    return _topk(*restored_axis("topk", inputs, attributes), attributes.get("count"), attributes.get("into"))
+    return _topk(*restore_axis("topk", inputs, attributes), attributes.get("count"), attributes.get("into"))
 
 
 def _argmax(tensor: TensorDesc, axis: int) -> Operator:
@@ -179,7 +179,7 @@ def _topk(tensor: TensorDesc, axis: int, count: object, into: object) -> Operato
             f"topk: dimension '{tensor.dims[axis]}' has {extent} elements, not the {format_value(count)} asked for"
         )
         raise OperatorError(message, argument=1)
-    return TopK(tensor, axis, count, dimension("topk", "into", into))
+    return TopK(tensor, axis, count, read_dimension("topk", "into", into))
 
 
 def _check_numbers(name: str, tensor: TensorDesc) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from einc.core.intervals import Interval, ShardableIndex
-from einc.ops.arguments import ends
+from einc.ops.arguments import compute_ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class SequencePacking:
     def pairs(self, queries: Interval, keys: Interval) -> int:
         """How many pairs of these packed queries and keys see each other."""
         total = 0
-        q_ends, k_ends = ends(self.q_lens), ends(self.k_lens)
+        q_ends, k_ends = compute_ends(self.q_lens), compute_ends(self.k_lens)
         for s in range(bisect_right(q_ends, queries[0]), len(q_ends)):
             q_start, k_start = q_ends[s] - self.q_lens[s], k_ends[s] - self.k_lens[s]
             if q_start >= queries[1]:
@@ -44,7 +44,7 @@ class SequencePacking:
 
     def sequences(self) -> ShardableIndex:
         """The index over queries that may be cut between sequences, balanced by the pairs on either side."""
-        q_ends = ends(self.q_lens)
+        q_ends = compute_ends(self.q_lens)
         return ShardableIndex("sequence", q_ends[-1], q_ends[:-1], work=_work(self))
 
     def keys(self) -> ShardableIndex:
@@ -60,7 +60,7 @@ class SequencePacking:
         `queries` is an interval of `sequence`. Where every query sees every key of its sequence, and there is one
         sequence, positions are keys. There are at least as many keys as shares, and no interval is empty.
         """
-        q_ends, k_ends, work = ends(self.q_lens), ends(self.k_lens), _work(self)
+        q_ends, k_ends, work = compute_ends(self.q_lens), compute_ends(self.k_lens), _work(self)
         first, last = bisect_right(q_ends, queries[0]), bisect_left(q_ends, queries[1])
         lower, upper = k_ends[first] - self.k_lens[first], k_ends[last]
         done = work[first - 1] if first else 0
@@ -77,7 +77,7 @@ class SequencePacking:
         missing = target - (work[s - 1] if s else 0)
         length, queries = self.k_lens[s], (0, self.q_lens[s])
         inside = bisect_left(range(length + 1), missing, key=lambda keys: self._pairs(s, queries, (0, keys)))
-        return ends(self.k_lens)[s] - length + inside
+        return compute_ends(self.k_lens)[s] - length + inside
 
     def _pairs(self, s: int, queries: Interval, keys: Interval) -> int:
         """The pairs in one sequence, of its own queries and keys."""

@@ -10,10 +10,17 @@ from collections.abc import Sequence
 
 from einc.errors import OperatorError
 from einc.ops import elementwise
-from einc.ops.arguments import Argument, no_others, one_tensor, positions, tensors, unique
+from einc.ops.arguments import (
+    Argument,
+    find_positions,
+    make_unique,
+    reject_others,
+    require_tensors,
+    take_tensor_and_names,
+)
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import index_equation
-from einc.ops.scalar import ScalarInput, single
+from einc.ops.scalar import ScalarInput, make_step
 
 CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose")
 
@@ -29,8 +36,8 @@ def _multiply(name: str, arguments: Sequence[Argument], attributes: Attributes) 
 
     Leading dimensions are batch dimensions: both operands have the same ones, by position, or one operand has none.
     """
-    no_others(name, attributes)
-    a, b = tensors(name, arguments, 2)
+    reject_others(name, attributes)
+    a, b = require_tensors(name, arguments, 2)
     for position, operand in enumerate((a, b)):
         if operand.rank < 2:
             raise OperatorError(
@@ -55,11 +62,11 @@ def _multiply(name: str, arguments: Sequence[Argument], attributes: Attributes) 
     batch = tuple(f"b{n}" for n in range(batch_desc.rank - 2))
     labels_a = (*(batch if a.rank > 2 else ()), "i", "j")
     labels_b = (*(batch if b.rank > 2 else ()), "j", "k")
-    dims = unique([*batch_desc.dims[:-2], a.dims[-2], b.dims[-1]])
+    dims = make_unique([*batch_desc.dims[:-2], a.dims[-2], b.dims[-1]])
     return index_equation(
         [(a, labels_a), (b, labels_b)],
         list(zip((*batch, "i", "k"), dims, strict=True)),
-        single("mul", ScalarInput(0), ScalarInput(1)),
+        make_step("mul", ScalarInput(0), ScalarInput(1)),
         "sum",
     )
 
@@ -72,31 +79,31 @@ def _reduce(name: str, arguments: Sequence[Argument], attributes: Attributes) ->
     numbers = len(arguments) == 2 and not isinstance(arguments[1], str | tuple)
     if name in elementwise.BINARY_EXTREMES and numbers and "over" not in attributes:
         return elementwise.call(name, arguments, attributes)
-    no_others(name, attributes, "over")
-    tensor, over = one_tensor(name, arguments, attributes, "over")
+    reject_others(name, attributes, "over")
+    tensor, over = take_tensor_and_names(name, arguments, attributes, "over")
     if not over:
         raise OperatorError(
             f"{name}: which dimensions of {tensor} to aggregate over is not said", hint=f'{name}(x, "dimension", ...)'
         )
-    gone = positions(name, tensor, over)
-    labels = unique(tensor.dims)
+    gone = find_positions(name, tensor, over)
+    labels = make_unique(tensor.dims)
     result = [(labels[at], tensor.dims[at]) for at in range(tensor.rank) if at not in gone]
     if name == "mean":
         count = math.prod(tensor.shape[at] for at in gone)
-        program = single(
+        program = make_step(
             "div", ScalarInput(0), float(count)
         )  # divided first: partial sums of 16-bit floats stay in range
         return index_equation([(tensor, labels)], result, program, "sum")
-    return index_equation([(tensor, labels)], result, single("copy", ScalarInput(0)), name)
+    return index_equation([(tensor, labels)], result, make_step("copy", ScalarInput(0)), name)
 
 
 def _transpose(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`transpose(x, "d_head", "heads", "tokens")` lists all dimensions in the new order; without names it swaps the
     last two."""
-    no_others(name, attributes, "dims")
-    tensor, dims = one_tensor(name, arguments, attributes, "dims")
+    reject_others(name, attributes, "dims")
+    tensor, dims = take_tensor_and_names(name, arguments, attributes, "dims")
     if dims:
-        order = positions(name, tensor, dims)
+        order = find_positions(name, tensor, dims)
         missing = [dim for at, dim in enumerate(tensor.dims) if at not in order]
         if missing:
             raise OperatorError(
@@ -108,6 +115,6 @@ def _transpose(name: str, arguments: Sequence[Argument], attributes: Attributes)
         raise OperatorError(f"transpose: {tensor} has no two dimensions to swap", argument=0)
     else:
         order = (*range(tensor.rank - 2), tensor.rank - 1, tensor.rank - 2)
-    labels = unique(tensor.dims)
+    labels = make_unique(tensor.dims)
     result = [(labels[at], tensor.dims[at]) for at in order]
-    return index_equation([(tensor, labels)], result, single("copy", ScalarInput(0)), None)
+    return index_equation([(tensor, labels)], result, make_step("copy", ScalarInput(0)), None)

@@ -10,7 +10,7 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, format_value, is_integer, positions, tensors, unique
+from einc.ops.arguments import Argument, find_positions, format_value, is_integer, make_unique, require_tensors
 from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOperator, Operator
 from einc.ops.reshape import RESHAPE
 
@@ -37,16 +37,16 @@ class Slice(MappedOperator):
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
-        return tuple(map(ShardableIndex, unique(self.tensor.dims), self.outputs[0].shape))
+        return tuple(map(ShardableIndex, make_unique(self.tensor.dims), self.outputs[0].shape))
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        named = zip(unique(self.tensor.dims), self.starts, strict=True)
+        named = zip(make_unique(self.tensor.dims), self.starts, strict=True)
         return (tuple(DimMap(name, offset=start) for name, start in named),)
 
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, unique(self.tensor.dims))),)
+        return (tuple(map(DimMap, make_unique(self.tensor.dims))),)
 
     @property
     def kernel(self) -> KernelCall:
@@ -62,10 +62,10 @@ class Slice(MappedOperator):
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`slice(x, tokens=[0, 128], heads=[2, 4])`: by dimension the first position, and the one after the last."""
-    (tensor,) = tensors(name, arguments, 1)
+    (tensor,) = require_tensors(name, arguments, 1)
     starts, stops = [0] * tensor.rank, list(tensor.shape)
     for dim, bounds in attributes.items():
-        (at,) = positions(name, tensor, [(dim, dim)])
+        (at,) = find_positions(name, tensor, [(dim, dim)])
         if not _is_range(bounds, tensor.shape[at]):
             raise OperatorError(
                 f"{name}: '{dim}' must be [start, stop] within 0 and {tensor.shape[at]}, not {format_value(bounds)}",

@@ -10,7 +10,7 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, no_others, one_axis, one_tensor, restored_axis, unique
+from einc.ops.arguments import Argument, find_axis, make_unique, reject_others, restore_axis, take_tensor_and_names
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class Softmax(MappedOperator):
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
-        names = zip(unique(self.tensor.dims), self.tensor.shape, strict=True)
+        names = zip(make_unique(self.tensor.dims), self.tensor.shape, strict=True)
         return tuple(ShardableIndex(name, extent) for at, (name, extent) in enumerate(names) if at != self.axis)
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        names = unique(self.tensor.dims)
+        names = make_unique(self.tensor.dims)
         return (tuple(DimMap(name if at != self.axis else None) for at, name in enumerate(names)),)
 
     @property
@@ -53,10 +53,10 @@ class Softmax(MappedOperator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from einc.ops.evaluate import accumulating
+        from einc.ops.evaluate import accumulating_dtype
 
         (x,) = arrays
-        wide = x.astype(accumulating(self.tensor.dtype))
+        wide = x.astype(accumulating_dtype(self.tensor.dtype))
         powers = np.exp(wide - wide.max(axis=self.axis, keepdims=True))
         return ((powers / powers.sum(axis=self.axis, keepdims=True)).astype(x.dtype),)
 
@@ -67,14 +67,14 @@ class Softmax(MappedOperator):
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`softmax(scores, "keys")`; without a name, over the last dimension."""
-    no_others(name, attributes, "over")
-    tensor, over = one_tensor(name, arguments, attributes, "over")
-    return _softmax(tensor, one_axis(name, tensor, over))
+    reject_others(name, attributes, "over")
+    tensor, over = take_tensor_and_names(name, arguments, attributes, "over")
+    return _softmax(tensor, find_axis(name, tensor, over))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The softmax with these attributes; raises OperatorError where they make none."""
-    return _softmax(*restored_axis("softmax", inputs, attributes))
+    return _softmax(*restore_axis("softmax", inputs, attributes))
 
 
 def _softmax(tensor: TensorDesc, axis: int) -> Operator:

@@ -120,9 +120,9 @@ def _describe_block(block: Block) -> list[list[int]]:
 
 def _find_next_best(plan: LogicalPlan, name: str) -> Document | None:
     """The cheapest other cut of an operator, and how much more the whole plan would cost with it."""
-    from einc.logical.alternatives import next_best
+    from einc.logical.alternatives import find_next_best
 
-    other = next_best(plan, name)
+    other = find_next_best(plan, name)
     if other is None:
         return None
     intervals = _describe_intervals(_find_node(plan, name), other.candidate.intervals)

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.core.spec import FunctionSpec, JoinAggSpec, Overlay, spec_fault, tiling_fault, tiling_of
+from einc.core.spec import FunctionSpec, JoinAggSpec, Overlay, build_tiling, find_spec_fault, find_tiling_fault
 from einc.core.tensor import TensorType
 
 WHOLE = TensorType.whole((5, 3))
@@ -36,27 +36,27 @@ def test_boxes_are_sets_of_points(a: TensorType, b: TensorType) -> None:
 
 @given(st.lists(blocks(), max_size=6))
 def test_families_tile_where_every_point_is_in_one_block(family: list[TensorType]) -> None:
-    tiling = tiling_of(family)
+    tiling = build_tiling(family)
     assert list(tiling) == sorted(set(family), key=lambda b: (b.lower, b.upper))
     counted = [p for block in tiling for p in points(block)]
-    assert (tiling_fault(WHOLE, tiling) is None) is (sorted(counted) == sorted(points(WHOLE)))
+    assert (find_tiling_fault(WHOLE, tiling) is None) is (sorted(counted) == sorted(points(WHOLE)))
 
 
 @given(st.lists(st.integers(1, 4), max_size=3, unique=True), st.lists(st.integers(1, 2), max_size=2, unique=True))
 def test_grids_tile(rows: list[int], columns: list[int]) -> None:
     spans = (itertools.pairwise((0, *sorted(cuts), end)) for cuts, end in ((rows, 5), (columns, 3)))
     family = [TensorType((a, c), (b, d)) for (a, b), (c, d) in itertools.product(*map(list, spans))]
-    assert tiling_fault(WHOLE, tiling_of(family)) is None
+    assert find_tiling_fault(WHOLE, build_tiling(family)) is None
     if len(family) > 1:
-        assert "elements where" in str(tiling_fault(WHOLE, tiling_of(family[1:])))
+        assert "elements where" in str(find_tiling_fault(WHOLE, build_tiling(family[1:])))
 
 
 def test_the_words_of_what_is_no_tiling() -> None:
     left, right, wide = (TensorType((lo, 0), (up, 3)) for lo, up in ((0, 3), (2, 5), (0, 6)))
-    assert "is no projection of [0:5, 0:3]" in str(tiling_fault(WHOLE, (wide,)))
-    assert "hold 18 elements where" in str(tiling_fault(WHOLE, (left, right)))
+    assert "is no projection of [0:5, 0:3]" in str(find_tiling_fault(WHOLE, (wide,)))
+    assert "hold 18 elements where" in str(find_tiling_fault(WHOLE, (left, right)))
     overlapping = (TensorType((0, 0), (2, 3)), TensorType((1, 0), (4, 3)))  # and the last row in no block: 15 in all
-    assert "two blocks overlap at [1:2, 0:3]" in str(tiling_fault(WHOLE, overlapping))
+    assert "two blocks overlap at [1:2, 0:3]" in str(find_tiling_fault(WHOLE, overlapping))
 
 
 @given(st.lists(blocks(), min_size=1, max_size=5))
@@ -75,18 +75,18 @@ def test_a_box_needs_as_many_lower_bounds_as_upper_ones_and_no_upper_below() -> 
         block, whole = TensorType(lower, upper), TensorType.whole((5,))
         assert not whole.contains(block)
         spec = JoinAggSpec((FunctionSpec((block,), (whole,)),))
-        assert "is no projection of [0:5]" in str(spec_fault(spec, [whole], [whole]))
-        assert "is no projection of [0:5]" in str(tiling_fault(whole, (block,)))
+        assert "is no projection of [0:5]" in str(find_spec_fault(spec, [whole], [whole]))
+        assert "is no projection of [0:5]" in str(find_tiling_fault(whole, (block,)))
 
 
 def test_what_is_no_spec_is_told_by_operand() -> None:
     half, other = TensorType((0, 0), (2, 3)), TensorType((2, 0), (5, 3))
     outside = TensorType((2, 0), (6, 3))
     good = JoinAggSpec((FunctionSpec((half,), (half,)), FunctionSpec((WHOLE,), (other,))))
-    assert spec_fault(good, [WHOLE], [WHOLE]) is None
+    assert find_spec_fault(good, [WHOLE], [WHOLE]) is None
     for bad, words in (
         (FunctionSpec((outside,), (other,)), "input 0: block [2:6, 0:3] is no projection"),
         (FunctionSpec((WHOLE,), (half,)), "output 0: the blocks hold 6 elements"),
         (FunctionSpec((WHOLE, half), (other,)), "has 2 inputs, 1 outputs"),
     ):
-        assert words in str(spec_fault(JoinAggSpec((good.functions[0], bad)), [WHOLE], [WHOLE]))
+        assert words in str(find_spec_fault(JoinAggSpec((good.functions[0], bad)), [WHOLE], [WHOLE]))

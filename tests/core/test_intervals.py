@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.core.intervals import ShardableIndex, factorizations, reachable_sites
+from einc.core.intervals import ShardableIndex, count_reachable_sites, factorizations
 
 
 @given(st.integers(1, 200), st.data())
@@ -25,7 +25,7 @@ def test_intervals_of_any_index_are_near_equal_and_cover_it(extent: int, data: s
 def test_bounds_are_the_nearest_cuts_that_leave_enough_for_those_to_come(cuts: set[int], data: st.DataObject) -> None:
     extent, count = 60, data.draw(st.integers(1, len(cuts) + 1))
     index = ShardableIndex("i", extent, tuple(sorted(cuts)))
-    assert index.most == len(cuts) + 1
+    assert index.max_intervals == len(cuts) + 1
     before, left = 0, sorted(cuts)
     bounds = [upper for _, upper in index.intervals(count)]
     assert bounds[-1] == extent
@@ -45,7 +45,7 @@ def test_work_moves_bounds_to_where_half_of_it_is_done() -> None:
 @pytest.mark.parametrize("count", [0, 4])
 def test_counts_beyond_the_most_are_refused(count: int) -> None:
     index = ShardableIndex("i", 10, (2, 4, 6, 8), limit=3)
-    assert index.most == 3
+    assert index.max_intervals == 3
     with pytest.raises(ValueError, match=f"index i cannot be cut into {count} intervals"):
         index.intervals(count)
 
@@ -59,4 +59,4 @@ def test_factorizations_by_exhaustion(product: int, limits: list[int]) -> None:
 @given(st.integers(1, 30), st.lists(st.integers(1, 6), max_size=3))
 def test_the_most_sites_that_counts_multiply_to(sites: int, limits: list[int]) -> None:
     every = itertools.product(*(range(1, limit + 1) for limit in limits))
-    assert reachable_sites(sites, limits) == max(p for f in every if (p := prod(f)) <= sites)
+    assert count_reachable_sites(sites, limits) == max(p for f in every if (p := prod(f)) <= sites)

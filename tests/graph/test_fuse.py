@@ -12,8 +12,8 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.fuse import fuse
 from einc.graph.graph import Graph, dump_graph, verify_graph
 from einc.ops import registry
-from einc.ops.equation import MOST_STEPS, Equation, index_equation
-from einc.ops.scalar import ScalarInput, single
+from einc.ops.equation import MAX_STEPS, Equation, index_equation
+from einc.ops.scalar import ScalarInput, make_step
 from tests.support.graph_interpreter import interpret
 from tests.support.paced import within
 
@@ -104,11 +104,11 @@ def test_a_contraction_keeps_its_operands() -> None:
     gram = index_equation(
         [(x, ("i", "j")), (x, ("k", "j"))],
         [("i", "t"), ("k", "u")],
-        single("mul", ScalarInput(0), ScalarInput(1)),
+        make_step("mul", ScalarInput(0), ScalarInput(1)),
         "sum",
     )
     norm = index_equation(
-        [(x, ("i", "j")), (x, ("i", "j"))], [("i", "t")], single("mul", ScalarInput(0), ScalarInput(1)), "sum"
+        [(x, ("i", "j")), (x, ("i", "j"))], [("i", "t")], make_step("mul", ScalarInput(0), ScalarInput(1)), "sum"
     )
     g.builder.apply(gram, ["x", "x"], ["gram"])
     g.builder.apply(norm, ["x", "x"], ["norm"])
@@ -167,7 +167,7 @@ def test_diagonals_and_reductions_end_a_group() -> None:
     square = TensorDesc(("a", "b"), (5, 5), DType.F32)
     g.builder.input("x", square)
     g("e", "exp", "x")
-    diagonal = index_equation([(square, ("i", "i"))], [("i", "a")], single("neg", ScalarInput(0)), None)
+    diagonal = index_equation([(square, ("i", "i"))], [("i", "a")], make_step("neg", ScalarInput(0)), None)
     g.builder.apply(diagonal, ["e"], ["diag"])
     g("s", "tanh", "diag")
     g("m", "max", "s", over="a")
@@ -182,7 +182,7 @@ def test_the_same_producer_indexed_in_two_ways_stays() -> None:
     both = index_equation(
         [(square, ("i", "j")), (square, ("j", "i"))],
         [("i", "a"), ("j", "b")],
-        single("add", ScalarInput(0), ScalarInput(1)),
+        make_step("add", ScalarInput(0), ScalarInput(1)),
         None,
     )
     g.builder.apply(both, ["e", "e"], ["y"])
@@ -217,7 +217,7 @@ def test_very_long_chains_stay_bounded() -> None:
     with within(15):
         result = fuse(graph)
     verify_graph(result)
-    assert 1500 // MOST_STEPS <= len(result.nodes) <= 1500 // MOST_STEPS + 1
+    assert 1500 // MAX_STEPS <= len(result.nodes) <= 1500 // MAX_STEPS + 1
 
 
 FUNCTIONS = ["neg", "abs", "tanh", "relu", "add", "sub", "mul", "max", "min"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from einc.logical.alternatives import alternatives, next_best
+from einc.logical.alternatives import find_next_best, list_alternatives
 from einc.logical.optimize import optimize
 from tests.support.logical_toys import Builder, random_graph, rank_of_plan, repartitions, specs, toy
 
@@ -16,7 +16,7 @@ def test_whole_plan_with_one_choice_replaced(seed, selector):
     plan = optimize(graph, 6, selector, seed)
     chosen = {choice.node: choice.candidate.spec for choice in plan.choices}
     for node in graph.nodes:
-        found = alternatives(plan, node.name)
+        found = list_alternatives(plan, node.name)
         expected = []
         for request, spec in specs(node.operator, 6):
             replaced = chosen | {node.name: spec}
@@ -27,7 +27,7 @@ def test_whole_plan_with_one_choice_replaced(seed, selector):
             away = sum(size for size, _ in repartitions(graph, {k: v for k, v in own.items() if k != node.name}))
             assert one.repartition + one.handover == touching - away
         assert [(one.total_cost, one.candidate.intervals) for one in found] == sorted(expected)
-        second = next_best(plan, node.name)
+        second = find_next_best(plan, node.name)
         others = [entry for entry in sorted(expected) if entry[1] != chosen_intervals(plan, node.name)]
         assert (second and (second.total_cost, second.candidate.intervals)) == (others[0] if others else None)
         if selector == "eindecomp":
@@ -42,4 +42,4 @@ def test_unknown_node():
     builder = Builder()
     plan = optimize(builder.graph(*builder.apply(toy("i -> i", i=4), builder.input("x", 4))), 2)
     with pytest.raises(KeyError):
-        alternatives(plan, "y")
+        list_alternatives(plan, "y")

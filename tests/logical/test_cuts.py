@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from einc.logical.optimize import cut_plan, optimize, trees
+from einc.logical.optimize import choose_by_cuts, cut_into_trees, optimize
 from einc.logical.problem import build_problem
 from tests.support.logical_toys import Builder, own_cost, random_graph, rank_of_plan, repartitions, specs, toy
 
@@ -50,7 +50,9 @@ def test_equals_the_reference(seed):
     for sites in (2, 6):
         problem = build_problem(graph, sites)
         expected = reference(graph, sites)
-        found = {n.name: o[c].spec for n, o, c in zip(graph.nodes, problem.candidates, cut_plan(problem), strict=True)}
+        found = {
+            n.name: o[c].spec for n, o, c in zip(graph.nodes, problem.candidates, choose_by_cuts(problem), strict=True)
+        }
         assert found == expected
         assert optimize(graph, sites).cut_cost == rank_of_plan(graph, expected)[0]
 
@@ -70,7 +72,7 @@ def test_trees_by_hand():
     (n9,) = builder.apply(toy("ij -> ij", i=4, j=4), whole)
     (n10,) = builder.apply(toy("i -> i", i=4), rows)
     problem = build_problem(builder.graph(n7, n9, n10), 2)
-    assert trees(problem) == [[2, 3, 4, 5, 6, 7], [0, 1], [8], [9], [10]]
+    assert cut_into_trees(problem) == [[2, 3, 4, 5, 6, 7], [0, 1], [8], [9], [10]]
 
 
 def test_fixed_consumers_are_charged():

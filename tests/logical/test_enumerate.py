@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einc.core.spec import FunctionSpec, JoinAggSpec, tiling_fault, tiling_of
+from einc.core.spec import FunctionSpec, JoinAggSpec, build_tiling, find_tiling_fault
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import InternalError
 from einc.logical import candidates as candidates_module
@@ -54,10 +54,10 @@ def test_equals_an_independent_enumeration(operator, sites):
         assert one.join + one.aggregation == own_cost(spec)
         assert one.join == sum(block.size for f in spec.functions for block in f.inputs)
         reads, writes = zip(*((f.inputs, f.outputs) for f in spec.functions), strict=True)
-        assert one.input_tilings == tuple(map(tiling_of, zip(*reads, strict=True)))
-        assert one.output_tilings == tuple(map(tiling_of, zip(*writes, strict=True)))
+        assert one.input_tilings == tuple(map(build_tiling, zip(*reads, strict=True)))
+        assert one.output_tilings == tuple(map(build_tiling, zip(*writes, strict=True)))
         for desc, tiling in zip(operator.outputs, one.output_tilings, strict=True):
-            assert tiling_fault(desc.type, tiling) is None
+            assert find_tiling_fault(desc.type, tiling) is None
 
 
 @pytest.mark.parametrize("sites", range(1, 73))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.logical import minsum
-from einc.logical.minsum import Link, minimize, narrow_order, surviving_values
+from einc.logical.minsum import Link, minimize, narrow_order, prune_values
 
 
 def random_model(rng, dtype, scale=1, most=6, domain=4):
@@ -56,14 +56,14 @@ def test_numbers_beyond_64_bits(seed):
 @settings(max_examples=60)
 def test_dominance_keeps_the_answer(seed):
     costs, links = random_model(random.Random(seed), np.int64)
-    kept = surviving_values(costs, links)
+    kept = prune_values(costs, links)
     assert all(v in left for v, left in zip(brute(costs, links)[1], kept, strict=True))
 
 
 def test_dominance_removes_what_nobody_matches():
     classes = np.array([0, 1, 2, 3])
     costs = [np.array([5, 0, 0, 0]), np.array([0, 9])]
-    kept = surviving_values(costs, [Link(0, 1, 3, classes, np.array([0, 7]))])
+    kept = prune_values(costs, [Link(0, 1, 3, classes, np.array([0, 7]))])
     assert [left.tolist() for left in kept] == [[1], [0]]  # 1 to 3 are alike; 0 costs more than it can save
 
 

@@ -29,7 +29,7 @@ def chosen_specs(plan):
 
 
 def plans_of(graph, sites):
-    return prod(len(counts(sites, [index.most for index in node.operator.indices])) for node in graph.nodes)
+    return prod(len(counts(sites, [index.max_intervals for index in node.operator.indices])) for node in graph.nodes)
 
 
 def agrees(graph, sites):

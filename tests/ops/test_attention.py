@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from einc.core.intervals import ShardableIndex, reachable_sites
+from einc.core.intervals import ShardableIndex, count_reachable_sites
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
@@ -43,7 +43,7 @@ def test_every_factorization_implements_it(name: str) -> None:
     arrays = data(operator, 2)
     expected = operator.reference(*arrays)
     for sites in FEW:
-        reachable = reachable_sites(sites, [index.most for index in operator.indices])
+        reachable = count_reachable_sites(sites, [index.max_intervals for index in operator.indices])
         for intervals in requests(operator, sites):
             spec = operator.build_spec(intervals)
             assert len(spec.functions) == reachable
@@ -160,7 +160,7 @@ def test_keys_are_cut_by_work() -> None:
 
 def test_the_shortest_sequence_limits_the_parts_of_keys() -> None:
     operator = attention((2, 1), ALIKE, MORE_KEYS, causal=True)
-    assert operator.indices[2].most == 3
+    assert operator.indices[2].max_intervals == 3
     for count in (1, 2, 3):
         for cut in (1, 2, 3):
             intervals = (((0, 1),), operator.indices[1].intervals(cut), operator.indices[2].intervals(count))

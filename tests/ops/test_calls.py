@@ -204,7 +204,7 @@ def test_untrue_bundles_restore_nothing(family: str, attributes: dict) -> None:
 def test_hash_and_specs_are_fast_enough_to_plan_with() -> None:
     n = 9 * 8 * 16
     operator = registry.call("matmul", [desc("h i j", 8, n, n), desc("h j k", 8, n, n)], {})
-    limits = [index.most for index in operator.indices]
+    limits = [index.max_intervals for index in operator.indices]
     requests = list(factorizations(72, limits))[:100]
     with within(1):
         for counts in requests:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from einc.core.intervals import reachable_sites
+from einc.core.intervals import count_reachable_sites
 from einc.core.tensor import DType
 from einc.ops.base import Operator
 from tests.support.block_slices import slices
@@ -29,7 +29,7 @@ def check(name: str, numbers: Iterable[int]) -> None:
     arrays = data(name, operator)
     expected = operator.reference(*arrays)
     for sites in numbers:
-        reachable = reachable_sites(sites, [index.most for index in operator.indices])
+        reachable = count_reachable_sites(sites, [index.max_intervals for index in operator.indices])
         for intervals in requests(operator, sites):
             spec = operator.build_spec(intervals)
             assert len(spec.functions) == reachable

@@ -14,7 +14,7 @@ from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.equation import Equation, index_equation
-from einc.ops.scalar import ScalarInput, ScalarProgram, single
+from einc.ops.scalar import ScalarInput, ScalarProgram, make_step
 from tests.support.definition_oracle import fault, random_array, requests
 
 PYTHON = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "max": max, "min": min}
@@ -157,7 +157,9 @@ X, W = TensorDesc(("t", "d"), (3, 4), F32), TensorDesc(("d", "f"), (4, 5), F32)
 def test_faulty_equations(
     inputs: list, result: str, aggregation: str | None, word: str | None, argument: int | None
 ) -> None:
-    program = single("mul", ScalarInput(0), ScalarInput(1)) if len(inputs) == 2 else single("copy", ScalarInput(0))
+    program = (
+        make_step("mul", ScalarInput(0), ScalarInput(1)) if len(inputs) == 2 else make_step("copy", ScalarInput(0))
+    )
     with pytest.raises(OperatorError) as caught:
         index_equation(inputs, [(name, name) for name in result.split()], program, aggregation)
     assert caught.value.argument == argument

@@ -12,7 +12,7 @@ from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.ops.equation import index_equation
 from einc.ops.functions import FUNCTIONS
-from einc.ops.scalar import ScalarInput, single
+from einc.ops.scalar import ScalarInput, make_step
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import FEW, REST, Array, corruptions, fault, one_number, random_array, requests
 from tests.support.kernel_pieces import run_kernel
@@ -72,7 +72,7 @@ def test_kernels_and_references_agree_on_special_values(dtype: DType) -> None:
         operator = index_equation(
             labels,
             [("i", "i"), ("j", "j")][: signature.arity],
-            single(name, *map(ScalarInput, range(signature.arity))),
+            make_step(name, *map(ScalarInput, range(signature.arity))),
             None,
         )
         arrays = [values] * signature.arity

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from einc.core.tensor import DType
 from einc.errors import OperatorError
 from einc.ops.evaluate import evaluate
-from einc.ops.functions import FUNCTIONS, fitted
+from einc.ops.functions import FUNCTIONS, fit_literal
 from einc.ops.scalar import (
+    FunctionStep,
     ProgramBuilder,
     ScalarInput,
     ScalarLiteral,
     ScalarProgram,
-    ScalarStep,
     Temp,
     compose,
+    make_step,
     merge_inputs,
-    single,
 )
 
 F = DType.F64
@@ -38,7 +38,7 @@ FLOAT_FUNCTIONS = [
 def programs(draw: st.DrawFn, arity: int | None = None) -> ScalarProgram:
     """Well-typed programs over f64."""
     inputs = draw(st.integers(1, 3)) if arity is None else arity
-    steps: list[ScalarStep] = []
+    steps: list[FunctionStep] = []
     for position in range(draw(st.integers(1, 6))):
         name = draw(st.sampled_from(FLOAT_FUNCTIONS))
         places = [ScalarInput(k) for k in range(inputs)] + [Temp(i) for i in range(position)]
@@ -46,7 +46,7 @@ def programs(draw: st.DrawFn, arity: int | None = None) -> ScalarProgram:
         if len(operands) == 2 and draw(st.booleans()):
             value = draw(st.floats(allow_nan=False, width=32) | st.just(math.inf))
             operands[draw(st.integers(0, 1))] = ScalarLiteral.of(value)
-        steps.append(ScalarStep(name, tuple(operands)))
+        steps.append(FunctionStep(name, tuple(operands)))
     return ScalarProgram(inputs, tuple(steps))
 
 
@@ -84,8 +84,8 @@ def test_merged_inputs_read_one_tensor(program: ScalarProgram, pair: tuple[int, 
 
 
 def test_composition_shares_steps_and_keeps_signed_zeros_apart() -> None:
-    diamond = compose(single("add", ScalarInput(0), ScalarInput(1)), 1, single("exp", ScalarInput(0)), None)
-    diamond = compose(diamond, 0, single("exp", ScalarInput(0)), None)
+    diamond = compose(make_step("add", ScalarInput(0), ScalarInput(1)), 1, make_step("exp", ScalarInput(0)), None)
+    diamond = compose(diamond, 0, make_step("exp", ScalarInput(0)), None)
     assert merge_inputs(diamond, 0, 1).text == "t0 = exp x0; t1 = add t0 t0"
     builder = ProgramBuilder(1)
     sum_ = builder.add("add", builder.add("div", ScalarInput(0), 0.0), builder.add("div", ScalarInput(0), -0.0))
@@ -151,7 +151,7 @@ def test_literals_are_told_apart_by_kind() -> None:
 )
 def test_mixed_and_unfit_types_name_the_input(function: str, operands: list[DType], argument: int) -> None:
     with pytest.raises(OperatorError) as caught:
-        single(function, *map(ScalarInput, range(len(operands)))).resolve(operands)
+        make_step(function, *map(ScalarInput, range(len(operands)))).resolve(operands)
     assert caught.value.argument == argument
     assert caught.value.hint
 
@@ -166,7 +166,7 @@ def test_mixed_and_unfit_types_name_the_input(function: str, operands: list[DTyp
 )  # fmt: skip
 def test_literals_that_do_not_fit(value: float, dtype: DType) -> None:
     with pytest.raises(OperatorError):
-        fitted(value, dtype)
+        fit_literal(value, dtype)
 
 
 def test_literals_take_the_type_beside_them() -> None:
@@ -182,9 +182,9 @@ def test_literals_round_as_numpy_does(value: float) -> None:
             wanted = float(np.float32(value).astype(numpy_type))
         if math.isinf(wanted) and not math.isinf(value):
             with pytest.raises(OperatorError):
-                fitted(value, dtype)
+                fit_literal(value, dtype)
         else:
-            assert struct.pack("<d", fitted(value, dtype)) == struct.pack("<d", wanted) or math.isnan(value)
+            assert struct.pack("<d", fit_literal(value, dtype)) == struct.pack("<d", wanted) or math.isnan(value)
 
 
 REFERENCES = {
@@ -202,17 +202,19 @@ REFERENCES = {
 @pytest.mark.parametrize("name", REFERENCES)
 def test_functions_agree_with_scipy(name: str) -> None:
     x = np.linspace(0.01 if name == "rsqrt" else -30, 30, 1001)
-    np.testing.assert_allclose(run(single(name, ScalarInput(0)), [x]), REFERENCES[name](x), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(run(make_step(name, ScalarInput(0)), [x]), REFERENCES[name](x), rtol=1e-12, atol=1e-14)
 
 
 def test_division_and_remainder_floor_as_in_python() -> None:
     pairs = [(a, b) for a in range(-7, 8) for b in (-3, -2, 2, 5)]
     a, b = (np.array(column, np.int32) for column in zip(*pairs, strict=True))
     for name, python in (("floordiv", lambda u, v: u // v), ("mod", lambda u, v: u % v)):
-        result = evaluate(single(name, ScalarInput(0), ScalarInput(1)), [a, b], [DType.I32, DType.I32])
+        result = evaluate(make_step(name, ScalarInput(0), ScalarInput(1)), [a, b], [DType.I32, DType.I32])
         assert result.tolist() == [python(u, v) for u, v in pairs]
         result = evaluate(
-            single(name, ScalarInput(0), ScalarInput(1)), [a.astype("f4"), b.astype("f4")], [DType.F32, DType.F32]
+            make_step(name, ScalarInput(0), ScalarInput(1)),
+            [a.astype("f4"), b.astype("f4")],
+            [DType.F32, DType.F32],
         )
         assert result.tolist() == [python(float(u), float(v)) for u, v in pairs]
 

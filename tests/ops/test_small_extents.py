@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einc.core.intervals import reachable_sites
+from einc.core.intervals import count_reachable_sites
 from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
@@ -143,7 +143,7 @@ FAMILIES: dict[str, Callable[[Drawn], Case]] = {
 
 def check(operator: Operator, arrays: list[Array], sites: int) -> None:
     expected = operator.reference(*arrays)
-    reachable = reachable_sites(sites, [index.most for index in operator.indices])
+    reachable = count_reachable_sites(sites, [index.max_intervals for index in operator.indices])
     for intervals in requests(operator, sites):
         spec = operator.build_spec(intervals)
         assert len(spec.functions) == reachable

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.core.spec import tiling_fault
+from einc.core.spec import find_tiling_fault
 from einc.core.tensor import TensorType
 from einc.exchange.language.checker import check
 from einc.exchange.language.program import Holding, Partition, Program, Requirement
@@ -34,7 +34,7 @@ def test_pieces_tile_their_box(data: st.DataObject) -> None:
     moved = [piece for piece in found if box.contains(piece)]
     shifted = [TensorType(tuple(a - b for a, b in zip(p.lower, lower, strict=True)),
                           tuple(a - b for a, b in zip(p.upper, lower, strict=True))) for p in moved]  # fmt: skip
-    assert tiling_fault(TensorType.whole(tuple(shape)), tuple(sorted(shifted))) is None
+    assert find_tiling_fault(TensorType.whole(tuple(shape)), tuple(sorted(shifted))) is None
     assert [piece.size for piece in found] == sorted((piece.size for piece in found), reverse=True)
     for d in set(range(len(shape))) - dims:
         assert {(piece.lower[d], piece.upper[d]) for piece in found} == {(box.lower[d], box.upper[d])}

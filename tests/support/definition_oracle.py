@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from einc.core.intervals import Intervals, factorizations, reachable_sites
-from einc.core.spec import FunctionSpec, JoinAggSpec, spec_fault
+from einc.core.intervals import Intervals, count_reachable_sites, factorizations
+from einc.core.spec import FunctionSpec, JoinAggSpec, find_spec_fault
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
@@ -77,8 +77,8 @@ def one_number(name: str) -> tuple[int]:
 
 def requests(operator: Operator, sites: int) -> Iterator[Intervals]:
     """Every request for intervals with the largest reachable number of function specifications up to `sites`."""
-    limits = [index.most for index in operator.indices]
-    for counts in factorizations(reachable_sites(sites, limits), limits):
+    limits = [index.max_intervals for index in operator.indices]
+    for counts in factorizations(count_reachable_sites(sites, limits), limits):
         yield tuple(index.intervals(count) for index, count in zip(operator.indices, counts, strict=True))
 
 
@@ -90,7 +90,7 @@ def fault(
     concrete: Concrete = instantiate,
 ) -> str | None:
     """Why `spec` does not implement `operator` on these arrays, or None where it does."""
-    wrong = spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
+    wrong = find_spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
     if wrong is not None:
         return wrong
     joints = joint_aggregations_of(operator)

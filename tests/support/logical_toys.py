@@ -196,7 +196,7 @@ def specs(operator: Operator, sites: int) -> list[tuple[Intervals, JoinAggSpec]]
     """Every request and its spec, in lexicographic order of the intervals."""
     requests = sorted(
         tuple(index.intervals(n) for index, n in zip(operator.indices, c, strict=True))
-        for c in counts(sites, [index.most for index in operator.indices])
+        for c in counts(sites, [index.max_intervals for index in operator.indices])
     )
     return [(request, operator.build_spec(request)) for request in requests]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from einc.core.intervals import Intervals, ShardableIndex
-from einc.core.spec import FunctionSpec, JoinAggSpec, tiling_of
+from einc.core.spec import FunctionSpec, JoinAggSpec, build_tiling
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.exchange.language.checker import check
 from einc.exchange.language.closure import order_firings
@@ -201,8 +201,10 @@ def plan_of(graph: Graph, sites: int, counts: Mapping[str, Sequence[int]]) -> Lo
             index.intervals(count) for index, count in zip(node.operator.indices, counts[node.name], strict=True)
         )
         spec = node.operator.build_spec(intervals)
-        inputs = tuple(tiling_of(function.inputs[k] for function in spec.functions) for k in range(len(node.inputs)))
-        outputs = tuple(tiling_of(function.outputs[j] for function in spec.functions) for j in range(len(node.outputs)))
+        inputs = tuple(build_tiling(function.inputs[k] for function in spec.functions) for k in range(len(node.inputs)))
+        outputs = tuple(
+            build_tiling(function.outputs[j] for function in spec.functions) for j in range(len(node.outputs))
+        )
         choices.append(Choice(node.name, Candidate(intervals, spec, 0, 0, inputs, outputs), 0))
     return LogicalPlan(graph, sites, "by hand", tuple(choices), False, 0)
 
