@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from einc.machines import load, schema
+
 SWAP = """\
 GPUS: 0, 1, 2, 3
 PARTITIONS: G1 {size 1} G2 {size 1}
@@ -27,13 +29,18 @@ def swap(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_host_has_the_sites_that_a_program_names(tmp_path: Path, einc: Callable[..., Any]) -> None:
+def test_the_host_has_the_sites_that_a_program_names(
+    tmp_path: Path, einc: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load.load_machine("host", 1)  # before the limit is changed, which the first file to be decoded settles
+    monkeypatch.setattr(load, "host_cores", lambda: 2)
+    monkeypatch.setattr(schema, "MAX_SITES", 16)
     path = tmp_path / "far.ex"
-    path.write_text("IN: A @ 130\nOUT: A @ 129\nA @ 130 -> 129\n")
+    path.write_text("IN: A @ 13\nOUT: A @ 12\nA @ 13 -> 12\n")
     for command in ("check", "simulate", "optimize"):
         assert einc("exprog", command, path, "-m", "host").code == 0
-    path.write_text("IN: A @ 2000\nOUT: A @ 129\nA @ 2000 -> 129\n")
-    assert "there is no site 2000 on host" in einc("exprog", "check", path, "-m", "host").err
+    path.write_text("IN: A @ 20\nOUT: A @ 12\nA @ 20 -> 12\n")
+    assert "there is no site 20 on host" in einc("exprog", "check", path, "-m", "host").err
 
 
 def test_simulate_prints_the_papers_time(swap: Path, einc: Callable[..., Any]) -> None:

@@ -26,12 +26,12 @@ def numbers_of_sites(position: int, step: int = 2) -> range:
     return range(1 + position % step, 9, step)
 
 
-def session(folder: Path, work: Path, sites: int, *options: object) -> Session:
+def session(folder: Path, work: Path, sites: int, *options: object, schedule: str = "ai") -> Session:
     """A session of the plan that a folder comes to: imported, compiled, written, read, with its weights loaded."""
     model, plan = work / "model.ein", work / f"plan{sites}.bin"
     for arguments in (
         ["import", "hf", folder, "-o", model, *options],
-        ["compile", model, "-m", "host", "--devices", sites, "-o", plan],
+        ["compile", model, "-m", "host", "--devices", sites, "--schedule", schedule, "-o", plan],
     ):
         assert main([str(argument) for argument in arguments]) == 0, arguments
     made = Session(read_bundle(str(plan)), "cpu")
@@ -59,9 +59,9 @@ def greedy(folder: Path, work: Path, sites: int, prompts: list[list[int]], count
     slots = tokens + count + 3  # more than is ever filled
     lengths = np.array([len(prompt) for prompt in prompts])
     ids = np.array([prompt + [0] * (tokens - len(prompt)) for prompt in prompts], np.int64)
-    first = session(folder, work, sites, "--batch", batch, "--tokens", tokens)
+    first = session(folder, work, sites, "--batch", batch, "--tokens", tokens, schedule="naive")
     results = outputs(first, ids=ids.reshape(-1), last=np.arange(batch) * tokens + lengths - 1)
-    step = session(folder, work, sites, "--decode", "--batch", batch, "--cache", slots)
+    step = session(folder, work, sites, "--decode", "--batch", batch, "--cache", slots, schedule="naive")
     caches = {}
     for name, array in results.items():
         if name != "logits":

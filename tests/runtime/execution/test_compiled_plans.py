@@ -6,19 +6,20 @@ import numpy as np
 import pytest
 
 from tests.support.compiled_plans import EVERYTHING, MODELS, TOLERANCE, close, compiled, everything, execute
+from tests.support.sampling import one_in
 
 
-@pytest.mark.parametrize("sites", range(1, 9))
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_ffn(sites, dtype):
+@pytest.mark.parametrize(("dtype", "sites"), one_in(2, TOLERANCE, range(1, 9)))
+def test_ffn(dtype, sites):
     text = (MODELS / "ffn.ein").read_text()
     bundle = compiled(text, sites, dtype, tokens=37, d_model=29, d_ff=53)
     a, (y,) = execute(bundle, sites)
     close(y, np.maximum(a["x"] @ a["w1"], 0) @ a["w2"], dtype)
 
 
-@pytest.mark.parametrize("sites", [2, 3, 5, 7, 8])
-@pytest.mark.parametrize("name", ["chain_a", "chain_b", "chain_c", "chain_d", "chain_e"])
+@pytest.mark.parametrize(
+    ("name", "sites"), one_in(2, ["chain_a", "chain_b", "chain_c", "chain_d", "chain_e"], [2, 3, 5, 7, 8])
+)
 def test_chains(name, sites):
     bundle = compiled((MODELS / f"{name}.ein").read_text(), sites, "f32", scale=300)
     a, (y,) = execute(bundle, sites)
@@ -26,8 +27,7 @@ def test_chains(name, sites):
     close(y, np.linalg.multi_dot(factors), "f32")
 
 
-@pytest.mark.parametrize("sites", [1, 2, 3, 4, 5, 6, 8])
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(("dtype", "sites"), one_in(2, ["f32", "f64"], [1, 2, 3, 4, 5, 6, 8]))
 def test_every_kernel_in_one_model(sites, dtype):
     bundle = compiled(EVERYTHING, sites, dtype)
     assert {operation.kernel for operation in bundle.operations} >= {"contract", "map", "reduce", "softmax"}

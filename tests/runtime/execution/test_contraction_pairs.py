@@ -19,6 +19,7 @@ from tests.support.cuda_fake_kernels import NumpyKernels, Together, view
 from tests.support.cuda_plans import LAYOUTS, agree, agrees_with_the_cpu, block, cpu_results
 from tests.support.emulated_gemm import multiply
 from tests.support.plan_arrays import arrays_of, outputs_of
+from tests.support.sampling import one_in
 
 MODEL = """
 model alike
@@ -102,10 +103,9 @@ def model(sites):
     return compiled(MODEL, sites, "f32")
 
 
-@pytest.mark.parametrize("kernels", [Beside, All])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("make", [block, model])
-@pytest.mark.parametrize("sites", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("sites", "make", "layout", "kernels"), one_in(2, [1, 2, 4], [block, model], LAYOUTS, [Beside, All])
+)
 def test_plans_compute_the_same_in_many_orders(make, sites, layout, kernels):
     bundle = make(sites)
     driver = FakeDriver(max(sites, 2), seed=sites)

@@ -18,15 +18,14 @@ from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_plans import LAYOUTS, agree, block, chain, cpu_results, ffn, on_fake
 from tests.support.handmade_plans import random_plan
 from tests.support.plan_arrays import outputs_of
+from tests.support.sampling import one_in
 
 
 def arrays_of(bundle, seed=0, **given):
     return {t.name: make_random_array(t, seed) for t in bundle.tensors if t.kind != "value"} | given
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("make", [ffn, block])
-@pytest.mark.parametrize("sites", [1, 2, 4, 8])
+@pytest.mark.parametrize(("sites", "make", "layout"), one_in(2, [1, 2, 4, 8], [ffn, block], LAYOUTS))
 def test_compiled_plans_in_many_orders(make, sites, layout):
     bundle = make(sites)
     arrays = arrays_of(bundle)

@@ -14,6 +14,7 @@ from tests.support.compiled_plans import compiled
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import Together
 from tests.support.cuda_plans import LAYOUTS, agrees_with_the_cpu, block, ffn
+from tests.support.sampling import one_in
 
 MODEL = """
 model epilogues
@@ -39,9 +40,7 @@ def model(sites):
     return compiled(MODEL, sites, "f32")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("make", [ffn, block, model])
-@pytest.mark.parametrize("sites", [1, 2, 4, 8])
+@pytest.mark.parametrize(("sites", "make", "layout"), one_in(2, [1, 2, 4, 8], [ffn, block, model], LAYOUTS))
 def test_plans_compute_the_same_in_many_orders(make, sites, layout):
     bundle = make(sites)
     driver = FakeDriver(max(sites, 2), seed=sites)
