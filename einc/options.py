@@ -7,11 +7,8 @@ from dataclasses import dataclass
 SELECTORS = ("eindecomp", "greedy", "random")
 """What chooses the cuts; `einc.logical.optimize` says how."""
 
-SCHEDULES = {"synthesized": "ai", "naive": "naive", "ai": "ai"}
-"""How data movement is planned: for every spelling that is accepted, the word that plan files have for it.
-
-The paper says `ai` for the synthesized schedule.
-"""
+SCHEDULES = {"synthesized": "synthesized", "naive": "naive", "ai": "synthesized"}
+"""How data movement is planned: for every accepted spelling, the name. The paper says `ai` for `synthesized`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +17,7 @@ class CompileOptions:
 
     `machine` is a preset's name or a path; None takes the visible GPUs, else the host. `devices` lists sites of the
     machine (None: all). `definitions` are `-D` pairs of a name and the text of an expression. `schedule` may be given
-    in every spelling of `SCHEDULES`, and has the word of plan files.
+    in every spelling of `SCHEDULES`; the attribute is always the name.
     """
 
     machine: str | None = None

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 CALLS = ("reshape",)
 
-RESHAPE = "regroup"
-"""What plans call the family and its kernel."""
-
 _USAGE = "name the new dimensions, with their extents: reshape(x, rows=4, columns=5)"
 
 
@@ -45,7 +42,7 @@ class _ReshapeCut:
 class Reshape(MappedOperator):
     """One tensor under new dimensions `dims` with extents `shape`."""
 
-    family: ClassVar[str] = RESHAPE
+    family: ClassVar[str] = "reshape"
 
     tensor: TensorDesc
     dims: tuple[str, ...]
@@ -74,7 +71,7 @@ class Reshape(MappedOperator):
 
     @property
     def kernel(self) -> KernelCall:
-        return KernelCall(RESHAPE)
+        return KernelCall("reshape")
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         return (arrays[0].reshape(self.shape),)

@@ -12,7 +12,6 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, find_positions, format_value, is_integer, make_unique, require_tensors
 from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.ops.reshape import RESHAPE
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -51,7 +50,7 @@ class Slice(MappedOperator):
     @property
     def kernel(self) -> KernelCall:
         """Blocks have equal shapes: a copy is all there is to do."""
-        return KernelCall(RESHAPE)
+        return KernelCall("reshape")
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         return (arrays[0][tuple(map(slice, self.starts, self.stops))],)

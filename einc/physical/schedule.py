@@ -15,6 +15,7 @@ from einc.exchange.language.closure import Firing, order_firings
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program, list_targets
 from einc.exchange.naive import build_naive_body
+from einc.exchange.simulation.simulator import simulate
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
 from einc.physical.placement import place
@@ -48,9 +49,11 @@ class Scheduler(Protocol):
 class Naive:
     """Sites by the bytes moved, and the naive body; preambles that models repeat are planned once."""
 
-    def __init__(self, machine: Machine, sites: int) -> None:
+    def __init__(self, machine: Machine, sites: int, *, timed: bool = True) -> None:
+        """`timed` says whether exchanges are simulated, for the times that plan files have of them."""
         self._machine = machine
         self._sites = sites
+        self._timed = timed
         self._known: dict[Program, tuple[Exchange, tuple[Firing, ...]]] = {}
 
     def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
@@ -61,7 +64,9 @@ class Naive:
         if needed.program not in self._known:
             self._check_paths(node, needed.program)
             complete = build_naive_body(needed.program, self._machine)
-            self._known[needed.program] = Exchange(print_program(complete)), order_firings(complete)
+            naive_ms = simulate(complete, self._machine).completion_ms if self._timed else None
+            exchange = Exchange(print_program(complete), completion_ms=naive_ms, naive_ms=naive_ms)
+            self._known[needed.program] = exchange, order_firings(complete)
         return Scheduled(sites, needed, *self._known[needed.program])
 
     def _check_paths(self, node: str, program: Program) -> None:

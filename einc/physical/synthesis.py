@@ -113,7 +113,7 @@ class Synthesizer:
         self._budget = budget or SearchBudget()
         self._seed = seed
         self._report = report
-        self.naive = Naive(machine, sites)
+        self.naive = Naive(machine, sites, timed=False)
         # Where all transfers share one resource, as in a memory, only bytes count: no placement or piece is faster.
         self._uniform = len(machine.resources) <= 1
         self._scope = SearchScope.PLACEMENT

@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         machine, _, listed = entry.partition(":")
         for workload in listed.split(",") if listed else (*PRESETS, *CHAINS):
             naive, _ = compiled(workload, machine, "naive", not options.latencies)
-            bundle, seconds = compiled(workload, machine, "ai", not options.latencies)
+            bundle, seconds = compiled(workload, machine, "synthesized", not options.latencies)
             found = exchanges_of(bundle)
             own = {name: exchange.completion_ms / exchange.bound_ms for name, exchange in found}
             gaps += own.values()

@@ -3,7 +3,8 @@
 `free` is the time of the naive plan if nothing had to move or be combined: no exchange makes a plan with its cuts
 faster. The targets are the speed-ups that the paper measured on its cube-mesh server (paper, Section 6).
 
-    python -m tests.bench.predicted [--machine dgx-v100]... [--devices 8] [--schedule ai] [--time-limit S] [CASE]...
+    python -m tests.bench.predicted [--machine dgx-v100]... [--devices 8] [--schedule synthesized] [--time-limit S]
+        [CASE]...
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--machine", action="append", help=f"by default {', '.join(MACHINES)}")
     parser.add_argument("--devices", type=int, default=8)
-    parser.add_argument("--schedule", default="ai")
+    parser.add_argument("--schedule", default="synthesized")
     parser.add_argument("--time-limit", type=float)
     options = parser.parse_args(arguments)
     unknown = set(options.cases) - {*CHAINS, *LLAMA}

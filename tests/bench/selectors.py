@@ -1,8 +1,8 @@
 """What the selectors come to, and how well the proxy foretells time (paper, Experiments 3 and 5), in predicted time.
 
 For each workload the plan of `eindecomp`, that of `greedy`, and random ones: predicted times, and Pearson's correlation
-of cost and predicted time over the random plans that fit into memory. Exchanges are naive unless `--schedule ai`, which
-takes far longer.
+of cost and predicted time over the random plans that fit into memory. Exchanges are naive by default;
+`--schedule synthesized` takes far longer.
 
     python -m tests.bench.selectors [--machine dgx-a100] [--devices 8] [--draws 20] [--schedule naive] [CASE]...
 """

@@ -271,17 +271,17 @@ def test_both_words_for_the_synthesized_schedule_give_the_same_plan(einc: Callab
 
 def test_exchanges_are_synthesized_unless_told_otherwise(einc: Callable[..., Any], tmp_path: Path) -> None:
     found = {}
-    for schedule in ("ai", "naive"):
-        more = () if schedule == "ai" else ("--schedule", "naive")
+    for schedule in ("synthesized", "naive"):
+        more = () if schedule == "synthesized" else ("--schedule", "naive")
         found[schedule] = einc(*CHAIN, "--ideal", *more, "--json", "-o", tmp_path / "p.bin").json()
         assert found[schedule]["schedule"] == schedule
         assert einc("verify", tmp_path / "p.bin").code == 0
-    assert found["ai"]["exchanges"]
-    for exchange in found["ai"]["exchanges"]:
+    assert found["synthesized"]["exchanges"]
+    for exchange in found["synthesized"]["exchanges"]:
         assert 0 < exchange["bound_free_ms"] <= exchange["bound_ms"] <= exchange["completion_ms"] * (1 + 1e-9)
         assert exchange["completion_ms"] <= exchange["naive_ms"]
         assert exchange["bound_by"]
-    assert found["ai"]["predicted_ms"] <= found["naive"]["predicted_ms"]
+    assert found["synthesized"]["predicted_ms"] <= found["naive"]["predicted_ms"]
 
 
 def test_plans_are_the_same_whenever_they_are_made(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_an_interrupt_of_the_search_keeps_the_best(
     assert "best exchange programs found so far" in result.err
     assert next(searches) == 2
     plan = decode((tmp_path / "p.bin").read_bytes())
-    assert plan.schedule == "ai"
+    assert plan.schedule == "synthesized"
     prove(plan)
 
 

@@ -35,7 +35,7 @@ def compiled(model: str, machine: str, **options: object) -> Compiled:
 PREDICTED: list[tuple[str, dict[str, object]]] = [
     ("ffn", {}),
     ("ffn", {"selector": "random", "seed": 5, "devices": 6}),
-    ("ffn", {"devices": 4, "schedule": "ai"}),
+    ("ffn", {"devices": 4, "schedule": "synthesized"}),
     ("llama_block", {"preset": "tiny", "selector": "random", "seed": 1}),
     ("llama_block", {"preset": "b8x1k"}),
     ("bert", {"selector": "greedy", "devices": 4}),

@@ -95,7 +95,7 @@ def test_tuples_move_in_pieces(kind: str) -> None:
         arrays = toy_arrays(plan.graph, seed)
         for name, found in interpret(program, arrays, seed).items():
             np.testing.assert_allclose(found, arrays[name], rtol=1e-5, atol=1e-5)
-        prove(decode(encode(emit(program, machine, tuple(range(sites)), "ai"))))
+        prove(decode(encode(emit(program, machine, tuple(range(sites)), "synthesized"))))
     assert cut or kind == "top"  # whose tuples need most dimensions whole
 
 
@@ -114,7 +114,7 @@ def test_models_compute_what_naive_plans_compute(
 ) -> None:
     """On the CPU, inputs drawn at random; ideal, so that pieces pay however small they are."""
     results = []
-    for schedule in ("ai", "naive"):
+    for schedule in ("synthesized", "naive"):
         options = CompileOptions(
             machine=machine,
             devices=devices,

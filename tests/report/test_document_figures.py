@@ -38,11 +38,11 @@ output h
 
 CASES = [
     ("dgx-a100", 3, "naive", "eindecomp"),
-    ("dgx-a100", 4, "ai", "eindecomp"),
-    ("dgx-v100", 4, "ai", "random"),
+    ("dgx-a100", 4, "synthesized", "eindecomp"),
+    ("dgx-v100", 4, "synthesized", "random"),
     ("host", 3, "naive", "random"),
     ("dgx-h100", 5, "naive", "greedy"),
-    ("dgx-a100", 1, "ai", "eindecomp"),
+    ("dgx-a100", 1, "synthesized", "eindecomp"),
 ]
 
 

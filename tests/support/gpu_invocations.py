@@ -71,7 +71,7 @@ INVOCATIONS = {
                                  [array("i32", 30, 20), array("i32", 20, 10)], array("i32", 30, 10)),
     "softmax": made("softmax", {"axis": -1}, [array("f16", 8, 100, 1000)], array("f16", 8, 100, 1000)),
     "softmax of long rows": made("softmax", {"axis": 1}, [array("f32", 20, 50257)], array("f32", 20, 50257)),
-    "regroup": made("regroup", {}, [array("f16", 512, 32, 128)], array("f16", 512, 4096)),
+    "reshape": made("reshape", {}, [array("f16", 512, 32, 128)], array("f16", 512, 4096)),
     "rmsnorm": made("rmsnorm", {"eps": 1e-5}, [array("f16", 512, 4096), array("f16", 4096)], array("f16", 512, 4096)),
     "rmsnorm of a gain stored less 1": made("rmsnorm", {"eps": 1e-6, "offset": 1.0},
                                             [array("bf16", 64, 2304), array("bf16", 2304)], array("bf16", 64, 2304)),

@@ -51,7 +51,7 @@ CASES = {
     "softmax": ("softmax", {"axis": 1}, [(3, 6, 2)], [(3, 6, 2)]),
     "rmsnorm": ("rmsnorm", {"eps": 1e-5}, [(3, 9), (9,)], [(3, 9)]),
     "layernorm": ("layernorm", {"eps": 1e-5}, [(3, 2, 9), (9,), (9,)], [(3, 2, 9)]),
-    "regroup": ("regroup", {}, [(3, 4, 6)], [(3, 24)]),
+    "reshape": ("reshape", {}, [(3, 4, 6)], [(3, 24)]),
     "concat": ("concat", {"axis": 1, "extents": [2, 3]}, [(3, 2), (3, 3)], [(3, 5)]),
     "attention": ("attention", SEEN, [(4, 7, 3), (2, 7, 3), (2, 7, 3)], [(4, 7, 3), (4, 7)]),
     "argmax": ("argmax", {"axis": 1}, [(3, 6)], [(3,), (3,)]),

@@ -240,13 +240,13 @@ def test_append(dtype):
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, np.dtype(bool), I64], ids=str)
-def test_concat_and_regroup(dtype):
+def test_concat_and_reshape(dtype):
     parts = [normal(3, n, 4, dtype=dtype, seed=n) for n in (2, 5, 1)]
     check("concat", {"axis": 1, "extents": [2, 5, 1]}, parts, [np.empty((3, 8, 4), dtype)])
     check("concat", {"axis": 1, "extents": [2, 5, 1]}, parts, [np.empty((3, 4, 4), dtype)], out_lowers=[(0, 3, 0)])
     x = normal(6, 4, 5, dtype=dtype)
     for shape in ((24, 5), (120,), (3, 2, 2, 10), (5, 24), (8, 15)):
-        check("regroup", {}, [x], [np.empty(shape, dtype)])
+        check("reshape", {}, [x], [np.empty(shape, dtype)])
 
 
 def test_many_blocks_in_one_launch():

@@ -1,4 +1,4 @@
-"""Text to syntax tree (paper, Section 5.2), by the grammar `grammars/exprog.lark`; printed programs by `printed.py`.
+"""Text to syntax tree (paper, Section 5.2), by the grammar `grammars/exprog.lark`.
 
 The parser is LALR with the tree built as it goes, so that nothing here recurses however deep a text pretends to nest.
 """
@@ -14,7 +14,6 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from einc.data import find_folder
 from einc.errors import ProgramError
-from einc.exchange.language.printed import read_printed
 from einc.exchange.language.syntax import ActionNode, ProgramSource, ProgramTree
 from einc.exchange.language.transformer import Declaration, InvalidEntry, ProgramTreeBuilder
 
@@ -34,11 +33,6 @@ def parse(text: str, file: str = "<program>") -> ProgramTree:
     source = ProgramSource(file, text)
     if len(text) > MAX_TEXT:
         raise ProgramError(f"the program is longer than {MAX_TEXT} characters", where=file)
-    return read_printed(source) or read_by_grammar(source)
-
-
-def read_by_grammar(source: ProgramSource) -> ProgramTree:
-    """As `parse`, however the text is written."""
     try:
         declared, actions = cast("tuple[list[Declaration], list[ActionNode]]", _load_lark().parse(source.text))
     except InvalidEntry as error:

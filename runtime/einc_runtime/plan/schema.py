@@ -17,7 +17,7 @@ import msgspec
 HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised by every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
@@ -186,7 +186,7 @@ class Operation(Record, frozen=True):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     aggregations: tuple[AggregationName, ...]
-    joint_aggregations: tuple[JointAggregation, ...] = msgspec.field(name="merges")
+    joint_aggregations: tuple[JointAggregation, ...]
     kernel: str
     kernel_attributes: dict[str, Attribute]
     indices: tuple[Index, ...]

@@ -1,4 +1,4 @@
-"""reduce, softmax and regroup against plain numpy: every aggregation, axis and type, pieces."""
+"""reduce, softmax and reshape against plain numpy: every aggregation, axis and type, pieces."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_softmax_of_a_vector_and_what_it_refuses():
             prepare(Invocation("softmax", attributes, [inputs], [output]))
 
 
-def test_regroup_is_a_row_major_reshape():
+def test_reshape_is_a_row_major_reshape():
     x = np.arange(4 * 6 * 5).reshape(4, 6, 5)
     for source, shape in [
         (x, (24, 5)),
@@ -128,11 +128,11 @@ def test_regroup_is_a_row_major_reshape():
             np.zeros(shape, x.dtype),
             np.zeros((*(2 * n for n in shape),), x.dtype)[tuple(slice(n) for n in shape)],
         ):
-            np.testing.assert_array_equal(run("regroup", {}, [source], target), source.reshape(shape))
+            np.testing.assert_array_equal(run("reshape", {}, [source], target), source.reshape(shape))
     for attributes, target in [
         ({}, np.zeros(7, x.dtype)),
         ({}, np.zeros(120, "f4")),
         ({"a": 1}, np.zeros(120, x.dtype)),
     ]:
         with pytest.raises(PlanFault):
-            prepare(Invocation("regroup", attributes, [x], [target]))
+            prepare(Invocation("reshape", attributes, [x], [target]))

@@ -1,4 +1,4 @@
-"""Calls of the kernels that move elements without computing: `concat`, `regroup`, `embedding`, `append`, and copies.
+"""Calls of the kernels that move elements without computing: `concat`, `reshape`, `embedding`, `append`, and copies.
 
 Attributes, arrays and blocks are checked against each other; the values of ids and positions are checked when kernels
 run.
@@ -45,11 +45,11 @@ def parse_concat(invocation: Invocation[Array]) -> tuple[list[Array], list[Array
 
 
 def parse_reshape(invocation: Invocation[Array]) -> tuple[Array, Array]:
-    """The input and the output of a `regroup`, which have the same elements in row-major order."""
+    """The input and the output of a `reshape`, which have the same elements in row-major order."""
     invocation.allow()
     source, target = invocation.input, invocation.output
     if source.dtype != target.dtype or source.size != target.size:
-        raise PlanFault(f"regroup of {source.size} elements of {source.dtype} into {target.size} of {target.dtype}")
+        raise PlanFault(f"reshape of {source.size} elements of {source.dtype} into {target.size} of {target.dtype}")
     return source, target
 
 

@@ -1,4 +1,4 @@
-"""Kernels in numpy that move elements: `concat` {axis, extents}, `regroup` {}, `embedding` {vocabulary} and
+"""Kernels in numpy that move elements: `concat` {axis, extents}, `reshape` {}, `embedding` {vocabulary} and
 `append` {cache_lens, new_lens}."""
 
 from __future__ import annotations

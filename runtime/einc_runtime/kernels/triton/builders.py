@@ -23,7 +23,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "map": ("einc_runtime.kernels.triton.map", "build_map"),
     "reduce": ("einc_runtime.kernels.triton.map", "build_reduce"),
     "softmax": ("einc_runtime.kernels.triton.rows", "build_softmax"),
-    "regroup": ("einc_runtime.kernels.triton.moves", "build_reshape"),
+    "reshape": ("einc_runtime.kernels.triton.moves", "build_reshape"),
     "rmsnorm": ("einc_runtime.kernels.triton.rows", "build_norm"),
     "layernorm": ("einc_runtime.kernels.triton.rows", "build_norm"),
     "rope": ("einc_runtime.kernels.triton.rope", "build_rope"),

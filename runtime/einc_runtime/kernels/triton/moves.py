@@ -1,4 +1,4 @@
-"""Kernels in Triton that move elements: copies of strided blocks, `concat`, `regroup`, `embedding` and `append`.
+"""Kernels in Triton that move elements: copies of strided blocks, `concat`, `reshape`, `embedding` and `append`.
 
 One launch copies any number of blocks. A table has a row for each block with its addresses, extents and strides, and a
 second table says which block every program works on. Elements move as bits, in units as wide as all blocks allow.
