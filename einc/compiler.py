@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from einc.physical.program import DeviceProgram
     from einc_runtime.plan.schema import Bundle
 
-MOST_SITES = 1024
+MAX_PLAN_SITES = 1024
 """More sites than this are refused: a plan has a kernel per operator and site."""
 
 
@@ -151,8 +151,8 @@ def _wanted_devices(options: CompileOptions) -> tuple[int, ...] | None:
     if options.devices is None:
         return None
     number = options.devices if isinstance(options.devices, int) else max(options.devices, default=-1) + 1
-    if number > MOST_SITES:
-        raise UsageError(f"a plan has at most {MOST_SITES} sites")
+    if number > MAX_PLAN_SITES:
+        raise UsageError(f"a plan has at most {MAX_PLAN_SITES} sites")
     devices = tuple(range(number)) if isinstance(options.devices, int) else options.devices
     if not devices or min(devices) < 0:
         raise UsageError("a plan needs at least one site, and sites are numbered from 0")

@@ -118,14 +118,14 @@ def compile_command(
     with show_phases() as phase:
         compiled = compile_model(text, model, options, phase)
         with keeping_the_best(compiled.budget):
-            shown = None
+            dumped = None
             if emit is not None:
-                shown = dump_syntax(text, model) if emit == "ast" else dump_stage(compiled, emit)
+                dumped = dump_syntax(text, model) if emit == "ast" else dump_stage(compiled, emit)
             summary = None if target is None else _write(compiled, target, architectures, phase)
             rows = compare_costs(compiled, others, phase) if machines else None
     if options.machine is None and emit not in ("ast", "source-graph", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
-    _print(arguments, Results(shown, summary, rows))
+    _print(arguments, Results(dumped, summary, rows))
 
 
 def _write(

@@ -45,7 +45,7 @@ def explain_command(
     against: str | None,
     trace: str | None,
     as_json: bool,
-    **chosen: Any,
+    **arguments: Any,
 ) -> None:
     """Show for each operator how it is cut and where it runs, what that costs, what moves, and the next best cut.
 
@@ -59,51 +59,51 @@ def explain_command(
 
     with show_phases() as phase:
         if trace is not None:
-            output.require_outputs([trace], [source, against, chosen["machine"]])
-        bundle = _load(source, chosen, phase)
+            output.require_outputs([trace], [source, against, arguments["machine"]])
+        bundle = _load_plan(source, arguments, phase)
         if operator is not None:
             _require_operator(bundle, operator)
         second = None if against is None else files.read_plan(against)
         phase("timing what moves")
-        ideal = bool(chosen["ideal"])
-        timing = None if trace is None else _timing(bundle, ideal)
+        ideal = bool(arguments["ideal"])
+        timing = None if trace is None else _time_tasks(bundle, ideal)
         document = explain(bundle, ideal=ideal, all_specs=all_specs, only=operator, timing=timing)
         other = None if second is None else explain(second, ideal=ideal)
         if trace is not None and timing is not None:
-            output.write_text(trace, _trace(bundle, timing))
+            output.write_text(trace, _format_trace(bundle, timing))
     if trace == output.STDOUT:
         return
     if as_json:
         output.say_json(document if other is None else {**document, "against": other})
     else:
-        output.say(_text(document, other, (source, against or ""), operator, all_specs))
+        output.say(_format_text(document, other, (source, against or ""), operator, all_specs))
 
 
-def _load(source: str, chosen: dict[str, Any], phase: Any) -> Bundle:
+def _load_plan(source: str, arguments: dict[str, Any], phase: Any) -> Bundle:
     if is_plan(source):
-        given = [name for name, value in chosen.items() if name != "ideal" and value not in (None, ())]
-        if given:
-            option = "-D" if given[0] == "definitions" else f"--{given[0].replace('_', '-')}"
+        options = [name for name, value in arguments.items() if name != "ideal" and value not in (None, ())]
+        if options:
+            option = "-D" if options[0] == "definitions" else f"--{options[0].replace('_', '-')}"
             raise click.UsageError(f"{option} is for compiling; {source} is a plan already")
         phase("reading the plan")
         return files.read_plan(source)
     from einc.compiler import compile_model
 
-    compiled = compile_model(read_text(source), source, read_options(chosen), phase)
+    compiled = compile_model(read_text(source), source, read_options(arguments), phase)
     if compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
     with keeping_the_best(compiled.budget):
         return compiled.bundle
 
 
-def _timing(bundle: Bundle, ideal: bool) -> Timing:
+def _time_tasks(bundle: Bundle, ideal: bool) -> Timing:
     from einc.report.timing import plan_machine, time_plan
 
     machine = plan_machine(bundle)
     return time_plan(bundle, machine.ideal() if ideal else machine)
 
 
-def _trace(bundle: Bundle, timing: Timing) -> str:
+def _format_trace(bundle: Bundle, timing: Timing) -> str:
     """The predicted timeline as a trace file."""
     from einc_runtime.errors import PlanFault
     from einc_runtime.execution.trace import TaskRun, task_events, trace_json
@@ -122,7 +122,7 @@ def _require_operator(bundle: Bundle, name: str) -> None:
         raise UsageError(f"the plan has no operator '{name}'", hint=suggest_name(name, names))
 
 
-def _text(
+def _format_text(
     document: dict[str, Any],
     other: dict[str, Any] | None,
     names: tuple[str, str],

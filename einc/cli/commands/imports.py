@@ -116,5 +116,5 @@ def _check_model(text: str, where: str) -> None:
     try:
         build(text, "the model")
     except ModelError as error:
-        found = [Diagnostic(f"{where}: these numbers make no model: {d.message}") for d in error.diagnostics]
-        raise ModelError(found) from None
+        problems = [Diagnostic(f"{where}: these numbers make no model: {d.message}") for d in error.diagnostics]
+        raise ModelError(problems) from None

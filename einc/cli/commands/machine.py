@@ -14,6 +14,7 @@ from einc.cli.options import complete_machines
 from einc.errors import MachineError, ModelError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, LazyGroup, ParamType, examples, json_option
+from einc_runtime.text import counted
 
 if TYPE_CHECKING:
     from einc.machines.model import Machine, Site
@@ -47,7 +48,7 @@ def list_command(as_json: bool) -> None:
         return
     width = max(map(len, machines))
     for name, machine in machines.items():
-        output.say(f"{name:<{width}}  {_summary(machine)}")
+        output.say(f"{name:<{width}}  {_summarize_sites(machine)}")
 
 
 @click.command(
@@ -71,8 +72,8 @@ def detect_command(as_json: bool) -> None:
     _show(detect(), as_json)
 
 
-class _Gpus(ParamType):
-    """A model of the table, in any case."""
+class GpuName(ParamType):
+    """A GPU of the table, in upper or lower case."""
 
     name = "GPU"
 
@@ -89,8 +90,8 @@ class _Gpus(ParamType):
         return [CompletionItem(key) for key in GPUS if key.startswith(incomplete)]
 
 
-class _Rate(ParamType):
-    """A number above zero; infinity and NaN are none."""
+class PositiveNumber(ParamType):
+    """A finite number above zero."""
 
     name = "number"
 
@@ -116,16 +117,18 @@ class _Rate(ParamType):
 @click.argument("file", metavar="FILE")
 @click.option("-o", "--output", "target", metavar="FILE.json", help="Write the machine file.")
 @click.option("--name", metavar="NAME", help="What to call the machine.  [default: the GPU and how many]")
-@click.option("--gpu", type=_Gpus(), metavar="GPU", help="Which GPU it has, where the file does not tell.")
-@click.option("--nvlink-gbs", type=_Rate(), metavar="GB/S", help="Rate of one NVLink, per direction.")
-@click.option("--pcie-gbs", type=_Rate(), metavar="GB/S", help="Rate of the path that pairs without NVLink share.")
-@click.option("--hbm-gbs", type=_Rate(), metavar="GB/S", help="Memory bandwidth of a GPU.")
-@click.option("--memory-gib", type=_Rate(), metavar="GIB", help="Memory of a GPU.")
+@click.option("--gpu", type=GpuName(), metavar="GPU", help="Which GPU it has, if the file does not say it.")
+@click.option("--nvlink-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of one NVLink, per direction.")
+@click.option(
+    "--pcie-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of the path that pairs without NVLink share."
+)
+@click.option("--hbm-gbs", type=PositiveNumber(), metavar="GB/S", help="Memory bandwidth of a GPU.")
+@click.option("--memory-gib", type=PositiveNumber(), metavar="GIB", help="Memory of a GPU.")
 @json_option
 def import_command(file: str, target: str | None, as_json: bool, **overrides: Any) -> None:
-    """Make a machine of what `nvidia-smi topo -m` or NCCL (NCCL_TOPO_DUMP_FILE=FILE) says about this one.
+    """Make a machine of what `nvidia-smi topo -m` or NCCL (NCCL_TOPO_DUMP_FILE=FILE) says about this machine.
 
-    FILE may be `-` for standard input. Whatever the file does not say is assumed, and each assumption printed.
+    FILE may be `-` for standard input. Whatever the file leaves out is assumed, and each assumption is printed.
     """
     from einc.machines.importers import import_machine
     from einc.machines.importers.topology import MachineOverrides
@@ -157,21 +160,21 @@ def _show(machine: Machine, as_json: bool) -> None:
     if as_json:
         output.say(machine_json(machine))
         return
-    output.say(f"{machine.name}: {_summary(machine)}")
+    output.say(f"{machine.name}: {_summarize_sites(machine)}")
     latencies = f"transfer {machine.transfer_latency_us:g} us, kernel {machine.kernel_latency_us:g} us"
     output.say(f"latencies: {latencies}")
     output.say(draw(machine, colour=output.use_colours()))
 
 
-def _summary(machine: Machine) -> str:
-    """The sites in a line, alike ones together."""
+def _summarize_sites(machine: Machine) -> str:
+    """The sites in one line, equal ones together."""
     counts = Counter(machine.sites)
-    kinds = [f"{count} {'site' if count == 1 else 'sites'} of {_site(site)}" for site, count in counts.most_common(3)]
+    kinds = [f"{counted(count, 'site')} of {_format_site(site)}" for site, count in counts.most_common(3)]
     rest = sum(counts.values()) - sum(count for _, count in counts.most_common(3))
     return "; ".join(kinds) + (f"; {rest} more" if rest else "")
 
 
-def _site(site: Site) -> str:
+def _format_site(site: Site) -> str:
     speed = ", ".join(f"{flops / 1e12:g} {name}" for name, flops in site.flops)
     memory = f"{site.memory_bytes / 2**30:.4g} GiB, {site.hbm_gbs:g} GB/s"
     return memory + (f", TFLOP/s: {speed}" if speed else "")

@@ -26,7 +26,7 @@ group = LazyGroup(
 SUFFIXES = (".ein", ".exprog")
 
 
-def _models() -> dict[str, Path]:
+def _find_models() -> dict[str, Path]:
     """By name; models first, then exchange programs."""
     folder = find_folder("models")
     return {
@@ -37,15 +37,15 @@ def _models() -> dict[str, Path]:
     }
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in _models() if name.startswith(incomplete)]
+def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in _find_models() if name.startswith(incomplete)]
 
 
 @click.command("list", cls=EincCommand, epilog=examples("einc models list"))
 @json_option
 def list_command(as_json: bool) -> None:
     """List the models and exchange programs, each with the first line of its description."""
-    about = {name: _description(entry.read_text("utf-8")) for name, entry in _models().items()}
+    about = {name: _read_description(entry.read_text("utf-8")) for name, entry in _find_models().items()}
     if as_json:
         output.say_json({"models": [{"name": name, "about": line} for name, line in about.items()]})
         return
@@ -55,14 +55,14 @@ def list_command(as_json: bool) -> None:
 
 
 @click.command("copy", cls=EincCommand, epilog=examples("einc models copy ffn", "einc models copy swap -o mine.exprog"))
-@click.argument("name", metavar="NAME", shell_complete=_complete)
+@click.argument("name", metavar="NAME", shell_complete=_complete_names)
 @click.option("-o", "--output", "target", metavar="FILE", help="Where to.  [default: NAME.ein or NAME.exprog here]")
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")
 def copy_command(name: str, target: str | None, force: bool) -> None:
     """Copy a model or an exchange program to a file of yours, to read or to change."""
     import os
 
-    models = _models()
+    models = _find_models()
     if name not in models:
         raise UsageError(f"no model named '{name}' comes with einc", hint=suggest_name(name, list(models)))
     path = models[name].name if target is None else target
@@ -73,6 +73,6 @@ def copy_command(name: str, target: str | None, force: bool) -> None:
         output.note(f"{path}: a copy of {name}")
 
 
-def _description(text: str) -> str:
+def _read_description(text: str) -> str:
     first = text.lstrip("\ufeff").split("\n", 1)[0].strip()
     return first.lstrip("# ") if first.startswith("#") else ""

@@ -28,12 +28,12 @@ class ArrayArgument:
     source: str
 
     @property
-    def random(self) -> bool:
+    def is_random(self) -> bool:
         return self.source.startswith("rand:")
 
     @property
-    def several(self) -> bool:
-        """Whether it is an archive of any number of arrays, each under its name."""
+    def is_archive(self) -> bool:
+        """Whether it is an archive of several arrays, each with its name."""
         return self.name is None and self.source.endswith(".npz")
 
 
@@ -47,13 +47,13 @@ def parse_arguments(arguments: Sequence[str]) -> list[ArrayArgument]:
     return parsed
 
 
-def assign_arguments(given: Sequence[ArrayArgument], names: Sequence[str], what: str) -> dict[str, ArrayArgument]:
+def assign_arguments(arguments: Sequence[ArrayArgument], names: Sequence[str], what: str) -> dict[str, ArrayArgument]:
     """The argument for each tensor, for arguments of one array each.
 
     A file without a name is for the tensor whose name it has, or for the only one there is.
     """
     table: dict[str, ArrayArgument] = {}
-    for argument in given:
+    for argument in arguments:
         name = argument.name or _infer_name(argument.source, names, what)
         require_known(name, names, what)
         if name in table:
@@ -73,7 +73,7 @@ def _infer_name(source: str, names: Sequence[str], what: str) -> str:
 
 
 def require_known(name: str, names: Sequence[str], what: str) -> None:
-    """Raise where the plan has no such tensor, with the nearest name as a hint."""
+    """Raises where the plan has no such tensor, with the most similar name as a hint."""
     if name not in names:
         raise ArrayFault(f"the plan has no {what} '{name}'", hint=suggest_name(name, names))
 
@@ -82,16 +82,16 @@ def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     """The array of every input. Raises ArrayFault where one is missing, given twice, unknown, or unfit."""
     from einc_runtime.execution.data.random_arrays import make_random_array, parse_seed
 
-    wanted = {tensor.name: tensor for tensor in bundle.tensors if tensor.kind == "input"}
-    given = parse_arguments(arguments)
-    for_the_rest = [argument for argument in given if argument.random and argument.name is None]
-    if len(for_the_rest) > 1:
+    tensors = {tensor.name: tensor for tensor in bundle.tensors if tensor.kind == "input"}
+    parsed = parse_arguments(arguments)
+    for_all_others = [argument for argument in parsed if argument.is_random and argument.name is None]
+    if len(for_all_others) > 1:
         raise UsageFault("rand:SEED without a name is given twice")
-    arrays = read_arrays([argument for argument in given if argument not in for_the_rest], wanted, "input")
-    for name, tensor in wanted.items():
-        if for_the_rest and name not in arrays:
-            arrays[name] = make_random_array(tensor, parse_seed(for_the_rest[0].source))
-    missing = [name for name in wanted if name not in arrays]
+    arrays = read_arrays([argument for argument in parsed if argument not in for_all_others], tensors, "input")
+    for name, tensor in tensors.items():
+        if for_all_others and name not in arrays:
+            arrays[name] = make_random_array(tensor, parse_seed(for_all_others[0].source))
+    missing = [name for name in tensors if name not in arrays]
     if missing:
         hint = f"--inputs {missing[0]}=FILE.npy, or --inputs {missing[0]}=rand:0"
         raise ArrayFault(f"nothing is given for input {listed(missing)}", hint=hint)
@@ -99,29 +99,29 @@ def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
 
 
 def read_expected(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
-    """What outputs should be, for all that are given."""
-    wanted = {bundle.tensors[output.tensor].name: bundle.tensors[output.tensor] for output in bundle.outputs}
-    return read_arrays(parse_arguments(arguments), wanted, "output")
+    """The expected arrays of those outputs for which some are given."""
+    tensors = {bundle.tensors[output.tensor].name: bundle.tensors[output.tensor] for output in bundle.outputs}
+    return read_arrays(parse_arguments(arguments), tensors, "output")
 
 
-def read_arrays(given: Sequence[ArrayArgument], wanted: Mapping[str, Tensor], what: str) -> dict[str, Array]:
+def read_arrays(parsed: Sequence[ArrayArgument], tensors: Mapping[str, Tensor], what: str) -> dict[str, Array]:
     """The arrays given, each read as its tensor. Raises ArrayFault where one is unknown, given twice or unfit."""
     from einc_runtime.execution.data.npy import read_npy, read_npz
     from einc_runtime.execution.data.random_arrays import make_random_array, parse_seed
 
     arrays: dict[str, Array] = {}
-    for name, argument in assign_arguments([r for r in given if not r.several], list(wanted), what).items():
-        if argument.random:
-            arrays[name] = make_random_array(wanted[name], parse_seed(argument.source))
+    for name, argument in assign_arguments([one for one in parsed if not one.is_archive], list(tensors), what).items():
+        if argument.is_random:
+            arrays[name] = make_random_array(tensors[name], parse_seed(argument.source))
             continue
         files.require_present(argument.source)
         with files.reading(argument.source):
-            arrays[name] = read_npy(argument.source, wanted[name])
-    for argument in given:
-        if argument.several:
+            arrays[name] = read_npy(argument.source, tensors[name])
+    for argument in parsed:
+        if argument.is_archive:
             files.require_present(argument.source)
             with files.reading(argument.source):
-                members = read_npz(argument.source, wanted)
+                members = read_npz(argument.source, tensors)
             twice = [name for name in members if name in arrays]
             if twice:
                 raise ArrayFault(f"{what} {listed(twice)} is given twice", where=argument.source)
@@ -133,11 +133,13 @@ def write_outputs(arguments: Sequence[str], arrays: Mapping[str, Array]) -> None
     """Write outputs as the arguments say: one array as .npy, all of them as .npz."""
     import numpy as np
 
-    given = parse_arguments(arguments)
-    for name, argument in assign_arguments([r for r in given if not r.several], list(arrays), "output").items():
+    parsed = parse_arguments(arguments)
+    for name, argument in assign_arguments(
+        [one for one in parsed if not one.is_archive], list(arrays), "output"
+    ).items():
         output.write_file(argument.source, _npy_writer(_storable(arrays[name])))
-    for argument in given:
-        if argument.several:
+    for argument in parsed:
+        if argument.is_archive:
             stored = {name: _storable(array) for name, array in arrays.items()}
 
             def write(stream: BinaryIO, stored: dict[str, Array] = stored) -> None:
@@ -147,14 +149,14 @@ def write_outputs(arguments: Sequence[str], arrays: Mapping[str, Array]) -> None
 
 
 def check_outputs(bundle: Bundle, arguments: Sequence[str], trace: str | None, read: Sequence[str | None]) -> None:
-    """Raise before any work where the outputs asked for do not exist, or cannot be written or not without harm.
+    """Raises before any work where an output is not in the plan, cannot be written, or would replace an input.
 
     `read` are the arguments that name what the command reads.
     """
     names = [bundle.tensors[out.tensor].name for out in bundle.outputs]
-    given = parse_arguments(arguments)
-    assign_arguments([argument for argument in given if not argument.several], names, "output")
-    targets = [argument.source for argument in given] + ([] if trace is None else [trace])
+    parsed = parse_arguments(arguments)
+    assign_arguments([argument for argument in parsed if not argument.is_archive], names, "output")
+    targets = [argument.source for argument in parsed] + ([] if trace is None else [trace])
     output.require_outputs(targets, [argument.source for argument in parse_arguments([one for one in read if one])])
 
 
@@ -169,7 +171,7 @@ def _npy_writer(array: Array) -> Any:
     import numpy as np
 
     def write(stream: BinaryIO) -> None:
-        # Of real files numpy wants the position, which a pipe has not.
+        # numpy asks files for their position, which pipes do not have.
         into = stream if stream.seekable() else SimpleNamespace(write=stream.write)
         np.lib.format.write_array(into, np.ascontiguousarray(array), allow_pickle=False)
 

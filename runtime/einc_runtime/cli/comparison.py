@@ -55,26 +55,26 @@ class Comparison:
         )
 
 
-def compare(found: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float) -> Comparison:
-    """The largest errors of `found` over the outputs that `expected` has."""
-    errors = [_errors(found[name], array) for name, array in expected.items()]
+def compare(results: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float) -> Comparison:
+    """The largest errors of `results` over the outputs that `expected` has."""
+    errors = [_compute_errors(results[name], array) for name, array in expected.items()]
     return Comparison(max(e[0] for e in errors), max(e[1] for e in errors), tolerance)
 
 
-def _errors(found: Array, expected: Array) -> tuple[float, float]:
+def _compute_errors(results: Array, expected: Array) -> tuple[float, float]:
     """The largest difference, and that relative to the largest expected value."""
     import numpy as np
 
-    if found.shape != expected.shape:
+    if results.shape != expected.shape:
         return math.inf, math.inf
-    if np.array_equal(found, expected):  # integers beyond 2^53 too
+    if np.array_equal(results, expected):  # integers beyond 2^53 too
         return 0.0, 0.0
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+    a, b = results.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
         return math.inf, math.inf
     absolute = float(np.max(np.abs(a[finite] - b[finite]), initial=0.0))
-    if found.dtype.kind in "iub":
+    if results.dtype.kind in "iub":
         absolute = max(absolute, 1.0)
     largest = float(np.max(np.abs(b[finite]), initial=0.0))
     return absolute, 0.0 if absolute == 0 else absolute / largest if largest else math.inf
