@@ -81,7 +81,7 @@ def test_kernels_are_written_once_beside_the_plan(einc, compiler, tmp_path):
     compiler.clear()
     assert einc(*arguments).json()["kernels"] == document
     assert compiler == []  # all were there
-    needed = precompile.sources(decode(plan.read_bytes()), "sm_90")
+    needed = precompile.list_sources(decode(plan.read_bytes()), "sm_90")
     assert all(kernel_cache.find(source, "sm_90", [place], None) is not None for source in needed)
 
 

@@ -75,7 +75,7 @@ def _sources(plan: tuple[Place, str, bool, int, int]) -> tuple[KernelSource, ...
         bundle = compiled_benchmark(BENCHMARKS[number], place.definitions(BENCHMARKS[number]), sites)
     else:
         bundle = compiled(CASES[number], sites, CASES[number].dtype)
-    return precompile.sources(bundle, architecture, [(0,) * sites])
+    return precompile.list_sources(bundle, architecture, [(0,) * sites])
 
 
 def correctness(place: Place, first: int) -> Iterator[Record]:

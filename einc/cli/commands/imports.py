@@ -95,7 +95,7 @@ def _read_configuration(folder: str) -> bytes:
     files.require_present(path)
     with files.reading(path):
         if not os.path.isfile(path):
-            raise ReadError("cannot read: it is no regular file", where=path)
+            raise ReadError("cannot read: it is not a regular file", where=path)
         with open(path, "rb") as file:
             return file.read(MOST_BYTES + 1)
 

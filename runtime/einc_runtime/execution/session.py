@@ -177,7 +177,7 @@ class Session:
         if tensor is None or tensor.kind == "value":
             return f"the plan has no input '{name}' ({suggest_name(name, self._loadable)})"
         if not isinstance(array, np.ndarray | np.generic):
-            return f"'{name}' is no numpy array but {type(array).__name__}"
+            return f"'{name}' is not a numpy array but {type(array).__name__}"
         found = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
         fits = found == tensor.dtype or (tensor.dtype == "bf16" and found == "f32")
         if fits and array.shape == tensor.shape:

@@ -1,18 +1,19 @@
-"""Timelines, predicted and measured, and the one file format that both are written in (Chrome's trace events).
+"""Timelines, predicted and measured, and the file format of both (Chrome's trace events).
 
-From a timeline to a file in two steps, the same for whoever made it:
+A timeline becomes a file in two steps:
 
     runs = [TaskRun(task, start_ms, end_ms, worker), ...]  # one per task of the bundle; fences may be left out
     text = trace_json(task_events(bundle, runs), "measured", bundle.model)
 
-`task_events` draws tasks: kernels, aggregations and copies on the track `compute` of their site, a transfer on `out`
-of its source and on `in` of its destination, with an arrow between the two. Runs that name a worker appear a second
-time on that worker's track of the process `workers`. A caller with more to show (replays, streams) adds events of its
-own: `TraceEvent(site, track, name, start_ms, end_ms, args)` is a bar on any track of any site.
+`task_events` draws tasks: kernels, aggregations and copies on the track `compute` of their site, and a transfer on
+`out` of its source and on `in` of its destination, with an arrow between the two. A run that names a worker appears a
+second time, on the track of that worker in the process `workers`. A caller can add events of its own (replays,
+streams): a `TraceEvent` is a bar on any track of any site.
 
-In the file, every site is a process and every track one or more threads: events that overlap on a track, as transfers
-do, are dealt out to `out`, `out 2`, ... so that no two bars of a thread overlap. Processes of a measured and of a
-predicted timeline have different numbers and names, site beside site, so that Perfetto shows both in one view.
+In the file, every site is a process, and every track is one or more threads: events that overlap on a track, as
+transfers do, are distributed to `out`, `out 2`, ... so that no two bars of a thread overlap. The processes of a
+measured timeline and of a predicted one have other numbers and names, sorted by site, so that Perfetto shows both in
+one view.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _TRACKS = ("compute", "out", "in")
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """When a task of a bundle ran, in milliseconds from the start of the execution; the worker, where there was one."""
+    """When a task of a bundle ran, in milliseconds from the start of the execution, and on which worker, if any."""
 
     task: int
     start_ms: float
@@ -58,7 +59,7 @@ class TaskRun:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One measured execution: its runs by start, and its whole duration."""
+    """One measured execution: its runs sorted by their start, and its whole duration."""
 
     runs: tuple[TaskRun, ...]
     completion_ms: float
@@ -91,7 +92,7 @@ def task_kind(task: AnyTask) -> str:
 
 
 def task_events(bundle: Bundle, runs: Iterable[TaskRun]) -> Iterator[TraceEvent]:
-    """The events of a bundle's tasks; fences, which do nothing, are not drawn."""
+    """The events of a bundle's tasks. Fences do nothing and have no events."""
     for run in runs:
         task = bundle.tasks[run.task]
         if isinstance(task, FenceTask):
@@ -128,16 +129,16 @@ def trace_json(events: Iterable[TraceEvent], source: TraceSource, title: str) ->
     records: list[Json] = []
     threads: dict[int, int] = {}  # of each process
     places: dict[int, Json] = {}  # of events that an arrow joins
-    for site, track in sorted(tracks, key=_order):
+    for site, track in sorted(tracks, key=_sort_key):
         process = 10 * (site + 1) + (1 if source == "predicted" else 2)
         if process not in threads:
             threads[process] = 0
             name = "workers" if site == WORKERS else f"site {site}"
-            records += _named("process", process, 0, f"{name} ({source}: {title})", process)
-        for lane_number, lane in enumerate(_lanes(drawn, tracks[site, track]), 1):
+            records += _name_records("process", process, 0, f"{name} ({source}: {title})", process)
+        for lane_number, lane in enumerate(_distribute(drawn, tracks[site, track]), 1):
             threads[process] += 1
             thread = threads[process]
-            records += _named(
+            records += _name_records(
                 "thread", process, thread, track if lane_number == 1 else f"{track} {lane_number}", thread
             )
             for number in lane:
@@ -159,14 +160,14 @@ def trace_json(events: Iterable[TraceEvent], source: TraceSource, title: str) ->
     return f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
 
 
-def _order(key: tuple[int, str]) -> tuple[int, int, int, str]:
-    """Where a track stands: by site, in the order of `_TRACKS`, then by name with numbers as numbers."""
+def _sort_key(key: tuple[int, str]) -> tuple[int, int, int, str]:
+    """The sort key of a track: by site, in the order of `_TRACKS`, then by name with numbers as numbers."""
     site, track = key
     return (site, _TRACKS.index(track) if track in _TRACKS else len(_TRACKS), len(track), track)
 
 
-def _lanes(events: Sequence[TraceEvent], numbers: Iterable[int]) -> list[list[int]]:
-    """Deals events out to as few lanes as keep those that overlap apart; each goes to the first lane that is free."""
+def _distribute(events: Sequence[TraceEvent], numbers: Iterable[int]) -> list[list[int]]:
+    """Distributes events to as few lanes as keep overlapping ones apart; each goes to the first lane that is free."""
     lanes: list[list[int]] = []
     busy: list[tuple[int, int]] = []  # end of the last event, lane
     free: list[int] = []
@@ -186,7 +187,7 @@ def _nanoseconds(milliseconds: float) -> int:
     return round(milliseconds * 1e6)
 
 
-def _named(kind: str, process: int, thread: int, name: str, position: int) -> list[Json]:
+def _name_records(kind: str, process: int, thread: int, name: str, position: int) -> list[Json]:
     where: Json = {"ph": "M", "pid": process, "tid": thread}
     return [
         {"name": f"{kind}_name", **where, "args": {"name": name}},

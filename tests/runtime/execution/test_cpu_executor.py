@@ -129,12 +129,12 @@ def test_too_little_memory_is_an_error_before_anything_is_taken(monkeypatch):
         Session(huge)
     assert caught.value.exit_code == 69
     monkeypatch.setattr(host, "available_memory", lambda: None)
-    with pytest.raises(MissingFault, match="cannot be had"):
+    with pytest.raises(MissingFault, match="are not available"):
         Session(msgspec.structs.replace(two_site_plan(), memory=(1 << 60, 1 << 20)))
 
 
 def test_memory_and_cores_of_this_machine_are_known():
-    assert 1 <= host.cores() <= 4096
+    assert 1 <= host.count_cores() <= 4096
     assert host.available_memory() is None or host.available_memory() > 1 << 20
 
 

@@ -67,13 +67,13 @@ def test_names_without_an_index(tmp_path: Path) -> None:
     ("files", "message"),
     [
         ({"a": 2}, "'a' is not in model-00002"),
-        ({"a": "../model.safetensors"}, "no name of a .safetensors file"),
-        ({"a": "/etc/passwd"}, "no name of a .safetensors file"),
-        ({"a": "a\0.safetensors"}, "no name of a .safetensors file"),
-        ({"a": "model.bin"}, "no name of a .safetensors file"),
+        ({"a": "../model.safetensors"}, "not the name of a .safetensors file"),
+        ({"a": "/etc/passwd"}, "not the name of a .safetensors file"),
+        ({"a": "a\0.safetensors"}, "not the name of a .safetensors file"),
+        ({"a": "model.bin"}, "not the name of a .safetensors file"),
         ({"a": "missing.safetensors", "b": "absent.safetensors"}, "no file absent.*\n.*no file missing"),
-        ({"a": 1.5}, "no name of a .safetensors file"),
-        ({"a": ["x"]}, "no name of a .safetensors file"),
+        ({"a": 1.5}, "not the name of a .safetensors file"),
+        ({"a": ["x"]}, "not the name of a .safetensors file"),
         ({}, "no 'weight_map'"),
         ([], "no 'weight_map'"),
         (None, "no 'weight_map'"),
@@ -102,7 +102,7 @@ def test_an_index_that_is_none_is_one_error(folder: Path, text: bytes) -> None:
 def test_an_index_that_is_no_file(folder: Path) -> None:
     (folder / INDEX_FILE).unlink()
     os.mkfifo(folder / INDEX_FILE)
-    with pytest.raises(ArrayFault, match="no regular file"):
+    with pytest.raises(ArrayFault, match="not a regular file"):
         read_weights([weight("a")], folder)
 
 

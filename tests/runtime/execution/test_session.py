@@ -70,7 +70,7 @@ def test_byte_order_and_memory_order_do_not_matter(bundle):
         ("x", X.astype("f2"), "found f16"),
         ("x", X.astype("u1"), "found uint8"),
         ("x", X.astype(object), "found object"),
-        ("x", X.tolist(), "no numpy array but list"),
+        ("x", X.tolist(), "not a numpy array but list"),
         ("w", X, r"expected f32\[3, 2\] for weight 'w'"),
         ("xx", X, "no input 'xx' .did you mean 'x'"),
         ("y", X, "no input 'y'"),

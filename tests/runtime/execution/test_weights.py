@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.random_arrays import make_random_array
-from einc_runtime.execution.data.weights import is_reshape_of, read_weights
+from einc_runtime.execution.data.weights import is_grouping_of, read_weights
 from tests.support.array_cases import X, tensor
 
 DATA = X.tobytes()
@@ -52,23 +52,23 @@ def test_stored_names_regrouped_shapes_and_rounding(tmp_path):
         for name in found:
             np.testing.assert_array_equal(again[name], found[name])
             assert again[name].dtype == found[name].dtype
-    with pytest.raises(ArrayFault, match="'b' is no numpy array but list"):
+    with pytest.raises(ArrayFault, match="'b' is not a numpy array but list"):
         read_weights(wanted, arrays | {"b": w.tolist()})
     with pytest.raises(ArrayFault, match=r"weight 'b' .stored as 'layer.0.b'. is not there"):
         read_weights(wanted, {"layer.0.q": w})
 
 
 def test_regrouping_keeps_the_order():
-    assert is_reshape_of((6, 4), (2, 3, 4))
-    assert is_reshape_of((24,), (2, 3, 4))
-    assert is_reshape_of((2, 12), (2, 3, 4))
-    assert is_reshape_of((1, 6, 1, 4), (2, 3, 4))
-    assert is_reshape_of((), (1, 1))
-    assert not is_reshape_of((3, 8), (2, 3, 4))
-    assert not is_reshape_of((4, 6), (2, 3, 4))
-    assert not is_reshape_of((2, 3, 2, 2), (2, 3, 4))
-    assert not is_reshape_of((2, 3), (2, 3, 4))
-    assert not is_reshape_of((0,), (2, 3, 4))
+    assert is_grouping_of((6, 4), (2, 3, 4))
+    assert is_grouping_of((24,), (2, 3, 4))
+    assert is_grouping_of((2, 12), (2, 3, 4))
+    assert is_grouping_of((1, 6, 1, 4), (2, 3, 4))
+    assert is_grouping_of((), (1, 1))
+    assert not is_grouping_of((3, 8), (2, 3, 4))
+    assert not is_grouping_of((4, 6), (2, 3, 4))
+    assert not is_grouping_of((2, 3, 2, 2), (2, 3, 4))
+    assert not is_grouping_of((2, 3), (2, 3, 4))
+    assert not is_grouping_of((0,), (2, 3, 4))
 
 
 def test_directories_and_their_faults(tmp_path):
@@ -80,7 +80,7 @@ def test_directories_and_their_faults(tmp_path):
     found = read_weights([weight("a"), weight("b")], tmp_path)
     np.testing.assert_array_equal(found["b"], X + 1)
     safetensors.numpy.save_file({"a": X}, tmp_path / "m-3.safetensors")
-    with pytest.raises(ArrayFault, match="'a' is in another file"):
+    with pytest.raises(ArrayFault, match="'a' is also in another file"):
         read_weights([weight("a")], tmp_path)
 
 
@@ -113,7 +113,7 @@ def test_random_weights():
     assert list(found) == ["w", "v"]
     np.testing.assert_array_equal(found["w"], make_random_array(weight(), 3))
     for source in ("rand:", "rand:-1", "rand:x", "rand:1.5", "rand:" + "9" * 30):
-        with pytest.raises(ArrayFault, match="names no seed") as caught:
+        with pytest.raises(ArrayFault, match="does not name a seed") as caught:
             read_weights([weight()], source)
         assert caught.value.hint == "write a number, as in rand:0"
 
@@ -132,15 +132,15 @@ BROKEN = {
     "short": (b"\0\0\0", "too short to be a safetensors file"),
     "header beyond the end": (
         st({"w": entry()}, length=1 << 20),
-        "its header has 1048576 bytes, and is 121 bytes long itself",
+        "its header has 1048576 bytes, but the whole file has 121",
     ),
     "header of 2^63": (st({"w": entry()}, length=1 << 63), "its header has 9223372036854775808 bytes"),
-    "no JSON": (st(b"{'w': 1}"), "no JSON object with distinct names"),
-    "invalid UTF-8": (st(b'{"\xff": 1}'), "no JSON object with distinct names"),
-    "deep JSON": (st(b"[" * 200_000), "no JSON object with distinct names"),
-    "deep object": (st(b'{"w":' * 50_000), "no JSON object with distinct names"),
-    "big number": (st(b'{"w": ' + b"9" * 10_000 + b"}"), "no JSON object with distinct names"),
-    "list": (st([1, 2]), "its header is no JSON object"),
+    "no JSON": (st(b"{'w': 1}"), "not a JSON object with distinct names"),
+    "invalid UTF-8": (st(b'{"\xff": 1}'), "not a JSON object with distinct names"),
+    "deep JSON": (st(b"[" * 200_000), "not a JSON object with distinct names"),
+    "deep object": (st(b'{"w":' * 50_000), "not a JSON object with distinct names"),
+    "big number": (st(b'{"w": ' + b"9" * 10_000 + b"}"), "not a JSON object with distinct names"),
+    "list": (st([1, 2]), "its header is not a JSON object"),
     "name twice": (
         st(b'{"w": %s, "w": %s}' % ((json.dumps(entry()).encode(),) * 2)),
         "distinct names: the name 'w' is given twice",

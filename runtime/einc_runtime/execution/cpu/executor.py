@@ -20,7 +20,7 @@ from einc_runtime.errors import KernelFault, ValueFault
 from einc_runtime.execution import task_errors
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
-from einc_runtime.execution.cpu.host import cores, most_memory, require_memory, single_threaded_blas
+from einc_runtime.execution.cpu.host import count_cores, peak_memory, require_memory, single_threaded_blas
 from einc_runtime.execution.cpu.memory import HostMemory, PrepackedWeights, aligned_bytes
 from einc_runtime.execution.cpu.thread_pool import TaskGraph
 from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewrite
@@ -57,7 +57,7 @@ class CpuExecutor:
         ranks: Sequence[float] | None = None,
     ) -> None:
         self.bundle, self._poison = bundle, poison
-        self.workers = workers or cores()
+        self.workers = workers or count_cores()
         self._memory = HostMemory(bundle, shared=rewrites)
         self._groups = aggregation_groups(bundle)
         self._tasks, self._kernels = self._prepare_tasks(rewrites)
@@ -97,7 +97,7 @@ class CpuExecutor:
         """The workers, the tasks that are run, and bytes: of arenas, of scratch space, of weights laid out for kernels,
         and the most that the process has held."""
         scratch, packed = self._scratch_size * self.workers, self._prepacked.size
-        memory = {"plan": sum(self.bundle.memory), "scratch": scratch, "packed": packed, "process": most_memory()}
+        memory = {"plan": sum(self.bundle.memory), "scratch": scratch, "packed": packed, "process": peak_memory()}
         return {"workers": self.workers, "tasks": len(self._tasks), "memory_bytes": memory}
 
     def fill(self, buffer: int, values: Array) -> None:

@@ -1,4 +1,4 @@
-"""What this machine has to offer: cores and memory as far as this process may use them, and BLAS's threads."""
+"""The cores and the memory that this process may use, and the threads of BLAS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from einc_runtime.text import gibibytes
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def cores() -> int:
+def count_cores() -> int:
     """How many cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
@@ -25,13 +25,13 @@ def cores() -> int:
 
 
 def available_memory() -> int | None:
-    """Bytes that can be had without swapping, or None where the system does not say."""
+    """Bytes that are free without swapping, or None where the system does not say."""
     known = [amount for amount in (_system_memory(), _group_memory()) if amount is not None]
     return min(known) if known else None
 
 
 def require_memory(needed: int, what: str) -> None:
-    """Raises MissingFault where `needed` bytes are not to be had."""
+    """Raises MissingFault where `needed` bytes are not available."""
     available = available_memory()
     if available is not None and needed > available:
         raise MissingFault(
@@ -40,8 +40,8 @@ def require_memory(needed: int, what: str) -> None:
         )
 
 
-def most_memory() -> int | None:
-    """The most bytes that this process has held at a time, or None where the system does not say."""
+def peak_memory() -> int | None:
+    """The most bytes that this process has held at one time, or None where the system does not say."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -64,7 +64,7 @@ def _system_memory() -> int | None:
 
 
 def _group_memory() -> int | None:
-    """What a container's limit leaves; the page cache it counts as used can be reclaimed."""
+    """The bytes that a container's limit leaves; the page cache, which it counts as used, can be reclaimed."""
     try:
         limit = int((_CGROUP / "memory.max").read_text())
         used = int((_CGROUP / "memory.current").read_text())
@@ -85,7 +85,7 @@ _limiter: Any = None
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """BLAS computes in the calling thread only while this is held; its setting comes back when the last one leaves."""
+    """BLAS computes only in the calling thread inside of this; its setting is restored when the last thread leaves."""
     global _users, _limiter
     with _lock:
         _users += 1
@@ -103,7 +103,7 @@ def single_threaded_blas() -> Iterator[None]:
 
 @cache
 def _blas() -> Any:
-    """Looks for the loaded BLAS libraries once: it takes milliseconds."""
+    """The loaded BLAS libraries; they are looked for once, because that takes milliseconds."""
     import numpy  # noqa: F401 - loads the library to be found
     from threadpoolctl import ThreadpoolController
 

@@ -30,7 +30,7 @@ def aligned_bytes(size: int) -> Array:
     try:
         raw = np.empty(size + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError) as error:
-        raise MissingFault(f"{size:,} bytes of memory cannot be had") from error
+        raise MissingFault(f"{size:,} bytes of memory are not available") from error
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]
 

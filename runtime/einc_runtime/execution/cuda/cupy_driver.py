@@ -1,7 +1,7 @@
 """CUDA through cupy's thin binding of its runtime library: one call of CUDA for one call here.
 
-cupy's own streams, events, graphs and memory pools are not used: they release what they hold when the collector likes,
-and the executor answers for every handle itself.
+cupy's own streams, events, graphs and memory pools are not used: they release what they hold when they are garbage
+collected, and the executor has to release every handle itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CALLS: dict[str, int] = {
     "memset": 3, "setDevice": 1, "streamBeginCapture": 2, "streamCreateWithFlags": 1,
     "streamDestroy": 1, "streamEndCapture": 1, "streamSynchronize": 1, "streamWaitEvent": 2,
 }  # fmt: skip
-"""What is called of `cupy.cuda.runtime`, with how many arguments; a test holds it against the installed cupy."""
+"""The functions of `cupy.cuda.runtime` in use and their argument counts; a test checks the installed cupy."""
 
 CONSTANTS = (
     "cudaDevAttrMultiProcessorCount", "eventDisableTiming", "memcpyDefault", "streamCaptureModeThreadLocal",
@@ -134,7 +134,7 @@ class CupyDriver:
             self._call("memcpy", target, source, width * height, kind)
         else:
             self._call("memcpy2D", target, target_pitch, source, source_pitch, width, height, kind)
-        # From pageable memory a copy returns when it has been staged, and our streams do not wait for the default one.
+        # A copy from pageable memory returns when it has been staged, and our streams do not wait for the default one.
         self._call("streamSynchronize", 0)
 
     def copy_async(
@@ -173,7 +173,7 @@ class CupyDriver:
         return float(self._call("eventElapsedTime", start, end))
 
     def begin_capture(self, stream: int) -> None:
-        # Thread-local: a call of this thread that a capture forbids fails at once, and other threads may go on.
+        # Thread-local: a call that a capture forbids fails at once in this thread, and is allowed in other threads.
         self._call("streamBeginCapture", stream, self._runtime.streamCaptureModeThreadLocal)
 
     def end_capture(self, stream: int) -> int:

@@ -1,7 +1,7 @@
-"""The surface of CUDA that the executor uses, and nothing else: small enough for a fake that checks every call.
+"""The part of CUDA that the executor uses, and nothing else: small enough for a fake that checks every call.
 
 Handles (streams, events, graphs, their instances) and addresses are integers, as C has them. Sizes are bytes. Every
-method raises DriverError for what CUDA reports, also for what an earlier asynchronous call did.
+method raises DriverError for an error that CUDA reports, which may be that of an earlier asynchronous call.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class DriverError(Exception):
 
 
 class Driver(Protocol):
-    """CUDA as the executor sees it. `cupy_driver.CupyDriver` is the real one."""
+    """CUDA as the executor uses it. `cupy_driver.CupyDriver` is the real one."""
 
     # Devices
 
     def device_count(self) -> int:
-        """How many devices this process may use; they are 0, 1, ..."""
+        """The number of devices that this process may use; they are 0, 1, ..."""
 
     def target(self, device: int) -> GpuTarget:
         """What kernels are compiled and chosen for."""
@@ -43,12 +43,12 @@ class Driver(Protocol):
         """Whether `device` could access the memory of `peer`."""
 
     def enable_peer(self, device: int, peer: int) -> bool:
-        """Lets `device` access the memory of `peer`; False where it could already, and there is nothing to undo."""
+        """Lets `device` access the memory of `peer`. False if it already could, so that there is nothing to undo."""
 
     def disable_peer(self, device: int, peer: int) -> None: ...
 
     def synchronize(self, device: int) -> None:
-        """Waits for all that was enqueued on a device."""
+        """Waits for everything that was enqueued on a device."""
 
     # Memory
 
@@ -87,23 +87,23 @@ class Driver(Protocol):
     def destroy_event(self, event: int) -> None: ...
 
     def record(self, event: int, stream: int) -> None:
-        """The event stands for all that is in the stream now; both are of one device."""
+        """Lets the event stand for everything that is in the stream now; both belong to one device."""
 
     def wait(self, stream: int, event: int) -> None:
-        """What follows in the stream waits for the event as it was last recorded, on whichever device."""
+        """Lets what follows in the stream wait for the last recording of the event, which may be on another device."""
 
     def wait_on_host(self, event: int) -> None: ...
 
     def elapsed_ms(self, start: int, end: int) -> float:
-        """Between two timing events of one device that have both come."""
+        """The time between two timing events of one device that have both happened."""
 
     # Graphs
 
     def begin_capture(self, stream: int) -> None:
-        """What is enqueued from here on becomes a graph; other streams join it by waiting for its events."""
+        """Begins a graph of what is enqueued from here on; other streams join it by waiting for its events."""
 
     def end_capture(self, stream: int) -> int:
-        """The graph. All streams that joined must have been waited for."""
+        """The graph. The stream must have waited for all streams that joined."""
 
     def instantiate(self, graph: int) -> int: ...
 
@@ -112,7 +112,7 @@ class Driver(Protocol):
     def destroy_instance(self, instance: int) -> None: ...
 
     def upload(self, instance: int, stream: int) -> None:
-        """Takes to the devices whatever an instance needs there, so that launches are alike."""
+        """Copies what an instance needs to the devices, so that the first launch is as fast as the others."""
 
     def launch(self, instance: int, stream: int) -> None:
         """Enqueues a whole graph."""

@@ -1,8 +1,8 @@
-"""Compiles the kernels of a plan ahead of time, without a GPU, for servers that need no compiler then.
+"""Compiles the kernels of a plan ahead of time and without a GPU, so that a server needs no compiler.
 
 The plan's tasks are prepared as the CUDA executor prepares them, on memory that does not exist: once with every site on
-a device of its own, and once with all sites on one device, where transfers that need no copy change what tasks read.
-Other mappings share most of their kernels with these; what they lack is compiled when they run.
+a device of its own, and once with all sites on one device, where rewrites change what tasks read. Other mappings of
+sites to devices share most of their kernels with these two; their other kernels are compiled when they run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from einc_runtime.kernels.triton.kernels import TritonKernels
 from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, LaunchSequence
 from einc_runtime.plan.schema import Bundle
 
-__all__ = ["ARCHITECTURES", "compile_all", "precompile", "require_compiler", "sources"]
+__all__ = ["ARCHITECTURES", "compile_all", "list_sources", "precompile", "require_compiler"]
 
 Job = tuple[KernelSource, str]
 """A kernel and the architecture that it is compiled for."""
@@ -57,13 +57,13 @@ def precompile(
 ) -> int:
     """Writes all kernels of a plan for all architectures into a directory, and returns how many there are for each.
 
-    What is there already is kept. Raises MissingFault, KernelFault, PlanFault and OSError.
+    Kernels that are there already are kept. Raises MissingFault, KernelFault, PlanFault and OSError.
     """
     require_compiler()
     jobs: list[Job] = []
     count = 0
     for architecture in architectures:
-        needed = sources(bundle, architecture)
+        needed = list_sources(bundle, architecture)
         count = max(count, len(needed))
         jobs += [(source, architecture) for source in needed]
     compile_all(jobs, place, progress)
@@ -77,14 +77,14 @@ def compile_all(
     seconds: float = math.inf,
     failed: list[KernelFault] | None = None,
 ) -> int:
-    """Writes those kernels into a directory that are not there, until the time is up; how many it has written.
+    """Writes the kernels that are missing in a directory, until the time is up, and returns how many it has written.
 
-    Kernels that cannot be compiled are added to `failed`; without it, the first of them is raised.
+    The faults of kernels that cannot be compiled are added to `failed`; without it, the first one is raised.
     """
     compiler, begin = require_compiler(), perf_counter()
     missing = [job for job in jobs if kernel_cache.find(*job, [place], compiler) is None]
     done = 0
-    with closing(_compiled(missing)) as binaries:
+    with closing(_compile_jobs(missing)) as binaries:
         for (source, architecture), binary in zip(missing, binaries, strict=True):
             if isinstance(binary, KernelFault):
                 if failed is None:
@@ -100,7 +100,7 @@ def compile_all(
     return done
 
 
-def sources(
+def list_sources(
     bundle: Bundle, architecture: str, mappings: Iterable[tuple[int, ...]] | None = None
 ) -> tuple[KernelSource, ...]:
     """All kernels of a plan that have to be compiled, in a fixed order; `mappings` give every site its device."""
@@ -127,7 +127,7 @@ def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, archit
 
 
 class _Collector(TritonKernels):
-    """Keeps the sources of plans; nothing is launched."""
+    """Collects the sources of kernels; nothing is launched."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def _no_driver() -> Driver:
     return driver  # type: ignore[no-any-return]
 
 
-def _compiled(jobs: Sequence[Job]) -> Generator[KernelBinary | KernelFault]:
+def _compile_jobs(jobs: Sequence[Job]) -> Generator[KernelBinary | KernelFault]:
     workers = min(len(jobs), os.cpu_count() or 1, 16)
     if len(jobs) <= _MAX_SERIAL or workers < 2:
         yield from map(_compile, jobs)

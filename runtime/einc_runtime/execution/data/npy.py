@@ -108,7 +108,7 @@ class NpyFile:
         start = self._read_exactly(8, "header")
         if start[:6] != NPY_MAGIC:
             zipped = " (it is a zip archive: name it .npz)" if start[:4] == b"PK\x03\x04" else ""
-            raise self._fault(f"it is no .npy file{zipped}")
+            raise self._fault(f"it is not a .npy file{zipped}")
         version = (start[6], start[7])
         if version not in ((1, 0), (2, 0), (3, 0)):
             raise self._fault(f"it has version {version[0]}.{version[1]} of the .npy format; 1.0 to 3.0 are known")
@@ -120,7 +120,7 @@ class NpyFile:
             text = self._read_exactly(length, "header").decode("utf-8" if version == (3, 0) else "latin-1")
             fields = ast.literal_eval(text.strip())
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            raise self._fault("its header is no Python literal") from None
+            raise self._fault("its header is not a Python literal") from None
         return self._check_header(fields, 8 + width + length)
 
     def _check_header(self, fields: Any, size: int) -> NpyHeader:
@@ -134,14 +134,14 @@ class NpyFile:
         if not isinstance(fortran, bool):
             raise self._fault("fortran_order in its header is neither True nor False")
         if not isinstance(shape, tuple) or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
-            raise self._fault("the shape in its header is no tuple of sizes")
+            raise self._fault("the shape in its header is not a tuple of sizes")
         return NpyHeader(np.dtype(descr), shape, fortran, size)
 
     def _read_elements(self, header: NpyHeader) -> Array:
         try:
             array = np.empty(header.shape, header.dtype, order="F" if header.fortran else "C")
         except (MemoryError, ValueError):
-            raise MissingFault(f"{header.bytes:,} bytes of memory cannot be had", where=self.where) from None
+            raise MissingFault(f"{header.bytes:,} bytes of memory are not available", where=self.where) from None
         memory = memoryview(array.reshape(-1, order="A").view(np.uint8))  # type: ignore[arg-type]
         filled = 0
         while filled < header.bytes:
@@ -186,7 +186,7 @@ class NpzFile:
             if name == entry.filename:
                 raise ArrayFault("the archive's members should be arrays named NAME.npy", where=where)
             if name in self.members:
-                raise ArrayFault("it stands in the archive twice", where=where)
+                raise ArrayFault("it is in the archive twice", where=where)
             if entry.flag_bits & 0x1:
                 raise ArrayFault("it is encrypted", where=where)
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

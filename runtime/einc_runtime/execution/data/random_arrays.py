@@ -18,7 +18,7 @@ def parse_seed(source: str) -> int:
     """The SEED of `rand:SEED`, a natural number below 10^18."""
     digits = source.removeprefix(RANDOM_PREFIX)
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        raise ArrayFault(f"'{source[:40]}' names no seed", hint="write a number, as in rand:0")
+        raise ArrayFault(f"'{source[:40]}' does not name a seed", hint="write a number, as in rand:0")
     return int(digits)
 
 

@@ -69,7 +69,7 @@ class SafetensorsFile:
                 raise self._fault("it is too short to be a safetensors file")
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > min(MAX_HEADER_BYTES, size - 8):
-                raise self._fault(f"it says that its header has {length} bytes, and is {size} bytes long itself")
+                raise self._fault(f"it says that its header has {length} bytes, but the whole file has {size}")
             self.entries = self._read_header(stream.read(length), size - 8 - length)
             self._start = 8 + length
             self._data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -92,9 +92,9 @@ class SafetensorsFile:
         try:
             fields = parse_json(header)
         except ValueError as error:
-            raise self._fault(f"its header is no JSON object with distinct names: {error}") from None
+            raise self._fault(f"its header is not a JSON object with distinct names: {error}") from None
         if not isinstance(fields, dict):
-            raise self._fault("its header is no JSON object")
+            raise self._fault("its header is not a JSON object")
         entries = {name: self._check_entry(name, value) for name, value in fields.items() if name != "__metadata__"}
         reached = 0
         for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
@@ -156,13 +156,13 @@ def _list_files(path: str) -> list[Path]:
 def _open_all(path: str) -> dict[str, SafetensorsFile]:
     files = _list_files(path)
     if not files:
-        raise ArrayFault(f"there is no {SUFFIX} file in this directory", where=path)
+        raise ArrayFault(f"there is no {SUFFIX} file in this folder", where=path)
     found: dict[str, SafetensorsFile] = {}
     for file in files:
         opened = SafetensorsFile(str(file))
         for name in opened.entries:
             if name in found:
-                raise ArrayFault(f"'{name[:100]}' is in another file of the directory, too", where=str(file))
+                raise ArrayFault(f"'{name[:100]}' is also in another file of the folder", where=str(file))
             found[name] = opened
     return found
 
@@ -173,7 +173,7 @@ def _read_index(path: str, *, files_needed: bool = True) -> Mapping[str, str] | 
     if not os.path.lexists(place):
         return None
     if not os.path.isfile(place):
-        raise ArrayFault("it is no regular file", where=place)
+        raise ArrayFault("it is not a regular file", where=place)
     with open(place, "rb") as stream:
         data = stream.read(MAX_INDEX_BYTES + 1)
     if len(data) > MAX_INDEX_BYTES:
@@ -181,13 +181,13 @@ def _read_index(path: str, *, files_needed: bool = True) -> Mapping[str, str] | 
     try:
         document = parse_json(data)
     except ValueError as error:
-        raise ArrayFault(f"it is no JSON object with distinct names: {error}", where=place) from None
+        raise ArrayFault(f"it is not a JSON object with distinct names: {error}", where=place) from None
     named = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(named, dict) or not named:
         raise ArrayFault("it has no 'weight_map' that names the file of every tensor", where=place)
     files = {file if isinstance(file, str) else repr(file) for file in named.values()}
     strange = sorted(file for file in files if not _is_plain_name(file))
-    raise_together([f"{file[:100]!r} is no name of a {SUFFIX} file beside it" for file in strange], place)
+    raise_together([f"{file[:100]!r} is not the name of a {SUFFIX} file beside it" for file in strange], place)
     if files_needed:
         absent = sorted(file for file in files if not os.path.isfile(os.path.join(path, file)))
         raise_together([f"there is no file {file[:100]}, which the index names" for file in absent], place)

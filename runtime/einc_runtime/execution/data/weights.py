@@ -35,12 +35,8 @@ from einc_runtime.text import did_you_mean
 WeightSource = str | os.PathLike[str] | Mapping[str, Any]
 """A file, a folder, `rand:SEED`, or arrays by the names that they would have in a file."""
 
-_CONVERSIONS = {("f32", declared) for declared in FLOATS} | {
-    ("f16", "f32"),
-    ("f16", "f64"),
-    ("bf16", "f32"),
-    ("bf16", "f64"),
-}
+_WIDENED = {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64")}
+_CONVERSIONS = {("f32", declared) for declared in FLOATS} | _WIDENED
 """Pairs of a stored and a declared type that may differ: float32 is rounded or widened, 16-bit floats are widened."""
 
 _ROWS = re.compile(r"(?P<name>.+)\[(?P<start>\d{1,18}):(?P<stop>\d{1,18})\]")
@@ -94,7 +90,7 @@ def iterate_weights(tensors: Sequence[Tensor], source: WeightSource) -> Iterator
                 yield tensor.name, entry.read(tensor).reshape(tensor.shape)
 
 
-def is_reshape_of(stored: Sequence[int], declared: Sequence[int]) -> bool:
+def is_grouping_of(stored: Sequence[int], declared: Sequence[int]) -> bool:
     """Whether every stored dimension is the product of consecutive declared dimensions, in order."""
     ends = set(itertools.accumulate(declared, operator.mul, initial=1))
     return math.prod(stored) == math.prod(declared) and set(itertools.accumulate(stored, operator.mul)) <= ends
@@ -117,7 +113,7 @@ def _open_mapping(arrays: Mapping[str, Any]) -> StoredArrays:
     def entry(name: str) -> StoredArray:
         array = arrays[name]
         if not isinstance(array, np.ndarray | np.generic):
-            raise ArrayFault(f"'{name}' is no numpy array but {type(array).__name__}")
+            raise ArrayFault(f"'{name}' is not a numpy array but {type(array).__name__}")
         kind = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
         return StoredArray(kind, array.shape, lambda _: np.asarray(array))
 
@@ -148,7 +144,7 @@ def _match(tensor: Tensor, files: StoredArrays) -> StoredArray | str:
         return f"{weight} is not there" + (f"; {hint}" if hint else "")
     if isinstance(entry, str):
         return f"{weight} {entry}"
-    if (entry.dtype == tensor.dtype or (entry.dtype, tensor.dtype) in _CONVERSIONS) and is_reshape_of(
+    if (entry.dtype == tensor.dtype or (entry.dtype, tensor.dtype) in _CONVERSIONS) and is_grouping_of(
         entry.shape, tensor.shape
     ):
         return entry
