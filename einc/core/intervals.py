@@ -18,9 +18,9 @@ Intervals = tuple[tuple[Interval, ...], ...]
 class ShardableIndex:
     """A named index that an operator can be cut along.
 
-    `cuts` lists the interior positions where it may be cut, ascending; None stands for `any` position. `limit` bounds
-    the number of intervals further, where an operator needs that. `work`, for an index with cuts whose positions are
-    not equally much work, has the work before each cut, ascending, and then the work of the whole index.
+    `cuts` lists the interior positions where it may be cut, ascending; None means any position. `limit` is a further
+    bound on the number of intervals. `work` is given for an index with cuts if its positions do not take equally much
+    work: the work before each cut, ascending, and then the work of the whole index.
     """
 
     name: str
@@ -36,10 +36,10 @@ class ShardableIndex:
         return most if self.limit is None else min(most, self.limit)
 
     def intervals(self, count: int) -> tuple[Interval, ...]:
-        """`count` near-equal intervals: bound k of them stands at floor(k * extent / count), or the nearest cut.
+        """`count` nearly equal intervals: bound k is floor(k * extent / count), or the nearest cut.
 
-        Where cuts are listed, bounds are chosen in ascending order, each the nearest cut (the lower of two) that
-        keeps all intervals non-empty. Where work is given, near-equal and nearest are in terms of work.
+        If cuts are listed, bounds are chosen in ascending order. Each is the nearest cut (the lower of two) that keeps
+        all intervals non-empty. If work is given, "equal" and "nearest" are measured in work.
         """
         if not 1 <= count <= self.max_intervals:
             raise ValueError(f"index {self.name} cannot be cut into {count} intervals")
@@ -51,7 +51,7 @@ class ShardableIndex:
         return tuple(itertools.pairwise(bounds))
 
     def _nearest_cuts(self, count: int) -> list[int]:
-        """Which of the cuts bound `count` intervals."""
+        """The numbers of the cuts that bound `count` intervals."""
         assert self.cuts is not None
         marks, total = (self.cuts, self.extent) if self.work is None else (self.work[:-1], self.work[-1])
         chosen: list[int] = []
@@ -79,5 +79,5 @@ def factorizations(product: int, limits: Sequence[int]) -> Iterator[tuple[int, .
 
 
 def count_reachable_sites(sites: int, limits: Sequence[int]) -> int:
-    """The largest product of admissible interval counts that is not above `sites`; the rest stay idle."""
+    """The largest product of admissible interval counts up to `sites`; the other sites stay idle."""
     return next(p for p in range(sites, 0, -1) if next(factorizations(p, limits), None) is not None)

@@ -19,7 +19,7 @@ def build_tiling(blocks: Iterable[TensorType]) -> Tiling:
 
 
 class Overlay:
-    """The grid that the bounds of several families of blocks draw over one tensor type.
+    """The grid formed by the bounds of several families of blocks in one tensor type.
 
     Its cells are the *atoms*: every block of the families is a disjoint union of cells.
     """
@@ -44,7 +44,7 @@ class Overlay:
 
 
 def find_tiling_fault(whole: TensorType, blocks: Tiling) -> str | None:
-    """Why `blocks` do not tile `whole`, in words, or None where they do (Definition 2)."""
+    """The reason why `blocks` do not tile `whole`, or None if they do (Definition 2)."""
     for block in blocks:
         if not whole.contains(block):
             return f"block {block} is no projection of {whole}"
@@ -73,16 +73,16 @@ class FunctionSpec:
 class JoinAggSpec:
     """The set of function specifications that together implement an abstract operator.
 
-    They stand in the lexicographic order of the intervals that asked for them; each runs on a site of its own.
+    They are in the lexicographic order of their intervals; each runs on its own site.
     """
 
     functions: tuple[FunctionSpec, ...]
 
 
 def find_spec_fault(spec: JoinAggSpec, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> str | None:
-    """Why `spec` is no join-agg spec over these whole types, in words, or None where it is one.
+    """The reason why `spec` is not a join-agg spec over these whole types, or None if it is one.
 
-    Checks that every block is a projection of its tensor, and the tiling condition of every output.
+    Checks that every block is a projection of its tensor, and that the blocks of every output tile it.
     """
     for function in spec.functions:
         if len(function.inputs) != len(inputs) or len(function.outputs) != len(outputs):

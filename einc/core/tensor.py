@@ -66,7 +66,7 @@ _NUMPY = {
 
 
 TensorType = Block
-"""The paper's name for a block. A zero-bounded one describes a whole tensor, any other a part of one."""
+"""The paper's name for a block. A zero-bounded one describes a whole tensor; any other describes a part of one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Building a graph tensor by tensor: what the front end and the Python API share."""
+"""Building a graph tensor by tensor, for the frontend and the Python API."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from einc.ops.base import Operator
 
 
 class GraphBuilder:
-    """Collects tensors and nodes in the order in which they are added, which is thereby topological.
+    """Collects tensors and nodes. The order in which they are added is topological.
 
-    Names of inputs and weights are taken as they are and must be new; a computed tensor whose name is taken gets a
-    number after a dot (`x.2`), which no name in a model text can clash with.
+    Inputs and weights keep their names, which must be new. A computed tensor whose name is taken gets a number after a
+    dot (`x.2`); no name in a model text has a dot.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,7 +32,7 @@ class GraphBuilder:
         return self._declare(GraphTensor(name, desc, TensorKind.INPUT, None, span))
 
     def weight(self, name: str, desc: TensorDesc, stored: str | None = None, span: SourceSpan | None = None) -> str:
-        """Declares a tensor that is loaded once, `stored` naming it in its file; raises as `input` does."""
+        """Declares a tensor that is loaded once; `stored` is its name in the weight file. Raises as `input` does."""
         return self._declare(GraphTensor(name, desc, TensorKind.WEIGHT, stored, span))
 
     def apply(
@@ -40,13 +40,13 @@ class GraphBuilder:
     ) -> tuple[str, ...]:
         """Applies an operator to tensors by name, and returns the names of its outputs.
 
-        `names` are wishes for them, in order; where one is taken or missing, a new one is made.
+        `names` are their preferred names, in order. If one is taken or missing, a new one is made.
         """
-        wishes = list(names)
-        wishes += [operator.title.split("+")[0].split("(")[0]] * (len(operator.outputs) - len(wishes))
+        preferred = list(names)
+        preferred += [operator.title.split("+")[0].split("(")[0]] * (len(operator.outputs) - len(preferred))
         outputs = []
-        for wish, desc in zip(wishes, operator.outputs, strict=True):
-            name = self.unique_name(wish)
+        for name, desc in zip(preferred, operator.outputs, strict=True):
+            name = self.unique_name(name)
             self._add(GraphTensor(name, desc, TensorKind.VALUE, None, span))
             outputs.append(name)
         for name in (*inputs, *outputs):
@@ -55,7 +55,7 @@ class GraphBuilder:
         return tuple(outputs)
 
     def save(self, name: str) -> None:
-        """Makes a computed tensor an output; once is as good as twice. Raises OperatorError for any other tensor."""
+        """Makes a computed tensor an output, if it is not one yet. Raises OperatorError for any other tensor."""
         if name not in self._places:
             raise OperatorError(f"there is no tensor '{name}' to save")
         tensor = self._tensors[self._places[name]]
@@ -68,9 +68,10 @@ class GraphBuilder:
             self._outputs.append(name)
 
     def rename(self, old: str, new: str) -> str:
-        """Gives a computed tensor the name `new`, or the nearest free one; a computed tensor that has it gives way.
+        """Gives a computed tensor the name `new` and returns its name; a computed tensor that has this name gets the
+        old one.
 
-        For results that were given a number because an earlier tensor of the name was in the way.
+        An input or weight keeps its name; then nothing changes.
         """
         names = {old: new}
         if new in self._places:
@@ -91,20 +92,20 @@ class GraphBuilder:
         """The description of a tensor that was declared or computed."""
         return self._tensors[self._places[name]].desc
 
-    def unique_name(self, wish: str) -> str:
-        """The wished name if it is free, else the first of `wish.2`, `wish.3`, ... that is."""
-        name = wish
-        while name in self._places:
-            self._numbers[wish] = self._numbers.get(wish, 1) + 1
-            name = f"{wish}.{self._numbers[wish]}"
-        return name
+    def unique_name(self, name: str) -> str:
+        """The preferred name if it is free, else the first free one of `name.2`, `name.3`, ..."""
+        candidate = name
+        while candidate in self._places:
+            self._numbers[name] = self._numbers.get(name, 1) + 1
+            candidate = f"{name}.{self._numbers[name]}"
+        return candidate
 
     def build(self) -> Graph:
         return Graph(self.name, tuple(self._tensors), tuple(self._nodes), tuple(self._outputs))
 
     def _declare(self, tensor: GraphTensor) -> str:
         if tensor.name in self._places:
-            raise OperatorError(f"there is a tensor '{tensor.name}' already")
+            raise OperatorError(f"there is already a tensor '{tensor.name}'")
         self._add(tensor)
         return tensor.name
 

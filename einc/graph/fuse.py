@@ -1,9 +1,8 @@
-"""Fusion: what operators can compute inside one another becomes one abstract operator, so that no data moves between.
+"""Fusion: operators that can be computed inside one another become one operator, so that no data moves between them.
 
-Whether two operators fuse is for them to say (`Operator.fuse`); this pass only finds the candidates. A producer goes
-into the group of its consumers when all of them have become one node and its result is not saved. Nodes are taken
-from the last to the first, so that the consumers of a tensor have been joined as far as they can be when its
-producer's turn comes.
+The operators decide whether two of them fuse (`Operator.fuse`); this pass only finds the candidates. A producer joins
+the group of its consumers if all of them have become one node and its result is not saved. Nodes are visited from the
+last to the first, so that the consumers of a tensor have been fused as far as possible before its producer is visited.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from einc.graph.graph import Graph, Node, TensorKind
 
 
 def prune(graph: Graph) -> Graph:
-    """The graph without nodes that reach no output; declared inputs and weights stay, for they are its interface."""
+    """The graph without nodes that reach no output; declared inputs and weights stay: they are its interface."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):
@@ -26,10 +25,10 @@ def prune(graph: Graph) -> Graph:
 
 
 def fuse(graph: Graph) -> Graph:
-    """The graph with maximal fused groups; a group has the name, the outputs and the place of its last node.
+    """The graph with maximal fused groups; a group has the name, the outputs and the span of its last node.
 
-    A tensor that stands several times among a node's inputs is read once where the operator can do with it. What no
-    output needs is pruned first, for a reader that nobody asked for would keep a group apart.
+    A tensor that occurs several times among a node's inputs is read once if the operator allows it. Nodes that no
+    output needs are pruned first, because such a reader would keep a group apart.
     """
     graph = prune(graph)
     saved = frozenset(graph.outputs)

@@ -71,9 +71,9 @@ class Graph:
 
 
 def verify_graph(graph: Graph) -> None:
-    """Raises InternalError unless names are unique, every node reads what stands before it and is typed as its
-    operator says, every computed tensor has one producer, the outputs are computed tensors, and what aggregates
-    together fits together."""
+    """Raises InternalError for a graph that breaks a rule: names are unique; every node reads tensors from before it,
+    of its operator's types; every computed tensor has one producer; outputs are computed tensors; and the joint
+    aggregations of operators are consistent."""
     table = graph.tensor_table()
     _require(len(table) == len(graph.tensors), "two tensors have one name")
     _require(len({node.name for node in graph.nodes}) == len(graph.nodes), "two nodes have one name")

@@ -1,4 +1,4 @@
-"""What each operator could have done instead, for whoever explains a plan."""
+"""The other candidates of each operator of a plan, and what the whole plan would cost with them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from einc.logical.plan import Candidate, LogicalPlan
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A candidate in the place of the chosen one, all other operators staying as they are.
+    """A candidate in place of the chosen one, while all other operators keep theirs.
 
-    `repartition` is paid for the node's own inputs, `handover` by the consumers of its outputs; `total_cost` is the
-    whole plan's. All in elements.
+    `repartition` is the cost of the node's own inputs, `handover` that of the consumers of its outputs, and
+    `total_cost` that of the whole plan, all in elements.
     """
 
     candidate: Candidate
@@ -26,7 +26,7 @@ class Alternative:
 def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
     """All candidates of the plan's node called `node`, the chosen one among them, cheapest whole plan first.
 
-    Ties stand in lexicographic order of intervals. Raises KeyError where there is no such node.
+    Ties are in the lexicographic order of intervals. Raises KeyError if there is no such node.
     """
     choices = {choice.node: choice for choice in plan.choices}
     here = {one.name: one for one in plan.graph.nodes}[node]
@@ -58,6 +58,6 @@ def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
 
 
 def find_next_best(plan: LogicalPlan, node: str) -> Alternative | None:
-    """The cheapest alternative to what was chosen, or None where the operator has no other candidate."""
+    """The cheapest alternative to the chosen candidate, or None if the operator has no other candidate."""
     chosen = next(choice.candidate.intervals for choice in plan.choices if choice.node == node)
     return next((one for one in list_alternatives(plan, node) if one.candidate.intervals != chosen), None)

@@ -1,7 +1,7 @@
 """The join-agg specs that an operator offers over a number of sites, with the sub-costs that depend on them alone
 (paper, Sections 3.3, 4.2 and 4.3).
 
-Every spec is checked here as it comes from the operator: nothing after this file meets one that is none.
+Every spec that an operator builds is checked here, so that later stages see valid ones only.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from einc.logical.plan import Candidate
 from einc.ops.base import Operator, find_tuple_fault
 
 MAX_BOUNDS = 1 << 22
-"""Bound on the dimensions of all blocks of all specs of an operator, so that absurd ranks cannot take minutes.
+"""Bound on the dimensions of all blocks of all specs of an operator, so that very high ranks cannot take minutes.
 
-An operator over eight indices stays below it at 72 sites on most tensors; above it, the first requests in ascending
-order of their interval counts are taken.
+At 72 sites, an operator over eight indices stays below it for most tensors. Above it, only the first requests in
+ascending order of their interval counts are taken.
 """
 
 
@@ -31,7 +31,7 @@ def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...
     """All join-agg specs with exactly p' function specifications, in lexicographic order of their intervals.
 
     p' is `sites`, or the largest number below it that is a product of admissible interval counts. There is always
-    at least one candidate. Raises InternalError where the operator returns anything but a join-agg spec.
+    at least one candidate. Raises InternalError if the operator returns anything but a join-agg spec.
     """
     limits = [index.max_intervals for index in operator.indices]
     used = count_reachable_sites(sites, limits)
@@ -49,8 +49,8 @@ def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...
 class _Surveyor:
     """Remembers the blocks and tilings of one tensor, so that each is measured and checked only once.
 
-    Hashing and comparing blocks is what enumeration would spend its time on. So equal blocks are replaced by the one
-    that came first, and from there on identity stands for equality.
+    Enumeration would spend most of its time on hashing and comparing blocks. So equal blocks are replaced by the first
+    of them, and from then on blocks are compared by identity.
     """
 
     __slots__ = ("blocks", "must_tile", "tilings", "whole")
@@ -62,7 +62,7 @@ class _Surveyor:
         self.tilings: dict[tuple[int, ...], Tiling] = {}  # by the identities of its blocks
 
     def survey(self, blocks: list[TensorType]) -> tuple[Tiling, int] | None:
-        """The distinct blocks and the size of all blocks together; None where a spec may not have these blocks."""
+        """The distinct blocks and the total size of all blocks; None if a spec may not have these blocks."""
         known: dict[int, tuple[TensorType, int]] = {}
         for block in {id(block): block for block in blocks}.values():
             first = self.blocks.get(block)
@@ -87,7 +87,7 @@ def _bounds(block: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _candidate(
     operator: Operator, request: Intervals, inputs: Sequence[_Surveyor], outputs: Sequence[_Surveyor]
 ) -> Candidate:
-    """The checked and costed spec for one request."""
+    """The spec for one request, after checking it, with its costs."""
     spec = operator.build_spec(request)
     expected = prod(map(len, request))
     if len(spec.functions) != expected:

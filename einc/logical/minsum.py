@@ -1,9 +1,9 @@
 """Exact minimization of a sum of unary and pairwise costs over discrete variables, by variable elimination.
 
-This file knows nothing of operators or tilings. Eliminating a variable replaces all cost tables that mention it by
-one table over its neighbours, which holds its best cost for each of their joint values. On a tree, leaves first,
-these tables are the `Opt` of the paper's Algorithm 1; on a graph with cycles they range over several neighbours,
-and stay small where the order is narrow.
+This file knows nothing of operators or tilings. Eliminating a variable replaces all cost tables that mention it by one
+table over its neighbours: its least cost for each of their joint values. On a tree, leaves first, these tables are the
+`Opt` of the paper's Algorithm 1. On a graph with cycles they range over several neighbours, and stay small if the order
+of elimination is narrow.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def build_link_table(link: Link, values_a: Array, values_b: Array, dtype: np.dty
 
 
 def prune_values(costs: Sequence[Array], links: Sequence[Link]) -> list[Array]:
-    """Per variable, in ascending order, the positions of the values that may stand in an answer of `minimize`.
+    """Per variable, in ascending order, the positions of the values that an answer of `minimize` may use.
 
-    Removes a value where another one is strictly better whatever the neighbours do, and all but the first of several
-    that are interchangeable. Variables are visited again while their neighbours lose values.
+    Removes a value if another one is strictly better whatever the neighbours do, and all but the first of several
+    interchangeable values. Variables are visited again while their neighbours lose values.
     """
     import numpy as np
 
@@ -86,12 +86,12 @@ LARGEST_TABLE = 1 << 23
 ALL_TABLES = 1 << 26
 """Entries of all its tables together, which bounds the time to about two seconds."""
 OBJECT_ENTRY = 16
-"""How many 64-bit entries an entry of arbitrary precision counts for."""
+"""An entry of arbitrary precision counts as this many 64-bit entries."""
 
 
 @dataclass(slots=True)
 class _MinSumProblem:
-    """What is left of the problem: per variable the values that are left and their costs."""
+    """The remaining problem: the remaining values of each variable, with their costs, and the tables of pairs."""
 
     values: list[Array]
     costs: list[Array]

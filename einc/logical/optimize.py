@@ -16,9 +16,9 @@ from einc.options import SELECTORS
 def cut_into_trees(problem: Problem) -> list[list[int]]:
     """The nodes of every tree, in the order in which the trees are optimized: the largest first.
 
-    The graph is cut at every edge out of a node whose outputs go to several nodes, so that every tree hangs together
-    by nodes with one consumer each, and several outputs to one consumer stay in its tree. Size is the number of
-    nodes; among equals, the tree whose last node stands first in the graph comes first.
+    The graph is cut at every edge out of a node whose outputs go to several nodes. So the nodes of a tree have one
+    consumer each, except the last, and several outputs to one consumer stay in its tree. Size is the number of nodes;
+    of equally large trees, the one whose last node is first in the graph comes first.
     """
     root = list(range(len(problem.leaving)))
     for node in reversed(range(len(root))):
@@ -32,10 +32,10 @@ def cut_into_trees(problem: Problem) -> list[list[int]]:
 
 
 def choose_by_cuts(problem: Problem) -> list[int]:
-    """One candidate number per node.
+    """The number of a candidate for each node, by the paper's heuristic for shared tensors (paper, Section 4.5).
 
-    Each tree is optimized exactly, subject to the trees before it: repartition is charged on every edge to or from
-    a node that is fixed already, whichever of the two produces; an edge to a tree still to come costs nothing yet.
+    The graph is cut into trees, and each tree is optimized exactly, given the trees before it: repartition is charged
+    on every edge to or from a node that is fixed already. An edge to a later tree costs nothing yet.
     """
     fixed: dict[int, int] = {}
     for tree in cut_into_trees(problem):
@@ -48,9 +48,9 @@ def choose_by_cuts(problem: Problem) -> list[int]:
 def optimize(graph: Graph, sites: int, selector: str = "eindecomp", seed: int = 0) -> LogicalPlan:
     """A join-agg spec for every operator.
 
-    `eindecomp` takes the cheapest plan, or the cut heuristic's where exactness cannot be afforded; `greedy` gives each
-    operator its own cheapest spec as if repartition were free; `random` draws uniformly, by `seed`. Whatever
-    selects, the plan's costs include repartition. Raises UsageError for an unknown selector.
+    `eindecomp` takes the cheapest plan, or the cut heuristic's if the exact one would take too long. `greedy` gives
+    each operator its own cheapest spec as if repartition were free. `random` draws uniformly, by `seed`. The costs of
+    the plan always include repartition. Raises UsageError for an unknown selector.
     """
     if selector not in SELECTORS:
         raise UsageError(f"unknown selector {selector!r}", hint=f"known selectors: {', '.join(SELECTORS)}")
@@ -70,13 +70,13 @@ def optimize(graph: Graph, sites: int, selector: str = "eindecomp", seed: int = 
 
 
 def _choose_greedily(problem: Problem) -> list[int]:
-    """The cheapest candidate of each node by itself; the lexicographically first among equals."""
+    """The cheapest candidate of each node by itself; the lexicographically first of equally cheap ones."""
     costs = [compute_own_costs(options) for options in problem.candidates]
     return [cost.index(min(cost)) for cost in costs]
 
 
 def _choose_randomly(problem: Problem, seed: int) -> list[int]:
-    """A uniform candidate per node, in the graph's order. Python promises its `random()` across versions, no more."""
+    """A uniformly drawn candidate per node, in the graph's order. Python keeps what `random()` gives across versions."""
     generator = random.Random(seed)
     return [int(generator.random() * len(options)) for options in problem.candidates]
 

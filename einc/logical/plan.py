@@ -39,7 +39,7 @@ class Choice:
 class LogicalPlan:
     """Choices in the graph's order of nodes.
 
-    `exact` says that no plan over the same candidates costs less; `cut_cost` is the paper's cut heuristic's cost.
+    `exact` says that no plan over the same candidates costs less; `cut_cost` is the cost of the cut heuristic's plan.
     """
 
     graph: Graph

@@ -1,8 +1,9 @@
 """A graph as an optimization problem: candidates per node, and which pairs of them cause a repartition
 (paper, Section 4.3, sub-cost 1).
 
-The cost of a plan is a sum of one term per node (join and aggregation of its candidate) and one term per edge: the
-whole tensor where the consumer's tiling of it is not the producer's. Inputs and weights have no edge and never pay.
+The cost of a plan is a sum of one term per node (join and aggregation of its candidate) and one term per edge: the size
+of the whole tensor if the consumer's tiling differs from the producer's. Inputs and weights have no edge and cost
+nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """A computed tensor of `size` elements on its way from a node to one input of another.
+    """A computed tensor of `size` elements that goes from a node to one input of another.
 
     Nodes are numbered in the graph's order. `made` and `asked` hold, per candidate of the producer and of the
     consumer, the number of its tiling of the tensor: equal numbers are equal tilings.
@@ -81,7 +82,7 @@ def build_problem(graph: Graph, sites: int) -> Problem:
 
 
 class _TilingNumbers:
-    """Numbers equal tilings equally; each set of candidates is visited once, however many nodes share it."""
+    """Gives equal tilings equal numbers; a set of candidates is visited once, however many nodes share it."""
 
     __slots__ = ("_arrays", "_numbers")
 
@@ -108,5 +109,5 @@ class _TilingNumbers:
 
 
 def compute_own_costs(options: Sequence[Candidate]) -> list[int]:
-    """Join and aggregation of each candidate, which need no neighbour."""
+    """The cost of join and aggregation for each candidate, which no neighbour influences."""
     return [candidate.join + candidate.aggregation for candidate in options]

@@ -1,7 +1,7 @@
-"""The cheapest candidates for some nodes of a problem, the others being fixed or left out of account.
+"""The cheapest candidates for some nodes of a problem, while the other nodes are fixed or left out.
 
-This is where the order of plans is made one integer, so that both the exact optimum and the trees of the cut
-heuristic are found by one minimization: first the cost, then how early repartitions come, then the intervals.
+Plans are ordered by cost, then by how early repartitions come, then by intervals. Cost and earliness are combined in
+one integer here, so that one minimization finds both the exact optimum and the trees of the cut heuristic.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def solve(
     """The best candidate number for each of `nodes` (ascending), given those of the `fixed` nodes.
 
     Repartition is charged on edges among `nodes` and between them and `fixed` nodes; other edges cost nothing.
-    A repartition at the consumer in position n of N nodes adds N - n to the *earliness* of a plan. Among plans of
-    least cost those of least earliness are taken, and among these the one whose intervals, in the order of nodes,
-    are lexicographically first. None where `bounded` and exactness cannot be afforded.
+    A repartition at the consumer in position n of N nodes adds N - n to the *earliness* of a plan. Among the plans of
+    least cost, those of least earliness are taken, and among these the one whose intervals, in the order of nodes, are
+    lexicographically first. None if `bounded` and the exact minimum would take too long.
     """
     variable = {node: v for v, node in enumerate(nodes)}
     count = len(problem.candidates)
@@ -56,14 +56,14 @@ def solve(
 
 
 def _minimum(nodes: Sequence[int], costs: list[list[int]], links: list[Link], bounded: bool) -> dict[int, int] | None:
-    """The minimization, in 64-bit integers where no sum can overflow and in Python's where one could."""
+    """The minimization, in 64-bit integers if no sum can overflow, else in Python's integers."""
     import numpy as np
 
     around = [0] * len(nodes)
     for link in links:
         around[link.a] += link.weight
         around[link.b] += link.weight
-    # A value that costs more than the cheapest one plus every repartition around it never pays: how much is no matter.
+    # A value that costs more than the cheapest one plus every repartition around it is never chosen, whatever it costs.
     ceilings = [min(cost) + weight + 1 for cost, weight in zip(costs, around, strict=True)]
     costs = [[min(c, ceiling) for c in cost] for cost, ceiling in zip(costs, ceilings, strict=True)]
     largest = sum(map(max, costs)) + sum(link.weight for link in links)
@@ -80,6 +80,6 @@ def _charge(costs: list[int], earliness: list[int], differs: Array, size: int, e
 
 
 def _over_cheapest(costs: list[int]) -> list[int]:
-    """What each candidate costs more than the cheapest."""
+    """How much more each candidate costs than the cheapest."""
     least = min(costs)
     return [cost - least for cost in costs]

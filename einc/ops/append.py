@@ -1,7 +1,7 @@
 """Writing new rows into a key/value cache at given positions; the result is the cache with those rows replaced.
 
-Heads, columns and the rows of the cache are shardable anywhere. Where its rows are cut, a function specification reads
-the new rows of every sequence that has a part in its block, and keeps those whose position is there.
+Heads, columns and the rows of the cache are shardable anywhere. If its rows are cut, a function specification reads the
+new rows of every sequence with rows in its block, and keeps those whose position is in the block.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class _NewRows(DimMap):
 class Append(MappedOperator):
     """`cache` [heads, rows, d] with `new` [heads, tokens, d] written into it.
 
-    Rows and tokens are those of the packed sequences, of lengths `cache_lens` and `new_lens`; `positions` [tokens]
-    counts within its sequence's rows. Of two tokens with one position, the later one counts.
+    Rows and tokens are packed sequences of lengths `cache_lens` and `new_lens`. `positions` [tokens] count from the
+    first row of the token's sequence. If two tokens have the same position, the later one counts.
     """
 
     family: ClassVar[str] = "append"
@@ -96,7 +96,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The operator with these attributes; raises OperatorError where they make none."""
+    """The operator with these attributes; raises OperatorError if they are not those of an append."""
     if len(inputs) != 3:
         raise OperatorError("append has three inputs: a cache, new rows, and their positions")
     cache, new, positions = inputs

@@ -1,4 +1,4 @@
-"""What the calls of all operators check alike: tensors, names of dimensions, numbers within bounds, packed lengths."""
+"""Checks that the calls of all operators share: tensors, names of dimensions, numbers within bounds, packed lengths."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MAX_NAME_CHARACTERS = 100
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer; a bool is none."""
+    """Whether a value is an integer; a bool is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def read_number(name: str, attributes: Attributes, key: str, default: float | None = None, *, above: float) -> float:
-    """The finite number given for `key`, greater than `above`; required where there is no default."""
+    """The finite number given for `key`, greater than `above`; required if there is no default."""
     value = attributes.get(key, default)
     if value is None:
         raise OperatorError(f"{name} needs the argument '{key}'", hint=f"{key}=...")
@@ -33,7 +33,7 @@ def read_number(name: str, attributes: Attributes, key: str, default: float | No
 
 
 def read_word(name: str, attributes: Attributes, key: str, choices: Sequence[str]) -> str:
-    """One of the choices, the first where none is given."""
+    """One of the choices; the first if none is given."""
     value = attributes.get(key, choices[0])
     if isinstance(value, str) and value in choices:
         return value
@@ -51,7 +51,7 @@ def read_dimension(name: str, key: str, value: object) -> str:
 
 
 def read_lengths(name: str, attributes: Attributes, key: str, total: int, dim: str) -> tuple[int, ...]:
-    """The lengths of the sequences packed along a dimension of extent `total`; one sequence where none are given."""
+    """The lengths of the sequences packed along a dimension of extent `total`; one sequence if none are given."""
     value = attributes.get(key, (total,))
     if not isinstance(value, tuple) or not value:
         raise OperatorError(f"{name}: '{key}' must be a list of lengths, not {format_value(value)}", argument=key)
@@ -108,7 +108,7 @@ def require_tensors(name: str, arguments: Sequence[Argument], count: int) -> tup
 
 
 def reject_others(name: str, attributes: Attributes, *known: str) -> None:
-    """Checks that no keyword argument stands outside `known`."""
+    """Checks that all keyword arguments are among `known`."""
     for key in attributes:
         if key not in known:
             expected = f"it takes {', '.join(known)}" if known else "it takes none"
@@ -142,7 +142,7 @@ def take_tensor_and_names(
 
 
 def find_positions(name: str, tensor: TensorDesc, dims: Sequence[Given]) -> tuple[int, ...]:
-    """Where the named dimensions stand in the tensor; each must be there exactly once."""
+    """The positions of the named dimensions in the tensor; each must occur exactly once."""
     names = [dim for dim, _ in dims]
     for at, (dim, where) in enumerate(dims):
         if tensor.dims.count(dim) != 1:
@@ -158,7 +158,7 @@ def find_positions(name: str, tensor: TensorDesc, dims: Sequence[Given]) -> tupl
 
 
 def find_axis(name: str, tensor: TensorDesc, over: Sequence[Given]) -> int:
-    """Where the one dimension stands that an operator goes over: the last one, where none is named."""
+    """The position of the one dimension that an operator goes over: the last one if none is named."""
     if len(over) > 1:
         raise OperatorError(f"{name} goes over one dimension, not {len(over)}", argument=over[1][1])
     if tensor.rank == 0:
@@ -167,7 +167,7 @@ def find_axis(name: str, tensor: TensorDesc, over: Sequence[Given]) -> int:
 
 
 def restore_axis(name: str, inputs: Sequence[TensorDesc], attributes: Attributes) -> tuple[TensorDesc, int]:
-    """The one input of an operator from a plan, and which of its dimensions the attribute `axis` says."""
+    """The one input of an operator from a plan, and the dimension in its attribute `axis`."""
     axis = attributes.get("axis")
     if len(inputs) != 1 or not is_integer(axis) or not 0 <= axis < inputs[0].rank:
         raise OperatorError(f"{name} has an input, and the attribute axis, which is a dimension of that")
@@ -186,7 +186,7 @@ def _suggest_dims(tensor: TensorDesc, dim: str) -> str:
 
 
 def make_unique(names: Sequence[str]) -> tuple[str, ...]:
-    """The names with repetitions told apart: n, n becomes n, n_2."""
+    """The names with repetitions numbered: n, n becomes n, n_2."""
     seen: list[str] = []
     for name in names:
         candidate, number = name, 1

@@ -1,8 +1,8 @@
-"""Attention with grouped queries over packed sequences (paper, Example 4), and beyond it, over parts of the keys.
+"""Attention with grouped queries over packed sequences (paper, Example 4), which can be cut along the keys, too.
 
-A query head attends to the keys of the head that its group shares, within its own sequence. Cutting `heads_kv` cuts the
-query heads with it; `sequence` is cut between sequences, queries and keys together; `keys` cuts the keys of
-every sequence, and makes partial results: each part is normalised over its own keys, and parts are combined by the
+A query head attends to the keys of the head that its group shares, within its own sequence. Cutting `heads_kv` also
+cuts the query heads. `sequence` is cut between sequences, queries and keys together. Cutting `keys` cuts the keys of
+every sequence and makes partial results: each part is normalised over its own keys, and the parts are combined by the
 logarithms of their sums of exponentials.
 """
 
@@ -128,8 +128,8 @@ class Attention(Operator):
 
     @property
     def memory_orders(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Queries and results by tokens, as projections make and take them. Keys and values, which every query reads,
-        stay together by heads."""
+        """Queries and results are ordered by tokens, as the projections before and after have them. Keys and values,
+        which every query reads, are ordered by heads."""
         return (_BY_TOKENS, None, None, *(None for _ in self.extras), _BY_TOKENS, None)
 
     @property
@@ -137,7 +137,7 @@ class Attention(Operator):
         return KernelCall("attention", tuple(self.attributes.items()))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
-        """Sequence by sequence and head by head, with all scores at once."""
+        """One sequence and head after the other, with all scores at once."""
         import numpy as np
 
         from einc.ops.evaluate import accumulating_dtype
@@ -167,7 +167,7 @@ class Attention(Operator):
                 powers = np.exp(scores - largest[:, None])
                 sums = powers.sum(axis=1)
                 values = v[shared, columns].astype(wide)
-                values[~seen.any(axis=0)] = 0  # what nobody sees may be anything, such as the unused rest of a cache
+                values[~seen.any(axis=0)] = 0  # what no query sees may be anything, even nan
                 results[head, rows] = powers @ values / np.where(sums > 0, sums, 1)[:, None]
                 with np.errstate(divide="ignore"):
                     totals[head, rows] = largest + np.log(sums)
@@ -175,10 +175,10 @@ class Attention(Operator):
         return results.astype(o.dtype.numpy()), totals.astype(lse.dtype.numpy())
 
     def flops(self, function: FunctionSpec) -> int:
-        """Per query head and pair that sees each other: a product for the score, one with the value, and the softmax;
-        a soft cap takes three more.
+        """For each query head and each pair of a query and a key that it sees: a product for the score, a product with
+        the value, and the softmax; a soft cap takes three more operations.
 
-        Where positions are an input, as if every query saw every key of its sequence.
+        If positions are an input, every query is taken to see every key of its sequence.
         """
         q, k, v = function.inputs[:3]
         pairs = self._packing().pairs((q.lower[1], q.upper[1]), (k.lower[1], k.upper[1]))
@@ -189,7 +189,7 @@ class Attention(Operator):
         return product_precision(self.queries, self.keys, self.values)
 
     def _packing(self) -> SequencePacking:
-        """Who sees whom as far as it is known without data."""
+        """Which queries see which keys, as far as this is known without data."""
         if self.positions is not None:
             return SequencePacking(self.q_lens, self.k_lens)
         return SequencePacking(self.q_lens, self.k_lens, self.causal, self.window)
@@ -238,7 +238,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The attention with these attributes; raises OperatorError where they make none."""
+    """The attention with these attributes; raises OperatorError if they are not those of an attention."""
     extras = attributes.get("extras")
     if (
         set(attributes) - {"softcap"} != set(_ATTRIBUTES)
@@ -272,7 +272,7 @@ def _lengths(
 
 
 def _check_tensors(q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
-    """Ranks, element types and extents of the three tensors."""
+    """Checks the ranks, element types and extents of the three tensors."""
     for position, (role, desc) in enumerate(zip(_ROLES, (q, k, v), strict=True)):
         if desc.rank != 3:
             raise OperatorError(
@@ -315,7 +315,7 @@ def _check_extent(
 
 
 def _check_vector(name: str, desc: TensorDesc, dtypes: tuple[DType, ...], tokens: TensorDesc, role: str) -> None:
-    """`mask` and `positions`: one element per token of the keys or queries."""
+    """Checks `mask` or `positions`: one element per token of the keys or queries."""
     if desc.dtype not in dtypes:
         expected = " or ".join(map(str, dtypes))
         hint = f'convert it: cast(x, "{dtypes[0]}")' if desc.dtype is not DType.BOOL else None

@@ -1,4 +1,4 @@
-"""The contract that every operator family fulfils; nothing outside `ops` knows more about an operator than this.
+"""The interface that every operator family implements; code outside `ops` knows operators only through it.
 
 An operator states its signature, where it may be cut, how a request for intervals becomes a join-agg spec, how
 partial outputs aggregate, what it means on whole arrays, and which kernel runs one function specification
@@ -30,7 +30,7 @@ Attributes = Mapping[str, Attribute]
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """The concrete operator f: a kernel of the runtime by name, and attributes shared by all its invocations.
+    """The concrete operator: the name of a kernel of the runtime, and the attributes that all its invocations share.
 
     The blocks of an invocation, bounds included, come with each call.
     """
@@ -42,8 +42,8 @@ class KernelCall:
 class Operator(ABC):
     """An abstract operator applied to tensors of known types (Definition 3).
 
-    Implementations are frozen, hashable dataclasses: equal operators have equal specs, so that plans are found once
-    for repeated blocks of a model. Their fields are tensors and attributes, unless they say otherwise.
+    Implementations are frozen, hashable dataclasses. Equal operators have equal specs, so that repeated blocks of a
+    model are planned once. Their fields are tensors and attributes, unless they say otherwise.
     """
 
     __slots__ = ()
@@ -53,7 +53,7 @@ class Operator(ABC):
 
     @property
     def title(self) -> str:
-        """What a reader calls it: `softmax`, `matmul`, `silu+mul`."""
+        """Its name for readers: `softmax`, `matmul`, `silu+mul`."""
         return self.family
 
     @property
@@ -67,7 +67,7 @@ class Operator(ABC):
 
     @property
     def attributes(self) -> Attributes:
-        """Everything beside the input descriptions that `registry.restore` needs to make an equal operator."""
+        """Everything that `registry.restore` needs, beside the types of the inputs, to make an equal operator."""
         values = zip(_field_names(type(self)), self._fields(), strict=True)
         return {name: value for name, value in values if not _tensors(value)}
 
@@ -83,7 +83,7 @@ class Operator(ABC):
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
         """The join-agg spec for these intervals (one tuple per shardable index).
 
-        It has exactly the product of the interval counts in function specifications, in lexicographic order.
+        Its number of function specifications is the product of the interval counts; they are in lexicographic order.
         """
 
     @property
@@ -105,8 +105,8 @@ class Operator(ABC):
 
     @property
     def memory_orders(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Per input, then per output: the order in which the kernel had best find its dimensions in memory, from the
-        slowest to the fastest; None where that does not matter."""
+        """Per input, then per output: the best order of its dimensions in memory for the kernel, from the slowest to
+        the fastest; None if the order does not matter."""
         return (None,) * (len(self.inputs) + len(self.outputs))
 
     @property
@@ -115,16 +115,16 @@ class Operator(ABC):
 
     @abstractmethod
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
-        """The meaning on whole arrays, in the plainest numpy; contractions and sums in f32 or wider."""
+        """The meaning on whole arrays, in plain numpy; contractions and sums are computed in f32 or wider."""
 
     @abstractmethod
     def flops(self, function: FunctionSpec) -> int:
         """Floating point operations of one function specification."""
 
     def traffic(self, function: FunctionSpec) -> int:
-        """Bytes of memory that one function specification reads and writes: every block of it once.
+        """The bytes of memory that one function specification reads and writes: each of its blocks once.
 
-        Inputs of one tensor whose blocks are the same are counted for each, as tensors are not known here.
+        Two inputs are counted separately even if they are the same block of one tensor: tensors are not known here.
         """
         inputs = zip(function.inputs, self.inputs, strict=True)
         outputs = zip(function.outputs, self.outputs, strict=True)
@@ -134,7 +134,7 @@ class Operator(ABC):
     def precision(self) -> str:
         """The dtype whose peak limits `flops`, as machine files name it.
 
-        Whatever has no matrix products in it computes in f32 (f64 for f64), 16-bit types included.
+        Operators without matrix products compute in f32, also for 16-bit types (f64 for f64).
         """
         return vector_precision(*self.inputs, *self.outputs)
 
@@ -143,16 +143,16 @@ class Operator(ABC):
         return 1
 
     def fuse(self, k: int, producer: Operator) -> Operator | None:
-        """This operator with `producer` computed inside it in place of input `k`, or None where that cannot be.
+        """This operator with `producer` computed inside it in place of input `k`, or None if that is impossible.
 
         The inputs of the result are this operator's, with input `k` replaced by the producer's inputs in place.
         """
         return None
 
     def merge(self, first: int, second: int) -> Operator | None:
-        """This operator with the later input `second` gone, for when input `first` is the same tensor.
+        """This operator without the later input `second`, for the case that input `first` is the same tensor.
 
-        None where it must be read twice (the two are indexed differently), or where the kernel wants it twice.
+        None if it must be read twice (the two are indexed differently), or if the kernel needs it twice.
         """
         return None
 
@@ -163,13 +163,13 @@ def _field_names(family: Any) -> tuple[str, ...]:
 
 
 def _tensors(value: object) -> tuple[TensorDesc, ...]:
-    """The tensors of a field: itself, or its items; none where it is an attribute."""
+    """The tensors in the value of a field: itself, its items, or none if it is an attribute."""
     items = value if isinstance(value, tuple) else (value,)
     return tuple(item for item in items if isinstance(item, TensorDesc))
 
 
 def find_joint_aggregation_fault(operator: Operator) -> str | None:
-    """Why what the operator says of its outputs' aggregation cannot be, in words, or None where it can."""
+    """The reason why the operator's statements about its outputs' aggregation are inconsistent, or None."""
     outputs, names = operator.outputs, operator.aggregations
     if len(names) != len(outputs):
         return f"{len(names)} aggregations for {len(outputs)} outputs"
@@ -192,7 +192,7 @@ def find_joint_aggregation_fault(operator: Operator) -> str | None:
 
 
 def find_tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
-    """Why the output blocks of a function specification are not tuples as the operator's joint aggregations ask for."""
+    """The reason why output blocks of a function specification are not tuples of the operator's joint aggregations."""
     for joint in operator.joint_aggregations:
         whole, primary = operator.outputs[joint.outputs[0]].type, function.outputs[joint.outputs[0]]
         for j, dims in zip(joint.outputs, joint.dims, strict=True):
@@ -206,12 +206,12 @@ def find_tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
 
 
 def vector_precision(*tensors: TensorDesc) -> str:
-    """The peak of operations on single elements: f64 where a tensor is, else f32."""
+    """The dtype whose peak limits operations on single elements: f64 if a tensor has it, else f32."""
     return "f64" if any(desc.dtype is DType.F64 for desc in tensors) else "f32"
 
 
 def product_precision(*operands: TensorDesc) -> str:
-    """The peak of matrix products: that of the operands' dtype where they share a floating one."""
+    """The dtype whose peak limits matrix products: that of the operands, if they share a floating one."""
     first = operands[0].dtype
     alike = first.is_float and all(desc.dtype is first for desc in operands)
     return first.value if alike else vector_precision(*operands)

@@ -1,8 +1,8 @@
 """Concatenation of tensors along one dimension.
 
-Every dimension is shardable anywhere. An interval of the concatenated one meets some of the parts. Of every other part
-a function specification reads the one position nearest to the interval, and its kernel ignores that: it takes a block
-of every input, never nothing.
+Every dimension is shardable anywhere. An interval of the concatenated dimension overlaps some of the parts. Of every
+other part, a function specification reads the one position nearest to the interval, because it must read a block of
+every input; its kernel ignores that position.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CALLS = ("concat",)
 
 @dataclass(frozen=True, slots=True)
 class _Nearest(DimMap):
-    """What an interval and a part have in common, or the position of the part that is nearest to the interval."""
+    """The overlap of an interval and a part, or the position of the part that is nearest to the interval."""
 
     def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
         lo, up = DimMap.bounds(self, chosen, extent)
@@ -113,7 +113,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The concatenation with these attributes; raises OperatorError where they make none."""
+    """The concatenation with these attributes; raises OperatorError if they are not those of a concatenation."""
     _, axis = restore_axis("concat", inputs[:1], attributes)
     return _concat(inputs, axis, attributes.get("into"))
 

@@ -14,7 +14,7 @@ from einc.ops.functions import FUNCTIONS, fit_literal, infer_step_types
 from einc.ops.scalar import FunctionStep, Operand, ScalarInput, ScalarLiteral, ScalarProgram, make_step
 
 BINARY_EXTREMES = ("max", "min")
-"""Called through `reduction`, which hands on what has two operands."""
+"""Called through `shorthands`, where the same names are reductions of one operand."""
 
 CALLS = (*(name for name in FUNCTIONS if ":" not in name and name not in BINARY_EXTREMES), "cast")
 
@@ -67,7 +67,7 @@ def _cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
 
 
 def _align(name: str, descs: Sequence[TensorDesc], places: Sequence[int], program: ScalarProgram) -> Operator:
-    """The equation that gives every index the name of its dimension; one operand must have all of the names."""
+    """The equation in which dimensions of one name have one index; one operand must have all of the names."""
     widest = next((d for d in descs if all(set(other.dims) <= set(d.dims) for other in descs)), None)
     if widest is None:
         pairs = combinations(zip(places, descs, strict=True), 2)

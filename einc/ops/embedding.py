@@ -1,7 +1,7 @@
 """Looking up rows of a table: the vector of every token's id.
 
-Ids, columns and the vocabulary are shardable anywhere. Where the vocabulary is cut, a function specification has some
-of the rows and contributes zeros for all others, and the partial results are summed.
+Ids, columns and the vocabulary are shardable anywhere. If the vocabulary is cut, a function specification has some of
+the rows and contributes zeros for all others; the partial results are summed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Embedding(MappedOperator):
         return 0
 
     def traffic(self, function: FunctionSpec) -> int:
-        """Ids, and the rows that they pick: each is read and written, however large the table is."""
+        """The ids, and the rows that they pick, which are read and written; the rest of the table is not read."""
         ids, (rows,) = function.inputs[0], function.outputs
         return ids.size * self.ids.dtype.itemsize + 2 * rows.size * self.table.dtype.itemsize
 
@@ -80,7 +80,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The lookup in these tensors; raises OperatorError where they are none."""
+    """The lookup in these tensors; raises OperatorError if a lookup does not have such tensors."""
     if len(inputs) != 2:
         raise OperatorError("embedding has two inputs, ids and a table")
     ids, table = inputs

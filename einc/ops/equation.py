@@ -1,8 +1,8 @@
 """The tensor-relational core: a join of indexed tensors, then an aggregation over the indices the result lacks.
 
 Contractions, elementwise operators with broadcasting, reductions, transposes and diagonals are all index equations;
-the families beside this file only say how a call becomes one. Every index is shardable at any position: where the
-result has it, its intervals tile the output, and where not, they make partial results (paper, Section 3.3).
+`elementwise` and `shorthands` only define how calls become one. Every index is shardable at any position: if the result
+has it, its intervals tile the output, and if not, they make partial results (paper, Section 3.3).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MAX_STEPS = 128
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
 
 MAX_INDICES = 30
-"""numpy arrays have at most 32 dimensions in some of its versions, and kernels need two for themselves."""
+"""Some versions of numpy allow 32 dimensions at most, and kernels need two for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Equation(MappedOperator):
     """`result[...] = aggregation[...](program(operands[labels]...))`; made by `index_equation`, which checks it.
 
-    `dims` names the dimensions of the result. `aggregation` is None exactly where no index is aggregated.
+    `dims` names the dimensions of the result. `aggregation` is None if, and only if, no index is aggregated.
     """
 
     family: ClassVar[str] = "equation"
@@ -74,7 +74,7 @@ class Equation(MappedOperator):
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
-        return self.operands  # most operators are equations: not looked for among the fields, again and again
+        return self.operands  # the base class would look for them among the fields on every call
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
@@ -92,7 +92,7 @@ class Equation(MappedOperator):
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
-        """In the order of the result where nothing is aggregated, else in the order of first appearance."""
+        """In the order of the result if nothing is aggregated, else in the order of first appearance."""
         extents = self._extents
         return tuple(ShardableIndex(n, extents[n]) for n in (self.result if self.aggregation is None else extents))
 
@@ -153,9 +153,9 @@ class Equation(MappedOperator):
         return math.prod(extents[name] for name in set(self.labels[k]) - set(self.result))
 
     def fuse(self, k: int, producer: Operator) -> Operator | None:
-        """Joins elementwise operators where the producer's result has every index of this one, exactly once.
+        """Fuses elementwise operators if the producer's result has every index of this one exactly once.
 
-        A 16-bit producer keeps its rounding where a comparison (or the like) could tell the difference.
+        A 16-bit producer keeps its rounding if a comparison (or the like) could make a difference of it.
         """
         if not isinstance(producer, Equation) or self.aggregation is not None or producer.aggregation is not None:
             return None
@@ -176,7 +176,8 @@ class Equation(MappedOperator):
         )
 
     def merge(self, first: int, second: int) -> Operator | None:
-        """Elementwise operators read a tensor once; a contraction's kernel takes two operands even where equal."""
+        """Elementwise operators read a tensor once; the kernel of a contraction takes two operands even if they are
+        equal."""
         if self.aggregation is not None or self.labels[first] != self.labels[second]:
             return None
         return replace(
@@ -216,9 +217,9 @@ def index_equation(
 ) -> Operator:
     """The operator of an index equation.
 
-    `inputs` are tensors with one index name per dimension (a name may stand in several tensors, and twice in one);
-    `result` pairs index names with the names of the result's dimensions; `program` has one input per tensor.
-    Raises OperatorError, whose `argument` is the number of the input at fault, where one is.
+    `inputs` are tensors with one index name per dimension; a name may occur in several tensors, and twice in one.
+    `result` pairs index names with the names of the result's dimensions. `program` has one input per tensor. Raises
+    OperatorError, whose `argument` is the number of the input at fault, if there is one.
     """
     if not inputs:
         raise OperatorError("an index equation needs at least one tensor")
@@ -243,7 +244,7 @@ def index_equation(
 
 
 def _bind(inputs: Sequence[tuple[TensorDesc, Labels]]) -> dict[str, int]:
-    """The extent of every index, which must be the same wherever it stands."""
+    """The extent of every index, which must be the same wherever the index occurs."""
     extents: dict[str, tuple[int, str]] = {}
     for k, (desc, labels) in enumerate(inputs):
         if len(labels) != desc.rank:
@@ -285,7 +286,7 @@ def _check_result(names: Labels, gone: Sequence[str], extents: Mapping[str, int]
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The equation with these attributes; raises OperatorError where they make none."""
+    """The equation with these attributes; raises OperatorError if they are not those of an equation."""
     indices, program = attributes.get("indices"), attributes.get("program")
     dims, aggregation = attributes.get("dims"), attributes.get("aggregation")
     if not (

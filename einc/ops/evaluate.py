@@ -1,4 +1,4 @@
-"""The meaning of scalar programs and index equations on numpy arrays, in the plainest form: the references."""
+"""The meaning of scalar programs and index equations on numpy arrays: the reference implementation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The scalar functions of join expressions: their names, arities, and what they do to element types.
 
-This is the one list of them in the compiler; `evaluate` gives each its meaning on numpy arrays.
+This is the compiler's only list of them; `evaluate` defines their meaning on numpy arrays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BOOL = (DType.BOOL,)
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """`arity` operands of one common type among `accepts`; the result has that type, or `result` where it is set."""
+    """`arity` operands of one common type among `accepts`; the result has that type, or `result` if it is set."""
 
     arity: int
     accepts: tuple[DType, ...]
@@ -97,7 +97,7 @@ def _suggest_conversion(function: str, dtype: DType) -> str:
 def fit_literal(value: bool | int | float, dtype: DType) -> bool | int | float:
     """A literal as a value of `dtype`; for f16 and bf16 it is rounded to the nearest one.
 
-    Raises OperatorError where the kinds differ or the value is out of range.
+    Raises OperatorError if the kinds differ or the value is out of range.
     """
     kind = type(value).__name__
     if (dtype is DType.BOOL) != isinstance(value, bool) or (dtype.is_integer and not isinstance(value, int)):

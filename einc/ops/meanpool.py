@@ -1,4 +1,4 @@
-"""The mean over the tokens of every packed sequence that a mask lets through.
+"""The mean of every packed sequence over those of its tokens for which a mask holds.
 
 Columns are shardable anywhere, tokens between sequences: each mean is computed in one place.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CALLS = ("meanpool",)
 SEQUENCES = "sequences"
-"""What the dimension of the result that counts sequences is called where the call does not say."""
+"""The default name of the result's dimension of sequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class _Sequences(DimMap):
 
 @dataclass(frozen=True, slots=True)
 class MeanPool(MappedOperator):
-    """`tensor` [tokens, columns] and `mask` [tokens] to [sequences, columns]; no token let through gives zeros."""
+    """`tensor` [tokens, columns] and `mask` [tokens] to [sequences, columns]; zeros if the mask holds for no token."""
 
     family: ClassVar[str] = "meanpool"
 
@@ -107,7 +107,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The operator with these attributes; raises OperatorError where they make none."""
+    """The operator with these attributes; raises OperatorError if they are not those of a mean."""
     if len(inputs) != 2:
         raise OperatorError("meanpool has two inputs, a tensor and a mask")
     tensor, mask = inputs

@@ -1,7 +1,7 @@
 """Normalization of the last dimension, which stays whole; every other dimension is shardable anywhere.
 
-`rmsnorm` divides by the root of the mean square; `layernorm` subtracts the mean first, and adds a bias last. A gain
-that is stored less an offset has it added in the precision of the computation.
+`rmsnorm` divides by the root of the mean square; `layernorm` subtracts the mean first, and adds a bias last. An offset,
+which some models subtract from a gain before storing it, is added in the precision of the computation.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ EPS = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Norm(MappedOperator):
-    """The first operand normalized along its last dimension, times the gain, to which the offset is added, and plus the
-    bias, if there is one."""
+    """The first operand, normalized along its last dimension, times the sum of gain and offset, plus the bias if there
+    is one."""
 
     family: ClassVar[str] = "norm"
 
@@ -95,7 +95,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The normalization with these attributes; raises OperatorError where they make none."""
+    """The normalization with these attributes; raises OperatorError if they are not those of a normalization."""
     kind = attributes.get("kind")
     if not isinstance(kind, str) or len(_OPERANDS.get(kind, ())) != len(inputs):
         raise OperatorError("a norm has the attribute kind, rmsnorm with two inputs or layernorm with three")

@@ -1,11 +1,11 @@
 """Rotary position embedding in the half-rotation convention: element i turns with element i + d_head / 2.
 
-The pair i of the token at position n turns by the angle n * f_i, where f_i = theta ** (-2i / d_head), scaled if asked
-for. Frequencies and angles are rounded to f32, as published implementations do it: the angle of a late position is off
-by more than what else is rounded, and models are used with just these angles.
+Pair i of the token at position n turns by the angle n * f_i, where f_i = theta ** (-2i / d_head), scaled if the call
+says so. Frequencies and angles are rounded to f32, as in published implementations: for late positions this rounding
+matters more than any other, and models were trained with just these angles.
 
-Positions come with an input, or follow from where a token stands in its packed sequence. Everything but the last
-dimension is shardable anywhere: a kernel knows the bounds of its block.
+Positions are an input, or else the places of the tokens in their packed sequences. All dimensions but the last are
+shardable anywhere, because a kernel knows the bounds of its block.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Frequencies:
 
 @dataclass(frozen=True, slots=True)
 class Rope(MappedOperator):
-    """A tensor [..., tokens, d_head] with its tokens turned by their positions: an input, or else those that follow
-    from `seq_lens`, the lengths of the packed sequences."""
+    """A tensor [..., tokens, d_head] with its tokens turned by their positions: those of an input, or else those that
+    follow from `seq_lens`, the lengths of the packed sequences."""
 
     family: ClassVar[str] = "rope"
 
@@ -142,7 +142,7 @@ class Rope(MappedOperator):
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`rope(q, theta=500000.0, seq_lens=[8, 8])`, `rope(q, positions=p, scaling="linear", factor=4.0)`.
 
-    Given positions prevail over those that would follow from `seq_lens`.
+    If positions are given, `seq_lens` has no effect on them.
     """
     scaling = read_word(name, attributes, "scaling", SCALINGS)
     unused = {key for keys in _PARAMETERS.values() for key in keys} - set(_PARAMETERS[scaling])
@@ -155,7 +155,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The rotation with these attributes; raises OperatorError where they make none."""
+    """The rotation with these attributes; raises OperatorError if they are not those of a rotation."""
     extras = attributes.get("extras", ())
     if extras not in ((), EXTRAS) or len(inputs) != 1 + (extras == EXTRAS):
         raise OperatorError("rope has one input, and the positions where they are among its extras")

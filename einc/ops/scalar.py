@@ -1,7 +1,7 @@
 """Scalar programs: the join expression of an operator as straight-line code over its inputs' elements.
 
 A program is in single-assignment form: every step applies one function to inputs, earlier steps and literals, and the
-last step is the result. Its text form stands in bundles:
+last step is the result. Plans contain its text form:
 
     t0 = mul x0 x1; t1 = silu t0; t2 = add t1 0.5
 """
@@ -42,7 +42,7 @@ class Temp:
 
 @dataclass(frozen=True, slots=True)
 class ScalarLiteral:
-    """A constant by its text, so that 1, 1.0, true, and 0.0, -0.0 all differ."""
+    """A constant, represented by its text, so that 1, 1.0 and true differ, and so do 0.0 and -0.0."""
 
     text: str
 
@@ -81,7 +81,7 @@ class FunctionStep:
 
 @dataclass(frozen=True, slots=True)
 class ScalarProgram:
-    """Steps over `arity` inputs; raises OperatorError for steps that are no program."""
+    """Steps over `arity` inputs; raises OperatorError if they are not a valid program."""
 
     arity: int
     steps: tuple[FunctionStep, ...]
@@ -118,7 +118,7 @@ class ScalarProgram:
     def resolve(self, inputs: Sequence[DType]) -> tuple[ScalarProgram, tuple[DType, ...]]:
         """The program with every literal fitted to its type, and the element type of each step's result.
 
-        Raises OperatorError; its `argument` is the number of an input at fault, where one is.
+        Raises OperatorError; its `argument` is the number of the input at fault, if there is one.
         """
         types: list[DType] = []
         steps: list[FunctionStep] = []
@@ -133,8 +133,8 @@ class ScalarProgram:
 
     @property
     def product_factor(self) -> float | None:
-        """The number (1 if there is none) that a program multiplies its inputs by, if it does nothing but multiply
-        all of them, each once, and numbers; else None."""
+        """The product of the numbers in a program (1 if there are none) that only multiplies numbers and all its
+        inputs, each once; None for any other program."""
         operands = [operand for step in self.steps for operand in step.operands]
         factor = math.prod(float(x.value) for x in operands if isinstance(x, ScalarLiteral))
         read = [str(operand) for operand in operands if not isinstance(operand, ScalarLiteral)]
@@ -194,7 +194,7 @@ class ProgramBuilder:
 
 
 def make_step(function: str, *operands: Operand | Number) -> ScalarProgram:
-    """The program of one step whose inputs stand among `operands`."""
+    """The program of one step with these operands."""
     arity = 1 + max((x.position for x in operands if isinstance(x, ScalarInput)), default=-1)
     return ScalarProgram(arity, (_new_step(function, operands),))
 
@@ -214,7 +214,7 @@ def compose(consumer: ScalarProgram, k: int, producer: ScalarProgram, rounding: 
 
 
 def merge_inputs(program: ScalarProgram, first: int, second: int) -> ScalarProgram:
-    """The program that reads input `first` wherever it read the later input `second`, which is gone."""
+    """The program without the later input `second`: it reads input `first` instead."""
     builder = ProgramBuilder(program.arity - 1)
     kept = [ScalarInput(j - (j > second)) for j in range(program.arity)]
     kept[second] = ScalarInput(first)

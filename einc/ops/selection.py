@@ -1,9 +1,9 @@
-"""The largest of a dimension: `argmax` finds the one largest element, `topk` the k largest, each with its index.
+"""The largest elements along a dimension: `argmax` finds the largest one, `topk` the k largest, each with its index.
 
-The larger value comes first, and of equal values the one with the smaller index; not-a-number counts as larger than any
+Larger values come first; of equal values, the one with the smaller index. Not-a-number counts as larger than any
 number. Every dimension is shardable anywhere: partial results are tuples of indices and values, which are combined by
-the operations of the same names. A block with fewer than k elements fills its list up with the least value of its
-type and the index NOWHERE, which comes last.
+the operations of the same names. A block with fewer than k elements fills its list with the least value of its type and
+the index NOWHERE, which comes last.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 CALLS = ("argmax", "topk")
 INTO = "k"
-"""What the dimension of `topk` that counts the largest is called where the call does not say."""
+"""The default name of the dimension of `topk` along which its results stand."""
 
 
 class _Selection(MappedOperator):
-    """What the two have in common: one tensor, and the dimension `axis` of it that is searched."""
+    """What `argmax` and `topk` have in common: one tensor, and its dimension `axis`, which is searched."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ class _Selection(MappedOperator):
 
 @dataclass(frozen=True, slots=True)
 class Argmax(_Selection):
-    """The index (i64) of the largest element along a dimension, and its value; the dimension goes away."""
+    """The index (i64) of the largest element along a dimension, and its value, both without that dimension."""
 
     family: ClassVar[str] = "argmax"
 
@@ -102,7 +102,7 @@ class Argmax(_Selection):
 class TopK(_Selection):
     """The `count` largest elements along a dimension, in descending order, and their indices (i64).
 
-    They stand along a dimension `into`, the last one, in place of the one that is searched.
+    They stand along a new last dimension `into`, which replaces the one that is searched.
     """
 
     family: ClassVar[str] = "topk"
@@ -155,12 +155,12 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def restore_argmax(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The argmax with these attributes; raises OperatorError where they make none."""
+    """The argmax with these attributes; raises OperatorError if they are not those of an argmax."""
     return _argmax(*restore_axis("argmax", inputs, attributes))
 
 
 def restore_topk(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The topk with these attributes; raises OperatorError where they make none."""
+    """The topk with these attributes; raises OperatorError if they are not those of a topk."""
     return _topk(*restore_axis("topk", inputs, attributes), attributes.get("count"), attributes.get("into"))
 
 

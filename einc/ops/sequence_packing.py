@@ -1,7 +1,8 @@
-"""Sequences packed end to end for attention: which queries see which keys, how many do, and where to cut.
+"""Sequences that are packed one after the other for attention: how many pairs of a query and a key see each other, and
+where to cut.
 
-Every sequence has queries and keys of its own, numbered from zero. Its queries are the last positions of the sequence:
-query i stands at position i + keys - queries. All sizes and positions are in tokens.
+Every sequence has its own queries and keys, numbered from zero. Its queries are the last positions of the sequence:
+query i is at position i + keys - queries. All sizes and positions are in tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from einc.ops.arguments import compute_ends
 class SequencePacking:
     """The queries and keys of every sequence, and what a query sees of its own sequence.
 
-    Causal: keys up to its position. A window: only the last `window` keys up to its position, and what follows.
+    If `causal`, a query sees keys up to its position only. With a `window`, it sees no key that is `window` or more
+    before its position.
     """
 
     q_lens: tuple[int, ...]
@@ -43,22 +45,22 @@ class SequencePacking:
         return total
 
     def sequences(self) -> ShardableIndex:
-        """The index over queries that may be cut between sequences, balanced by the pairs on either side."""
+        """The index over queries, which may be cut between sequences and is balanced by the number of pairs."""
         q_ends = compute_ends(self.q_lens)
         return ShardableIndex("sequence", q_ends[-1], q_ends[:-1], work=_work(self))
 
     def keys(self) -> ShardableIndex:
-        """The index over keys that may be cut anywhere; see `key_bounds` for what its positions are.
+        """The index over keys, which may be cut anywhere; see `key_bounds` for the meaning of its positions.
 
-        The shortest sequence limits the number of intervals: cut between sequences too, none may be empty.
+        The shortest sequence limits the number of intervals: no interval may be empty, even if `sequence` is cut, too.
         """
         return ShardableIndex("keys", sum(self.k_lens), limit=min(self.k_lens))
 
     def key_bounds(self, queries: Interval, shares: Sequence[Interval]) -> tuple[Interval, ...]:
-        """The packed keys of whole sequences, cut in shares: position x of `keys` stands for x / extent of the work.
+        """The packed keys of whole sequences, cut into shares: position x of `keys` means x / extent of the work.
 
-        `queries` is an interval of `sequence`. Where every query sees every key of its sequence, and there is one
-        sequence, positions are keys. There are at least as many keys as shares, and no interval is empty.
+        `queries` is an interval of `sequence`. If there is one sequence and every query sees every key, positions are
+        keys. There are at least as many keys as shares, and no interval is empty.
         """
         q_ends, k_ends, work = compute_ends(self.q_lens), compute_ends(self.k_lens), _work(self)
         first, last = bisect_right(q_ends, queries[0]), bisect_left(q_ends, queries[1])
@@ -71,7 +73,7 @@ class SequencePacking:
         return tuple(itertools.pairwise([*bounds, upper]))
 
     def _key_at(self, target: int) -> int:
-        """The first packed key such that the keys before it, in all sequences up to its own, are `target` work."""
+        """The first packed key such that the keys before it take `target` work."""
         work = _work(self)
         s = bisect_left(work, target)
         missing = target - (work[s - 1] if s else 0)
@@ -89,7 +91,7 @@ class SequencePacking:
 
 @lru_cache(maxsize=256)
 def _work(packing: SequencePacking) -> tuple[int, ...]:
-    """The pairs in all sequences up to the end of each; every query and key is in at least one sequence's work."""
+    """For each sequence, the number of pairs in it and all sequences before it."""
     sizes = zip(packing.q_lens, packing.k_lens, strict=True)
     return tuple(itertools.accumulate(packing._pairs(s, (0, q), (0, k)) for s, (q, k) in enumerate(sizes)))
 

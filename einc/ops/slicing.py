@@ -1,4 +1,4 @@
-"""A box out of a tensor. Every dimension is shardable anywhere; blocks are read where they lie in the whole."""
+"""A box of a tensor. Every dimension is shardable anywhere; blocks are read from their places in the whole tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALLS = ("slice",)
 
 @dataclass(frozen=True, slots=True)
 class Slice(MappedOperator):
-    """Positions start up to stop of every dimension."""
+    """The positions from start up to stop of every dimension."""
 
     family: ClassVar[str] = "slice"
 
@@ -49,7 +49,7 @@ class Slice(MappedOperator):
 
     @property
     def kernel(self) -> KernelCall:
-        """Blocks have equal shapes: a copy is all there is to do."""
+        """A copy: the blocks of input and output have equal shapes."""
         return KernelCall("reshape")
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
@@ -60,7 +60,7 @@ class Slice(MappedOperator):
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
-    """`slice(x, tokens=[0, 128], heads=[2, 4])`: by dimension the first position, and the one after the last."""
+    """`slice(x, tokens=[0, 128], heads=[2, 4])`: for each dimension the first position, and the one after the last."""
     (tensor,) = require_tensors(name, arguments, 1)
     starts, stops = [0] * tensor.rank, list(tensor.shape)
     for dim, bounds in attributes.items():
@@ -76,7 +76,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The slice with these attributes; raises OperatorError where they make none."""
+    """The slice with these attributes; raises OperatorError if they are not those of a slice."""
     starts, stops = attributes.get("starts"), attributes.get("stops")
     if len(inputs) == 1 and isinstance(starts, tuple) and isinstance(stops, tuple):
         (tensor,) = inputs

@@ -73,7 +73,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The softmax with these attributes; raises OperatorError where they make none."""
+    """The softmax with these attributes; raises OperatorError if they are not those of a softmax."""
     return _softmax(*restore_axis("softmax", inputs, attributes))
 
 
