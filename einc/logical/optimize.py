@@ -76,7 +76,7 @@ def _choose_greedily(problem: Problem) -> list[int]:
 
 
 def _choose_randomly(problem: Problem, seed: int) -> list[int]:
-    """A uniformly drawn candidate per node, in the graph's order. Python keeps what `random()` gives across versions."""
+    """A uniformly drawn candidate per node, in the graph's order. All versions of Python give the same `random()`."""
     generator = random.Random(seed)
     return [int(generator.random() * len(options)) for options in problem.candidates]
 
