@@ -18,7 +18,7 @@ import msgspec
 from einc.errors import CapacityError
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
-from einc_runtime.plan.regions import reads_of, writes_of
+from einc_runtime.plan.regions import ByteOwners, reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Buffer, FenceTask, Tensor
 from einc_runtime.text import sized
 
@@ -31,14 +31,13 @@ def align(size: int) -> int:
     return max(1, -(-size // ALIGNMENT)) * ALIGNMENT
 
 
-class Arena:
+class ArenaAllocator:
     """Best-fit allocation above `base`; ties take the lowest offset. `top` is the first byte never used."""
 
     def __init__(self, base: int) -> None:
         self.top = base
         self._free: list[tuple[int, int]] = []  # (start, end), ascending, apart from each other, below top
-        self._starts: list[int] = []  # of the spans below: disjoint, ascending
-        self._spans: list[tuple[int, int, int]] = []  # (start, end, the buffer that had these bytes last)
+        self._owners: ByteOwners[int] = ByteOwners()
 
     def allocate(self, size: int, buffer: int) -> tuple[int, tuple[int, ...]]:
         """An offset for `size` bytes (aligned), and the earlier buffers whose bytes these were."""
@@ -54,7 +53,7 @@ class Arena:
             if self._free and self._free[-1][1] == self.top:
                 start = self._free.pop()[0]
             self.top = start + size
-        return start, self._claim(start, start + size, buffer)
+        return start, tuple(dict.fromkeys(self._owners.claim(start, start + size, buffer)))
 
     def release(self, start: int, size: int) -> None:
         """Gives bytes back."""
@@ -73,22 +72,6 @@ class Arena:
             self._free.insert(at, (end, last))
         if first < start:
             self._free.insert(at, (first, start))
-
-    def _claim(self, start: int, end: int, buffer: int) -> tuple[int, ...]:
-        """Records the new owner of some bytes and returns the distinct last ones before it."""
-        first = bisect_right(self._starts, start) - 1
-        if first < 0 or self._spans[first][1] <= start:
-            first += 1
-        last = bisect_left(self._starts, end)
-        covered = self._spans[first:last]
-        new = [(start, end, buffer)]
-        if covered and covered[0][0] < start:
-            new.insert(0, (covered[0][0], start, covered[0][2]))
-        if covered and covered[-1][1] > end:
-            new.append((end, covered[-1][1], covered[-1][2]))
-        self._spans[first:last] = new
-        self._starts[first:last] = [span[0] for span in new]
-        return tuple(dict.fromkeys(owner for _, _, owner in covered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +101,13 @@ def plan_memory(
             offsets[b] = bottoms[buffer.site]
             bottoms[buffer.site] += sizes[b]
     uses = _uses(buffers, tasks)
-    arenas, peaks = [Arena(bottom) for bottom in bottoms], [""] * sites
+    arenas, peaks = [ArenaAllocator(bottom) for bottom in bottoms], [""] * sites
     begins: dict[int, list[int]] = {}
     for b, use in enumerate(uses):
         if use is not None:
             begins.setdefault(use.writers[0], []).append(b)
     ends: dict[int, list[int]] = {}
-    ordering = _Ordering(tasks, uses)
+    ordering = _Dependencies(tasks, uses)
     for position, task in enumerate(tasks):
         for b in begins.get(position, ()):
             site, use = buffers[b].site, uses[b]
@@ -174,8 +157,8 @@ def _uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask]) -> list[_Use | No
     ]  # fmt: skip
 
 
-class _Ordering:
-    """The dependencies of all tasks, with those that reuse of memory adds."""
+class _Dependencies:
+    """The dependencies of all tasks, and those that the reuse of memory adds."""
 
     def __init__(self, tasks: Sequence[AnyTask], uses: Sequence[_Use | None]) -> None:
         self._tasks = tasks

@@ -12,7 +12,7 @@ from einc.core.tensor import DType, TensorType
 from einc.errors import CapacityError, SourceSpan
 from einc.graph.graph import Graph
 from einc.physical.build import build
-from einc.physical.memory import ALIGNMENT, Arena, plan_memory
+from einc.physical.memory import ALIGNMENT, ArenaAllocator, plan_memory
 from einc_runtime.plan.schema import Buffer, BufferRole, CopyTask, Region
 from tests.support.device_programs import kind_of
 from tests.support.physical_toys import Formula, computed, graph_of, plan_of, switch
@@ -67,7 +67,7 @@ def test_the_error_names_the_reader_of_the_largest_tensor_where_there_is_no_scra
 @pytest.mark.parametrize("seed", range(20))
 def test_an_arena_never_gives_bytes_twice(seed: int) -> None:
     rng = random.Random(seed)
-    arena = Arena(128)
+    arena = ArenaAllocator(128)
     live: dict[int, tuple[int, int]] = {}
     last: dict[int, int] = {}  # unit of memory -> the buffer that had it last
     for buffer in range(300):
@@ -87,7 +87,7 @@ def test_an_arena_never_gives_bytes_twice(seed: int) -> None:
 
 
 def test_the_tightest_hole_is_taken_and_the_lowest_of_equal_ones() -> None:
-    arena = Arena(0)
+    arena = ArenaAllocator(0)
     starts = [arena.allocate(units * ALIGNMENT, b)[0] for b, units in enumerate((2, 1, 1, 1, 1, 1, 3, 1))]
     for hole, units in ((0, 2), (2, 1), (4, 1), (6, 3)):
         arena.release(starts[hole], units * ALIGNMENT)

@@ -12,7 +12,6 @@ from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import PlanFault
 from einc_runtime.execution.trace import TaskRun, Trace
 from einc_runtime.execution.trace import task_kind as task_kind
-from einc_runtime.plan.boxes import shape
 from einc_runtime.plan.schema import Bundle, Region
 
 TaskRecord = tuple[int, int, float, float]
@@ -62,7 +61,7 @@ class NullExecutor:
 
     def fetch(self, region: Region) -> Array:
         buffer = self.bundle.buffers[region.buffer]
-        return np.zeros(shape(region.block), storage_dtype(self.bundle.tensors[buffer.tensor].dtype))
+        return np.zeros(region.block.shape, storage_dtype(self.bundle.tensors[buffer.tensor].dtype))
 
     def execute(self, records: list[TaskRecord] | None = None) -> float:
         origin = perf_counter()

@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from einc_runtime.plan import boxes
 from einc_runtime.plan.schema import (
     ITEMSIZE,
     AggregateTask,
@@ -101,10 +100,10 @@ def task_events(bundle: Bundle, runs: Iterable[TaskRun]) -> Iterator[TraceEvent]
         args: dict[str, Argument] = {"task": run.task, "serves": task.serves}
         region = task.read if isinstance(task, TransferTask) else task.writes[0]
         tensor = bundle.tensors[bundle.buffers[region.buffer].tensor]
-        atom = f"{tensor.name}{boxes.show(region.block)}"
+        atom = f"{tensor.name}{region.block}"
         if isinstance(task, TransferTask):
             target = bundle.buffers[task.write.buffer].site
-            args |= {"from": task.site, "to": target, "bytes": boxes.size(region.block) * ITEMSIZE[tensor.dtype]}
+            args |= {"from": task.site, "to": target, "bytes": region.block.size * ITEMSIZE[tensor.dtype]}
             name = f"{atom} to {target}"
             yield TraceEvent(task.site, "out", name, start, end, args, kind, run.task)
             yield TraceEvent(target, "in", f"{atom} from {task.site}", start, end, args, kind, run.task)

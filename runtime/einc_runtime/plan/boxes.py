@@ -74,23 +74,3 @@ def tiling_fault(outer: Block, blocks: Sequence[Block], budget: StepBudget, wher
         covered = sum(block.size for block in blocks)
         return f"the blocks do not tile {outer} ({covered} of {outer.size} elements, overlaps counted)"
     return None
-
-
-def inside(inner: Block, outer: Block) -> bool:
-    return outer.contains(inner)
-
-
-def size(block: Block) -> int:
-    return block.size
-
-
-def shape(block: Block) -> tuple[int, ...]:
-    return block.shape
-
-
-def show(block: Block) -> str:
-    return str(block)
-
-
-def overlap(a: Block, b: Block) -> bool:
-    return a.overlaps(b)

@@ -1,4 +1,4 @@
-"""Which tasks have ended before a task starts: reachability in the task graph, walked once in its own order."""
+"""Which tasks have ended before a task starts: reachability in the task graph, computed in the order of positions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import AnyTask, FenceTask
 
 MAX_TRAFFIC = 1 << 38
-"""Bytes of ancestor sets that may be merged: about a minute."""
+"""The most bytes of ancestor sets that are united: about a minute."""
 
 MAX_LIVE = 4 << 30
-"""Bytes of ancestor sets that may be kept at a time."""
+"""The most bytes of ancestor sets that are kept at a time."""
 
 
-class Ordering:
-    """Ancestor sets as bit sets in integers, each kept until the last task that depends on it directly.
+class TaskAncestors:
+    """The ancestors of one task after another, as bit sets in integers.
 
-    Raises PlanFault where the graph would take too long or too much memory (some hundred thousand tasks).
+    A set is kept until the last task that depends directly on its task. Raises PlanFault where the graph would take too
+    much time or memory (some hundred thousand tasks).
     """
 
     def __init__(self, tasks: Sequence[AnyTask]) -> None:
@@ -25,7 +26,7 @@ class Ordering:
         self._last_use: dict[int, int] = {before: i for i, task in enumerate(tasks) for before in task.after}
         self._kept: dict[int, int] = {}
         self.fences: tuple[int, ...] = ()
-        """Of the fences that the task waits for directly, those that later tasks wait for, too."""
+        """The fences that the current task waits for directly, and that later tasks wait for as well."""
         self._bits = b""
         self._live = 0
         traffic = sum(len(task.after) * i // 8 for i, task in enumerate(tasks))
@@ -33,7 +34,7 @@ class Ordering:
             raise PlanFault(f"{len(tasks)} tasks with these dependencies are too many to prove", where="tasks")
 
     def enter(self, position: int) -> None:
-        """Moves on to the next task; positions must come in ascending order, none left out."""
+        """Moves on to the next task; positions must come in ascending order without gaps."""
         after = self._tasks[position].after
         ancestors = 0
         for before in after:
@@ -53,15 +54,15 @@ class Ordering:
         return self._kept.pop(position)
 
     def ended(self, position: int) -> bool:
-        """Whether the task at `position` has ended, in every run, when the task that was entered last starts."""
+        """Whether the task at `position` has ended in every run when the current task starts."""
         return not _absent((position,), self._bits)
 
     def unfinished(self, positions: Iterable[int]) -> list[int]:
-        """Those of the tasks at `positions` that have not."""
+        """Those of the tasks at `positions` that may not have ended when the current task starts."""
         return _absent(positions, self._bits)
 
-    def behind(self, fence: int, positions: Iterable[int]) -> bool:
-        """Whether one of `fences` comes after all of these."""
+    def comes_after(self, fence: int, positions: Iterable[int]) -> bool:
+        """Whether `fence`, one of `fences`, comes after all of these tasks."""
         return not _absent(positions, _bytes(self._kept[fence]))
 
 

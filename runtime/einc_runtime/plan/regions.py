@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from einc_runtime.plan.schema import (
     ITEMSIZE,
@@ -18,6 +19,8 @@ from einc_runtime.plan.schema import (
     Tensor,
     TransferTask,
 )
+
+Owner = TypeVar("Owner")
 
 
 class ExecutablePlan(Protocol):
@@ -82,3 +85,27 @@ def span(plan: ExecutablePlan, number: int) -> tuple[int, int]:
     """The first byte of a buffer in its site's arena, and the end."""
     buffer = plan.buffers[number]
     return buffer.offset, buffer.offset + buffer_bytes(plan, buffer)
+
+
+class ByteOwners(Generic[Owner]):
+    """Who claimed each byte of an arena last: disjoint spans in ascending order, each with its owner."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._spans: list[tuple[int, int, Owner]] = []
+
+    def claim(self, start: int, end: int, owner: Owner) -> list[Owner]:
+        """Gives bytes to a new owner, and returns the owners that had some of them, in the order of their spans."""
+        first = bisect_right(self._starts, start) - 1
+        if first < 0 or self._spans[first][1] <= start:
+            first += 1
+        last = bisect_left(self._starts, end)
+        claimed = self._spans[first:last]
+        spans = [(start, end, owner)]
+        if claimed and claimed[0][0] < start:
+            spans.insert(0, (claimed[0][0], start, claimed[0][2]))
+        if claimed and claimed[-1][1] > end:
+            spans.append((end, claimed[-1][1], claimed[-1][2]))
+        self._spans[first:last] = spans
+        self._starts[first:last] = [span[0] for span in spans]
+        return [previous for _, _, previous in claimed]

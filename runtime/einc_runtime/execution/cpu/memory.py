@@ -14,7 +14,6 @@ from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cpu.host import available_memory, require_memory
 from einc_runtime.kernels.base import Kernel, PrepackedOperand, address
 from einc_runtime.kernels.views import strides_of
-from einc_runtime.plan import boxes
 from einc_runtime.plan.schema import Block, Bundle, Region
 
 ALIGNMENT = 64
@@ -50,7 +49,7 @@ class HostMemory:
         self.buffers: list[Array] = []
         loaded: dict[tuple[int, Block], Array] = {}
         for number, buffer in enumerate(bundle.buffers):
-            shape = boxes.shape(buffer.block)
+            shape = buffer.block.shape
             tensor, arena = bundle.tensors[buffer.tensor], self.arenas[buffer.site]
             dtype = storage_dtype(tensor.dtype)
             if min(shape, default=0) < 0 or not 0 <= buffer.offset <= arena.size - math.prod(shape) * dtype.itemsize:

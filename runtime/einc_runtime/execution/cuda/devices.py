@@ -9,7 +9,6 @@ from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.views import strides_of
-from einc_runtime.plan import boxes
 from einc_runtime.plan.schema import AnyTask, Buffer, Bundle, Region, TransferTask
 from einc_runtime.text import gibibytes
 
@@ -80,7 +79,7 @@ class DeviceMemory:
         self.bundle, self.devices = bundle, tuple(devices)
         self.buffers: list[GpuArray] = []
         for number, buffer in enumerate(bundle.buffers):
-            shape = boxes.shape(buffer.block)
+            shape = buffer.block.shape
             dtype = bundle.tensors[buffer.tensor].dtype
             array = GpuArray(arenas[buffer.site] + buffer.offset, shape, (), dtype, self.devices[buffer.site])
             inside = 0 <= buffer.offset <= bundle.memory[buffer.site] - array.nbytes

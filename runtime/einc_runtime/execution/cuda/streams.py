@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from einc_runtime.plan.boxes import size
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, Region, TransferTask
 
 STAGING_BUFFERS = 2
@@ -155,4 +154,4 @@ class _ScheduleBuilder:
 
     def _count_bytes(self, region: Region) -> int:
         buffer = self.bundle.buffers[region.buffer]
-        return size(region.block) * ITEMSIZE[self.bundle.tensors[buffer.tensor].dtype]
+        return region.block.size * ITEMSIZE[self.bundle.tensors[buffer.tensor].dtype]

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from einc_runtime.plan.boxes import inside, overlap
 from einc_runtime.plan.regions import reads_of, results, span, writes_of
 from einc_runtime.plan.schema import AnyTask, Block, Bundle, FenceTask, Region, TransferTask
 
@@ -83,8 +82,8 @@ class _CopyElision:
         served: list[_OperandUse] = []
         others: list[_OperandUse] = []
         for use in self.uses[target.buffer]:
-            (served if overlap(use.block, target.block) else others).append(use)
-        if any(use.torn or not inside(use.block, target.block) for use in served):
+            (served if use.block.overlaps(target.block) else others).append(use)
+        if any(use.torn or not target.block.contains(use.block) for use in served):
             return False
         if self._is_overwritten(source, max((use.reader for use in served), default=-1)):
             return False
@@ -101,7 +100,7 @@ class _CopyElision:
             for number, block in reversed(self.writes[other]):
                 if number > last:
                     break
-                if other != region.buffer or overlap(block, region.block):
+                if other != region.buffer or block.overlaps(region.block):
                     return True
         return False
 
@@ -109,8 +108,8 @@ class _CopyElision:
 def _keep_earlier(uses: Sequence[_OperandUse], written: Block) -> Iterator[_OperandUse]:
     """The reads of something that was there before a block is written."""
     for use in uses:
-        if not inside(use.block, written):
-            use.torn = use.torn or overlap(use.block, written)
+        if not written.contains(use.block):
+            use.torn = use.torn or use.block.overlaps(written)
             yield use
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from einc_runtime.execution.rewrites.lifetimes import ByteOwnership
-from einc_runtime.plan.boxes import inside, overlap
-from einc_runtime.plan.regions import reads_of, span, writes_of
+from einc_runtime.plan.regions import ByteOwners, reads_of, span, writes_of
 from einc_runtime.plan.schema import AnyTask, Block, Bundle
 
 Access = tuple[int, Block]
@@ -41,7 +39,8 @@ class _DependencySweep:
         self.spans = [span(bundle, number) for number in range(len(bundle.buffers))]
         self.sites = [buffer.site for buffer in bundle.buffers]
         self.loaded = [buffer.role in ("input", "weight") for buffer in bundle.buffers]
-        self.ownership = [ByteOwnership() for _ in bundle.memory]
+        self.owners: list[ByteOwners[int]] = [ByteOwners() for _ in bundle.memory]
+        self.whole: set[int] = set()  # the buffers that own all of their bytes
         self.accesses: dict[int, _BufferAccesses] = {}
         self.after: list[tuple[int, ...]] = []
 
@@ -56,8 +55,8 @@ class _DependencySweep:
             found |= overlapping or set(own.before)
         for region in writes_of(task):
             own = self._accesses_of(region.buffer)
-            own.reads = [access for access in own.reads if not inside(access[1], region.block)]
-            own.writes = [access for access in own.writes if not inside(access[1], region.block)]
+            own.reads = [access for access in own.reads if not region.block.contains(access[1])]
+            own.writes = [access for access in own.writes if not region.block.contains(access[1])]
             own.writes.append((number, region.block))
         for region in reads:  # also of a buffer that has just lost its bytes to one that is written
             self.accesses[region.buffer].reads.append((number, region.block))
@@ -67,9 +66,10 @@ class _DependencySweep:
 
     def _accesses_of(self, buffer: int) -> _BufferAccesses:
         """The accesses to a buffer; it takes its bytes from other buffers, and remembers the tasks that used those."""
-        owned = self.ownership[self.sites[buffer]]
-        if buffer not in self.accesses or buffer not in owned.whole:
-            displaced = owned.take(buffer, *self.spans[buffer])
+        if buffer not in self.whole:
+            displaced = set(self.owners[self.sites[buffer]].claim(*self.spans[buffer], buffer))
+            self.whole -= displaced
+            self.whole.add(buffer)
             before = set().union(*(self.accesses[other].tasks() for other in displaced if other in self.accesses))
             self.accesses[buffer] = _BufferAccesses(before=self._drop_implied(before))
         return self.accesses[buffer]
@@ -81,4 +81,4 @@ class _DependencySweep:
 
 
 def _find_overlapping(accesses: Iterable[Access], block: Block) -> set[int]:
-    return {number for number, other in accesses if overlap(other, block)}
+    return {number for number, other in accesses if other.overlaps(block)}

@@ -11,7 +11,6 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 
-from einc_runtime.plan.boxes import shape
 from einc_runtime.plan.regions import results, users, writes_of
 from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask
 
@@ -55,7 +54,7 @@ def find_contraction_pairs(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int
         if operation.kernel == "contract" and len(task.reads) == 2:
             form = (
                 repr(sorted(operation.kernel_attributes.items())),
-                [shape(region.block) for region in (*task.reads, *task.writes)],
+                [region.block.shape for region in (*task.reads, *task.writes)],
             )
             for place, read in enumerate(task.reads):
                 alike[task.site, place, read.buffer, read.block.lower, read.block.upper, repr(form)].append(number)

@@ -14,7 +14,6 @@ import msgspec
 
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.splits import KernelSplit, SplitAxis, find_splits
-from einc_runtime.plan.boxes import shape
 from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
 
 MIN_PART_NS = 200_000.0
@@ -44,7 +43,7 @@ def _count_busy_parts(kernels: int, workers: int) -> int:
 
 def split_kernel(operation: Operation, task: KernelTask, parts: int) -> Sequence[KernelTask]:
     """A task that fits its kernel, in so many parts, or in fewer where it cannot be cut like that."""
-    reads, writes = ([shape(region.block) for region in regions] for regions in (task.reads, task.writes))
+    reads, writes = ([region.block.shape for region in regions] for regions in (task.reads, task.writes))
     possible = (
         find_splits(Invocation(operation.kernel, operation.kernel_attributes, reads, writes)) if parts > 1 else []
     )

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from einc_runtime.execution.rewrites.gather_deduplication import only_moves
 from einc_runtime.execution.rewrites.lifetimes import Lifetimes
-from einc_runtime.plan.boxes import size
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, CopyTask, FenceTask
 
@@ -42,7 +41,7 @@ def coalesce_moves(bundle: Bundle, tasks: Sequence[AnyTask], max_bytes: float) -
 
 def _is_small_move(bundle: Bundle, task: AnyTask, buffer: int, max_bytes: float) -> bool:
     itemsize = ITEMSIZE[bundle.tensors[bundle.buffers[buffer].tensor].dtype]
-    return only_moves(task, buffer) and sum(size(region.block) for region in writes_of(task)) * itemsize <= max_bytes
+    return only_moves(task, buffer) and sum(region.block.size for region in writes_of(task)) * itemsize <= max_bytes
 
 
 def _is_unchanged(lifetimes: Lifetimes, buffer: int, start: int, end: int) -> bool:

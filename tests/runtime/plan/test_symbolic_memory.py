@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import proof
 from einc_runtime.plan.boxes import StepBudget
-from einc_runtime.plan.contents import Contents
-from einc_runtime.plan.reachability import Ordering
+from einc_runtime.plan.reachability import TaskAncestors
 from einc_runtime.plan.schema import Buffer, FenceTask, Region, Tensor
+from einc_runtime.plan.symbolic_memory import SymbolicMemory
 from tests.support.handmade_plans import box, two_site_plan
 
 EXTENT = 4
@@ -117,28 +117,28 @@ def check(seed, outcomes):
     rng = random.Random(seed)
     bundle = arena(rng)
     steps = list(random_steps(bundle, Model(bundle.buffers), rng))
-    ordering = Ordering([FenceTask(0, "t", after) for after, *_ in steps])
-    contents = Contents(bundle, ordering, StepBudget(1 << 20))
+    ancestors = TaskAncestors([FenceTask(0, "t", after) for after, *_ in steps])
+    memory = SymbolicMemory(bundle, ancestors, StepBudget(1 << 20))
     for task, (_, read, masks, write, allowed) in enumerate(steps):
-        ordering.enter(task)
+        ancestors.enter(task)
         if masks is None:
             outcomes["read refused"] += 1
             with pytest.raises(PlanFault):
-                contents.read(read, "here", task)
+                memory.read(read, "here", task)
             return
         if read is not None:
             outcomes["read"] += 1
-            found = contents.read(read, "here", task)
+            found = memory.read(read, "here", task)
             got = [(e, mask) for block, mask in found for _, e in elements(Region(0, block))]
             assert len(got) == len(masks)
             assert dict(got) == masks
         if not allowed:
             outcomes["write refused"] += 1
             with pytest.raises(PlanFault):
-                contents.write(write, [(write.block, task + 1)], "here", task)
+                memory.write(write, [(write.block, task + 1)], "here", task)
             return
         outcomes["write"] += 1
-        contents.write(write, [(write.block, task + 1)], "here", task)
+        memory.write(write, [(write.block, task + 1)], "here", task)
 
 
 @settings(max_examples=100)
@@ -161,13 +161,13 @@ def test_contents_follow_the_model_at_length():
         check(seed, outcomes)
 
 
-def contents_of(offsets_and_rows, *afters):
+def memory_of(offsets_and_rows, *afters):
     """The contents of buffers of four columns in one arena, about to run tasks that wait for `afters`."""
     buffers = tuple(Buffer(0, offset, 0, box(rows, (0, 4)), "scratch") for offset, rows in offsets_and_rows)
     tensor = Tensor("t", ("a", "b"), (EXTENT, EXTENT), "f32", "value")
     plan = msgspec.structs.replace(two_site_plan(), tensors=(tensor,), buffers=buffers, memory=(1 << 10,))
-    ordering = Ordering([FenceTask(0, "t", after) for after in afters])
-    return Contents(plan, ordering, StepBudget(1 << 20)), ordering
+    ancestors = TaskAncestors([FenceTask(0, "t", after) for after in afters])
+    return SymbolicMemory(plan, ancestors, StepBudget(1 << 20)), ancestors
 
 
 @pytest.mark.parametrize(("second", "third"), [(0, 32), (32, 0)])
@@ -175,52 +175,52 @@ def contents_of(offsets_and_rows, *afters):
 def test_what_is_left_of_a_buffer_must_be_waited_for(second, third, waits):
     """One half of its bytes goes to a second buffer; a third one that takes the other half must wait for it, too."""
     whole, half = ((0, (0, 4)), (second, (0, 2)), (third, (0, 2))), (0, 2)
-    contents, ordering = contents_of(whole, (), (0,), (0,) if waits else ())
+    memory, ancestors = memory_of(whole, (), (0,), (0,) if waits else ())
     blocks = [box((0, 4), (0, 4)), box(half, (0, 4)), box(half, (0, 4))]
     for task in (0, 1):
-        ordering.enter(task)
-        contents.write(Region(task, blocks[task]), [(blocks[task], 1)], "here", task)
-    ordering.enter(2)
+        ancestors.enter(task)
+        memory.write(Region(task, blocks[task]), [(blocks[task], 1)], "here", task)
+    ancestors.enter(2)
     if waits:
-        contents.write(Region(2, blocks[2]), [(blocks[2], 1)], "here", 2)
-        assert contents.read(Region(1, blocks[1]), "here") == [(blocks[1], 1)]
+        memory.write(Region(2, blocks[2]), [(blocks[2], 1)], "here", 2)
+        assert memory.read(Region(1, blocks[1]), "here") == [(blocks[1], 1)]
     else:
         with pytest.raises(PlanFault, match=r"that tasks\[0\] uses"):
-            contents.write(Region(2, blocks[2]), [(blocks[2], 1)], "here", 2)
+            memory.write(Region(2, blocks[2]), [(blocks[2], 1)], "here", 2)
 
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_readers_of_what_is_left_of_a_piece_must_be_waited_for(waits):
     whole, upper, lower = box((0, 4), (0, 4)), box((0, 2), (0, 4)), box((2, 4), (0, 4))
-    contents, ordering = contents_of([(0, (0, 4))], (), (0,), (1,), (0, 1) if waits else (0,))
-    ordering.enter(0)
-    contents.write(Region(0, whole), [(whole, 1)], "here", 0)
-    ordering.enter(1)
-    contents.read(Region(0, whole), "here", 1)
-    ordering.enter(2)
-    contents.write(Region(0, upper), [(upper, 2)], "here", 2)
-    ordering.enter(3)
+    memory, ancestors = memory_of([(0, (0, 4))], (), (0,), (1,), (0, 1) if waits else (0,))
+    ancestors.enter(0)
+    memory.write(Region(0, whole), [(whole, 1)], "here", 0)
+    ancestors.enter(1)
+    memory.read(Region(0, whole), "here", 1)
+    ancestors.enter(2)
+    memory.write(Region(0, upper), [(upper, 2)], "here", 2)
+    ancestors.enter(3)
     if waits:
-        contents.write(Region(0, lower), [(lower, 4)], "here", 3)
-        assert sorted(mask for _, mask in contents.read(Region(0, whole), "here")) == [2, 4]
+        memory.write(Region(0, lower), [(lower, 4)], "here", 3)
+        assert sorted(mask for _, mask in memory.read(Region(0, whole), "here")) == [2, 4]
     else:
         with pytest.raises(PlanFault, match=r"that tasks\[1\] uses"):
-            contents.write(Region(0, lower), [(lower, 4)], "here", 3)
+            memory.write(Region(0, lower), [(lower, 4)], "here", 3)
 
 
 @given(st.integers(0, 10**9))
 def test_ancestors_are_those_of_the_whole_relation(seed):
     rng = random.Random(seed)
     tasks = [FenceTask(0, "t", tuple(sorted(rng.sample(range(i), min(i, rng.randint(0, 3)))))) for i in range(40)]
-    ordering = Ordering(tasks)
+    ancestors = TaskAncestors(tasks)
     before = []
     for position, task in enumerate(tasks):
         before.append(set(task.after).union(*(before[t] for t in task.after)))
-        ordering.enter(position)
-        assert {t for t in range(len(tasks)) if ordering.ended(t)} == before[position]
+        ancestors.enter(position)
+        assert {t for t in range(len(tasks)) if ancestors.ended(t)} == before[position]
 
 
-def test_blocks_meet_where_elements_agree_in_all_that_is_not_set_apart():
+def test_blocks_agree_where_elements_agree_in_all_dimensions_that_are_not_free():
     rng = random.Random(4)
     seen = set()
     for _ in range(500):
@@ -233,7 +233,7 @@ def test_blocks_meet_where_elements_agree_in_all_that_is_not_set_apart():
             for one in itertools.product(*spans[0])
             for other in itertools.product(*spans[1])
         )
-        assert proof._meet(a, b, apart) == expected
+        assert proof._agree(a, b, apart) == expected
         seen.add(expected)
     assert seen == {True, False}
 

@@ -1,0 +1,229 @@
+"""The buffers of a plan while it is executed symbolically: what each element holds, and which tasks touched it last.
+
+The content of an element is a set of functions, as a bit mask: those of its producer whose partial outputs the element
+combines. A buffer keeps its contents as pieces. A piece is a block of one content, with the task that wrote it and the
+tasks that have read it since. A buffer has its bytes until another buffer that shares some of them is written; this
+time is a live range, and its contents end with it.
+
+Every access must come after all earlier accesses that it conflicts with. It is enough to compare it with the last of
+them: every earlier one was found to come before the last one when that was checked. So no two tasks race, and every run
+of the plan does what the symbolic execution does in the order of positions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan import boxes
+from einc_runtime.plan.reachability import TaskAncestors
+from einc_runtime.plan.regions import ByteOwners, span
+from einc_runtime.plan.schema import Block, Bundle, Region
+
+LOADED = 1
+"""The content of input and weight buffers, which are complete by definition."""
+
+Content = list[tuple[Block, int]]
+"""Disjoint blocks, each with its mask."""
+
+
+class Piece:
+    """A block of one content, the task that wrote it, and its readers since, each with the part that it reads."""
+
+    __slots__ = ("block", "mask", "number", "readers", "writer")
+
+    def __init__(self, block: Block, mask: int, writer: int) -> None:
+        self.block = block
+        self.mask = mask
+        self.writer = writer
+        self.readers: list[tuple[int, Block]] = []
+        self.number = 0  # counts the pieces of its live range
+
+    def accesses(self, part: Block) -> list[int]:
+        """The tasks that touched a part of it."""
+        if part == self.block:
+            return [self.writer, *(task for task, _ in self.readers)]
+        return [self.writer, *(task for task, read in self.readers if read.overlaps(part))]
+
+    def without(self, part: Block) -> list[Piece]:
+        """The pieces that are left around a part that is overwritten."""
+        pieces = []
+        for rest in boxes.subtract(self.block, part):
+            piece = Piece(rest, self.mask, self.writer)
+            for task, read in self.readers:
+                common = read.intersect(rest)
+                if common is not None:
+                    piece.readers.append((task, common))
+            pieces.append(piece)
+        return pieces
+
+
+class LiveRange:
+    """The time during which a buffer has its bytes, and the pieces that it holds.
+
+    Tasks that write to it must come after all tasks in `before`, the last users of these bytes. `gates` are tasks that
+    come after all of `before`, so that it is enough to wait for one of them. `overwritten_by` is the buffer that has
+    taken the bytes.
+
+    Many tasks that fill a buffer mostly cut it along one dimension. Pieces are sorted along that dimension, which is
+    the one that `first` cuts most, the first block written into the buffer's block `whole`. So the pieces that meet a
+    block are found among few neighbours.
+    """
+
+    __slots__ = ("_along", "_count", "_longest", "_order", "_pieces", "accesses", "before", "gates", "overwritten_by")
+
+    def __init__(self, whole: Block, first: Block) -> None:
+        self.before: frozenset[int] = frozenset()
+        self.gates: frozenset[int] = frozenset()
+        self.overwritten_by: int | None = None
+        self.accesses: frozenset[int] = frozenset()
+        bounds = zip(first.lower, first.upper, whole.lower, whole.upper, strict=True)
+        shares = [(up - lo) / (end - start) for lo, up, start, end in bounds]
+        self._along = min(range(len(shares)), key=shares.__getitem__, default=0)
+        self._pieces: dict[Block, Piece] = {}
+        self._order: list[tuple[int, int, Piece]] = []  # each with its start and number
+        self._longest = 0  # the largest extent of any piece so far
+        self._count = 0  # of all pieces so far
+
+    def end(self, overwritten_by: int) -> None:
+        """Keeps only the last `accesses`. All others, and those of earlier live ranges, come before these."""
+        self.overwritten_by = overwritten_by
+        if self._pieces:
+            pieces = self._pieces.values()
+            self.accesses = frozenset(task for piece in pieces for task in piece.accesses(piece.block))
+            self._pieces, self._order = {}, []
+
+    def put(self, piece: Piece) -> None:
+        """Adds a piece that overlaps with no other."""
+        start, end = self._span(piece.block)
+        self._longest = max(self._longest, end - start)
+        self._count += 1
+        piece.number = self._count
+        self._pieces[piece.block] = piece
+        insort(self._order, (start, piece.number, piece))
+
+    @property
+    def insertion_steps(self) -> int:
+        """The cost of inserting a piece, in steps of looking at one."""
+        return 1 + len(self._order) // 256
+
+    def drop(self, piece: Piece) -> None:
+        del self._pieces[piece.block]
+        del self._order[bisect_left(self._order, (self._span(piece.block)[0], piece.number))]
+
+    def near(self, block: Block) -> list[Piece]:
+        """The pieces that may overlap with a block, in the order in which they were added; an equal one alone."""
+        equal = self._pieces.get(block)
+        if equal is not None:
+            return [equal]
+        start, end = self._span(block)
+        first = bisect_left(self._order, (start - self._longest + 1,))
+        last = bisect_left(self._order, (end,))
+        return sorted((piece for _, _, piece in self._order[first:last]), key=lambda piece: piece.number)
+
+    def _span(self, block: Block) -> tuple[int, int]:
+        """Where a block begins and ends along the dimension of the order; a scalar takes one place."""
+        return (block.lower[self._along], block.upper[self._along]) if block.lower else (0, 1)
+
+
+class SymbolicMemory:
+    """The contents of all buffers of a valid plan, before its first task runs."""
+
+    def __init__(self, bundle: Bundle, ancestors: TaskAncestors, budget: boxes.StepBudget) -> None:
+        self._bundle = bundle
+        self._ancestors = ancestors
+        self._owners: list[ByteOwners[LiveRange]] = [ByteOwners() for _ in bundle.memory]
+        self._live: dict[int, LiveRange] = {}
+        self._budget = budget
+
+    def read(self, region: Region, where: str, task: int | None = None) -> Content:
+        """The content of a region, in pieces.
+
+        `task` reads it while others run; None stands for a look at it after the last task. Raises PlanFault where a
+        part was never written, has been overwritten, or may not have been written yet when `task` starts.
+        """
+        if self._bundle.buffers[region.buffer].role in ("input", "weight"):
+            return [(region.block, LOADED)]
+        live = self._live.get(region.buffer)
+        if live is None:
+            raise PlanFault(f"buffer {region.buffer} is read before it is written", where=where)
+        if live.overwritten_by is not None:
+            message = f"buffer {region.buffer} is read after buffer {live.overwritten_by} has taken its bytes"
+            raise PlanFault(message, where=where)
+        content = []
+        for piece, common in self._overlapping(live, region.block, where):
+            if task is not None:
+                if not self._ancestors.ended(piece.writer):
+                    what = f"reads buffer {region.buffer} {common}, which tasks[{piece.writer}] writes"
+                    raise PlanFault(f"it {what}, without waiting for it", where=where)
+                piece.readers.append((task, common))
+            content.append((common, piece.mask))
+        found = sum(block.size for block, _ in content)
+        if found != region.block.size:
+            message = f"{found} of the {region.block.size} elements of {region.block} are written"
+            raise PlanFault(f"only {message} in buffer {region.buffer}", where=where)
+        return content
+
+    def write(self, region: Region, content: Content, where: str, task: int, in_place: bool = False) -> None:
+        """Puts `content`, which covers the region, into it; `in_place` lets the task have read that same region.
+
+        Raises PlanFault where another task may touch these bytes at the same time.
+        """
+        live = self._live.get(region.buffer)
+        if live is None or live.overwritten_by is not None:
+            live = self._live[region.buffer] = self._begin(region)
+        overwritten = self._overlapping(live, region.block, where)
+        for piece, common in overwritten:
+            self._budget.spend(len(piece.readers), where)
+            self._exclude(piece.accesses(common), region, where, task, in_place)
+            live.drop(piece)
+            for rest in piece.without(common):
+                live.put(rest)
+        if not overwritten and live.before:  # where a part is overwritten, its writer came after these
+            self._follow(live, region, where, task)
+        self._budget.spend((len(overwritten) + len(content)) * live.insertion_steps, where)
+        for block, mask in content:
+            live.put(Piece(block, mask, task))
+
+    def _begin(self, region: Region) -> LiveRange:
+        """A new live range of a buffer. It ends those whose bytes it takes, and comes after their last accesses."""
+        buffer = self._bundle.buffers[region.buffer]
+        live = LiveRange(buffer.block, region.block)
+        before: set[int] = set()
+        for other in self._owners[buffer.site].claim(*span(self._bundle, region.buffer), live):
+            other.end(region.buffer)
+            before |= other.accesses
+        live.before = frozenset(before)
+        return live
+
+    def _follow(self, live: LiveRange, region: Region, where: str, task: int) -> None:
+        """Raises PlanFault unless all of `live.before` have ended when `task` starts to write the region."""
+        fences = self._ancestors.fences
+        self._budget.spend(len(fences), where)
+        if not live.gates.isdisjoint(fences):
+            return
+        self._budget.spend((1 + len(fences)) * (len(live.before) + task // 8192), where)
+        self._exclude(live.before, region, where, task)
+        live.gates = frozenset(fence for fence in fences if self._ancestors.comes_after(fence, live.before))
+
+    def _overlapping(self, live: LiveRange, block: Block, where: str) -> list[tuple[Piece, Block]]:
+        """The pieces that overlap with `block`, each with the common part."""
+        near = live.near(block)
+        self._budget.spend(len(near), where)
+        found = []
+        for piece in near:
+            common = block if piece.block == block else piece.block.intersect(block)
+            if common is not None:
+                found.append((piece, common))
+        return found
+
+    def _exclude(self, others: Iterable[int], region: Region, where: str, task: int, in_place: bool = False) -> None:
+        """Raises PlanFault unless all of `others` have ended when `task` starts to write the region."""
+        for other in self._ancestors.unfinished(others):
+            if in_place and other == task:
+                continue
+            what = f"writes bytes of buffer {region.buffer} {region.block}"
+            if other == task:
+                raise PlanFault(f"it {what} that it uses otherwise, too", where=where)
+            raise PlanFault(f"it {what} that tasks[{other}] uses, without waiting for it", where=where)
