@@ -6,6 +6,7 @@ with the standard library, such a folder, and the dependencies that the wheel de
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -157,3 +158,17 @@ def test_both_projects_declare_the_same_versions_of_what_they_share() -> None:
     for extra, requirements in alone["optional-dependencies"].items():
         assert whole["optional-dependencies"][extra] == requirements, extra
     assert whole["scripts"] == {**alone["scripts"], "einc": "einc.cli.main:main"}
+
+
+def test_the_page_of_renamed_things_leads_to_names_that_exist() -> None:
+    page = (ROOT / "docs" / "renamed.md").read_text()
+    new = [cells[2] for line in page.splitlines() if len(cells := line.split("|")) == 4]
+    names = [name for cell in new for name in re.findall(r"`(einc(?:_runtime)?\.[\w.]+)", cell)]
+    assert len(names) > 30
+    for name in names:
+        name = name.rstrip(".")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            module, _, attribute = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), name
