@@ -37,7 +37,7 @@ class Case:
         operands = moved(self.inputs), moved(self.outputs), blocks(self.inputs), blocks(self.outputs)
         return Invocation(self.kernel, self.attributes, *operands)
 
-    def plan(self, shift=0):
+    def launches(self, shift=0):
         invocation = self.invocation(shift)
         views = ([as_layout(x) for x in arrays] for arrays in (invocation.inputs, invocation.outputs))
         return builders.build_kernel(invocation.on(*views))

@@ -35,7 +35,7 @@ MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10}
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", [*INVOCATIONS, *JOINT_AGGREGATIONS])
 def test_every_kernel_compiles(name, architecture, tmp_path):
-    for source in sources(INVOCATIONS[name].plan() if name in INVOCATIONS else joint_launches(name)):
+    for source in sources(INVOCATIONS[name].launches() if name in INVOCATIONS else joint_launches(name)):
         binary = compile_source(source, architecture)
         assert binary.code[:4] == b"\x7fELF"
         assert binary.function == source.name
@@ -56,7 +56,7 @@ def far(array):
 @pytest.mark.parametrize("name", [name for name in INVOCATIONS if name != "contract of integers"])
 def test_every_kernel_compiles_with_wide_offsets(name):
     one = INVOCATIONS[name]
-    plan = replace(one, inputs=tuple(map(far, one.inputs)), outputs=tuple(map(far, one.outputs))).plan()
+    plan = replace(one, inputs=tuple(map(far, one.inputs)), outputs=tuple(map(far, one.outputs))).launches()
     for source in sources(plan):
         assert compile_source(source, "sm_90").function == source.name
 
@@ -96,7 +96,7 @@ def test_every_function_compiles(kind, architecture):
     operands = [array(kind, 30, 70), array(kind, 70), array("bool", 30, 70)]
     indices = "i j, j, i j -> i j"
     one = made("map", {"program": program, "indices": indices}, operands, array(kind, 30, 70))
-    (source,) = sources(one.plan())
+    (source,) = sources(one.launches())
     assert compile_source(source, architecture).function == source.name
 
 
@@ -105,7 +105,7 @@ def test_attention_compiles_for_other_types(kind):
     wide = "f64" if kind == "f64" else "f32"
     operands = [array(kind, 8, 100, 64), array(kind, 2, 100, 64), array(kind, 2, 100, 64)]
     one = made("attention", attention([100], [100]), operands, array(kind, 8, 100, 64), array(wide, 8, 100))
-    (source,) = sources(one.plan())
+    (source,) = sources(one.launches())
     assert compile_source(source, "sm_90").function == source.name
 
 
@@ -113,12 +113,12 @@ def test_attention_compiles_for_other_types(kind):
 @pytest.mark.parametrize("kind", ["f64", "i32", "i64", "bf16"])
 def test_every_aggregation_compiles(kind, aggregation):
     attributes = {"program": "t0 = copy x0", "indices": "i j -> i", "aggregation": aggregation}
-    for source in sources(made("reduce", attributes, [array(kind, 33, 700)], array(kind, 33)).plan()):
+    for source in sources(made("reduce", attributes, [array(kind, 33, 700)], array(kind, 33)).launches()):
         assert compile_source(source, "sm_90").function == source.name
 
 
 def test_equal_sources_are_equal_code(tmp_path, monkeypatch):
-    (source,) = sources(INVOCATIONS["rmsnorm"].plan())
+    (source,) = sources(INVOCATIONS["rmsnorm"].launches())
     first = compile_source(source, "sm_90")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "another"))
     assert compile_source(source, "sm_90") == first
@@ -132,7 +132,7 @@ def test_attention_uses_tensor_cores(tmp_path):
 
     from triton import knobs
 
-    (source,) = sources(INVOCATIONS["attention"].plan())
+    (source,) = sources(INVOCATIONS["attention"].launches())
     binary = compile_source(source, "sm_90")
     file = tmp_path / "attention.cubin"
     file.write_bytes(binary.code)

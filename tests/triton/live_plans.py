@@ -17,9 +17,9 @@ from einc_runtime.errors import ValueFault
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.cuda.cublas import WORKSPACE
-from einc_runtime.kernels.cuda.kernels import PlannedKernels
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel
 from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.kernels import TritonKernels
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
 from tests.gpu.cases import CASES, TOLERANCE
 from tests.gpu.correctness import arrays_of, compiled, largest_error, reference
@@ -31,7 +31,7 @@ KINDS = {"f16": tl.float16, "bf16": tl.bfloat16, "f32": tl.float32, "f64": tl.fl
          "i64": tl.int64, "bool": tl.int8, "i8": tl.int8, "i16": tl.int16}  # fmt: skip
 
 
-class InterpretedKernels(PlannedKernels):
+class InterpretedKernels(TritonKernels):
     """Plans of the registry whose launches are enqueued on the fake driver, and interpreted when they run."""
 
     def __init__(self, driver):

@@ -31,7 +31,7 @@ H100 = GpuTarget(0, "an H100", (9, 0), 132)
 def plans():
     """Every invocation of the table, by its name."""
     for name, one in INVOCATIONS.items():
-        yield name, one.plan()
+        yield name, one.launches()
     for name in JOINT_AGGREGATIONS:
         yield name, joint_launches(name)
 
@@ -54,7 +54,7 @@ def test_unknown_names_are_refused():
 
 def test_sources_do_not_depend_on_addresses_but_for_their_alignment():
     for name, case in INVOCATIONS.items():
-        one, other, odd = (case.plan(shift) for shift in (0, 4096, 1))
+        one, other, odd = (case.launches(shift) for shift in (0, 4096, 1))
         keys = [[s.source.key for s in plan.steps if isinstance(s, KernelLaunch)] for plan in (one, other, odd)]
         assert keys[0] == keys[1], name
         aligned = [s.source.aligned for s in one.steps if isinstance(s, KernelLaunch)]
@@ -250,7 +250,7 @@ def test_products_get_workspace_of_their_own(compiled):
 
 def test_compiled_kernels_are_found_without_a_compiler(compiled, tmp_path, monkeypatch):
     place = tmp_path / "plan.bin.kernels"
-    source = INVOCATIONS["map"].plan().steps[0].source
+    source = INVOCATIONS["map"].launches().steps[0].source
     kernel_cache.store(source, "sm_90", triton_compile.compile_source(source, "sm_90"), place)
     compiled.clear()
     monkeypatch.setattr(triton_compile, "version", lambda: None)
@@ -288,7 +288,7 @@ def damaged(place):
 
 
 def test_damaged_kernels_are_not_there(compiled, tmp_path):
-    source = INVOCATIONS["map"].plan().steps[0].source
+    source = INVOCATIONS["map"].launches().steps[0].source
     place = tmp_path / "kernels"
     good = triton_compile.compile_source(source, "sm_80")
     kernel_cache.store(source, "sm_80", good, place)
@@ -300,7 +300,7 @@ def test_damaged_kernels_are_not_there(compiled, tmp_path):
 
 
 def test_which_code_runs_where(compiled, tmp_path):
-    source = INVOCATIONS["map"].plan().steps[0].source
+    source = INVOCATIONS["map"].launches().steps[0].source
     for architecture in ("sm_80", "sm_90"):
         kernel_cache.store(source, architecture, triton_compile.compile_source(source, architecture), tmp_path)
 
@@ -317,7 +317,7 @@ def test_which_code_runs_where(compiled, tmp_path):
 def test_the_key_is_of_all_that_determines_a_kernel():
     from dataclasses import replace
 
-    source = INVOCATIONS["map"].plan().steps[0].source
+    source = INVOCATIONS["map"].launches().steps[0].source
     changed = [
         replace(source, text=source.text + "#"), replace(source, types=("f64", *source.types[1:])),
         replace(source, aligned=tuple(not a for a in source.aligned)), replace(source, warps=8),
@@ -327,7 +327,7 @@ def test_the_key_is_of_all_that_determines_a_kernel():
 
 
 def test_cubin_checksums_are_of_the_code(compiled, tmp_path):
-    source = INVOCATIONS["map"].plan().steps[0].source
+    source = INVOCATIONS["map"].launches().steps[0].source
     kernel_cache.store(source, "sm_90", triton_compile.compile_source(source, "sm_90"), tmp_path)
     (note,), (code,) = tmp_path.glob("*.json"), tmp_path.glob("*.cubin")
     assert json.loads(note.read_text())["sha256"] == hashlib.sha256(code.read_bytes()).hexdigest()
@@ -363,7 +363,7 @@ def test_plans_of_other_addresses_are_moved(name):
         invocation = INVOCATIONS[name].invocation(shift)
         if invocation.name not in ADDRESSED:
             key, arrays = cache_key(invocation, "sm_90"), [*invocation.inputs, *invocation.outputs]
-            assert plans.get(key, arrays, partial(planned, made, invocation)) == INVOCATIONS[name].plan(shift)
+            assert plans.get(key, arrays, partial(planned, made, invocation)) == INVOCATIONS[name].launches(shift)
     assert len(made) <= 2
 
 

@@ -215,7 +215,7 @@ def test_what_a_kernel_must_not_do_is_seen(change):
 def sequences():
     """The launches of every invocation of the table, by its name."""
     for name, one in INVOCATIONS.items():
-        yield name, one.plan()
+        yield name, one.launches()
     for name in JOINT_AGGREGATIONS:
         yield name, joint_launches(name)
 
@@ -270,13 +270,13 @@ def test_tiles_fit_into_registers_and_keep_multiprocessors_busy():
 )
 def test_large_operands_are_shared_out_among_programs(kernel, elements, programs):
     """Some thousand elements a program: fewer leave threads idle, more leave multiprocessors idle."""
-    (step,) = INVOCATIONS[kernel].plan().steps
+    (step,) = INVOCATIONS[kernel].launches().steps
     assert step.grid == programs, f"{elements} elements"
 
 
 def test_rows_are_read_once_where_they_fit_into_registers():
     for name, loads in (("softmax", 1), ("softmax of long rows", 2), ("rmsnorm", 2), ("layernorm", 3)):
-        (step,) = INVOCATIONS[name].plan().steps
+        (step,) = INVOCATIONS[name].launches().steps
         assert step.source.text.count("tl.load(") == loads, name
 
 
@@ -284,7 +284,7 @@ def test_three_golden_sources(update_golden):
     """The first launch of each; `make golden` rewrites them, and the difference shows what a change does to kernels."""
     parts = []
     for name in SHOWN:
-        step = INVOCATIONS[name].plan().steps[0]
+        step = INVOCATIONS[name].launches().steps[0]
         parts.append(f"# {name}: {step.grid} programs, {step.source.warps} warps, {step.source.stages} stages\n")
         parts.append(step.source.text + "\n")
     text = "".join(parts)

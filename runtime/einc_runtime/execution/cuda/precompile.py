@@ -133,11 +133,11 @@ class _Collector(TritonKernels):
         super().__init__()
         self.found: dict[str, KernelSource] = {}
 
-    def prepare(self, plan: LaunchSequence, target: GpuTarget) -> GpuKernel:
-        for step in plan.steps:
+    def prepare(self, sequence: LaunchSequence, target: GpuTarget) -> GpuKernel:
+        for step in sequence.steps:
             if isinstance(step, KernelLaunch):
                 self.found.setdefault(step.source.key, step.source)
-        return GpuKernel(_never, Description("triton", "", ""), plan.scratch, plan.status_message)
+        return GpuKernel(_never, Description("triton", "", ""), sequence.scratch, sequence.status_message)
 
     def versions(self) -> dict[str, str]:
         return {}

@@ -98,41 +98,41 @@ class CudaKernels(TritonKernels):
             self._own_products = Cublas(self._modules.driver.use)
         return self._own_products
 
-    def has_epilogues(self, plan: LaunchSequence, target: GpuTarget) -> bool:
+    def has_epilogues(self, sequence: LaunchSequence, target: GpuTarget) -> bool:
         if self._epilogues_wanted:
             self._epilogues, self._epilogues_wanted = cublaslt.open_if_available(self._modules.driver.use), False
         found = self._epilogues
-        products = [step for step in plan.steps if isinstance(step, Gemm) and step.epilogue]
+        products = [step for step in sequence.steps if isinstance(step, Gemm) and step.epilogue]
         fits = found is not None and all(found.fits(product, target.device) for product in products)
         self._with_epilogues |= fits
         return fits
 
-    def prepare(self, plan: LaunchSequence, target: GpuTarget) -> GpuKernel:
+    def prepare(self, sequence: LaunchSequence, target: GpuTarget) -> GpuKernel:
         """Compiles all sources. Modules are loaded when the kernel is bound."""
-        calls = [step for step in plan.steps if isinstance(step, KernelLaunch)]
+        calls = [step for step in sequence.steps if isinstance(step, KernelLaunch)]
         binaries = {step.source.key: self._modules.binary(step.source, target.architecture) for step in calls}
-        products = any(isinstance(step, Gemm) for step in plan.steps)
-        workspace = plan.scratch + (WORKSPACE if products else 0)
+        products = any(isinstance(step, Gemm) for step in sequence.steps)
+        workspace = sequence.scratch + (WORKSPACE if products else 0)
 
         def bind(memory: int, status: int) -> Launch:
             launches = [
-                self._product(step, memory, plan.scratch, target)
+                self._product(step, memory, sequence.scratch, target)
                 if isinstance(step, Gemm)
                 else self._modules.launch(step, binaries[step.source.key], memory, status, target)
-                for step in plan.steps
+                for step in sequence.steps
             ]
             return _run_in_order(launches)
 
-        return GpuKernel(bind, self._description(plan, binaries, target), workspace, plan.status_message)
+        return GpuKernel(bind, self._description(sequence, binaries, target), workspace, sequence.status_message)
 
     def _description(
-        self, plan: LaunchSequence, binaries: Mapping[str, KernelBinary], target: GpuTarget
+        self, sequence: LaunchSequence, binaries: Mapping[str, KernelBinary], target: GpuTarget
     ) -> Description:
         providers, variants = [], []
-        for step in plan.steps:
+        for step in sequence.steps:
             providers.append(("cublasLt" if step.epilogue else "cublas") if isinstance(step, Gemm) else "triton")
             variants.append(step.variant if isinstance(step, Gemm) else step.source.name)
-        if any(isinstance(step, Gemm) for step in plan.steps):
+        if any(isinstance(step, Gemm) for step in sequence.steps):
             self._cublas = version = self._products.version(target.device)
         else:
             version = next((b.compiler.removeprefix("triton ") for b in binaries.values()), "")

@@ -38,13 +38,13 @@ def build_attention(invocation: Invocation[Array]) -> Kernel:
     few = call.k.shape[1] < 1 << 30
     if call.dtype != np.float32 or not (dense and few and compiler.is_worthwhile(pairs)):
         return make_attention(call)
-    layout = _AttentionMemory.plan(call)
+    allocation = _AttentionMemory.allocate(call)
 
     def bind(memory: Array) -> Run:
-        return _BoundAttention(call, layout, memory).run
+        return _BoundAttention(call, allocation, memory).run
 
     width = call.q.shape[2] + call.v.shape[2]
-    return Kernel(bind, layout.scratch, pairs * (width / 50 + 0.5))
+    return Kernel(bind, allocation.scratch, pairs * (width / 50 + 0.5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _AttentionMemory:
     scratch: int
 
     @staticmethod
-    def plan(s: AttentionCall) -> _AttentionMemory:
+    def allocate(s: AttentionCall) -> _AttentionMemory:
         from einc_runtime.kernels.llvm.attention_code import RegisterTile, emit_attention
 
         shape = RegisterTile(12, 2) if compiler.has_wide_registers() else RegisterTile(6, 1)
@@ -73,7 +73,7 @@ class _AttentionMemory:
         blocks = -(-longest * group // lanes)
         tile = max(1, min(TILE, s.k.shape[1]))
         deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
-        plan = ScratchAllocator()
+        scratch = ScratchAllocator()
         wide = np.dtype(np.float32)
         copied = s.mask is not None or s.k.dtype != wide
         fixed, queries = s.positions is None, s.q.shape[1]
@@ -85,32 +85,38 @@ class _AttentionMemory:
             tile,
             emit_attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
             limits=limits if fixed else None,
-            limit_arrays=(plan.take((0 if fixed else queries,), _LIMIT), plan.take((0 if fixed else queries,), _LIMIT)),
-            results=(plan.take(s.q.shape[:2], wide), plan.take(s.q.shape[:2], wide)),
-            memory=(
-                plan.take((lanes, max(deep_k, deep_v)), wide),
-                plan.take((blocks, deep_k, lanes), wide),
-                plan.take((blocks, deep_v, lanes), wide),
-                plan.take((tile + numbers, lanes), wide),
-                plan.take((blocks, 2, lanes), _LIMIT),
-                plan.take((blocks, 4), _PLACE),
-                plan.take((blocks, 2, lanes), wide),
-                plan.take((copied * tile, deep_k), wide),
-                plan.take((copied * tile, deep_v), wide),
-                plan.take((tile,), _LIMIT),
+            limit_arrays=(
+                scratch.take((0 if fixed else queries,), _LIMIT),
+                scratch.take((0 if fixed else queries,), _LIMIT),
             ),
-            scratch=plan.size,
+            results=(scratch.take(s.q.shape[:2], wide), scratch.take(s.q.shape[:2], wide)),
+            memory=(
+                scratch.take((lanes, max(deep_k, deep_v)), wide),
+                scratch.take((blocks, deep_k, lanes), wide),
+                scratch.take((blocks, deep_v, lanes), wide),
+                scratch.take((tile + numbers, lanes), wide),
+                scratch.take((blocks, 2, lanes), _LIMIT),
+                scratch.take((blocks, 4), _PLACE),
+                scratch.take((blocks, 2, lanes), wide),
+                scratch.take((copied * tile, deep_k), wide),
+                scratch.take((copied * tile, deep_v), wide),
+                scratch.take((tile,), _LIMIT),
+            ),
+            scratch=scratch.size,
         )
 
 
 class _BoundAttention:
     """One invocation with one worker's memory."""
 
-    def __init__(self, call: AttentionCall, layout: _AttentionMemory, memory: Array) -> None:
+    def __init__(self, call: AttentionCall, allocation: _AttentionMemory, memory: Array) -> None:
         s = self.s = call
-        self.limits = layout.limits or (layout.limit_arrays[0].of(memory), layout.limit_arrays[1].of(memory))
-        self.sums, self.largest = (result.of(memory) for result in layout.results)
-        table = np.array(layout.parts, _PLACE).reshape(-1, 2)
+        self.limits = allocation.limits or (
+            allocation.limit_arrays[0].of(memory),
+            allocation.limit_arrays[1].of(memory),
+        )
+        self.sums, self.largest = (result.of(memory) for result in allocation.results)
+        table = np.array(allocation.parts, _PLACE).reshape(-1, 2)
         deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
         where = address
         arguments = [  # in the order of `AttentionArguments`
@@ -129,10 +135,10 @@ class _BoundAttention:
             deep_k,
             deep_v,
             int(np.float32(s.scale).view(np.int32)),
-            layout.tile,
-            *(where(array.of(memory)) for array in layout.memory),
+            allocation.tile,
+            *(where(array.of(memory)) for array in allocation.memory),
         ]
-        self.code = compiler.CompiledCall(layout.code, arguments, memory, table)
+        self.code = compiler.CompiledCall(allocation.code, arguments, memory, table)
 
     def run(self) -> None:
         if self.s.positions is not None:

@@ -40,7 +40,7 @@ def build_attention(invocation: Invocation[Array]) -> Kernel:
 
 
 def make_attention(call: AttentionCall) -> Kernel:
-    tiles = AttentionTiles.plan(call)
+    tiles = AttentionTiles.choose(call)
 
     def bind(memory: Array) -> Run:
         return AttentionWorker(call, tiles, memory).run
@@ -70,7 +70,7 @@ class AttentionTiles:
     places: ScratchArray
 
     @staticmethod
-    def plan(call: AttentionCall) -> AttentionTiles:
+    def choose(call: AttentionCall) -> AttentionTiles:
         q, k, v, dtype = call.q, call.k, call.v, call.dtype
         group = q.shape[0] // k.shape[0]
         row_limit = max(STACKED // group, 1)
@@ -85,11 +85,11 @@ class AttentionTiles:
         used_often = any(a.keys == b.keys for a, b in itertools.pairwise(rows))
         all_keys = used_often and heads * k.shape[1] * (k.shape[2] + v.shape[2]) <= WIDENED
         span = k.shape[1] if all_keys else keys
-        plan = ScratchAllocator()
+        scratch = ScratchAllocator()
         flags = np.dtype(np.bool_)
 
         def take(*shape: int) -> ScratchArray:
-            return plan.take((math.prod((heads, *shape)),), dtype)
+            return scratch.take((math.prod((heads, *shape)),), dtype)
 
         return AttentionTiles(
             heads,
@@ -103,9 +103,9 @@ class AttentionTiles:
             totals=take(stacked, v.shape[2]),
             parts=take(stacked, v.shape[2]),
             lines=tuple(take(stacked, 1) for _ in range(5)),
-            hidden=plan.take((max(longest * keys, span),), flags),
-            places=plan.take((longest,), np.dtype(np.int64)),
-            scratch=plan.size,
+            hidden=scratch.take((max(longest * keys, span),), flags),
+            places=scratch.take((longest,), np.dtype(np.int64)),
+            scratch=scratch.size,
         )
 
 

@@ -62,11 +62,11 @@ def build_contraction(
         return np.empty(shape, dtype)  # only its strides are used; its pages are never touched
 
     measuring = _BlasLowering(call, measured, move, add)
-    measuring.plan()
+    measuring.lower()
 
     def bind(memory: Array) -> Run:
         carved = ScratchAllocator()
-        return make_runner(_BlasLowering(call, lambda *array: carved.take(*array).of(memory), move, add).plan())
+        return make_runner(_BlasLowering(call, lambda *array: carved.take(*array).of(memory), move, add).lower())
 
     return Kernel(bind, scratch.size, math.prod(call.extents.values()) / 20, tuple(measuring.prepacked))
 
@@ -84,7 +84,7 @@ class _BlasLowering:
         self.calls: list[Resolved] = []
         self.prepacked: list[PrepackedOperand] = []
 
-    def plan(self) -> list[Resolved]:
+    def lower(self) -> list[Resolved]:
         operands, output = self.call.operands, self.call.result
         left = [
             self._sum_out(x, {*output.names, *(n for y in operands if y is not x for n in y.names)}) for x in operands

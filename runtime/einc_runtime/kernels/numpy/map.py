@@ -32,7 +32,7 @@ def make_map(call: MapCall) -> Kernel:
     # One call in place needs no registers; numpy walks the whole array faster.
     walk = Walk.over([target], max(1, output.size)) if len(code.calls) == 1 else Walk.over([target])
     scratch = ScratchAllocator()
-    evaluator = PieceEvaluator.plan(code, walk, scratch)
+    evaluator = PieceEvaluator.allocate(code, walk, scratch)
 
     def bind(memory: Array) -> Run:
         resolve = evaluator.bind(memory, sources, target)
@@ -49,7 +49,7 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
     code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], None)
     walk = Walk.over([*sources, target])
     scratch = ScratchAllocator()
-    evaluator = PieceEvaluator.plan(code, walk, scratch)
+    evaluator = PieceEvaluator.allocate(code, walk, scratch)
     wide = _accumulator_dtype(call.kinds[-1], call.aggregation)
     sums = scratch.take(target.shape, wide)
     axes = tuple(axis for axis, kind in enumerate(kinds) if kind)

@@ -101,7 +101,7 @@ class PieceEvaluator:
     slots: tuple[ScratchArray, ...]
 
     @staticmethod
-    def plan(code: Code, walk: Walk, scratch: ScratchAllocator) -> PieceEvaluator:
+    def allocate(code: Code, walk: Walk, scratch: ScratchAllocator) -> PieceEvaluator:
         byte = np.dtype(np.uint8)
         return PieceEvaluator(code, walk, tuple(scratch.take((width * walk.size,), byte) for width in code.slots))
 

@@ -29,9 +29,9 @@ def build_batched_pair(
     """One batch of products, or None. Raises PlanFault for what is no contraction."""
     products: list[Gemm] = []
     for own in (first, second):
-        plan = build_contract(own.on([as_layout(x) for x in own.inputs], [as_layout(x) for x in own.outputs]))
-        products += [step for step in plan.steps if isinstance(step, Gemm)]
-        if len(plan.steps) != 1 or plan.scratch:
+        sequence = build_contract(own.on([as_layout(x) for x in own.inputs], [as_layout(x) for x in own.outputs]))
+        products += [step for step in sequence.steps if isinstance(step, Gemm)]
+        if len(sequence.steps) != 1 or sequence.scratch:
             return None
     if len(products) != 2:
         return None

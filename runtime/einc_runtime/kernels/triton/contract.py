@@ -38,7 +38,7 @@ def build_contract(invocation: Invocation[Array]) -> LaunchSequence:
     lone = any(sum(name in operand.names for operand in call.operands) == 1 for name in summed)
     if len(call.operands) > 1 and not lone and call.kind in ("f32", "f64"):
         lowering = _GemmLowering(call)
-        if lowering.plan():
+        if lowering.lower():
             return LaunchSequence(tuple(lowering.steps), lowering.scratch.size)
     return build_reduce(call.as_map_or_reduce)
 
@@ -51,7 +51,7 @@ class _GemmLowering:
         self.scratch = WorkspaceAllocator()
         self.steps: list[LaunchStep] = []
 
-    def plan(self) -> bool:
+    def lower(self) -> bool:
         """Collects the steps; False where products of matrices cannot compute the contraction."""
         left, output = list(self.call.operands), self.call.result
         while len(left) > 2:

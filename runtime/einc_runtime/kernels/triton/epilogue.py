@@ -69,9 +69,9 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
         return None
     if names.inputs[place] != names.output or result.shape != output.shape or not output.compact:
         return None
-    plan = build_contract(first.on([as_layout(x) for x in first.inputs], [as_layout(output)]))
-    products = [step for step in plan.steps if isinstance(step, Gemm) and step.c < SCRATCH]
-    if not products or plan.steps[-len(products) :] != tuple(products) or any(p.result != kind for p in products):
+    sequence = build_contract(first.on([as_layout(x) for x in first.inputs], [as_layout(output)]))
+    products = [step for step in sequence.steps if isinstance(step, Gemm) and step.c < SCRATCH]
+    if not products or sequence.steps[-len(products) :] != tuple(products) or any(p.result != kind for p in products):
         return None
     if any(_overlaps(output, *operand) for product in products for operand in _read_ranges(product, output.itemsize)):
         return None  # what only the copies read may be overwritten, but not what the products read
@@ -88,7 +88,7 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
             done = [replace(done[0], bias=other.pointer)]
         else:
             return None
-    return replace(plan, steps=(*plan.steps[: -len(products)], *done))
+    return replace(sequence, steps=(*sequence.steps[: -len(products)], *done))
 
 
 def _read_ranges(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:

@@ -29,39 +29,39 @@ class TritonKernels(ABC):
     def kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
         count = len(invocation.inputs)
 
-        def plan(views: Sequence[Array]) -> LaunchSequence:
+        def build(views: Sequence[Array]) -> LaunchSequence:
             return builders.build_kernel(invocation.on(views[:count], views[count:]), target.architecture)
 
         arrays = [*invocation.inputs, *invocation.outputs]
         if invocation.name in ADDRESSED:
-            return self.prepare(plan([as_layout(array) for array in arrays]), target)
-        return self.prepare(self.cache.get(cache_key(invocation, target.architecture), arrays, plan), target)
+            return self.prepare(build([as_layout(array) for array in arrays]), target)
+        return self.prepare(self.cache.get(cache_key(invocation, target.architecture), arrays, build), target)
 
     def with_epilogue(
         self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: GpuTarget
     ) -> GpuKernel | None:
         if first.name != "contract" or then.name != "map":
             return None
-        plan = build_with_epilogue(first, then, place)
-        return None if plan is None or not self.has_epilogues(plan, target) else self.prepare(plan, target)
+        sequence = build_with_epilogue(first, then, place)
+        return None if sequence is None or not self.has_epilogues(sequence, target) else self.prepare(sequence, target)
 
     def batched_pair(
         self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: GpuTarget
     ) -> GpuKernel | None:
         if first.name != "contract" or second.name != "contract":
             return None
-        plan = build_batched_pair(first, second, target.multiprocessors)
-        return None if plan is None else self.prepare(plan, target)
+        sequence = build_batched_pair(first, second, target.multiprocessors)
+        return None if sequence is None else self.prepare(sequence, target)
 
-    def has_epilogues(self, plan: LaunchSequence, target: GpuTarget) -> bool:
+    def has_epilogues(self, sequence: LaunchSequence, target: GpuTarget) -> bool:
         """Whether a library has an algorithm for every product with an epilogue."""
         return False
 
     def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget) -> GpuKernel:
-        def plan(views: Sequence[Array]) -> LaunchSequence:
+        def build(views: Sequence[Array]) -> LaunchSequence:
             return builders.build_aggregate(aggregation, views[:-1], views[-1])
 
-        return self.prepare(self.cache.get(("aggregate", aggregation), [*reads, write], plan), target)
+        return self.prepare(self.cache.get(("aggregate", aggregation), [*reads, write], build), target)
 
     def aggregate_jointly(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
         layouts = invocation.on([as_layout(x) for x in invocation.reads], [as_layout(x) for x in invocation.writes])
@@ -71,7 +71,7 @@ class TritonKernels(ABC):
         return self.prepare(builders.build_moves([as_layout(x) for x in reads], [as_layout(x) for x in writes]), target)
 
     @abstractmethod
-    def prepare(self, plan: LaunchSequence, target: GpuTarget) -> GpuKernel:
+    def prepare(self, sequence: LaunchSequence, target: GpuTarget) -> GpuKernel:
         """The kernel of a launch sequence."""
 
     @property
@@ -110,7 +110,7 @@ class LaunchCache:
         if whole not in self._sequences:
             stands = [replace(array, pointer=base) for array, base in zip(arrays, bases, strict=True)]
             self._sequences[whole] = make([as_layout(array) for array in stands])
-        plan = self._sequences[whole]
+        sequence = self._sequences[whole]
 
         def real(address: int) -> int:
             if address >= SCRATCH:
@@ -118,7 +118,7 @@ class LaunchCache:
             number = address // _APART - 1
             return arrays[number].pointer + address - bases[number]
 
-        return replace(plan, steps=tuple(_move_step(step, real) for step in plan.steps))
+        return replace(sequence, steps=tuple(_move_step(step, real) for step in sequence.steps))
 
 
 def cache_key(invocation: Invocation[GpuArray], architecture: str) -> tuple[object, ...]:
