@@ -1,4 +1,4 @@
-"""Kernels of numpy on the memory of a fake driver, which stand for those of GPUs."""
+"""Stand-ins for kernels of GPUs: numpy's kernels on the memory of a fake driver."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class NumpyKernels:
 
 
 class Together(NumpyKernels):
-    """Does both at once where the planner would: nothing but the result is written."""
+    """Runs a contraction and its map as one kernel where an epilogue could: only the result is written."""
 
     def __init__(self, driver):
         super().__init__(driver)

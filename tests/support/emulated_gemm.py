@@ -1,5 +1,4 @@
-"""cuBLAS's gemmStridedBatchedEx on the host's memory: column order, leading dimensions, strides between matrices; and
-cuBLASLt's epilogues."""
+"""An emulation of cuBLAS's gemmStridedBatchedEx and of cuBLASLt's epilogues on the host's memory."""
 
 from __future__ import annotations
 

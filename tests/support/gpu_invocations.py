@@ -1,4 +1,4 @@
-"""One invocation of every GPU kernel, or several, at addresses that nobody reads."""
+"""Invocations of every GPU kernel, at addresses that must not be read."""
 
 from __future__ import annotations
 

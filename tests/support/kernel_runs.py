@@ -1,4 +1,4 @@
-"""Kernels run as the executor runs them: prepared, bound to scratch memory, and run more than once."""
+"""Runs kernels as the executor does: they are prepared, bound to scratch memory, and run more than once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention as libraries compute it, in numpy and with PyTorch's functions; and what they are asked for."""
+"""Attention as libraries compute it, in numpy and with PyTorch's functions, and invocations for them."""
 
 from __future__ import annotations
 

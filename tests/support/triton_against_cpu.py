@@ -1,4 +1,4 @@
-"""A kernel through the interpreter, on regions of larger arrays, against the CPU's kernel: for the live tests."""
+"""Compares a kernel in Triton's interpreter, on regions of larger arrays, with the CPU's kernel."""
 
 from __future__ import annotations
 

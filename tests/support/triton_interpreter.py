@@ -1,4 +1,4 @@
-"""Runs the calls of GPU kernels on numpy memory through Triton's interpreter (TRITON_INTERPRET=1)."""
+"""Runs launches of GPU kernels on numpy memory in Triton's interpreter (TRITON_INTERPRET=1)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Pointer:
 
 
 def load(source):
-    """The function of a source, with its lines where tracebacks and Triton find them."""
+    """The function of a source; its lines are stored where tracebacks and Triton find them."""
     file = f"<{source.name}>"
     linecache.cache[file] = (len(source.text), None, source.text.splitlines(True), file)
     names = {"__name__": source.name}
@@ -65,7 +65,7 @@ def load(source):
 
 
 def repair():
-    """The interpreter keeps bf16 as bits, and its product of matrices would multiply those."""
+    """Corrects the interpreter, which keeps bf16 as bits and would multiply matrices of bits."""
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
@@ -92,7 +92,7 @@ def tl_float32():
 
 
 def run(calls, scratch=0, status=None):
-    """All calls in order, with workspace of so many bytes that is full of garbage, and guards behind it."""
+    """Runs all launches in order, with a workspace of `scratch` bytes that is full of garbage, and guards behind it."""
     import triton.language as tl
 
     kinds = {"f16": tl.float16, "bf16": tl.bfloat16, "f32": tl.float32, "f64": tl.float64, "i32": tl.int32,

@@ -54,7 +54,7 @@ def test_attention(name, dtype):
 
 @pytest.mark.parametrize("name", CASES)
 def test_attention_of_blocks(name):
-    """Some heads, some queries, some keys, wherever they stand in their sequences."""
+    """Random blocks of heads, queries and keys, which may begin and end inside of sequences."""
     a, heads_q, heads_kv = CASES[name]
     q, k, v, *extras = operands(a, heads_q, heads_kv, F32)
     group, last = heads_q // heads_kv, heads_kv - 1

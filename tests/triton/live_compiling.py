@@ -1,4 +1,4 @@
-"""Triton really compiles every family of kernels for A100 and H100, without a GPU; equal sources are equal code."""
+"""Triton compiles every kernel for A100 and H100 without a GPU; equal sources give equal code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ assert os.environ.get("TRITON_INTERPRET", "0") != "1", "the interpreter compiles
 
 @pytest.fixture(autouse=True)
 def cold(tmp_path, monkeypatch):
-    """Triton's own cache is empty, so that it compiles."""
+    """Empties Triton's own cache, so that it compiles."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
 
@@ -47,7 +47,7 @@ def test_every_kernel_compiles(name, architecture, tmp_path):
 
 
 def far(array):
-    """The same with its first axis stepping over more elements than 32 bits count."""
+    """The same array with a stride along its first axis that needs 64-bit offsets."""
     if len(array.shape) < 2:
         return array
     return replace(array, strides=(((1 << 32) + 16) * array.itemsize, *array.strides[1:]))
@@ -126,7 +126,7 @@ def test_equal_sources_are_equal_code(tmp_path, monkeypatch):
 
 
 def test_attention_uses_tensor_cores(tmp_path):
-    """In the machine code of an H100 there are warp-group products of matrices."""
+    """The machine code for an H100 has warp-group products of matrices."""
     import shutil
     import subprocess
 
@@ -143,7 +143,7 @@ def test_attention_uses_tensor_cores(tmp_path):
     assert "STL" not in text, "registers are spilled"
 
 
-def test_what_triton_refuses_is_one_line():
+def test_an_error_of_triton_is_one_line():
     source = KernelSource(
         "wrong", "import triton\n\n\n@triton.jit\ndef wrong(x):\n    undefined(x)\n", ("f32",), (True,)
     )

@@ -1,6 +1,6 @@
-"""Kernels on views that reach further than 32 bits of offset: one axis steps over more than 2^31 elements.
+"""Kernels on views beyond 32-bit offsets: one axis spans more than 2^31 elements.
 
-Memory is a mapping without pages but for those that are touched. Offsets of 32 bits would wrap around in Triton's
+Memory is a mapping whose pages exist only once they are touched. Offsets of 32 bits would wrap around in Triton's
 interpreter as they do on a GPU.
 """
 
@@ -27,7 +27,7 @@ STEPS = {"more than 31 bits": (1 << 31) + 16, "more than 32 bits": (1 << 32) + 1
 
 
 def far(array, axis, step):
-    """A copy whose elements along an axis lie so many elements apart; dense but for that."""
+    """A copy whose elements along one axis are `step` elements apart, and which is dense otherwise."""
     shape = [n for k, n in enumerate(array.shape) if k != axis]
     inner = np.cumprod([1, *reversed(shape)])[::-1][1:].tolist()
     strides = [*inner[:axis], step, *inner[axis:]]
@@ -80,7 +80,7 @@ def compare(name, attributes, inputs, outputs, step, axes):
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("case", CASES)
-def test_far_apart(case, step):
+def test_kernels_on_views_beyond_32_bit_offsets(case, step):
     name, attributes, shapes, results = CASES[case]
     inputs = [normal(*shape, dtype=F16, seed=n) for n, shape in enumerate(shapes)]
     kinds = {"argmax": [I64, F16], "topk": [F16, I64], "attention": [F16, F32]}.get(name, [F16])
@@ -107,7 +107,7 @@ def test_rope_far_apart(step):
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_copies_far_apart_are_merged(step):
+def test_joint_aggregation_of_copies_beyond_32_bit_offsets(step):
     copies = [(normal(3, 4, 5, dtype=F16, seed=n), normal(3, 4, seed=n + 9)) for n in range(3)]
     dims = ((0, 1, 2), (0, 1))
     expected = [np.empty((3, 4, 5), F16), np.empty((3, 4), F32)]

@@ -1,4 +1,4 @@
-"""Every Triton kernel but attention, through the interpreter, against the CPU's: odd sizes, strided views, NaN."""
+"""Every Triton kernel except attention, in the interpreter, against the CPU's: odd sizes, strided views, NaN."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def both_merges(aggregation, copies, dims, tolerance, strided):
 
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_merge_of_averages(dtype, strided):
+def test_averages_are_aggregated(dtype, strided):
     for shape, has in (((7, 5, 4), (0, 1)), ((7, 5, 4), (1, 0)), ((6,), ()), ((2, 3, 4, 5), (2, 0))):
         copies = []
         for n in range(3):
@@ -352,7 +352,7 @@ def test_merge_of_averages(dtype, strided):
 
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("dtype", [F32, BF16, I32], ids=str)
-def test_merges_of_the_ranked(dtype, strided):
+def test_ranked_values_are_aggregated(dtype, strided):
     copies, lists = [], []
     for n in range(3):
         values = np.round(normal(4, 6, dtype=F32, seed=n)).astype(dtype)

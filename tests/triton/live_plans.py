@@ -1,4 +1,4 @@
-"""Whole plans on the fake driver with the GPU's own kernels, interpreted: everything but CUDA itself.
+"""Whole plans on the fake driver with the GPU's kernels in the interpreter: everything except CUDA itself.
 
 The cases are those of `make gpu-check` that are small enough.
 """
@@ -32,7 +32,7 @@ KINDS = {"f16": tl.float16, "bf16": tl.bfloat16, "f32": tl.float32, "f64": tl.fl
 
 
 class InterpretedKernels(TritonKernels):
-    """Plans of the registry whose launches are enqueued on the fake driver, and interpreted when they run."""
+    """Kernels whose launches are enqueued on the fake driver, and interpreted when they run."""
 
     def __init__(self, driver):
         super().__init__()
@@ -62,7 +62,7 @@ class InterpretedKernels(TritonKernels):
                     held = tables.setdefault(argument.data, np.frombuffer(argument.data, np.uint8).copy())
                     return Pointer(held.ctypes.data, KINDS[kind])
                 if isinstance(argument, StatusPointer):
-                    assert status, "a status word is there for a plan with a complaint"
+                    assert status, "a kernel with a status message has a status word"
                     return Pointer(status, KINDS[kind])
                 return Pointer(workspace + argument - SCRATCH if argument >= SCRATCH else argument, KINDS[kind])
 
@@ -120,7 +120,7 @@ def test_plans_with_the_gpus_kernels(name, dtype, sites, devices):
     assert largest_error(found, reference(case, arrays)) <= TOLERANCE[dtype or "f32"]
 
 
-def test_a_value_that_no_input_may_have_is_told():
+def test_an_invalid_value_of_an_input_is_an_error():
     case = next(case for case in CASES if case.name == "rows")
     bundle = compiled(case, 2, "f32")
     arrays = arrays_of(bundle)

@@ -1,4 +1,4 @@
-"""The attention kernel against loops over heads, queries and keys: blocks, tiles of all sizes, types, hostile plans."""
+"""The attention kernel against loops over heads, queries and keys: blocks, sizes of tiles, types, invalid calls."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def looped(a, q, k, v, mask=None, positions=None, first=(0, 0)):
 
 
 def run(a, arrays, first=(0, 0), heads=(0, 0)):
-    """The kernel on strided regions of larger arrays, twice, with guards behind its memory."""
+    """Runs the kernel twice on strided regions of larger arrays, with guards behind its memory."""
     q, k, v, *extras = (embedded(x) for x in arrays)
     wide = np.float64 if q.dtype == np.float64 else np.float32
     o = embedded(np.full((*q.shape[:2], v.shape[2]), 7, q.dtype))
@@ -150,21 +150,21 @@ def test_every_kind_in_f32_and_by_turns_in_another_type(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, BF16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("name", CASES)
-def test_every_kind_in_every_type(name, dtype):
+def test_every_kind_of_attention_in_every_type(name, dtype):
     check(*case(name, dtype))
 
 
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("dtype", [np.float32, BF16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("name", CASES)
-def test_any_tiles(name, dtype):
+def test_the_sizes_of_tiles_do_not_change_results(name, dtype):
     check(*case(name, dtype))
 
 
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("name", CASES)
-def test_any_blocks(name):
-    """Some heads, some queries, some keys, wherever they stand in their sequences."""
+def test_blocks_of_heads_and_tokens_give_their_part(name):
+    """Random blocks of heads, queries and keys, which may begin and end inside of sequences."""
     a, (q, k, v, *extras) = case(name)
     group = len(q) // len(k)
     rng = RNG(5)
@@ -188,7 +188,7 @@ REGISTERS = [
 
 @pytest.mark.parametrize(("d", "dv", "dtype", "wide"), REGISTERS)
 def test_more_rows_than_registers_have_lanes(d, dv, dtype, wide, monkeypatch):
-    """Blocks of registers that are full and that are not, for registers of either number."""
+    """Register blocks that are full and that are partly filled, with 16 and with 32 registers."""
     monkeypatch.setattr(compiler, "has_wide_registers", lambda: wide)
     monkeypatch.setattr(llvm_attention, "ROWS", 70)
     monkeypatch.setattr(llvm_attention, "TILE", 31)
@@ -203,7 +203,7 @@ def pair(rng, extent):
     return lo, up
 
 
-def test_queries_that_see_nothing():
+def test_queries_that_see_no_key():
     a, (q, k, v, _) = case("mask")
     o, lse = run(a, [q, k, v, np.zeros(11, bool)])
     assert not o.any()
@@ -222,7 +222,7 @@ def test_hidden_keys_and_values_may_be_anything():
             assert np.array_equal(found, wanted)
 
 
-def test_scores_of_any_size():
+def test_large_scores_do_not_overflow():
     """Large scores neither overflow nor lose the smaller ones of other queries."""
     a = attributes((3,), scale=1.0)
     q, k, v = operands(1, 1, 3, 3, d=1, dv=1)
@@ -241,7 +241,7 @@ def test_extreme_positions_read_nothing_beyond():
 
 
 def test_long_sequences_take_little_memory():
-    """Scratch memory follows the tile, not the number of keys."""
+    """Scratch memory depends on the tile, not on the number of keys."""
     q = np.lib.stride_tricks.as_strided(np.zeros(1, np.float16), (8, 1 << 17, 64), (0, 0, 0))
     k = q[:2]
     lse = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), q.shape[:2], (0, 0))
@@ -308,7 +308,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_lies_are_refused(name):
+def test_inconsistent_invocations_are_refused(name):
     parts = lie(lambda p: None)
     prepare(Invocation("attention", *(parts[key] for key in ("a", "i", "o", "ib", "ob"))))
     parts = lie(lambda p: p.update(a=dict(p["a"])) or LIES[name](p))

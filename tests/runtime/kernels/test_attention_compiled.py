@@ -1,4 +1,4 @@
-"""Compiled plans with attention against whole arrays: heads, sequences and keys cut as the optimizer likes."""
+"""Compiled plans with attention against whole arrays, with heads, sequences and keys cut as the optimizer chooses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ output lse
 
 
 def block_of(a, lens):
-    """The same in f64: one sequence and head after another."""
+    """The definition in f64, one sequence and one head after another."""
     q, k, v = (np.einsum("ti,ihd->htd", a["x"], a[w]) for w in ("wq", "wk", "wv"))
     o, lse = np.zeros_like(q), np.zeros(q.shape[:2])
     start = 0

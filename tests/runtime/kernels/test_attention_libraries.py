@@ -1,4 +1,4 @@
-"""Libraries of attention: what they mean otherwise is seen, and their functions are called as they are."""
+"""Libraries of attention: wrong results are detected, and functions get the arguments that they expect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_library_that_is_right_has_no_flaw(how, kind):
         (KINDS[1], {"repeat": "tiled"}),
     ],
 )
-def test_what_a_library_means_otherwise_is_seen(how, mistake):
+def test_a_library_with_another_meaning_is_found(how, mistake):
     pytest.importorskip("torch")
 
     def attend(*given):
@@ -39,7 +39,7 @@ def test_what_a_library_means_otherwise_is_seen(how, mistake):
     assert "of a small test is off by" in find_flaw(attend, how, "f16", 4, 64, "cpu")
 
 
-def test_other_shapes_and_failures_are_flaws():
+def test_results_of_other_shapes_and_failures_are_flaws():
     torch = pytest.importorskip("torch")
 
     def turned(*given):
@@ -79,7 +79,7 @@ def pytorch(monkeypatch):
     return torch
 
 
-def test_pytorch_takes_what_its_own_attention_would(pytorch, monkeypatch):
+def test_pytorch_uses_the_kernel_of_its_own_attention(pytorch, monkeypatch):
     library = TorchAttention()
     q, k = (pytorch.zeros(8, heads, 64, dtype=pytorch.float16) for heads in (8, 2))
     asked = []
@@ -111,8 +111,8 @@ def test_pytorch_takes_what_its_own_attention_would(pytorch, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["_by_cudnn", "_by_flash"])
-def test_pytorchs_functions_are_called_as_they_are(pytorch, name):
-    """PyTorch's own rules of shapes, for calls without memory: every argument is in its place."""
+def test_pytorchs_functions_get_the_arguments_in_order(pytorch, name):
+    """PyTorch infers the shapes of calls without memory, which checks that every argument is in its place."""
     q, k = (pytorch.empty(heads, 40, 64, dtype=pytorch.float16, device="meta").permute(1, 0, 2) for heads in (8, 2))
     bounds = pytorch.empty(2, dtype=pytorch.int32, device="meta")
     for how in (KINDS[0], KINDS[1]) if name == "_by_cudnn" else KINDS:
@@ -124,7 +124,7 @@ def test_pytorchs_functions_are_called_as_they_are(pytorch, name):
         assert argument in schema
 
 
-def test_a_pytorch_without_gpus_is_passed_over(monkeypatch):
+def test_a_pytorch_without_gpus_is_skipped(monkeypatch):
     torch = types.SimpleNamespace(
         __version__="2.9", version=types.SimpleNamespace(cuda=None), cuda=types.SimpleNamespace(is_available=lambda: 0)
     )
@@ -203,7 +203,7 @@ def test_a_pytorch_for_cpus_is_not_imported(monkeypatch):
         assert (len(made), len(found), notes) == (count, min(count, 1), [])
 
 
-def test_flash_attn_is_called_as_its_function_is():
+def test_flash_attn_gets_the_arguments_by_name():
     calls = []
     module = types.ModuleType("flash_attn")
 

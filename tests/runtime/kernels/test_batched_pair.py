@@ -1,4 +1,4 @@
-"""Two contractions as one batch of products, on raw memory, and where they are left apart."""
+"""Two contractions as one batch of products, on raw memory, and when they stay two kernels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def aligned(count, dtype, fill=True):
 
 
 def pair(equation, shapes, result, places, *, dtype="f4"):
-    """Two invocations with weights and results at these elements of two memories, and what they should give."""
+    """Two invocations with weights and results at these elements of two memories, and their expected results."""
     weights, results = aligned(4096, dtype), aligned(4096, dtype, fill=False)
     x = aligned(int(np.prod(shapes[0])), dtype).reshape(shapes[0])
     made = []
@@ -69,7 +69,7 @@ def expected(equation, x, w):
         (HEADS, [(6, 8), (3, 16, 8)], (3, 6, 16), [(0, 64), (3 * 16 * 8, 64 + 3 * 6 * 16)]),  # one behind the other
     ],
 )
-def test_both_are_one_batch(equation, shapes, result, places, order, dtype):
+def test_two_products_become_one_batch(equation, shapes, result, places, order, dtype):
     x, made, results = pair(equation, shapes, result, [places[n] for n in order], dtype=dtype)
     plan = build_batched_pair(made[0][0], made[1][0], 132)
     (product,) = plan.steps
@@ -82,7 +82,7 @@ def test_both_are_one_batch(equation, shapes, result, places, order, dtype):
     assert not results.any()  # nothing else was written
 
 
-def test_what_does_not_lie_as_a_batch_is_left_apart():
+def test_products_at_unequal_distances_stay_apart():
     rows = [(6, 8), (16, 8)], (6, 16)
     heads = [(6, 8), (3, 16, 8)], (3, 6, 16)
     for equation, (shapes, result), places in (
@@ -95,7 +95,7 @@ def test_what_does_not_lie_as_a_batch_is_left_apart():
         assert build_batched_pair(made[0][0], made[1][0], 132) is None
 
 
-def test_only_what_is_alike_and_shares_an_operand():
+def test_batched_products_have_one_form_and_share_an_operand():
     x, made, _ = pair(ROWS, [(6, 8), (16, 8)], (6, 16), [(0, 8), (512, 1024)])
     one, other = (build_batched_pair(own, own, 132) for own, _, _ in made)
     assert one is other is None  # both write the same
@@ -112,7 +112,7 @@ def test_only_what_is_alike_and_shares_an_operand():
         build_batched_pair(made[0][0], replace(made[1][0], attributes={"equation": "t k"}), 132)
 
 
-def test_it_is_done_where_rounds_are_filled_better():
+def test_products_are_batched_where_fewer_multiprocessors_are_idle():
     _, made, _ = pair(ROWS, [(6, 8), (16, 8)], (6, 16), [(0, 8), (512, 1024)])
     (small,) = build_batched_pair(made[0][0], made[1][0], 132).steps
     one = replace(small, batch=1, stride_a=0, stride_b=0, stride_c=0)

@@ -1,4 +1,4 @@
-"""Products by a BLAS that is called directly: all layouts, stacks, sums, and what is left to numpy."""
+"""Products by direct calls of BLAS: all layouts, stacks, sums, and the products that numpy computes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def added(attributes, inputs, outputs):
 
 @pytest.fixture(params=["openblas", "any"])
 def library(request, monkeypatch):
-    """With what numpy brings, and with MKL where it is installed."""
+    """With numpy's OpenBLAS, and with MKL where it is installed."""
     if request.param == "openblas":
         monkeypatch.setattr(blas, "load_mkl", lambda: None)
         monkeypatch.setattr(blas, "_load_gemm", blas._load_gemm.__wrapped__)
@@ -78,7 +78,7 @@ def test_small_products_integers_and_odd_strides_are_left_to_numpy():
 
 
 @pytest.mark.usefixtures("library")
-def test_contractions_add_what_is_a_matrix_product():
+def test_contractions_that_are_matrix_products_can_be_added():
     rng = np.random.default_rng(0)
     a, b, c = (rng.standard_normal(shape).astype("f4") for shape in ((70, 5, 61), (61, 5, 67), (70, 67)))
     kernel = added({"equation": "i h k, k h j -> i j"}, [a, b], [before := c.copy()])

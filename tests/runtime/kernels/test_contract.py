@@ -1,4 +1,4 @@
-"""The contract kernel against np.einsum in f64: groups that merge and that do not, diagonals, n operands, all types."""
+"""The contract kernel against np.einsum in f64: groups with and without a common stride, diagonals, all types."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_all_memory_orders_of_a_batched_product():
 
 
 def test_large_matrices_need_no_scratch():
-    """The forms that models are made of go to BLAS as they lie: rows, transposed weights, heads as batches."""
+    """The forms that models use go to BLAS without a copy: rows, transposed weights, heads as batches."""
     sizes = {"t": 64, "m": 48, "h": 4, "d": 32}
     cases = ["t m, m d -> t d", "t m, d m -> t d", "t m, h d m -> h t d", "h t d, h m d -> h t m", "t m, m -> t"]
     for equation in cases:

@@ -1,7 +1,7 @@
-"""cuBLAS as it is called: every call goes through C's calling convention to a library that checks and multiplies.
+"""Calls of cuBLAS: they go through C's calling convention to a library that checks arguments and multiplies.
 
-The prototypes are written down here once more, from cuBLAS's documentation, so that an argument that is narrower, or
-in another place, than the library takes it arrives as something else.
+The prototypes are repeated here from cuBLAS's documentation. So an argument that is too narrow, or in the wrong place,
+arrives as another value.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SIGNATURES = {
 
 
 class Library:
-    """cuBLAS by Python behind C's calling convention. `failing` names the call that fails, with its status."""
+    """cuBLAS in Python behind C's calling convention. `failing` is the name of a call that fails, and its status."""
 
     def __init__(self):
         self.calls, self.failing, self.state = [], {}, {}
@@ -108,7 +108,7 @@ def own():
 @pytest.mark.parametrize("scale", [1.0, -0.75])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(("dtype", "result"), [("f4", "f4"), ("f8", "f8"), ("f2", "f2"), ("f2", "f4")])
-def test_products_arrive_as_they_are_meant(batch, dtype, result, scale):
+def test_the_library_gets_the_arguments_of_a_product(batch, dtype, result, scale):
     rng = np.random.default_rng(batch)
     m, n, k = 5, 7, 3
     a, b = (rng.integers(-3, 4, shape).astype(dtype) for shape in ((batch, k, m), (batch, n, k)))
@@ -157,7 +157,7 @@ def test_a_device_has_one_handle_of_full_precision():
     assert len([call for call, _ in library.calls if call == "cublasDestroy_v2"]) == 2
 
 
-def test_one_handle_that_cannot_be_destroyed_keeps_no_other():
+def test_all_handles_are_destroyed_even_if_one_fails():
     products, library, _ = own()
     products.version(0)
     products.version(1)
@@ -167,7 +167,7 @@ def test_one_handle_that_cannot_be_destroyed_keeps_no_other():
     assert [call for call, _ in library.calls].count("cublasDestroy_v2") == 2
 
 
-def test_memory_that_cublas_lacks_is_told_as_such():
+def test_a_lack_of_memory_is_an_error_of_its_own():
     products, library, _ = own()
     library.failing["cublasCreate_v2"] = 3
     with pytest.raises(CublasOutOfMemory) as caught:
@@ -176,13 +176,13 @@ def test_memory_that_cublas_lacks_is_told_as_such():
     assert isinstance(make_plan_fault(CublasError("no"), "a model"), KernelFault)
 
 
-def test_what_is_declared_is_what_is_documented():
+def test_prototypes_are_those_of_the_documentation():
     assert PROTOTYPES.keys() == SIGNATURES.keys()
     for name, arguments in PROTOTYPES.items():
         assert [ctypes.sizeof(argument) for argument in arguments] == [ctypes.sizeof(x) for x in SIGNATURES[name]]
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch):
+def test_the_error_without_cublas_says_what_to_install(monkeypatch):
     def missing(name, *arguments, **named):
         raise OSError("cannot open shared object file")
 

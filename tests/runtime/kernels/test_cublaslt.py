@@ -1,7 +1,7 @@
-"""cuBLASLt as it is called: through C's calling convention, to a library of descriptors that multiplies.
+"""Calls of cuBLASLt: they go through C's calling convention to a library with descriptors that multiplies.
 
-The prototypes and the numbers of attributes are written down here once more, from cublasLt.h. Where cuBLASLt itself
-can be opened, which takes no GPU, its own descriptors must say what was meant.
+The prototypes and the numbers of attributes are repeated here from cublasLt.h. Where cuBLASLt itself can be opened,
+which needs no GPU, the attributes of its own descriptors are read back.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ ATTRIBUTES = {
 
 
 class Library:
-    """cuBLASLt by Python behind C's calling convention. `statuses` names calls that fail; `proposals` is how many."""
+    """cuBLASLt in Python behind C's calling convention. `statuses` are those of calls that fail; `proposals` is their
+    number."""
 
     def __init__(self):
         self.calls, self.statuses, self.held, self.next = [], {}, {}, 1000
@@ -146,7 +147,7 @@ def operands(batch, m, n, k, dtype):
 @pytest.mark.parametrize("activation", ["", "relu", "gelu_tanh"])
 @pytest.mark.parametrize("added", ["addend", "bias", ""])
 @pytest.mark.parametrize(("batch", "dtype", "scale"), [(1, "f2", 1.0), (3, "f4", -0.75)])
-def test_products_arrive_as_they_are_meant(batch, added, activation, dtype, scale):
+def test_the_library_gets_the_arguments_of_a_product(batch, added, activation, dtype, scale):
     m, n, k = 5, 7, 3
     arrays = operands(batch, m, n, k, dtype)
     a, b, c, residual, bias = arrays
@@ -183,7 +184,7 @@ def product(**changed):
     return Gemm(**(values | changed))
 
 
-def test_an_algorithm_is_asked_for_once_and_told_what_there_is():
+def test_an_algorithm_is_requested_once_with_workspace_and_alignments():
     products, library, _ = own()
     assert products.fits(product(), 0)
     assert products.fits(product(a=5 << 40, c=6 << 40), 0)
@@ -216,7 +217,7 @@ def test_of_several_proposals_those_that_fit_are_given_in_their_order():
     assert not library.held
 
 
-def test_what_the_library_has_no_algorithm_for_does_not_fit():
+def test_products_without_an_algorithm_do_not_fit():
     for name, value in (
         ("proposals", 0),
         ("size", WORKSPACE + 1),
@@ -235,7 +236,7 @@ def test_what_the_library_has_no_algorithm_for_does_not_fit():
         assert not library.held
 
 
-def test_errors_of_launches_are_told():
+def test_errors_of_launches_are_raised():
     products, library, _ = own()
     launch = products.launch(product(), MEMORY, 0)
     library.statuses["cublasLtMatmul"] = 15
@@ -246,7 +247,7 @@ def test_errors_of_launches_are_told():
         launch(STREAM)
 
 
-def test_everything_is_given_back_although_something_fails():
+def test_all_descriptors_are_destroyed_even_after_a_failure():
     products, library, used = own()
     for device in (0, 1):
         products.launch(product(), MEMORY, device)
@@ -257,7 +258,7 @@ def test_everything_is_given_back_although_something_fails():
     assert sorted(used) == [0, 1]
 
 
-def test_what_is_declared_is_what_the_header_says():
+def test_prototypes_are_those_of_the_header():
     assert PROTOTYPES.keys() == SIGNATURES.keys()
     for name, arguments in PROTOTYPES.items():
         assert [ctypes.sizeof(argument) for argument in arguments] == [ctypes.sizeof(x) for x in SIGNATURES[name]]
@@ -272,7 +273,7 @@ def test_without_the_library_there_are_no_epilogues(monkeypatch):
     assert cublaslt.open_if_available(lambda device: None) is None
 
 
-def test_the_librarys_own_descriptors_say_what_is_meant():
+def test_cublaslt_reads_back_the_descriptors():
     try:
         library = open_library("cublasLt", ("libcublasLt.so.13", "libcublasLt.so.12"))
     except MissingFault:

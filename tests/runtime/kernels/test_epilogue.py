@@ -1,4 +1,4 @@
-"""Contractions that take the map after them with them: what fits, and that both together compute the same."""
+"""Contractions together with the map after them: which maps fit, and that results are those of two kernels."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def drawn(rng, shape, dtype):
 
 
 def both(equation, shapes, result, program, indices, others, *, place=0, dtype="f4", scale=1.0, order=None):
-    """The plan of a contraction and a map, its result, and what the CPU's kernels make of them one after the other."""
+    """The launches of a contraction and a map, their result, and that of the CPU's kernels one after the other."""
     rng = np.random.default_rng(3)
     inputs = [drawn(rng, shape, dtype) for shape in shapes]
     middle, output = np.zeros(result, dtype), np.zeros(result, dtype)
@@ -132,7 +132,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ["f4", "f2"])
 @pytest.mark.parametrize("scale", [1.0, -0.5])
-def test_both_together_compute_the_same(name, dtype, scale):
+def test_a_product_with_epilogue_computes_what_two_kernels_do(name, dtype, scale):
     plan, output, expected, middle, _kept = both(*CASES[name], dtype=dtype, scale=scale)
     assert plan is not None
     products = [step for step in plan.steps if isinstance(step, Gemm)]
@@ -190,7 +190,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_no_product_can_do(name):
+def test_maps_that_no_epilogue_computes(name):
     assert both(*REFUSED[name])[0] is None
 
 
@@ -200,7 +200,7 @@ def by_tokens(heads, tokens, width):
 
 @pytest.mark.parametrize("residual", ["by tokens", "by heads", None])
 def test_results_whose_heads_lie_by_tokens(residual):
-    """The bias of all heads is one row of the product; a residual has to lie as the result does."""
+    """The bias of all heads is one row of the product; a residual must have the strides of the result."""
     rng = np.random.default_rng(4)
     x, w, bias = (drawn(rng, shape, "f4") for shape in ((5, 7), (2, 6, 7), (2, 6)))
     middle, output, added = by_tokens(2, 5, 6), by_tokens(2, 5, 6), by_tokens(2, 5, 6)
@@ -226,7 +226,7 @@ def test_results_whose_heads_lie_by_tokens(residual):
     np.testing.assert_array_equal(output, expected)
 
 
-def test_views_that_are_no_dense_arrays_are_left_alone():
+def test_only_dense_arrays_are_taken_into_epilogues():
     assert both(*CASES["residual"], order="wide")[0] is None
     assert both(*CASES["residual"], dtype="f8")[0] is None
 
@@ -250,7 +250,7 @@ def aliased(alias):
     )
 
 
-def test_nothing_is_written_over_what_products_read():
+def test_no_epilogue_overwrites_what_products_read():
     assert aliased("a") is None
     assert aliased("b") is None
     assert aliased("shifted") is None

@@ -1,4 +1,4 @@
-"""Attention that libraries compute: what they can express, that they are told the same, and what is taken."""
+"""Attention by libraries: what they can express, that their form means the same, and which one is used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 @settings(max_examples=120)
 @given(st.data())
-def test_what_a_library_is_told_means_the_same(data):
+def test_the_varlen_form_means_the_same_attention(data):
     q_lens = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
     k_lens = [data.draw(st.integers(1, 8)) for _ in q_lens]
     window = data.draw(st.sampled_from([0, 0, 1, 3]))
@@ -57,7 +57,7 @@ def test_prefill_and_decoding_of_whole_sequences_fit():
     assert (how.queries, how.keys, how.longest) == ((0, 1, 2), (0, 7, 16), (1, 9))
 
 
-def test_what_does_not_fit():
+def test_invocations_that_libraries_cannot_express():
     whole = attributes([8], [8], causal=True)
     fits = invoked(whole, (0, 8), (0, 8))
     assert as_varlen(AttentionCall.parse(fits)) is not None
@@ -107,7 +107,7 @@ class FakeLibrary:
 
 @pytest.fixture
 def torch(monkeypatch):
-    """PyTorch on the CPU, which writes down what would be asked of CUDA; operands are where their addresses say."""
+    """PyTorch on the CPU, which records calls of CUDA; operands are read at their addresses."""
     real = pytest.importorskip("torch")
     log = []
 
@@ -200,7 +200,7 @@ def test_pools_of_a_lost_device_are_left_alone(torch, monkeypatch):
         assert gone == [1]
 
 
-def test_libraries_that_are_wrong_are_passed_over_and_asked_once(torch, monkeypatch):
+def test_libraries_with_wrong_results_are_skipped_and_tested_once(torch, monkeypatch):
     def wrong(*given):
         o, lse = by_pytorch(*given)
         return o, lse / np.log(2)

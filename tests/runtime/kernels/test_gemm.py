@@ -31,7 +31,7 @@ def device(array):
 
 
 def drawn(names, dtype, seed, order=None):
-    """An array whose memory has the indices in another order, and more of them than it shows."""
+    """An array whose memory has the indices in another order, and is larger than the array."""
     order = order or names
     rng = np.random.default_rng(seed)
     whole = np.asarray(rng.integers(-4, 5, [EXTENTS[n] + 2 for n in order])).astype(dtype)
@@ -55,7 +55,7 @@ def einsum(equation, inputs):
 
 
 def check(equation, orders=None, dtype="f4", result=None, steps=None):
-    """Plans on buffers' regions, runs the products if there is nothing else, and compares."""
+    """Builds a contraction on regions of buffers, runs it if it is products alone, and compares results."""
     left, right = equation.split("->")
     names = [tuple(part.split()) for part in left.split(",")]
     orders = orders or [None] * (len(names) + 1)
@@ -208,7 +208,7 @@ def test_more_than_two_operands_go_through_workspace():
     assert plan.scratch >= 4 * min(5 * 4, 7 * 3)
 
 
-def test_what_is_no_product_of_matrices_is_reduced():
+def test_contractions_that_are_no_matrix_product_are_reduced():
     ints = [drawn(n, "i4", 1) for n in (("i", "k"), ("k", "j"))]
     assert not any(isinstance(s, Gemm) for s in planned("i k, k j -> i j", ints, drawn(("i", "j"), "i4", 2)).steps)
     lone = [drawn(n, "f4", 1) for n in (("i", "k", "l"), ("k", "j"))]

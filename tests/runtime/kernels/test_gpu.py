@@ -36,7 +36,7 @@ def plans():
         yield name, joint_launches(name)
 
 
-def test_every_kernel_of_the_cpu_is_one_of_the_gpu_and_planned_here():
+def test_every_kernel_of_the_cpu_is_built_for_the_gpu_here():
     assert set(registry.PROVIDERS["numpy"]) == set(builders.KERNELS)
     assert set(registry.JOINT_AGGREGATIONS["numpy"]) == set(builders.JOINT_AGGREGATIONS)
     assert {case.kernel for case in INVOCATIONS.values()} == set(builders.KERNELS)
@@ -122,7 +122,7 @@ class Products:
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """A compiler that leaves no work for one: kernels are their sources."""
+    """A stand-in for the compiler: the code of a kernel is its source."""
     made = []
 
     def compile_source(source, architecture):
@@ -180,7 +180,7 @@ class Epilogues:
 
 
 def residual():
-    """A contraction whose operand is copied before, and what is added to it."""
+    """A contraction with an operand that is copied first, and the map that adds a residual."""
     shapes = (2, 16, 8), (32, 2, 8), (16, 32), (16, 32), (16, 32)
     x, w, o, r, y = (replace(array("f16", *shape), pointer=n << 20) for n, shape in enumerate(shapes, 1))
     places = [Block((0,) * len(a.shape), a.shape) for a in (x, w, o, r, y)]
@@ -190,7 +190,7 @@ def residual():
     return first, Invocation("map", added, [r, o], [y], [places[3], places[2]], places[4:])
 
 
-def test_products_take_epilogues_with_them_until_that_is_given_up(compiled):
+def test_epilogues_are_used_until_they_are_given_up(compiled):
     modules = Modules()
     own = kernels.CudaKernels([], modules, Products(modules.calls), Epilogues(modules.calls))
     assert not own.give_up("nothing is in use")
@@ -214,7 +214,7 @@ def test_products_take_epilogues_with_them_until_that_is_given_up(compiled):
     assert not own.give_up("again")
 
 
-def test_what_cublaslt_cannot_do_is_two_kernels(compiled):
+def test_products_without_an_epilogue_are_two_kernels(compiled):
     log = []
     own = kernels.CudaKernels([], Modules(), Products(log), Epilogues(log, fits=False))
     first, then = residual()
@@ -267,7 +267,7 @@ def test_compiled_kernels_are_found_without_a_compiler(compiled, tmp_path, monke
         own.kernel(INVOCATIONS["softmax"].invocation(), H100)
 
 
-def test_what_is_compiled_here_is_kept(compiled):
+def test_kernels_compiled_in_a_run_are_kept(compiled):
     for _ in range(2):
         kernels.CudaKernels(kernel_cache.directories(), Modules()).kernel(INVOCATIONS["map"].invocation(), H100)
     assert len(compiled) == 1
@@ -287,7 +287,7 @@ def damaged(place):
         yield lambda name=name, value=value: note.write_text(json.dumps({**fields, name: value}))
 
 
-def test_damaged_kernels_are_not_there(compiled, tmp_path):
+def test_damaged_kernels_are_not_found(compiled, tmp_path):
     source = INVOCATIONS["map"].launches().steps[0].source
     place = tmp_path / "kernels"
     good = triton_compile.compile_source(source, "sm_80")
@@ -299,7 +299,7 @@ def test_damaged_kernels_are_not_there(compiled, tmp_path):
         assert kernel_cache.find(source, "sm_80", [place], None) == good
 
 
-def test_which_code_runs_where(compiled, tmp_path):
+def test_code_runs_on_later_architectures_of_its_generation(compiled, tmp_path):
     source = INVOCATIONS["map"].launches().steps[0].source
     for architecture in ("sm_80", "sm_90"):
         kernel_cache.store(source, architecture, triton_compile.compile_source(source, architecture), tmp_path)
@@ -314,7 +314,7 @@ def test_which_code_runs_where(compiled, tmp_path):
     assert kernel_cache.list_architectures(source, [tmp_path]) == ["sm_80", "sm_90"]
 
 
-def test_the_key_is_of_all_that_determines_a_kernel():
+def test_the_key_depends_on_all_that_determines_a_kernel():
     from dataclasses import replace
 
     source = INVOCATIONS["map"].launches().steps[0].source
@@ -336,7 +336,7 @@ def test_cubin_checksums_are_of_the_code(compiled, tmp_path):
 
 
 def test_the_driver_is_called_as_cupy_binds_it():
-    """Names, and numbers of arguments by their documentation."""
+    """The functions exist and take as many arguments as their documentation says."""
     pytest.importorskip("cupy")
     from cupy.cuda import driver, runtime
 
@@ -348,7 +348,7 @@ def test_the_driver_is_called_as_cupy_binds_it():
     assert {"malloc", "free", "memcpy", "memcpyHostToDevice", "streamSynchronize"} <= set(dir(runtime))
 
 
-def test_tables_and_status_are_told_apart():
+def test_arguments_are_addresses_tables_or_the_status_word():
     calls = [step for _, plan in plans() for step in plan.steps if isinstance(step, KernelLaunch)]
     kinds = {type(argument) for call in calls for argument in call.arguments}
     assert kinds == {int, Table, StatusPointer}
@@ -356,8 +356,8 @@ def test_tables_and_status_are_told_apart():
 
 
 @pytest.mark.parametrize("name", INVOCATIONS)
-def test_plans_of_other_addresses_are_moved(name):
-    """A repeated invocation is planned once, and comes out as if it had been planned where it is."""
+def test_launches_are_moved_to_other_addresses(name):
+    """The launches of a repeated invocation are built once, and are those that would be built for its addresses."""
     plans, made = LaunchCache(), []
     for shift in (0, 4096, 1 << 20, 16):  # the last is aligned otherwise
         invocation = INVOCATIONS[name].invocation(shift)

@@ -1,5 +1,5 @@
-"""What no kernel takes, on the CPU and on GPUs, which say the same of it: operands too many or too few, attributes that
-are unknown, missing or of another type, and elements of another type."""
+"""Invalid invocations, for which kernels of the CPU and of GPUs raise the same error: too many or too few operands,
+attributes that are unknown, missing or of another type, and elements of another type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONAL = {("rope", "seq_lens"), ("contract", "scale"), ("rmsnorm", "offset"), 
 
 
 def refusals(invocation):
-    """What both say of it, and that they do: on arrays that nobody may read."""
+    """The error messages of both, on arrays that must not be read."""
     views = ([as_layout(x) for x in arrays] for arrays in (invocation.inputs, invocation.outputs))
     seen = invocation.on(*views)
     for refuse in (registry.prepare, builders.build_kernel):
@@ -44,7 +44,7 @@ def spoilt(invocation):
 
 
 @pytest.mark.parametrize("case", INVOCATIONS)
-def test_what_is_no_invocation_is_refused_alike(case):
+def test_cpu_and_gpu_refuse_invalid_invocations_alike(case):
     for what, invocation in spoilt(INVOCATIONS[case].invocation()):
         own, other = refusals(invocation)
         assert own == other, what

@@ -80,7 +80,7 @@ def test_logsumexp(shape, has, dtype):
         assert_members(merged("logsumexp", copies, dims, strided=True), expected, tolerance)
 
 
-def test_nothing_at_all_averages_to_zero():
+def test_copies_without_weight_average_to_zero():
     copies = [[np.full((2, 3), 5, "f4"), np.full(2, -np.inf, "f4")] for _ in range(3)]
     average, log = merged("logsumexp", copies, ((0, 1), (0,)))
     assert (average == 0).all()
@@ -102,7 +102,7 @@ def test_more_than_one_piece():
 
 
 def pairs(shape, has, count, dtype, seed):
-    """Many ties, special values, every index once."""
+    """Values with many ties and special values, and every index once."""
     rng = np.random.default_rng(seed)
     indices = rng.permutation(count * int(np.prod(shape, dtype=int))).reshape(count, *shape).astype("i8")
     copies = []
@@ -168,13 +168,13 @@ def test_the_first_copy_may_be_the_target(operation):
         ("sum", [np.zeros(3, "f4"), np.zeros(3, "f4")]),
     ],
 )
-def test_what_does_not_fit_is_the_plans_fault(operation, members):
+def test_tuples_of_other_types_are_refused(operation, members):
     dims = [tuple(range(array.ndim)) for array in members]
     with pytest.raises(PlanFault):
         prepare_joint_aggregation(JointInvocation(operation, members * 2, members, dims))
 
 
-def test_copies_that_differ_are_the_plans_fault():
+def test_copies_of_different_shapes_are_refused():
     members = [np.zeros(3, "i8"), np.zeros(3, "f4")]
     reads = [*members, np.zeros(2, "i8"), np.zeros(2, "f4")]
     with pytest.raises(PlanFault):
@@ -182,7 +182,7 @@ def test_copies_that_differ_are_the_plans_fault():
 
 
 @pytest.mark.parametrize("outputs", [[np.zeros((2, 2), "f4")], [np.zeros((2, 2), "f4"), np.zeros((2, 3), "i8")]])
-def test_topk_with_other_outputs_is_the_plans_fault(outputs):
+def test_topk_with_outputs_of_other_shapes_is_refused(outputs):
     from einc_runtime.plan.schema import Block
 
     with pytest.raises(PlanFault):

@@ -1,4 +1,4 @@
-"""Machine code for kernels: how exact it is, what it does not touch, and when numpy takes over."""
+"""Compiled kernels: their errors, that they write nothing else, and when numpy is used instead."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def always(monkeypatch):
 
 @needs_llvm
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_functions_are_as_exact_as_they_are_said_to_be(function, always):
+def test_errors_of_functions_are_within_their_bounds(function, always):
     rng = np.random.default_rng(0)
     wide = np.concatenate([rng.uniform(-100, 88.7, 200_000), rng.normal(0, 1, 200_000), rng.normal(0, 1e-3, 50_000)])
     x = wide.astype("f4")
@@ -90,7 +90,7 @@ def test_infinities_and_not_a_numbers_are_those_of_numpy(function, always):
 
 
 @needs_llvm
-def test_the_larger_of_a_number_and_none_is_none(always):
+def test_the_larger_of_a_number_and_not_a_number_is_not_a_number(always):
     values = np.array([1, np.nan, -np.inf, 0, np.inf, -3] * 6, "f4")
     x, y = np.repeat(values, 36), np.tile(values, 36)
     np.testing.assert_array_equal(mapped("t0 = max x0 x1", x, y), np.maximum(x, y))
@@ -197,14 +197,14 @@ def test_results_are_the_same_in_every_run_and_thread_and_at_every_address(alway
     ],
     ids=["f64", "integers", "log", "transpose"],
 )
-def test_numpy_computes_what_machine_code_is_not_made_for(program, inputs, output, always):
+def test_numpy_computes_what_has_no_machine_code(program, inputs, output, always):
     run = bound(prepare(Invocation("map", {"program": program, "indices": "i j -> i j"}, [inputs], [output])))
     assert not isinstance(run, compiler.CompiledCall)
     run()
     assert np.array_equal(output, {"l": np.log, "a": lambda x: x + x, "c": np.copy}[program[5]](inputs))
 
 
-def test_numpy_has_whatever_machine_code_has():
+def test_numpy_has_every_kernel_that_llvm_has():
     assert set(PROVIDERS["llvm"]) <= set(PROVIDERS["numpy"])
 
 

@@ -163,7 +163,7 @@ def test_strided_views_in_and_out():
 
 
 def test_random_programs_reuse_registers_correctly():
-    """Straight-line programs with values that live for long, evaluated by a second interpreter."""
+    """Programs with long-lived values, evaluated by a second interpreter."""
     rng, pick = np.random.default_rng(9), random.Random(9)
     shapes = {"i j": (4, 9), "j": (9,), "i": (4,)}
     meaning = {"add": np.add, "mul": np.multiply, "max": np.maximum, "sub": np.subtract}

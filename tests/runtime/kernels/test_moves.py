@@ -1,4 +1,4 @@
-"""Many moves as one call: the same bytes as numpy's assignments, nothing beside them, and numpy where it is faster."""
+"""Many copies as one call: the same bytes as numpy's assignments and no others, and numpy where it is faster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def layouts(draw):
 @given(
     st.lists(layouts(), min_size=MIN_MOVES, max_size=9), st.sampled_from(["f4", "f2", "?", "i8", BF16]), st.integers(0)
 )
-def test_every_piece_arrives_and_nothing_else_changes(pieces, dtype, seed):
+def test_every_piece_is_copied_and_nothing_else_changes(pieces, dtype, seed):
     rng = np.random.default_rng(seed)
 
     def room(shape):
@@ -68,7 +68,7 @@ def test_every_piece_arrives_and_nothing_else_changes(pieces, dtype, seed):
         assert target.tobytes() == before.tobytes()
 
 
-def test_numpy_moves_what_is_little_or_has_short_rows(always, monkeypatch):
+def test_numpy_copies_few_or_short_rows(always, monkeypatch):
     whole = [np.ones((6, 40), "f4") for _ in range(MIN_MOVES)]
     narrow = [array[:, :15] for array in whole]
     empty = [array[:0] for array in whole]
@@ -83,7 +83,7 @@ def test_numpy_moves_what_is_little_or_has_short_rows(always, monkeypatch):
     assert compile_moves(whole, room) is None
 
 
-def test_what_is_small_but_comes_often_becomes_machine_code(monkeypatch):
+def test_small_copies_that_come_often_are_compiled(monkeypatch):
     monkeypatch.setattr(compiler, "SMALL", 1000)
     x = np.ones((10, 10), "f4")
 

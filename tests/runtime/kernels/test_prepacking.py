@@ -1,4 +1,4 @@
-"""Constant operands laid out once: the same products with packs and without them, and no packs of what may change."""
+"""Prepacked operands: products are the same with and without them, and nothing that may change is prepacked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def added(attributes, inputs, outputs):
 
 @pytest.fixture(params=["with MKL", "without"])
 def library(request, monkeypatch):
-    """Forms of both kinds; MKL's where it is installed."""
+    """Both kinds of forms; that of MKL where it is installed."""
     if request.param == "without":
         monkeypatch.setattr(blas, "load_mkl", lambda: None)
         for module, name in ((blas, "_load_gemm"), (prepacking, "_load_functions")):
@@ -67,7 +67,7 @@ def close(found, expected):
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", BF16], ids=str)
 @pytest.mark.parametrize(("equation", "side"), list(itertools.product(EQUATIONS, (0, 1))))
-def test_products_with_packs_and_without(equation, side, dtype, library):
+def test_products_with_prepacked_operands_and_without(equation, side, dtype, library):
     rng = np.random.default_rng(5)
     *inputs, output = drawn(equation, dtype, rng)
     given = [frozen(array) if k == side else array for k, array in enumerate(inputs)]
@@ -90,7 +90,7 @@ def test_products_with_packs_and_without(equation, side, dtype, library):
     assert (memory[kernel.scratch :] == 0xFF).all()
 
 
-def test_a_pack_is_what_its_operand_was(library):
+def test_a_prepacked_operand_holds_the_values_of_when_it_was_made(library):
     rng = np.random.default_rng(6)
     a, b, c = drawn("t m, f m -> t f", "f2", rng)
     kernel = prepare(Invocation("contract", {"equation": "t m, f m -> t f"}, [a, frozen(b)], [c]))
@@ -103,7 +103,7 @@ def test_a_pack_is_what_its_operand_was(library):
 
 @pytest.mark.parametrize("scale", [1.0, -0.5])
 @pytest.mark.parametrize("equation", ["t m, f m -> t f", "t m, f m -> f t", "t m, h d m -> h t d"])
-def test_products_with_packs_are_added(equation, scale, library):
+def test_products_with_prepacked_operands_are_added(equation, scale, library):
     rng = np.random.default_rng(7)
     a, b, c = drawn(equation, "f4", rng)
     kernel = added({"equation": equation, "scale": scale}, [a, frozen(b)], [after := c.copy()])
@@ -115,7 +115,7 @@ def test_products_with_packs_are_added(equation, scale, library):
             pack.make()
 
 
-def test_kernels_that_read_one_operand_share_its_pack(library):
+def test_kernels_that_read_one_operand_share_its_prepacked_form(library):
     rng = np.random.default_rng(8)
     a, b, c = drawn("t m, f m -> t f", BF16, rng)
 
@@ -130,7 +130,7 @@ def test_kernels_that_read_one_operand_share_its_pack(library):
     assert (one is other) == (library == "without")  # MKL packs for a number of rows
 
 
-def test_what_may_change_and_what_is_small_or_stacked_has_no_pack(library):
+def test_operands_that_may_change_or_are_small_or_stacked_are_not_prepacked(library):
     rng = np.random.default_rng(9)
     a, b, c = drawn("t m, f m -> t f", "f2", rng)
     assert not prepare(Invocation("contract", {"equation": "t m, f m -> t f"}, [a, b], [c])).prepacked

@@ -1,4 +1,4 @@
-"""Kernels in parts: every cut of every kernel gives the same results as the whole."""
+"""Kernels in parts: the parts of every split of every kernel give the same results as the whole."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(name, inputs, outputs, corners):
 
 
 def taken(array, along, start, stop):
-    """A part of an array, and its corner."""
+    """A part of an array, and its first position."""
     if along is None:
         return array, [0] * array.ndim
     bounds = slice(start * along.unit, stop * along.unit)
@@ -72,7 +72,7 @@ def taken(array, along, start, stop):
 
 
 @pytest.mark.parametrize("name", INVOCATIONS)
-def test_every_cut_gives_what_the_whole_does(name):
+def test_parts_of_every_split_give_what_the_whole_does(name):
     kernel, attributes, shapes, results, count = INVOCATIONS[name]
     inputs, whole = arrays_of(name)
     if kernel in _SPLITS:
@@ -91,5 +91,5 @@ def test_every_cut_gives_what_the_whole_does(name):
                 np.testing.assert_allclose(part, expected, rtol=2e-6, atol=2e-6)
 
 
-def test_every_kernel_that_is_cut_is_tried():
+def test_every_kernel_that_can_be_split_is_tried():
     assert {kernel for kernel, *_ in INVOCATIONS.values()} >= set(_SPLITS)

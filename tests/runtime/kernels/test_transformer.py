@@ -1,4 +1,4 @@
-"""Kernels of transformers: many pieces, strided views, data that has no result, plans that lie."""
+"""Kernels of transformers: many pieces, strided views, invalid values of inputs, invalid invocations."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_rope_in_many_pieces(dtype):
 
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 def test_rope_at_late_positions(dtype):
-    """Angles are those of f32, and what is made of them is as exact as the type is."""
+    """Angles have the error of f32, and sines and cosines that of their type."""
     x = np.array([[1.0, 1.0, 0.0, 0.0]], dtype)
     y = run("rope", {"theta": 3.0, "scaling": "none"}, [x, np.array([131071], "i4")], np.empty_like(x))
     slow = float(np.float32(131071) * (1 / np.float32(math.sqrt(3))))
@@ -147,7 +147,7 @@ def test_the_later_of_equal_positions_counts():
     assert (run("append", attributes, arrays, np.empty((1, 60, 1))).ravel() == expected).all()
 
 
-def test_a_mean_does_not_look_at_what_the_mask_stops():
+def test_a_mean_does_not_read_what_the_mask_hides():
     x = np.array([[1, 2], [np.nan, np.inf], [3, 5]], BF16)
     y = run("meanpool", {"seq_lens": [3]}, [x, np.array([True, False, True])], np.empty((1, 2), BF16))
     assert y.astype("f8").tolist() == [[2, 3.5]]
@@ -218,6 +218,6 @@ LIES = [
 
 
 @pytest.mark.parametrize(("name", "attributes", "inputs", "output"), LIES)
-def test_plans_that_lie_are_refused(name, attributes, inputs, output):
+def test_inconsistent_invocations_are_refused(name, attributes, inputs, output):
     with pytest.raises(PlanFault):
         prepare(Invocation(name, attributes, inputs, [output], [whole(x) for x in inputs], [whole(output)]))
