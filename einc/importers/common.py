@@ -1,15 +1,38 @@
-"""What the configurations of all families have in common."""
+"""What the importers of all families share: the user's request, bounds, and fields of every configuration."""
 
 from __future__ import annotations
 
-from einc.importers.fields import Fields
+from dataclasses import dataclass
+
+from einc.importers.config import ConfigFields
 from einc_runtime.strict_json import describe_json
 
-EXTENT = 2**24
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """The options of `einc import hf`; None and empty values leave a choice to the importer.
+
+    `tokens` of each of `batch` sequences come with a run. A decoder's `decode` step reads key/value caches of `cache`
+    places per sequence; `logits` are those of the `last` token of each sequence, or of `all`. An encoder's `pool` is
+    mean or cls, `normalize` scales the pooled vectors to length 1, and `segments` makes token types an input.
+    """
+
+    batch: int = 1
+    tokens: int | None = None
+    decode: bool = False
+    cache: int | None = None
+    logits: str | None = None
+    pool: str | None = None
+    normalize: bool = False
+    segments: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+MAX_EXTENT = 2**24
 """The largest extent of a dimension that is not a vocabulary or a length; the largest models have 2**17."""
-LONGEST = 2**31
+MAX_LENGTH = 2**31
 """The largest vocabulary, length or number of positions."""
-LAYERS = 1000
+MAX_LAYERS = 1000
 
 ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
@@ -32,13 +55,13 @@ HARMLESS = (
     "sep_token_id", "directionality", "suppress_tokens", "task_specific_params", "temperature", "tokenizer_class",
     "top_k", "top_p", "torchscript", "transformers_version", "unsloth_version", "use_bfloat16", "use_cache",
 )  # fmt: skip
-"""Fields that do not change what a forward pass computes: training, generation, labels and housekeeping.
+"""ConfigFields that do not change what a forward pass computes: training, generation, labels and housekeeping.
 
 `auto_map` names code that comes with a model; none is ever run, and the architecture alone decides what is computed.
 """
 
 
-def element_type(fields: Fields) -> str:
+def read_element_type(fields: ConfigFields) -> str:
     """The type of the weights."""
     found = fields.value("dtype", "torch_dtype")
     if found is None:
@@ -52,11 +75,11 @@ def element_type(fields: Fields) -> str:
     return "f32"
 
 
-def refuse_other_forms(fields: Fields) -> None:
-    """Fields of all families that ask for something which no importer here knows."""
-    fields.must_be("quantization_config", (), "quantized weights cannot be read")
-    fields.must_be("is_encoder_decoder", (False,), "encoder-decoder models are not")
-    fields.must_be("add_cross_attention", (False,), "cross attention is not")
-    fields.must_be("pruned_heads", ({},), "pruned heads are not")
-    fields.must_be("chunk_size_feed_forward", (0,), "chunks of the feed-forward part are not")
-    fields.must_be("tie_encoder_decoder", (False,), "encoder-decoder models are not")
+def refuse_other_forms(fields: ConfigFields) -> None:
+    """ConfigRefuses fields of all families that ask for something no importer supports."""
+    fields.require("quantization_config", (), "quantized weights cannot be read")
+    fields.require("is_encoder_decoder", (False,), "encoder-decoder models are not")
+    fields.require("add_cross_attention", (False,), "cross attention is not")
+    fields.require("pruned_heads", ({},), "pruned heads are not")
+    fields.require("chunk_size_feed_forward", (0,), "chunks of the feed-forward part are not")
+    fields.require("tie_encoder_decoder", (False,), "encoder-decoder models are not")

@@ -6,28 +6,41 @@ sequence and the key/value caches. Positions are data, so one plan serves every 
 
 from __future__ import annotations
 
-from einc.importers.decoder_weights import GAINS, stored_weights, wide
+import itertools
+from dataclasses import replace
+
+from einc.importers.common import ImportRequest
+from einc.importers.config import ConfigFields
 from einc.importers.decoders import Decoder
-from einc.importers.fields import Fields
-from einc.importers.request import Request
-from einc.importers.stored import Stored
-from einc.importers.writing import Weight, comment, inputs, numbers, weights, wrapped
+from einc.importers.families import Experts
+from einc.importers.writing import (
+    StoredNames,
+    StoredWeight,
+    comment_lines,
+    declare_inputs,
+    declare_numbers,
+    declare_weights,
+    name_rows,
+    wrap_lines,
+)
 
 _PROMPT, _CACHE = 1024, 2048  # what is planned for where nothing is asked, if the model can take it
 
 
-def text(model: Decoder, request: Request, stored: Stored, name: str, fields: Fields) -> list[str]:
+def write_decoder(
+    model: Decoder, request: ImportRequest, stored: StoredNames, name: str, fields: ConfigFields
+) -> list[str]:
     """The lines of the model's text after its heading."""
-    whole, layer = stored_weights(model)
+    whole, layer = list_weights(model)
     stored.check([(whole, 1), (layer, model.n_layers)])
-    lines = [*_heading(request), f"model {name}", "", *_numbers(model, request, fields), ""]
-    lines += [*_inputs(request), "", *weights(whole, model.dtype), ""]
-    return [*lines, *_layer(model, request, layer), "", *_body(model, request)]
+    lines = [*_write_heading(request), f"model {name}", "", *_write_numbers(model, request, fields), ""]
+    lines += [*_write_inputs(request), "", *declare_weights(whole, model.dtype), ""]
+    return [*lines, *_write_layer(model, request, layer), "", *_write_body(model, request)]
 
 
-def _heading(request: Request) -> list[str]:
+def _write_heading(request: ImportRequest) -> list[str]:
     if request.decode:
-        return comment(
+        return comment_lines(
             "One step of decoding: the next tokens of every sequence, given the keys and values of all before them.",
             "`positions` says where each new token stands in its own sequence; its keys and values go there in the",
             "caches, whose places after it are not looked at, whatever they hold. What comes out as `new_keys.3` goes",
@@ -39,10 +52,10 @@ def _heading(request: Request) -> list[str]:
     ]
     if request.logits != "all":
         lines += ["`last` is the place among all tokens of the token of each sequence whose logits are wanted."]
-    return comment(*lines)
+    return comment_lines(*lines)
 
 
-def _numbers(model: Decoder, request: Request, fields: Fields) -> list[str]:
+def _write_numbers(model: Decoder, request: ImportRequest, fields: ConfigFields) -> list[str]:
     tokens = request.tokens or (1 if request.decode else min(_PROMPT, model.longest))
     slots = request.cache or min(_CACHE, model.longest)
     if not request.decode:
@@ -51,7 +64,8 @@ def _numbers(model: Decoder, request: Request, fields: Fields) -> list[str]:
         fields.note(f"{slots:,} tokens are more than its max_position_embeddings, {model.longest:,}")
     if slots > model.rotary.longest:
         fields.fail(
-            f"its heads turn at another pace in texts of more than {model.rotary.longest:,} tokens, and a plan has one",
+            f"its heads are rotated at another rate in texts of more than {model.rotary.longest:,} tokens, "
+            "and a plan has one rate",
             "take fewer: --tokens of a prefill, --cache of a decode step",
         )
     if slots < tokens:
@@ -83,30 +97,35 @@ def _numbers(model: Decoder, request: Request, fields: Fields) -> list[str]:
         where = " in local layers" if model.local else ""
         params += [("window", str(model.window), f"keys that a query sees{where}")]
     factors = f"param factors = [{', '.join(map(repr, model.rotary.factors))}]" if model.rotary.factors else ""
-    return [*numbers("param", params), *wrapped([factors] * bool(factors)), "", *numbers("dim", dims)]
+    return [
+        *declare_numbers("param", params),
+        *wrap_lines([factors] * bool(factors)),
+        "",
+        *declare_numbers("dim", dims),
+    ]
 
 
-def _inputs(request: Request) -> list[str]:
+def _write_inputs(request: ImportRequest) -> list[str]:
     rows = [("ids", "i64[tokens]", "")]
     if request.decode:
         rows += [("positions", "i64[tokens]", "of each token in its own sequence, from 0")]
     elif request.logits != "all":
         rows += [("last", "i64[sequences]", "rows of `ids`")]
-    return inputs(rows)
+    return declare_inputs(rows)
 
 
-def _layer(model: Decoder, request: Request, table: list[Weight]) -> list[str]:
-    lines = [f"block layer({_given(model, request)}) {{", *weights(table, model.dtype, "    "), ""]
-    return [*lines, *wrapped(_attention(model, request)), *_mlp(model, request), "}"]
+def _write_layer(model: Decoder, request: ImportRequest, table: list[StoredWeight]) -> list[str]:
+    lines = [f"block layer({_layer_arguments(model, request)}) {{", *declare_weights(table, model.dtype, "    "), ""]
+    return [*lines, *wrap_lines(_write_attention(model, request)), *_write_mlp(model, request), "}"]
 
 
-def _given(model: Decoder, request: Request, local: str = "local") -> str:
+def _layer_arguments(model: Decoder, request: ImportRequest, local: str = "local") -> str:
     """What a layer is given. `local` is 1 where it sees the keys in a window alone, else 0."""
     cached = "keys, values, positions, " if request.decode else ""
     return f"x, {cached}i{f', {local}' if model.local else ''}"
 
 
-def _norm(model: Decoder, tensor: str, gain: str) -> str:
+def _write_norm(model: Decoder, tensor: str, gain: str) -> str:
     """A tensor normalized, or as it is where the layer has no such norm."""
     if gain in GAINS and model.family.norms[GAINS.index(gain)] is None:
         return tensor
@@ -114,45 +133,45 @@ def _norm(model: Decoder, tensor: str, gain: str) -> str:
     return f"rmsnorm({tensor}, {gain}, eps={model.eps!r}{offset})"
 
 
-def _attention(model: Decoder, request: Request) -> list[str]:
+def _write_attention(model: Decoder, request: ImportRequest) -> list[str]:
     """From `x` to `r`, its sum with what attention gives."""
     lines = [
-        f"    h = {_norm(model, 'x', 'g_attn')}",
+        f"    h = {_write_norm(model, 'x', 'g_attn')}",
         "    q[heads_q, tokens, d_head] = h[tokens, d_model] * w_q[heads_q, d_head, d_model]",
         "    k[heads_kv, tokens, d_head] = h[tokens, d_model] * w_k[heads_kv, d_head, d_model]",
         "    v[heads_kv, tokens, d_head] = h[tokens, d_model] * w_v[heads_kv, d_head, d_model]",
     ]
     q, k = ("q + b_q", "k + b_k") if model.qkv_bias else ("q", "k")
     if model.family.head_norms:
-        lines += [line for x, given in (("q", q), ("k", k)) for line in _head_norm(model, x, given)]
+        lines += [line for x, given in (("q", q), ("k", k)) for line in _write_head_norm(model, x, given)]
         q, k = "nq", "nk"
     places = "positions=positions" if request.decode else "seq_lens=lengths"
-    lines += [f"    r{x} = {model.rotary.turned(given, places, model.d_head)}" for x, given in (("q", q), ("k", k))]
+    lines += [f"    r{x} = {model.rotary.apply(given, places, model.d_head)}" for x, given in (("q", q), ("k", k))]
     if model.qkv_bias:
         lines += ["    bv = v + b_v"]
     if request.decode:
         lens = "positions, cache_lens=cache_lengths, new_lens=lengths"
-        lines += [f"    ks = append(keys, rk, {lens})", f"    vs = append(values, {_new_values(model)}, {lens})"]
-    keys, values = _cached(model, request)
+        lines += [f"    ks = append(keys, rk, {lens})", f"    vs = append(values, {_values_name(model)}, {lens})"]
+    keys, values = _cache_names(model, request)
     return [
         *lines,
-        f"    a = attention(rq, {keys}, {values}, {', '.join(_sees(model, request))})",
+        f"    a = attention(rq, {keys}, {values}, {', '.join(_mask_arguments(model, request))})",
         "    o[tokens, d_model] = a[heads_q, tokens, d_head] * w_o[d_model, heads_q, d_head]",
-        f"    r = x + {_norm(model, 'o + b_o' if 'attention_bias' in model.biases else 'o', 'g_attn_out')}",
+        f"    r = x + {_write_norm(model, 'o + b_o' if 'attention_bias' in model.biases else 'o', 'g_attn_out')}",
     ]
 
 
-def _head_norm(model: Decoder, x: str, given: str) -> list[str]:
+def _write_head_norm(model: Decoder, x: str, given: str) -> list[str]:
     """`nq` or `nk`, normalized over each head, or over all heads together. For the latter, squares are summed in f32 at
     least, so that plans may cut heads and add up a number for each token."""
     if model.family.head_norms == "each":
-        return [f"    n{x} = {_norm(model, given, f'g_{x}')}"]
+        return [f"    n{x} = {_write_norm(model, given, f'g_{x}')}"]
     heads = "heads_q" if x == "q" else "heads_kv"
     name = f"b{x}" if model.qkv_bias else x
     whole, element = name, f"{name}[{heads}, tokens, d_head]"
-    narrow = model.dtype != wide(model)
+    narrow = model.dtype != wide_type(model)
     if narrow:
-        whole, element = (f'cast({value}, "{wide(model)}")' for value in (whole, element))
+        whole, element = (f'cast({value}, "{wide_type(model)}")' for value in (whole, element))
     normed = f"{whole} * rsqrt(square_{x} / ({heads} * d_head) + {model.eps!r}) * g_{x}"
     return [
         *([f"    {name} = {given}"] if model.qkv_bias else []),
@@ -161,16 +180,16 @@ def _head_norm(model: Decoder, x: str, given: str) -> list[str]:
     ]
 
 
-def _new_values(model: Decoder) -> str:
+def _values_name(model: Decoder) -> str:
     return "bv" if model.qkv_bias else "v"
 
 
-def _cached(model: Decoder, request: Request) -> tuple[str, str]:
+def _cache_names(model: Decoder, request: ImportRequest) -> tuple[str, str]:
     """What the keys and values that attention looks at are called, which is also what a layer gives."""
-    return ("ks", "vs") if request.decode else ("rk", _new_values(model))
+    return ("ks", "vs") if request.decode else ("rk", _values_name(model))
 
 
-def _sees(model: Decoder, request: Request) -> list[str]:
+def _mask_arguments(model: Decoder, request: ImportRequest) -> list[str]:
     """The arguments of attention that say who sees whom."""
     sees = ["causal=true"]
     if request.decode:
@@ -186,29 +205,29 @@ def _sees(model: Decoder, request: Request) -> list[str]:
     return sees
 
 
-def _mlp(model: Decoder, request: Request) -> list[str]:
+def _write_mlp(model: Decoder, request: ImportRequest) -> list[str]:
     """From `r` to what the layer gives."""
     gate, up, down = "gate", "up", "down"
     if "mlp_bias" in model.biases:
         gate, up, down = "gate + b_gate", "(up + b_up)", "down + b_down"
     each, share = ("experts, ", " * shares") if model.experts else ("", "")
     return [
-        f"    n = {_norm(model, 'r', 'g_mlp')}",
-        *(_router(model) if model.experts else []),
+        f"    n = {_write_norm(model, 'r', 'g_mlp')}",
+        *(_write_router(model) if model.experts else []),
         f"    gate[{each}tokens, d_ff] = n[tokens, d_model] * w_gate[{each}d_ff, d_model]",
         f"    up[{each}tokens, d_ff] = n[tokens, d_model] * w_up[{each}d_ff, d_model]",
         f"    f = {model.activation}({gate}) * {up}{share}",
         f"    down[tokens, d_model] = f[{each}tokens, d_ff] * w_down[{each}d_model, d_ff]",
-        f"    return r + {_norm(model, down, 'g_mlp_out')}, {', '.join(_cached(model, request))}",
+        f"    return r + {_write_norm(model, down, 'g_mlp_out')}, {', '.join(_cache_names(model, request))}",
     ]
 
 
-def _router(model: Decoder) -> list[str]:
+def _write_router(model: Decoder) -> list[str]:
     """The share that each expert has in each token: 0 for those that the token did not pick."""
-    narrow = model.dtype != wide(model)
+    narrow = model.dtype != wide_type(model)
     shares = 'picked / sum(picked, "experts")' if model.shares else "picked"
     return [
-        *([f'    wide = cast(n, "{wide(model)}")'] if narrow else []),
+        *([f'    wide = cast(n, "{wide_type(model)}")'] if narrow else []),
         f"    scores[tokens, experts] = {'wide' if narrow else 'n'}[tokens, d_model] * w_router[experts, d_model]",
         '    chances = softmax(scores, "experts")',
         '    least = min(topk(chances, top_k, "experts"), "k")  # of those picked',
@@ -217,20 +236,26 @@ def _router(model: Decoder) -> list[str]:
     ]
 
 
-def _body(model: Decoder, request: Request) -> list[str]:
+def _write_body(model: Decoder, request: ImportRequest) -> list[str]:
     head = "table" if model.tied else "head"
     scale = " * d_model ** 0.5" if model.family.scaled else ""
     lines = [f"x = embedding(ids, table){scale}", "repeat n_layers as i {"]
     if request.decode:
         lines += [
-            *inputs([(name, f"{model.dtype}[heads_kv, places, d_head]", "") for name in ("keys", "values")], "    "),
-            f"    x, new_keys, new_values = layer({_given(model, request, model.local)})",
+            *declare_inputs(
+                [(name, f"{model.dtype}[heads_kv, places, d_head]", "") for name in ("keys", "values")], "    "
+            ),
+            f"    x, new_keys, new_values = layer({_layer_arguments(model, request, model.local)})",
             "    output new_keys, new_values",
             "}",
         ]
     else:
-        lines += [f"    x, keys, values = layer({_given(model, request, model.local)})", "    output keys, values", "}"]
-    lines += [f"last_x = {_norm(model, 'x', 'g_last')}"]
+        lines += [
+            f"    x, keys, values = layer({_layer_arguments(model, request, model.local)})",
+            "    output keys, values",
+            "}",
+        ]
+    lines += [f"last_x = {_write_norm(model, 'x', 'g_last')}"]
     each, given = ("tokens", "last_x") if request.decode or request.logits == "all" else ("sequences", "rows")
     if given == "rows":
         lines += ["rows = embedding(last, last_x)  # of the last tokens only"]
@@ -239,3 +264,90 @@ def _body(model: Decoder, request: Request) -> list[str]:
     if model.final_cap is not None:
         lines += [f"logits = {model.final_cap!r} * tanh(raw / {model.final_cap!r})"]
     return [*lines, "", "output logits"]
+
+
+# ---- weights: what they are called in a text, and in files ----
+
+GAINS = ("g_attn", "g_attn_out", "g_mlp", "g_mlp_out")
+"""What the gains of the norms in a layer are called, in the order of `Norms`."""
+
+
+def list_weights(model: Decoder) -> tuple[list[StoredWeight], list[StoredWeight]]:
+    """The weights of the whole model, and those of a layer."""
+    whole = [
+        StoredWeight("table", "vocab, d_model", "model.embed_tokens.weight"),
+        StoredWeight("g_last", "d_model", "model.norm.weight"),
+    ]
+    if not model.tied:
+        whole.append(StoredWeight("head", "vocab, d_model", "lm_head.weight"))
+    before, *between, after = (
+        [StoredWeight(name, "d_model", f"{stored}.weight")] if stored is not None else []
+        for name, stored in zip(GAINS, model.family.norms, strict=True)
+    )
+    layer = [
+        *before,
+        *_list_attention(model),
+        *itertools.chain(*between),
+        *(_list_mlp(model) if model.family.experts is None else _list_experts(model, model.family.experts)),
+        *after,
+        *_list_small(model),
+    ]
+    return whole, [replace(weight, stored=f"model.layers.{{i}}.{weight.stored}") for weight in layer]
+
+
+def _list_attention(model: Decoder) -> list[StoredWeight]:
+    q, k, v, o = (f"self_attn.{x}_proj.weight" for x in "qkvo")
+    if model.family.fused:
+        heads = [heads * model.d_head for heads in (model.heads_q, model.heads_kv, model.heads_kv)]
+        q, k, v = name_rows("self_attn.qkv_proj.weight", heads)
+    return [
+        StoredWeight("w_q", "heads_q, d_head, d_model", q),
+        StoredWeight("w_k", "heads_kv, d_head, d_model", k),
+        StoredWeight("w_v", "heads_kv, d_head, d_model", v),
+        StoredWeight("w_o", "d_model, heads_q, d_head", o),
+    ]
+
+
+def _list_mlp(model: Decoder) -> list[StoredWeight]:
+    gate, up, down = (f"mlp.{x}_proj.weight" for x in ("gate", "up", "down"))
+    if model.family.fused:
+        gate, up = name_rows("mlp.gate_up_proj.weight", [model.d_ff] * 2)
+    return [
+        StoredWeight("w_gate", "d_ff, d_model", gate),
+        StoredWeight("w_up", "d_ff, d_model", up),
+        StoredWeight("w_down", "d_model, d_ff", down),
+    ]
+
+
+def _list_experts(model: Decoder, names: Experts) -> list[StoredWeight]:
+    """The router's, which computes in f32 at least, and those of all experts."""
+    return [
+        StoredWeight("w_router", "experts, d_model", names.router, dtype=wide_type(model)),
+        StoredWeight("w_gate", "experts, d_ff, d_model", names.gate, count=model.experts),
+        StoredWeight("w_up", "experts, d_ff, d_model", names.up, count=model.experts),
+        StoredWeight("w_down", "experts, d_model, d_ff", names.down, count=model.experts),
+    ]
+
+
+def wide_type(model: Decoder) -> str:
+    """The type that takes what 16 bits would lose."""
+    return "f64" if model.dtype == "f64" else "f32"
+
+
+def _list_small(model: Decoder) -> list[StoredWeight]:
+    """Biases, and the gains of heads."""
+    table = []
+    if model.qkv_bias:
+        of = {"q": "heads_q", "k": "heads_kv", "v": "heads_kv"}
+        table += [StoredWeight(f"b_{x}", f"{of[x]}, d_head", f"self_attn.{x}_proj.bias") for x in of]
+    if model.family.head_norms:
+        each = model.family.head_norms == "each"
+        for x, heads in (("q", "heads_q"), ("k", "heads_kv")):
+            dims, dtype = ("d_head", "") if each else (f"{heads}, d_head", wide_type(model))
+            table.append(StoredWeight(f"g_{x}", dims, f"self_attn.{x}_norm.weight", dtype=dtype))
+    if "attention_bias" in model.biases:
+        table.append(StoredWeight("b_o", "d_model", "self_attn.o_proj.bias"))
+    if "mlp_bias" in model.biases:
+        widths = {"gate": "d_ff", "up": "d_ff", "down": "d_model"}
+        table += [StoredWeight(f"b_{x}", widths[x], f"mlp.{x}_proj.bias") for x in widths]
+    return table

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from einc.importers.common import EXTENT, LAYERS, LONGEST, element_type, refuse_other_forms
-from einc.importers.families import FAMILIES, Family
-from einc.importers.fields import Fields
-from einc.importers.rotary import Rotary, read_rotary
+from einc.importers.common import MAX_EXTENT, MAX_LAYERS, MAX_LENGTH, read_element_type, refuse_other_forms
+from einc.importers.config import ConfigFields
+from einc.importers.families import FAMILIES, DecoderFamily
+from einc.importers.rotary import RotaryEmbedding, read_rotary
 from einc_runtime.strict_json import describe_json
 
 ARCHITECTURES = {family.architecture: kind for kind, family in FAMILIES.items()}
-FOREIGN = ("pool", "normalize", "segments")
+REFUSED_OPTIONS = ("pool", "normalize", "segments")
 """What a request for a decoder cannot have."""
 
 
@@ -19,7 +19,7 @@ FOREIGN = ("pool", "normalize", "segments")
 class Decoder:
     """A decoder's numbers."""
 
-    family: Family
+    family: DecoderFamily
     dtype: str
     n_layers: int
     d_model: int
@@ -33,7 +33,7 @@ class Decoder:
     vocab: int
     eps: float
     activation: str
-    rotary: Rotary
+    rotary: RotaryEmbedding
     scale: float | None  # of scores, where it is not that of the width of heads
     score_cap: float | None  # soft caps
     final_cap: float | None
@@ -48,43 +48,43 @@ class Decoder:
         return self.family.qkv_bias or "attention_bias" in self.biases
 
 
-def read(fields: Fields, kind: str) -> Decoder:
+def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
     """The decoder that a configuration describes; problems are noted in the fields."""
     family = FAMILIES[kind]
-    d_model = fields.integer("hidden_size", EXTENT)
-    heads_q = fields.integer("num_attention_heads", EXTENT)
+    d_model = fields.integer("hidden_size", MAX_EXTENT)
+    heads_q = fields.integer("num_attention_heads", MAX_EXTENT)
     unsaid = heads_q if fields.is_null("num_key_value_heads") else family.heads_kv or heads_q
-    heads_kv = fields.integer("num_key_value_heads", EXTENT, unsaid)
+    heads_kv = fields.integer("num_key_value_heads", MAX_EXTENT, unsaid)
     if heads_q % heads_kv:
         fields.fail(f"num_attention_heads: expected a multiple of the {heads_kv} num_key_value_heads, found {heads_q}")
-    d_head = _head_width(fields, family, d_model, heads_q)
-    n_layers = fields.integer("num_hidden_layers", LAYERS)
-    longest = fields.integer("max_position_embeddings", LONGEST, family.longest)
-    experts, picks, shares = _experts(fields, family)
-    window, local = _window(fields, family, n_layers)
+    d_head = _read_head_width(fields, family, d_model, heads_q)
+    n_layers = fields.integer("num_hidden_layers", MAX_LAYERS)
+    longest = fields.integer("max_position_embeddings", MAX_LENGTH, family.longest)
+    experts, picks, shares = _read_experts(fields, family)
+    window, local = _read_window(fields, family, n_layers)
     refuse_other_forms(fields)
     for name, values in family.only.items():
-        fields.must_be(name, values, f"in a {family.kind} model it is {describe_json(values[0])}")
+        fields.require(name, values, f"in a {family.kind} model it is {describe_json(values[0])}")
     fields.value(*family.harmless)
     return Decoder(
         family=family,
-        dtype=element_type(fields),
+        dtype=read_element_type(fields),
         n_layers=n_layers,
         d_model=d_model,
         heads_q=heads_q,
         heads_kv=heads_kv,
         d_head=d_head,
-        d_ff=fields.integer(family.experts.width if family.experts else "intermediate_size", EXTENT),
+        d_ff=fields.integer(family.experts.width if family.experts else "intermediate_size", MAX_EXTENT),
         experts=experts,
         picks=picks,
         shares=shares,
-        vocab=fields.integer("vocab_size", LONGEST),
+        vocab=fields.integer("vocab_size", MAX_LENGTH),
         eps=fields.real("rms_norm_eps", family.eps, most=1.0),
         activation=fields.choice(family.activation_field, family.activations, family.activation),
         rotary=read_rotary(fields, family, d_head, longest),
-        scale=_scale(fields, family),
-        score_cap=_cap(fields, "attn_logit_softcapping", family.score_cap) if family.caps else None,
-        final_cap=_cap(fields, "final_logit_softcapping", family.final_cap) if family.caps else None,
+        scale=_read_scale(fields, family),
+        score_cap=_read_cap(fields, "attn_logit_softcapping", family.score_cap) if family.caps else None,
+        final_cap=_read_cap(fields, "final_logit_softcapping", family.final_cap) if family.caps else None,
         window=window,
         local=local,
         biases=frozenset(name for name in family.biases if fields.flag(name, False)),
@@ -93,17 +93,17 @@ def read(fields: Fields, kind: str) -> Decoder:
     )
 
 
-def _head_width(fields: Fields, family: Family, d_model: int, heads: int) -> int:
+def _read_head_width(fields: ConfigFields, family: DecoderFamily, d_model: int, heads: int) -> int:
     if family.d_head is None and fields.value("head_dim") is None:
         if d_model % heads:
             fields.fail(f"hidden_size: expected a multiple of the {heads} num_attention_heads, found {d_model}")
         width = max(1, d_model // heads)
     else:
-        width = fields.integer("head_dim", EXTENT, family.d_head)
+        width = fields.integer("head_dim", MAX_EXTENT, family.d_head)
     return width
 
 
-def _experts(fields: Fields, family: Family) -> tuple[int, int, bool]:
+def _read_experts(fields: ConfigFields, family: DecoderFamily) -> tuple[int, int, bool]:
     """How many experts there are, how many a token picks, and whether the weights of those add up to 1."""
     table = family.experts
     if table is None:
@@ -111,22 +111,22 @@ def _experts(fields: Fields, family: Family) -> tuple[int, int, bool]:
     name, other = "num_experts", "num_local_experts"
     if fields.value(name) is None:
         name, other = other, name
-    count = fields.integer(name, EXTENT, table.count)
-    fields.must_be(other, (count,), f"{name} says {count}")
-    picks = fields.integer("num_experts_per_tok", EXTENT, table.picks)
+    count = fields.integer(name, MAX_EXTENT, table.count)
+    fields.require(other, (count,), f"{name} says {count}")
+    picks = fields.integer("num_experts_per_tok", MAX_EXTENT, table.picks)
     if picks > count:
         fields.fail(f"num_experts_per_tok: expected at most the {count} {name}, found {picks}")
     return (count, picks, fields.flag("norm_topk_prob", False) if table.shares is None else table.shares)
 
 
-def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
+def _read_window(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> tuple[int, str]:
     """The width of the sliding window, 0 where there is none, and the expression that says which layers have it."""
     if family.windows == "none":
-        fields.must_be("sliding_window", (), f"a {family.kind} model has none")
+        fields.require("sliding_window", (), f"a {family.kind} model has none")
         fields.value("layer_types")
         return (0, "")
     if family.windows == "pattern":
-        return _pattern(fields, family, n_layers)
+        return _read_pattern(fields, family, n_layers)
     last, flagged = family.windows == "last", family.windows != "all"
     used = fields.flag("use_sliding_window", False) if flagged else True
     if flagged:
@@ -136,8 +136,8 @@ def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
         fields.value("sliding_window")
         window, first = 0, n_layers
     else:
-        window = fields.integer("sliding_window", LONGEST, family.window)
-        first = min(n_layers, fields.integer("max_window_layers", LAYERS, 28, least=0) if last else 0)
+        window = fields.integer("sliding_window", MAX_LENGTH, family.window)
+        first = min(n_layers, fields.integer("max_window_layers", MAX_LAYERS, 28, least=0) if last else 0)
     kinds = fields.value("layer_types")
     if kinds not in (None, ["full_attention"] * first + ["sliding_attention"] * (n_layers - first)):
         fields.fail(
@@ -147,11 +147,11 @@ def _window(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
     return (window, f"min(1, max(0, i - {first - 1}))" if window and first else "")
 
 
-def _pattern(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
-    """The same where every so-and-so-manieth layer sees all keys."""
+def _read_pattern(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> tuple[int, str]:
+    """The same for families in which every `period`-th layer sees all keys."""
     kinds, period = fields.value("layer_types"), family.period
     if fields.value("sliding_window_pattern") is not None:
-        period = fields.integer("sliding_window_pattern", LONGEST)
+        period = fields.integer("sliding_window_pattern", MAX_LENGTH)
     elif isinstance(kinds, list):
         period = kinds.index("full_attention") + 1 if "full_attention" in kinds else n_layers + 1
     else:
@@ -162,19 +162,19 @@ def _pattern(fields: Fields, family: Family, n_layers: int) -> tuple[int, str]:
         )
     if fields.is_null("sliding_window"):
         fields.fail("sliding_window: null is not supported: some layers have one")
-    window = fields.integer("sliding_window", LONGEST, family.window)
-    fields.must_be("sliding_window_size", (window,), f"sliding_window says {window}")
+    window = fields.integer("sliding_window", MAX_LENGTH, family.window)
+    fields.require("sliding_window_size", (window,), f"sliding_window says {window}")
     return (window, f"min(1, (i + 1) % {period})")
 
 
-def _scale(fields: Fields, family: Family) -> float | None:
+def _read_scale(fields: ConfigFields, family: DecoderFamily) -> float | None:
     """The factor of scores."""
     if family.query_scalar is None:
         return None
     return float(fields.real("query_pre_attn_scalar", family.query_scalar) ** -0.5)
 
 
-def _cap(fields: Fields, name: str, default: float | None) -> float | None:
-    """Where a soft cap is, if there is one."""
+def _read_cap(fields: ConfigFields, name: str, default: float | None) -> float | None:
+    """The value of a soft cap, or None where there is none."""
     unsaid = default is None and fields.value(name) is None
     return None if unsaid or fields.is_null(name) else fields.real(name, default)

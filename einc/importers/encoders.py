@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from einc.importers.common import ACTIVATIONS, EXTENT, LAYERS, LONGEST, element_type, refuse_other_forms
-from einc.importers.fields import Fields
-from einc.importers.request import Request
-from einc.importers.stored import Stored
-from einc.importers.writing import Weight, comment, inputs, numbers, weights
+from einc.importers.common import (
+    ACTIVATIONS,
+    MAX_EXTENT,
+    MAX_LAYERS,
+    MAX_LENGTH,
+    ImportRequest,
+    read_element_type,
+    refuse_other_forms,
+)
+from einc.importers.config import ConfigFields
+from einc.importers.writing import (
+    StoredNames,
+    StoredWeight,
+    comment_lines,
+    declare_inputs,
+    declare_numbers,
+    declare_weights,
+)
 
 ARCHITECTURES = {
     "BertModel": "hidden",
@@ -18,7 +31,7 @@ ARCHITECTURES = {
 }
 """What each computes in the end."""
 
-FOREIGN = ("decode", "cache", "logits")
+REFUSED_OPTIONS = ("decode", "cache", "logits")
 """What a request for an encoder cannot have."""
 
 _PLANNED = 128  # tokens of a sequence, where nothing is asked
@@ -43,71 +56,73 @@ class Encoder:
     tied: bool
 
 
-def read(fields: Fields, head: str) -> Encoder:
+def read_encoder(fields: ConfigFields, head: str) -> Encoder:
     """The encoder that a configuration describes; problems are noted in the fields."""
-    d_model = fields.integer("hidden_size", EXTENT)
-    heads = fields.integer("num_attention_heads", EXTENT)
+    d_model = fields.integer("hidden_size", MAX_EXTENT)
+    heads = fields.integer("num_attention_heads", MAX_EXTENT)
     if d_model % heads:
         fields.fail(f"hidden_size: expected a multiple of the {heads} num_attention_heads, found {d_model}")
     refuse_other_forms(fields)
-    fields.must_be("is_decoder", (False,), "an encoder sees in both directions")
-    fields.must_be("position_embedding_type", ("absolute",), "positions are embedded by a table")
+    fields.require("is_decoder", (False,), "an encoder sees in both directions")
+    fields.require("position_embedding_type", ("absolute",), "positions are embedded by a table")
     return Encoder(
         head=head,
-        dtype=element_type(fields),
-        n_layers=fields.integer("num_hidden_layers", LAYERS),
+        dtype=read_element_type(fields),
+        n_layers=fields.integer("num_hidden_layers", MAX_LAYERS),
         d_model=d_model,
         heads=heads,
-        d_ff=fields.integer("intermediate_size", EXTENT),
-        vocab=fields.integer("vocab_size", LONGEST),
-        longest=fields.integer("max_position_embeddings", LONGEST, 512),
-        segments=fields.integer("type_vocab_size", LONGEST, 2),
-        labels=_labels(fields) if head in ("sequences", "tokens") else 0,
+        d_ff=fields.integer("intermediate_size", MAX_EXTENT),
+        vocab=fields.integer("vocab_size", MAX_LENGTH),
+        longest=fields.integer("max_position_embeddings", MAX_LENGTH, 512),
+        segments=fields.integer("type_vocab_size", MAX_LENGTH, 2),
+        labels=_count_labels(fields) if head in ("sequences", "tokens") else 0,
         eps=fields.real("layer_norm_eps", 1e-12, most=1.0),
         activation=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
-        tied=fields.flag("tie_word_embeddings", True) if head == "words" else _either(fields),
+        tied=fields.flag("tie_word_embeddings", True) if head == "words" else _pass_over_tied(fields),
     )
 
 
-def _labels(fields: Fields) -> int:
+def _count_labels(fields: ConfigFields) -> int:
     named = fields.value("id2label")
     if isinstance(named, dict) and named:
         return len(named)
-    return fields.integer("num_labels", EXTENT, 2)
+    return fields.integer("num_labels", MAX_EXTENT, 2)
 
 
-def _either(fields: Fields) -> bool:
-    """Whether weights are tied means nothing where there is no head of words."""
+def _pass_over_tied(fields: ConfigFields) -> bool:
+    """Reads the field without using it: without a head of words there is nothing to tie."""
     fields.value("tie_word_embeddings")
     return True
 
 
-def text(model: Encoder, request: Request, stored: Stored, name: str, fields: Fields) -> list[str]:
+def write_encoder(
+    model: Encoder, request: ImportRequest, stored: StoredNames, name: str, fields: ConfigFields
+) -> list[str]:
     """The lines of the model's text after its heading."""
     if model.head != "hidden" and (request.pool or request.normalize):
         fields.fail("only a BertModel is pooled; this one has a head of its own")
     tokens = request.tokens or min(_PLANNED, model.longest)
     if tokens > model.longest:
         fields.fail(f"{tokens:,} tokens are more than its max_position_embeddings, {model.longest:,}")
-    before, layer, after = (_spelled(stored, table) for table in _weights(model))
+    before, layer, after = (_spell(stored, table) for table in _list_weights(model))
     stored.check([([*before, *after], 1), (layer, model.n_layers)])
     return [
-        *_heading(request),
+        *_write_heading(request),
         f"model {name}",
         "",
-        *_numbers(model, request, tokens),
+        *_write_numbers(model, request, tokens),
         "",
-        *_inputs(request),
+        *_write_inputs(request),
         "",
-        *weights([*before, *after], model.dtype),
+        *declare_weights([*before, *after], model.dtype),
         "",
-        *_layer(model, layer),
+        *_write_layer(model, layer),
         "",
-        *_body(model, request),
+        *_write_body(model, request),
     ]
 
 
-def _spelled(stored: Stored, table: list[Weight]) -> list[Weight]:
+def _spell(stored: StoredNames, table: list[StoredWeight]) -> list[StoredWeight]:
     """Files of a model with a head name its encoder `bert.`, others do not; old ones say gamma and beta."""
 
     def plain(name: str) -> str:
@@ -120,17 +135,17 @@ def _spelled(stored: Stored, table: list[Weight]) -> list[Weight]:
         return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
     ways = (plain, prefixed, old, lambda name: old(plain(name)), lambda name: old(prefixed(name)))
-    return stored.spelling(table, *ways)
+    return stored.match_spelling(table, *ways)
 
 
-def _heading(request: Request) -> list[str]:
+def _write_heading(request: ImportRequest) -> list[str]:
     lines = ["`mask` is true where a sentence has a token and false where it is filled up."]
     if not request.segments:
         lines += ["All tokens are of the first segment (token type 0)."]
-    return comment(*lines)
+    return comment_lines(*lines)
 
 
-def _numbers(model: Encoder, request: Request, tokens: int) -> list[str]:
+def _write_numbers(model: Encoder, request: ImportRequest, tokens: int) -> list[str]:
     params = [
         ("n_layers", str(model.n_layers), ""),
         ("batch", str(request.batch), "sentences"),
@@ -153,78 +168,78 @@ def _numbers(model: Encoder, request: Request, tokens: int) -> list[str]:
         dims += [("d_out", "d_model", "")]
     if model.labels:
         dims += [("labels", str(model.labels), "")]
-    return [*numbers("param", params), "", *numbers("dim", dims)]
+    return [*declare_numbers("param", params), "", *declare_numbers("dim", dims)]
 
 
-def _inputs(request: Request) -> list[str]:
+def _write_inputs(request: ImportRequest) -> list[str]:
     rows = [("ids", "i64[sentences, places]", ""), ("mask", "bool[sentences, places]", "")]
     if request.segments:
         rows += [("segment", "i64[sentences, places]", "token types")]
-    return inputs(rows)
+    return declare_inputs(rows)
 
 
-def _weights(model: Encoder) -> tuple[list[Weight], list[Weight], list[Weight]]:
+def _list_weights(model: Encoder) -> tuple[list[StoredWeight], list[StoredWeight], list[StoredWeight]]:
     """The weights before the layers, those of a layer, and those after."""
     bert = "" if model.head == "hidden" else "bert."
     embeddings, at = f"{bert}embeddings.", f"{bert}encoder.layer.{{i}}."
     own = f"{at}attention.self."
     before = [
-        Weight("words", "vocab, d_model", f"{embeddings}word_embeddings.weight"),
-        Weight("place_table", "positions, d_model", f"{embeddings}position_embeddings.weight"),
-        Weight("segment_table", "segments, d_model", f"{embeddings}token_type_embeddings.weight"),
-        Weight("g_first", "d_model", f"{embeddings}LayerNorm.weight"),
-        Weight("b_first", "d_model", f"{embeddings}LayerNorm.bias"),
+        StoredWeight("words", "vocab, d_model", f"{embeddings}word_embeddings.weight"),
+        StoredWeight("place_table", "positions, d_model", f"{embeddings}position_embeddings.weight"),
+        StoredWeight("segment_table", "segments, d_model", f"{embeddings}token_type_embeddings.weight"),
+        StoredWeight("g_first", "d_model", f"{embeddings}LayerNorm.weight"),
+        StoredWeight("b_first", "d_model", f"{embeddings}LayerNorm.bias"),
     ]
     layer = []
     for short, long in (("q", "query"), ("k", "key"), ("v", "value")):
         layer += [
-            Weight(f"w_{short}", "heads, d_head, d_model", f"{own}{long}.weight"),
-            Weight(f"b_{short}", "heads, d_head", f"{own}{long}.bias"),
+            StoredWeight(f"w_{short}", "heads, d_head, d_model", f"{own}{long}.weight"),
+            StoredWeight(f"b_{short}", "heads, d_head", f"{own}{long}.bias"),
         ]
     layer += [
-        Weight("w_o", "d_model, heads, d_head", f"{at}attention.output.dense.weight"),
-        Weight("b_o", "d_model", f"{at}attention.output.dense.bias"),
-        Weight("g_attn", "d_model", f"{at}attention.output.LayerNorm.weight"),
-        Weight("b_attn", "d_model", f"{at}attention.output.LayerNorm.bias"),
-        Weight("w_up", "d_ff, d_model", f"{at}intermediate.dense.weight"),
-        Weight("b_up", "d_ff", f"{at}intermediate.dense.bias"),
-        Weight("w_down", "d_model, d_ff", f"{at}output.dense.weight"),
-        Weight("b_down", "d_model", f"{at}output.dense.bias"),
-        Weight("g_mlp", "d_model", f"{at}output.LayerNorm.weight"),
-        Weight("b_mlp", "d_model", f"{at}output.LayerNorm.bias"),
+        StoredWeight("w_o", "d_model, heads, d_head", f"{at}attention.output.dense.weight"),
+        StoredWeight("b_o", "d_model", f"{at}attention.output.dense.bias"),
+        StoredWeight("g_attn", "d_model", f"{at}attention.output.LayerNorm.weight"),
+        StoredWeight("b_attn", "d_model", f"{at}attention.output.LayerNorm.bias"),
+        StoredWeight("w_up", "d_ff, d_model", f"{at}intermediate.dense.weight"),
+        StoredWeight("b_up", "d_ff", f"{at}intermediate.dense.bias"),
+        StoredWeight("w_down", "d_model, d_ff", f"{at}output.dense.weight"),
+        StoredWeight("b_down", "d_model", f"{at}output.dense.bias"),
+        StoredWeight("g_mlp", "d_model", f"{at}output.LayerNorm.weight"),
+        StoredWeight("b_mlp", "d_model", f"{at}output.LayerNorm.bias"),
     ]
-    return before, layer, _head_weights(model)
+    return before, layer, _list_head_weights(model)
 
 
-def _head_weights(model: Encoder) -> list[Weight]:
+def _list_head_weights(model: Encoder) -> list[StoredWeight]:
     if model.head == "words":
         cls = "cls.predictions."
         table = [
-            Weight("w_t", "d_out, d_model", f"{cls}transform.dense.weight"),
-            Weight("b_t", "d_out", f"{cls}transform.dense.bias"),
-            Weight("g_t", "d_out", f"{cls}transform.LayerNorm.weight"),
-            Weight("c_t", "d_out", f"{cls}transform.LayerNorm.bias"),
-            Weight("b_words", "vocab", f"{cls}bias"),
+            StoredWeight("w_t", "d_out, d_model", f"{cls}transform.dense.weight"),
+            StoredWeight("b_t", "d_out", f"{cls}transform.dense.bias"),
+            StoredWeight("g_t", "d_out", f"{cls}transform.LayerNorm.weight"),
+            StoredWeight("c_t", "d_out", f"{cls}transform.LayerNorm.bias"),
+            StoredWeight("b_words", "vocab", f"{cls}bias"),
         ]
-        return table if model.tied else [*table, Weight("w_words", "vocab, d_model", f"{cls}decoder.weight")]
+        return table if model.tied else [*table, StoredWeight("w_words", "vocab, d_model", f"{cls}decoder.weight")]
     table = []
     if model.head == "sequences":
         table += [
-            Weight("w_pool", "d_out, d_model", "bert.pooler.dense.weight"),
-            Weight("b_pool", "d_out", "bert.pooler.dense.bias"),
+            StoredWeight("w_pool", "d_out, d_model", "bert.pooler.dense.weight"),
+            StoredWeight("b_pool", "d_out", "bert.pooler.dense.bias"),
         ]
     if model.labels:
         table += [
-            Weight("w_labels", "labels, d_model", "classifier.weight"),
-            Weight("b_labels", "labels", "classifier.bias"),
+            StoredWeight("w_labels", "labels, d_model", "classifier.weight"),
+            StoredWeight("b_labels", "labels", "classifier.bias"),
         ]
     return table
 
 
-def _layer(model: Encoder, table: list[Weight]) -> list[str]:
+def _write_layer(model: Encoder, table: list[StoredWeight]) -> list[str]:
     return [
         "block layer(x, seen, i) {",
-        *weights(table, model.dtype, "    "),
+        *declare_weights(table, model.dtype, "    "),
         "",
         "    q[heads, tokens, d_head] = x[tokens, d_model] * w_q[heads, d_head, d_model]",
         "    k[heads, tokens, d_head] = x[tokens, d_model] * w_k[heads, d_head, d_model]",
@@ -240,7 +255,7 @@ def _layer(model: Encoder, table: list[Weight]) -> list[str]:
     ]
 
 
-def _body(model: Encoder, request: Request) -> list[str]:
+def _write_body(model: Encoder, request: ImportRequest) -> list[str]:
     lines = ["word = embedding(ids, words)", "place = slice(place_table, positions=[0, length])"]
     if request.segments:
         segment = "kind[sentences, places, d_model]"
@@ -274,24 +289,24 @@ def _body(model: Encoder, request: Request) -> list[str]:
             ]
         case "sequences":
             lines += [
-                *_first_tokens(),
+                *_write_first_tokens(),
                 "pool[sentences, d_out] = first[sentences, d_model] * w_pool[d_out, d_model]",
                 "label[sentences, labels] = tanh(pool + b_pool)[sentences, d_model] * w_labels[labels, d_model]",
                 "output logits = label + b_labels",
             ]
         case _:
-            lines += _pooled(request)
+            lines += _write_pooling(request)
     return lines
 
 
-def _pooled(request: Request) -> list[str]:
+def _write_pooling(request: ImportRequest) -> list[str]:
     """The hidden states, or one vector per sentence."""
     if request.pool is None:
         return ["output hidden = reshape(x, sentences=batch, places=length, d_model=d_model)"]
     if request.pool == "mean":
         lines = ['pooled = meanpool(x, seen, seq_lens=lengths, into="sentences")']
     else:
-        lines = [*_first_tokens(), "pooled = first"]
+        lines = [*_write_first_tokens(), "pooled = first"]
     if not request.normalize:
         return [*lines, "output embedding = pooled"]
     return [
@@ -301,7 +316,7 @@ def _pooled(request: Request) -> list[str]:
     ]
 
 
-def _first_tokens() -> list[str]:
+def _write_first_tokens() -> list[str]:
     return [
         "hidden = reshape(x, sentences=batch, places=length, d_model=d_model)",
         "first[sentences, d_model] = sum[one](slice(hidden, places=[0, 1])[sentences, one, d_model])",

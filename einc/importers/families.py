@@ -1,4 +1,4 @@
-"""The families of decoders that can be imported: in what they differ, and what a configuration may leave unsaid."""
+"""The families of decoders that can be imported: how they differ, and what holds where a configuration says nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class DecoderFamily:
     """What all models of a family have in common, as transformers has it."""
 
     kind: str
@@ -76,25 +76,25 @@ _GEMMA_NORMS: Norms = (
 FAMILIES = {
     family.kind: family
     for family in (
-        Family("llama", "LlamaForCausalLM", longest=2048, biases=("attention_bias", "mlp_bias")),
-        Family("mistral", "MistralForCausalLM", longest=131072, heads_kv=8, windows="all", window=4096),
-        Family("qwen2", "Qwen2ForCausalLM", heads_kv=32, qkv_bias=True, windows="last", window=4096),
-        Family(
+        DecoderFamily("llama", "LlamaForCausalLM", longest=2048, biases=("attention_bias", "mlp_bias")),
+        DecoderFamily("mistral", "MistralForCausalLM", longest=131072, heads_kv=8, windows="all", window=4096),
+        DecoderFamily("qwen2", "Qwen2ForCausalLM", heads_kv=32, qkv_bias=True, windows="last", window=4096),
+        DecoderFamily(
             "qwen3", "Qwen3ForCausalLM", heads_kv=32, d_head=128, biases=("attention_bias",), windows="last",
             window=4096, head_norms="each",
         ),
-        Family(
+        DecoderFamily(
             "phi3", "Phi3ForCausalLM", eps=1e-5, longest=4096, windows="all", partial=True, fused=True,
             only={"attention_bias": (False,), "mlp_bias": (False,), "lm_head_bias": (False,)},
             harmless=("embd_pdrop", "full_attn_mod", "interpolate_factor", "original_max_position_embeddings",
                       "resid_pdrop"),
         ),
-        Family(
+        DecoderFamily(
             "gemma", "GemmaForCausalLM", longest=8192, heads_kv=16, d_head=256, tied=True, biases=("attention_bias",),
             activation="gelu_pytorch_tanh", activations=ACTIVATIONS | {"gelu": "gelu_tanh"}, offset=1.0, scaled=True,
             only={"hidden_activation": ("gelu_pytorch_tanh",), "use_bidirectional_attention": (False,)},
         ),
-        Family(
+        DecoderFamily(
             "mixtral", "MixtralForCausalLM", theta=1e6, eps=1e-5, longest=131072, heads_kv=8, windows="all",
             experts=Experts(
                 8, 2, "intermediate_size", "block_sparse_moe.gate.weight", "block_sparse_moe.experts.*.w1.weight",
@@ -102,7 +102,7 @@ FAMILIES = {
             ),
             harmless=("output_router_logits", "router_aux_loss_coef", "router_jitter_noise"),
         ),
-        Family(
+        DecoderFamily(
             "qwen3_moe", "Qwen3MoeForCausalLM", heads_kv=4, biases=("attention_bias",), windows="used", window=4096,
             experts=Experts(
                 128, 8, "moe_intermediate_size", "mlp.gate.weight", "mlp.experts.*.gate_proj.weight",
@@ -111,14 +111,14 @@ FAMILIES = {
             head_norms="each", only={"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
             harmless=("intermediate_size", "output_router_logits", "router_aux_loss_coef"),
         ),
-        Family(
+        DecoderFamily(
             "gemma2", "Gemma2ForCausalLM", longest=8192, heads_kv=4, d_head=256, tied=True,
             activation="gelu_pytorch_tanh", activation_field="hidden_activation", windows="pattern", window=4096,
             period=2, query_scalar=256, biases=("attention_bias",), caps=True, score_cap=50.0, final_cap=30.0,
             offset=1.0, scaled=True, norms=_GEMMA_NORMS, only={"use_bidirectional_attention": (False,)},
             harmless=("cache_implementation", "hidden_act"),
         ),
-        Family(
+        DecoderFamily(
             "gemma3_text", "Gemma3ForCausalLM", theta=1e6, local_theta=1e4, longest=131072, heads_kv=4, d_head=256,
             tied=True, activation="gelu_pytorch_tanh", activation_field="hidden_activation", windows="pattern",
             window=4096, period=6, query_scalar=256, biases=("attention_bias",), caps=True, offset=1.0, scaled=True,
@@ -126,7 +126,7 @@ FAMILIES = {
             only={"attn_logit_softcapping": (None,), "use_bidirectional_attention": (False,)},
             harmless=("_sliding_window_pattern", "cache_implementation", "hidden_act"),
         ),
-        Family(
+        DecoderFamily(
             "olmo2", "Olmo2ForCausalLM", eps=1e-5, longest=2048, biases=("attention_bias",), head_norms="all",
             norms=(None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
         ),

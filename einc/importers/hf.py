@@ -6,46 +6,65 @@ field that this importer does not know is an error: it may change the model.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from einc.errors import UsageError
-from einc.importers import decoder_text, decoders, encoders
-from einc.importers.common import HARMLESS
+from einc.importers import decoders, encoders
+from einc.importers.common import HARMLESS, ImportRequest
+from einc.importers.config import ConfigFields, parse_config
+from einc.importers.decoder_text import write_decoder
+from einc.importers.decoders import read_decoder
+from einc.importers.encoders import read_encoder, write_encoder
 from einc.importers.families import FAMILIES
-from einc.importers.fields import Fields, parse
-from einc.importers.request import Imported, Request
-from einc.importers.stored import Stored
-from einc.importers.writing import comment, name_of
+from einc.importers.writing import StoredNames, comment_lines, make_name
 from einc_runtime.strict_json import describe_json
 from einc_runtime.text import printable
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """A model's text, and what its user may want to know about it: defaults that were taken, what was left out."""
+
+    architecture: str
+    text: str
+    notes: tuple[str, ...]
+
 
 _DEFAULTS = {**{family: name for name, family in decoders.ARCHITECTURES.items()}, "bert": "BertModel"}
 
 
-def import_hf(config: bytes, where: str, name: str, request: Request, stored: frozenset[str] | None) -> Imported:
+def import_hf(
+    config: bytes, where: str, name: str, request: ImportRequest, stored: frozenset[str] | None
+) -> ImportedModel:
     """The model that a config.json describes.
 
     `where` names the configuration in messages, `name` is what the model should be called; `stored` are the names of
     the tensors in its weight files, None where it has none. Raises ModelError with everything that is wrong, or that
     einc does not support.
     """
-    document = parse(config, where)
-    fields = Fields(document, where)
-    architecture = _architecture(fields)
-    files = Stored(stored, fields)
-    lines = comment(f"{printable(name)}: {architecture or 'a model'}, imported from its config.json.", "")
+    document = parse_config(config, where)
+    fields = ConfigFields(document, where)
+    architecture = _read_architecture(fields)
+    files = StoredNames(stored, fields)
+    lines = comment_lines(f"{printable(name)}: {architecture or 'a model'}, imported from its config.json.", "")
     if architecture is not None:
         decodes = architecture in decoders.ARCHITECTURES
-        reader, writer = (decoders, decoder_text) if decodes else (encoders, encoders)
-        for option in reader.FOREIGN:
+        for option in decoders.REFUSED_OPTIONS if decodes else encoders.REFUSED_OPTIONS:
             if getattr(request, option):
                 raise UsageError(f"--{option} means nothing for a {architecture}")
-        model = reader.read(fields, reader.ARCHITECTURES[architecture])
-        fields.check_unknown(HARMLESS, request.ignored)
-        lines += writer.text(model, request, files, name_of(name), fields)
+        if decodes:
+            decoder = read_decoder(fields, decoders.ARCHITECTURES[architecture])
+            fields.check_unknown(HARMLESS, request.ignored)
+            lines += write_decoder(decoder, request, files, make_name(name), fields)
+        else:
+            encoder = read_encoder(fields, encoders.ARCHITECTURES[architecture])
+            fields.check_unknown(HARMLESS, request.ignored)
+            lines += write_encoder(encoder, request, files, make_name(name), fields)
     fields.check()
-    return Imported(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes))
+    return ImportedModel(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes))
 
 
-def _architecture(fields: Fields) -> str | None:
+def _read_architecture(fields: ConfigFields) -> str | None:
     """The architecture that is to be imported; None where there is none that einc knows."""
     kind, listed = fields.value("model_type"), fields.value("architectures")
     known = {*decoders.ARCHITECTURES, *encoders.ARCHITECTURES}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from einc.importers.common import LONGEST
-from einc.importers.families import Family
-from einc.importers.fields import Fields
+from einc.importers.common import MAX_LENGTH
+from einc.importers.config import ConfigFields
+from einc.importers.families import DecoderFamily
 from einc_runtime.strict_json import describe_json
 
 _LONG = ("longrope", "su", "yarn")
@@ -15,18 +15,21 @@ _LONG = ("longrope", "su", "yarn")
 
 
 @dataclass(frozen=True, slots=True)
-class Rotary:
-    """The arguments of `rope` in the model language, positions apart, and how many elements of a head are turned. What
-    is turned is multiplied by `amplitude`; `factors` of each pair hold for texts of at most `longest` tokens."""
+class RotaryEmbedding:
+    """The arguments of `rope` in the model language, except positions, and how many elements of a head are rotated.
+
+    The rotated elements are multiplied by `amplitude`. The `factors`, one for each pair of elements, hold for texts of
+    at most `longest` tokens.
+    """
 
     arguments: str
     width: int
     amplitude: float = 1.0
     factors: tuple[float, ...] = ()
-    longest: int = LONGEST
+    longest: int = MAX_LENGTH
 
-    def turned(self, tensor: str, places: str, d_head: int) -> str:
-        """An expression for `tensor` with its heads turned."""
+    def apply(self, tensor: str, places: str, d_head: int) -> str:
+        """An expression for `tensor` with its heads rotated."""
         amplitude = "" if self.amplitude == 1.0 else f" * {self.amplitude!r}"
         if self.width == d_head:
             return f"rope({tensor}, {places}, {self.arguments}){amplitude}"
@@ -34,36 +37,39 @@ class Rotary:
         return f'concat(rope({first}, {places}, {self.arguments}){amplitude}, {rest}, over="d_head")'
 
 
-def read_rotary(fields: Fields, family: Family, d_head: int, longest: int) -> Rotary:
-    """How heads of `d_head` elements are turned in texts of up to `longest` tokens; problems are noted."""
+def read_rotary(fields: ConfigFields, family: DecoderFamily, d_head: int, longest: int) -> RotaryEmbedding:
+    """How heads of `d_head` elements are rotated in texts of up to `longest` tokens. Problems are noted in `fields`."""
     if family.local_theta is not None:
-        return Rotary(_two_paces(fields, family.theta, family.local_theta), d_head)
-    inner = fields.inside("rope_parameters", "rope_scaling")
-    # Older configurations have theta and the turned part beside the scaling, newer ones inside.
+        return RotaryEmbedding(_read_two_thetas(fields, family.theta, family.local_theta), d_head)
+    inner = fields.nested("rope_parameters", "rope_scaling")
+    # Older configurations have theta and the rotated part beside the scaling, newer ones inside.
     holders = [fields] if inner is None else [inner, fields]
-    theta = _either(holders, "rope_theta").real("rope_theta", family.theta, most=1e15)
+    theta = _find_holder(holders, "rope_theta").real("rope_theta", family.theta, most=1e15)
     width = d_head
     if family.partial:
-        width = int(d_head * _either(holders, "partial_rotary_factor").optional("partial_rotary_factor", 1.0, most=1.0))
+        width = int(
+            d_head
+            * _find_holder(holders, "partial_rotary_factor").optional_real("partial_rotary_factor", 1.0, most=1.0)
+        )
     for holder in [] if family.partial else holders:
-        holder.must_be("partial_rotary_factor", (1, 1.0), "all of a head is rotated")
+        holder.require("partial_rotary_factor", (1, 1.0), "all of a head is rotated")
     if width % 2 or not width:
         fields.fail(
-            f"{width} elements of each head are turned, and rotary embedding turns pairs", "expected an even width"
+            f"{width} elements of each head are rotated, and rotary embedding rotates pairs", "expected an even width"
         )
     arguments = f"theta={theta!r}"
     if family.partial and inner is not None and inner.value("rope_type", "type") in _LONG:
-        return _longrope(fields, inner, arguments, width, longest)
-    return Rotary(arguments if inner is None else arguments + _scaling(inner), width)
+        return _read_longrope(fields, inner, arguments, width, longest)
+    return RotaryEmbedding(arguments if inner is None else arguments + _read_scaling(inner), width)
 
 
-def _two_paces(fields: Fields, theta: float, local_theta: float) -> str:
-    """The arguments where local layers turn at a pace of their own, which is never scaled."""
-    both = fields.inside("rope_parameters")
-    far, near = (None, None) if both is None else (both.inside("full_attention"), both.inside("sliding_attention"))
+def _read_two_thetas(fields: ConfigFields, theta: float, local_theta: float) -> str:
+    """The arguments for families whose local layers have a theta of their own, which is never scaled."""
+    both = fields.nested("rope_parameters")
+    far, near = (None, None) if both is None else (both.nested("full_attention"), both.nested("sliding_attention"))
     if far is None:
-        far = fields.inside("rope_scaling")
-    slow = _either([fields] if far is None else [far, fields], "rope_theta").real("rope_theta", theta, most=1e15)
+        far = fields.nested("rope_scaling")
+    slow = _find_holder([fields] if far is None else [far, fields], "rope_theta").real("rope_theta", theta, most=1e15)
     if near is not None and near.value("rope_theta") is not None:
         fast = near.real("rope_theta", most=1e15)
     else:
@@ -74,30 +80,32 @@ def _two_paces(fields: Fields, theta: float, local_theta: float) -> str:
     elif kind not in (None, "default"):
         fields.fail(f"rope_type {describe_json(kind)} is not supported", "supported are default, linear")
     if near is not None:
-        near.must_be("rope_type", ("default",), "local layers are not scaled")
+        near.require("rope_type", ("default",), "local layers are not scaled")
     for inner in filter(None, (both, far, near)):
         inner.check_unknown((), ())
     arguments = f"theta={fast!r} * local + {slow!r} * (1 - local)"
     return arguments if factor == 1.0 else arguments + f', scaling="linear", factor=local + {factor!r} * (1 - local)'
 
 
-def _longrope(fields: Fields, inner: Fields, arguments: str, width: int, longest: int) -> Rotary:
-    """Each pair is slower by a factor of its own, and by another in long texts. As long as a text may still grow beyond
-    that length no plan could say by which, so that those of short texts alone are taken."""
-    original = _either([inner, fields], "original_max_position_embeddings").integer(
-        "original_max_position_embeddings", LONGEST, 4096, least=2
+def _read_longrope(
+    fields: ConfigFields, inner: ConfigFields, arguments: str, width: int, longest: int
+) -> RotaryEmbedding:
+    """Each pair of elements has a factor for short texts and one for long texts. A plan cannot choose by the length of
+    a text, so only the factors for short texts are taken."""
+    original = _find_holder([inner, fields], "original_max_position_embeddings").integer(
+        "original_max_position_embeddings", MAX_LENGTH, 4096, least=2
     )
     inner.value("long_factor")
     factors = inner.reals("short_factor", width // 2)
     growth = longest / original if inner.value("factor") is None else inner.real("factor", most=1e6)
     plain = 1.0 if growth <= 1 else math.sqrt(1 + math.log(growth) / math.log(original))
-    amplitude = inner.optional("attention_factor", plain, most=1e6)
+    amplitude = inner.optional_real("attention_factor", plain, most=1e6)
     inner.check_unknown((), ())
-    return Rotary(f'{arguments}, scaling="longrope", factors=factors', width, amplitude, factors, original)
+    return RotaryEmbedding(f'{arguments}, scaling="longrope", factors=factors', width, amplitude, factors, original)
 
 
-def _either(holders: list[Fields], name: str) -> Fields:
-    """The one of the objects that has a field, which must not contradict the other."""
+def _find_holder(holders: list[ConfigFields], name: str) -> ConfigFields:
+    """The object that has a field. If both have it, their values must agree."""
     found = [holder for holder in holders if holder.value(name) is not None]
     values = [holder.value(name) for holder in found]
     if len(values) == 2 and values[0] != values[1]:
@@ -105,15 +113,15 @@ def _either(holders: list[Fields], name: str) -> Fields:
     return found[0] if found else holders[-1]
 
 
-def _scaling(inner: Fields) -> str:
-    """The arguments for slower turns in longer texts."""
+def _read_scaling(inner: ConfigFields) -> str:
+    """The arguments that slow the rotation down for longer texts."""
     kind = inner.value("rope_type", "type") or "default"
     arguments = ""
     if kind == "linear":
         arguments = f', scaling="linear", factor={inner.real("factor", most=1e6)!r}'
     elif kind == "llama3":
         factor, low, high = (inner.real(name, most=1e6) for name in ("factor", "low_freq_factor", "high_freq_factor"))
-        original = inner.integer("original_max_position_embeddings", LONGEST)
+        original = inner.integer("original_max_position_embeddings", MAX_LENGTH)
         if low >= high:
             inner.fail(f"expected a low_freq_factor below the high_freq_factor, found {low!r} and {high!r}")
         arguments = (

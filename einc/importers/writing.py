@@ -1,15 +1,17 @@
-"""Laying out model texts: declarations in columns, weights under the names that files have for them."""
+"""How model texts are laid out, and the names that weights have in the files of a folder."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from einc.core.tensor import DType
+from einc.importers.config import ConfigFields
+from einc_runtime.text import did_you_mean
 
-WIDEST = 120
+MAX_WIDTH = 120
 """Characters in a line of a call."""
 
 Rows = Sequence[tuple[str, str, str]]
@@ -22,7 +24,7 @@ _TAKEN = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class StoredWeight:
     """A weight's name in the text, its dimensions, and its name in the files, where `{i}` is the layer, and `*`
     the number of each of `count` tensors. Its type is the model's where it has none of its own."""
 
@@ -38,23 +40,23 @@ class Weight:
         return [name.replace("*", str(number)) for number in range(self.count)]
 
 
-def rows(stored: str, counts: Sequence[int]) -> list[str]:
+def name_rows(stored: str, counts: Sequence[int]) -> list[str]:
     """What tensors that stand under each other in one are called, by how many rows each has."""
     ends = [0, *itertools.accumulate(counts)]
     return [f"{stored}[{lo}:{up}]" for lo, up in itertools.pairwise(ends)]
 
 
-def numbers(word: str, rows: Rows) -> list[str]:
+def declare_numbers(word: str, rows: Rows) -> list[str]:
     """`param name = value  # comment` or `dim ...`, aligned."""
-    return _columns(f"{word} ", " = ", rows)
+    return _align_columns(f"{word} ", " = ", rows)
 
 
-def inputs(rows: Rows, indent: str = "") -> list[str]:
+def declare_inputs(rows: Rows, indent: str = "") -> list[str]:
     """`input name : type  # comment`, aligned; a row is a name, a type with its dimensions, and a comment."""
-    return _columns(f"{indent}input ", " : ", rows)
+    return _align_columns(f"{indent}input ", " : ", rows)
 
 
-def _columns(start: str, between: str, rows: Rows) -> list[str]:
+def _align_columns(start: str, between: str, rows: Rows) -> list[str]:
     first = max(len(name) for name, _, _ in rows)
     second = max((len(what) for _, what, comment in rows if comment), default=0)
     return [
@@ -63,7 +65,7 @@ def _columns(start: str, between: str, rows: Rows) -> list[str]:
     ]
 
 
-def weights(table: Sequence[Weight], dtype: str, indent: str = "") -> list[str]:
+def declare_weights(table: Sequence[StoredWeight], dtype: str, indent: str = "") -> list[str]:
     """`weight name : dtype[dims] from "stored"`, aligned."""
     names = max(len(weight.name) for weight in table)
     types = [f"{weight.dtype or dtype}[{weight.dims}]" for weight in table]
@@ -74,24 +76,64 @@ def weights(table: Sequence[Weight], dtype: str, indent: str = "") -> list[str]:
     ]
 
 
-def wrapped(lines: Sequence[str]) -> list[str]:
+def wrap_lines(lines: Sequence[str]) -> list[str]:
     """Calls and lists that are too long for a line go on in the next one, after their bracket."""
     result = []
     for line in lines:
         bracket = re.search(r"[(\[]", line)
         indent = " " * (bracket.end() if bracket else 0)
-        while len(line) > WIDEST and (cut := line.rfind(", ", len(indent) + 1, WIDEST)) > 0:
+        while len(line) > MAX_WIDTH and (cut := line.rfind(", ", len(indent) + 1, MAX_WIDTH)) > 0:
             result.append(line[: cut + 1])
             line = indent + line[cut + 2 :]
         result.append(line)
     return result
 
 
-def comment(*lines: str) -> list[str]:
+def comment_lines(*lines: str) -> list[str]:
     return [f"# {line}".rstrip() for line in lines]
 
 
-def name_of(text: str) -> str:
+def make_name(text: str) -> str:
     """A name of the language that reads like `text`."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in text)[:60].strip("_").lower()
     return f"hf_{word}".rstrip("_") if not word or word[0].isdigit() or word in _TAKEN else word
+
+
+MAX_MISSING = 10
+_COMPARED = 2_000  # names among which a missing one's likeness is looked for
+
+
+class StoredNames:
+    """The names in the weight files, or None where a folder has no weights (yet)."""
+
+    def __init__(self, names: frozenset[str] | None, fields: ConfigFields) -> None:
+        self._names = names
+        self._fields = fields
+
+    def match_spelling(self, table: Sequence[StoredWeight], *alternatives: Callable[[str], str]) -> list[StoredWeight]:
+        """The table with every name spelled as the files spell it: as it is, or as the first alternative they have."""
+        spelled = []
+        for weight in table:
+            names = [weight.stored, *(change(weight.stored) for change in alternatives)]
+            found = (name for name in names if name.replace("{i}", "0") in (self._names or ()))
+            spelled.append(replace(weight, stored=next(found, weight.stored)))
+        return spelled
+
+    def check(self, tables: Sequence[tuple[Sequence[StoredWeight], int]]) -> None:
+        """Whether the files have all weights of these tables, each of which comes with its number of layers."""
+        if self._names is None:
+            self._fields.note("there are no weights beside it; their names are those that transformers gives")
+            return
+        wanted = dict.fromkeys(
+            name
+            for table, layers in tables
+            for layer in range(layers)
+            for weight in table
+            for name in weight.files(layer)
+        )
+        missing = [name for name in wanted if name not in self._names]
+        known = sorted(self._names)[:_COMPARED]
+        for name in missing[:MAX_MISSING]:
+            self._fields.fail(f"the weight files beside it have no '{name}'", did_you_mean(name, known))
+        if len(missing) > MAX_MISSING:
+            self._fields.fail(f"the weight files miss {len(missing) - MAX_MISSING} more weights")

@@ -10,7 +10,7 @@ import pytest
 
 from einc.errors import ModelError, UsageError
 from einc.frontend import build
-from einc.importers.request import Request
+from einc.importers.common import ImportRequest
 from tests.support.import_configs import (
     BERT,
     GEMMA,
@@ -44,7 +44,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "list": (LLAMA | {"vocab_size": [97]}, "found a list of 1 item"),
     "heads": (LLAMA | {"num_key_value_heads": 4}, "expected a multiple of the 4 num_key_value_heads, found 6"),
     "width": (LLAMA | {"hidden_size": 50}, "expected a multiple of the 6 num_attention_heads"),
-    "odd heads": (LLAMA | {"head_dim": 7}, "rotary embedding turns pairs"),
+    "odd heads": (LLAMA | {"head_dim": 7}, "rotary embedding rotates pairs"),
     "eps": (LLAMA | {"rms_norm_eps": 0}, "rms_norm_eps: expected a number above 0"),
     "activation": (LLAMA | {"hidden_act": "quick_gelu"}, 'hidden_act: "quick_gelu" is not supported'),
     "dtype": (LLAMA | {"torch_dtype": "float8_e4m3fn"}, 'dtype: "float8_e4m3fn" is not supported'),
@@ -67,7 +67,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "long rope of others": (LLAMA | {"rope_scaling": LONGROPE}, 'rope_type "longrope" is not supported'),
     "two parts": (PHI3 | {"partial_rotary_factor": 0.5, "rope_scaling": {"partial_rotary_factor": 0.25}},
                   "partial_rotary_factor stands twice: 0.5 and 0.25"),
-    "none of a head": (PHI3 | {"partial_rotary_factor": 0.1}, "0 elements of each head are turned"),
+    "none of a head": (PHI3 | {"partial_rotary_factor": 0.1}, "0 elements of each head are rotated"),
     "more than a head": (PHI3 | {"partial_rotary_factor": 2}, "partial_rotary_factor: expected a number"),
     "fused biases": (PHI3 | {"attention_bias": True}, "attention_bias: true is not supported: in a phi3 "),
     "other activation": (GEMMA | {"hidden_activation": "gelu"}, 'hidden_activation: "gelu" is not supported: in a '),
@@ -114,7 +114,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "some without": (QWEN3_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers: a list of 1 item is not supported"),
     "every other": (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step: 2 is not supported"),
     "biases of experts": (QWEN3 | {"mlp_bias": True}, "mlp_bias: unknown field"),
-    "odd width": (QWEN3 | {"head_dim": 13}, "rotary embedding turns pairs"),
+    "odd width": (QWEN3 | {"head_dim": 13}, "rotary embedding rotates pairs"),
     "terminal": (LLAMA | {"\x1b[2Jfield": "\x1b]0;x\x07"}, "\\x1b[2Jfield: unknown field"),
 }  # fmt: skip
 
@@ -186,14 +186,18 @@ def test_random_damage_never_ends_in_anything_but_findings() -> None:
 
 def test_unknown_fields_may_be_left_out_of_account() -> None:
     config = LLAMA | {"logit_scale": 2, "other": 1}
-    found = imported(config, Request(ignored=("logit_scale", "other")))
+    found = imported(config, ImportRequest(ignored=("logit_scale", "other")))
     assert "config.json: logit_scale is ignored, as asked" in found.notes
     with pytest.raises(ModelError, match="other: unknown"):
-        imported(config, Request(ignored=("logit_scale",)))
+        imported(config, ImportRequest(ignored=("logit_scale",)))
 
 
 def test_options_that_mean_nothing_are_wrong_usage() -> None:
-    for config, request in ((LLAMA, Request(pool="mean")), (BERT, Request(decode=True)), (BERT, Request(logits="all"))):
+    for config, request in (
+        (LLAMA, ImportRequest(pool="mean")),
+        (BERT, ImportRequest(decode=True)),
+        (BERT, ImportRequest(logits="all")),
+    ):
         with pytest.raises(UsageError, match=f"means nothing for a {config['architectures'][0]}$"):
             imported(config, request)
 
@@ -201,11 +205,11 @@ def test_options_that_mean_nothing_are_wrong_usage() -> None:
 @pytest.mark.parametrize(
     ("config", "request_", "message"),
     [
-        (LLAMA, Request(decode=True, cache=3, tokens=4), "cannot take 4 new tokens"),
-        (BERT, Request(tokens=65), "more than its max_position_embeddings"),
-        (BERT | {"architectures": ["BertForMaskedLM"]}, Request(pool="mean"), "only a BertModel is pooled"),
+        (LLAMA, ImportRequest(decode=True, cache=3, tokens=4), "cannot take 4 new tokens"),
+        (BERT, ImportRequest(tokens=65), "more than its max_position_embeddings"),
+        (BERT | {"architectures": ["BertForMaskedLM"]}, ImportRequest(pool="mean"), "only a BertModel is pooled"),
     ],
 )
-def test_requests_that_a_model_cannot_meet(config: dict[str, Any], request_: Request, message: str) -> None:
+def test_requests_that_a_model_cannot_meet(config: dict[str, Any], request_: ImportRequest, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         imported(config, request_)

@@ -10,7 +10,7 @@ from einc.errors import ModelError
 from einc.frontend import build
 from einc.frontend.parser import parse
 from einc.frontend.printer import print_model
-from einc.importers.request import Request
+from einc.importers.common import ImportRequest
 from tests.support.import_configs import (
     BERT,
     GEMMA,
@@ -33,40 +33,43 @@ from tests.support.import_configs import (
 )
 
 REQUESTS = [
-    (LLAMA, Request()),
-    (LLAMA, Request(batch=3, tokens=5, logits="all")),
-    (LLAMA, Request(batch=2, decode=True, cache=20)),
-    (LLAMA, Request(decode=True, cache=20, tokens=4)),
-    (LLAMA | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, Request(decode=True)),
-    (QWEN3, Request(batch=2, tokens=5)),
-    (QWEN3 | {"attention_bias": True, "tie_word_embeddings": True}, Request(decode=True, cache=20)),
-    (PHI3, Request(batch=2, tokens=5)),
-    (PHI3 | {"partial_rotary_factor": 0.75, "tie_word_embeddings": True}, Request(decode=True, cache=20)),
-    (PHI3 | {"rope_scaling": LONGROPE, "max_position_embeddings": 512}, Request(decode=True, cache=20)),
-    (GEMMA, Request(batch=2, tokens=5)),
-    (GEMMA | {"attention_bias": True, "tie_word_embeddings": False}, Request(decode=True, cache=20)),
-    (MIXTRAL, Request(batch=2, tokens=5)),
-    (MIXTRAL | {"dtype": "float64"}, Request(decode=True, cache=20)),
-    (QWEN3_MOE, Request(decode=True, cache=20)),
-    (QWEN3_MOE | {"norm_topk_prob": True, "attention_bias": True, "dtype": "float32"}, Request(batch=2, tokens=5)),
-    (GEMMA3, Request(batch=2, tokens=5)),
+    (LLAMA, ImportRequest()),
+    (LLAMA, ImportRequest(batch=3, tokens=5, logits="all")),
+    (LLAMA, ImportRequest(batch=2, decode=True, cache=20)),
+    (LLAMA, ImportRequest(decode=True, cache=20, tokens=4)),
+    (LLAMA | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, ImportRequest(decode=True)),
+    (QWEN3, ImportRequest(batch=2, tokens=5)),
+    (QWEN3 | {"attention_bias": True, "tie_word_embeddings": True}, ImportRequest(decode=True, cache=20)),
+    (PHI3, ImportRequest(batch=2, tokens=5)),
+    (PHI3 | {"partial_rotary_factor": 0.75, "tie_word_embeddings": True}, ImportRequest(decode=True, cache=20)),
+    (PHI3 | {"rope_scaling": LONGROPE, "max_position_embeddings": 512}, ImportRequest(decode=True, cache=20)),
+    (GEMMA, ImportRequest(batch=2, tokens=5)),
+    (GEMMA | {"attention_bias": True, "tie_word_embeddings": False}, ImportRequest(decode=True, cache=20)),
+    (MIXTRAL, ImportRequest(batch=2, tokens=5)),
+    (MIXTRAL | {"dtype": "float64"}, ImportRequest(decode=True, cache=20)),
+    (QWEN3_MOE, ImportRequest(decode=True, cache=20)),
+    (
+        QWEN3_MOE | {"norm_topk_prob": True, "attention_bias": True, "dtype": "float32"},
+        ImportRequest(batch=2, tokens=5),
+    ),
+    (GEMMA3, ImportRequest(batch=2, tokens=5)),
     (GEMMA3 | {"final_logit_softcapping": 30.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
-     Request(decode=True, cache=20)),
-    (GEMMA2, Request(batch=2, tokens=5)),
-    (GEMMA2 | {"attn_logit_softcapping": 9, "attention_bias": True}, Request(decode=True, cache=20)),
-    (OLMO2, Request(batch=2, tokens=5)),
-    (OLMO2 | {"attention_bias": True, "torch_dtype": "float32"}, Request(decode=True, cache=20)),
-    (BERT, Request(batch=3, segments=True)),
-    (BERT, Request(pool="mean", normalize=True)),
-    (BERT, Request(pool="cls")),
-    (BERT | {"architectures": ["BertForMaskedLM"], "tie_word_embeddings": False}, Request()),
-    (BERT | {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}}, Request()),
-    (BERT | {"architectures": ["BertForTokenClassification"], "num_labels": 4}, Request()),
+     ImportRequest(decode=True, cache=20)),
+    (GEMMA2, ImportRequest(batch=2, tokens=5)),
+    (GEMMA2 | {"attn_logit_softcapping": 9, "attention_bias": True}, ImportRequest(decode=True, cache=20)),
+    (OLMO2, ImportRequest(batch=2, tokens=5)),
+    (OLMO2 | {"attention_bias": True, "torch_dtype": "float32"}, ImportRequest(decode=True, cache=20)),
+    (BERT, ImportRequest(batch=3, segments=True)),
+    (BERT, ImportRequest(pool="mean", normalize=True)),
+    (BERT, ImportRequest(pool="cls")),
+    (BERT | {"architectures": ["BertForMaskedLM"], "tie_word_embeddings": False}, ImportRequest()),
+    (BERT | {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}}, ImportRequest()),
+    (BERT | {"architectures": ["BertForTokenClassification"], "num_labels": 4}, ImportRequest()),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("config", "request_"), REQUESTS)
-def test_what_is_written_is_a_model_that_reads_well(config: dict[str, Any], request_: Request) -> None:
+def test_what_is_written_is_a_model_that_reads_well(config: dict[str, Any], request_: ImportRequest) -> None:
     text = imported(config, request_).text
     graph = build(text, "tiny.ein")
     assert graph.name == "tiny"
@@ -79,7 +82,7 @@ def test_what_is_written_is_a_model_that_reads_well(config: dict[str, Any], requ
 
 
 @pytest.mark.parametrize(("config", "request_"), REQUESTS)
-def test_files_with_exactly_its_weights_satisfy_an_import(config: dict[str, Any], request_: Request) -> None:
+def test_files_with_exactly_its_weights_satisfy_an_import(config: dict[str, Any], request_: ImportRequest) -> None:
     text = imported(config, request_).text
     names = file_names(text)
     assert imported(config, request_, names).text == text
@@ -142,7 +145,7 @@ def test_phi3_takes_its_projections_of_fused_tensors() -> None:
 )
 def test_phi3_may_turn_a_part_of_each_head(change: dict[str, Any], turned: int) -> None:
     if turned % 2:
-        assert "7 elements of each head are turned" in faults(PHI3 | change)[0]
+        assert "7 elements of each head are rotated" in faults(PHI3 | change)[0]
         return
     graph = build(imported(PHI3 | change).text, "m.ein")
     assert {node.operator.inputs[0].shape[-1] for node in graph.nodes if node.operator.title == "rope"} == {turned}
@@ -151,16 +154,19 @@ def test_phi3_may_turn_a_part_of_each_head(change: dict[str, Any], turned: int) 
 
 def test_phi3_longrope_is_that_of_short_texts() -> None:
     config = PHI3 | {"rope_scaling": LONGROPE, "max_position_embeddings": 512}
-    for text in (imported(config, Request(tokens=64)).text, imported(config, Request(decode=True, cache=64)).text):
+    for text in (
+        imported(config, ImportRequest(tokens=64)).text,
+        imported(config, ImportRequest(decode=True, cache=64)).text,
+    ):
         nodes = build(text, "m.ein").nodes
         found = [node.operator.attributes for node in nodes if node.operator.title == "rope"]
         assert {(a["scaling"], a["factors"]) for a in found} == {("longrope", (1.0, 1.5, 2.0, 4.0))}
         # sqrt(1 + log(512 / 64) / log(64)), rounded to bf16
         assert sum("mul x0 1.2265625" in str(node.operator.attributes) for node in nodes) == 6
     given = LONGROPE | {"attention_factor": 1.0}
-    assert "factors=factors)\n" in imported(config | {"rope_scaling": given}, Request(tokens=64)).text
-    for request in (Request(tokens=65), Request(decode=True, cache=65)):
-        with pytest.raises(ModelError, match="turn at another pace in texts of more than 64 tokens"):
+    assert "factors=factors)\n" in imported(config | {"rope_scaling": given}, ImportRequest(tokens=64)).text
+    for request in (ImportRequest(tokens=65), ImportRequest(decode=True, cache=65)):
+        with pytest.raises(ModelError, match="are rotated at another rate in texts of more than 64 tokens"):
             imported(config, request)
 
 
@@ -291,7 +297,7 @@ def test_rotary_scaling(change: dict[str, Any], expected: dict[str, Any]) -> Non
     assert {name: attributes[name] for name in expected} == expected
 
 
-def test_gemma3_turns_heads_at_two_paces() -> None:
+def test_gemma3_rotates_heads_at_two_rates() -> None:
     old = GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
     new = without(GEMMA3, "rope_theta", "rope_local_base_freq") | {
         "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},

@@ -12,8 +12,8 @@ import pytest
 from einc.compiler import Compiled, compile_model
 from einc.frontend import ast
 from einc.frontend.parser import parse
+from einc.importers.common import ImportRequest
 from einc.importers.hf import import_hf
-from einc.importers.request import Request
 from einc.options import CompileOptions
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.proof import prove
@@ -41,12 +41,14 @@ def compiled(name: str, machine: str, sites: int, preset: str | None, dtype: str
 @pytest.mark.parametrize(
     ("name", "config", "request_"),
     [
-        ("llama", LLAMA_8B, Request(batch=8)),
-        ("llama_decode", LLAMA_8B, Request(batch=8, decode=True)),
-        ("bert", BERT_BASE, Request(batch=32, pool="mean", normalize=True)),
+        ("llama", LLAMA_8B, ImportRequest(batch=8)),
+        ("llama_decode", LLAMA_8B, ImportRequest(batch=8, decode=True)),
+        ("bert", BERT_BASE, ImportRequest(batch=32, pool="mean", normalize=True)),
     ],
 )
-def test_whole_models_are_what_an_import_makes_of_them(name: str, config: dict[str, Any], request_: Request) -> None:
+def test_whole_models_are_what_an_import_makes_of_them(
+    name: str, config: dict[str, Any], request_: ImportRequest
+) -> None:
     def statements(model: str) -> list[ast.Statement]:
         return [s for s in parse(model, name).statements if not isinstance(s, ast.PresetDecl | ast.ModelDecl)]
 

@@ -10,8 +10,8 @@ import pytest
 
 from einc.errors import ModelError
 from einc.frontend import build
-from einc.importers.hf import import_hf
-from einc.importers.request import Imported, Request
+from einc.importers.common import ImportRequest
+from einc.importers.hf import ImportedModel, import_hf
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 97, "hidden_size": 48,
@@ -85,10 +85,10 @@ BERT: dict[str, Any] = {
 
 
 def imported(
-    config: dict[str, Any] | bytes, request: Request | None = None, stored: frozenset[str] | None = None
-) -> Imported:
+    config: dict[str, Any] | bytes, request: ImportRequest | None = None, stored: frozenset[str] | None = None
+) -> ImportedModel:
     data = config if isinstance(config, bytes) else json.dumps(config).encode()
-    return import_hf(data, "config.json", "tiny", request or Request(), stored)
+    return import_hf(data, "config.json", "tiny", request or ImportRequest(), stored)
 
 
 def faults(config: dict[str, Any] | bytes, stored: frozenset[str] | None = None) -> list[str]:

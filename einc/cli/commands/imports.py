@@ -57,10 +57,10 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
     head. Nothing in the folder is executed. Every default that is used is printed; everything that is not supported
     is an error.
     """
+    from einc.importers.common import ImportRequest
     from einc.importers.hf import import_hf
-    from einc.importers.request import Request
 
-    request = Request(**arguments)
+    request = ImportRequest(**arguments)
     if request.decode and request.logits is not None:
         raise UsageError("--logits means nothing with --decode, which gives those of all new tokens")
     if request.cache is not None and not request.decode:
@@ -86,7 +86,7 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
 
 def _read_configuration(folder: str) -> bytes:
     """The bytes of the folder's config.json, as far as a configuration may be long."""
-    from einc.importers.fields import MOST_BYTES
+    from einc.importers.config import MAX_BYTES
 
     files.require_present(folder, or_folder=True)
     path = os.path.join(folder, CONFIGURATION)
@@ -97,7 +97,7 @@ def _read_configuration(folder: str) -> bytes:
         if not os.path.isfile(path):
             raise ReadError("cannot read: it is not a regular file", where=path)
         with open(path, "rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
 
 
 def _read_stored_names(folder: str) -> frozenset[str] | None:

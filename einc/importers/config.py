@@ -1,7 +1,7 @@
-"""Reading a JSON configuration that nobody vouches for: typed, bounded, every problem and every default noted.
+"""Reads an untrusted JSON configuration: types and bounds are checked, every problem and every default is noted.
 
-A reader asks for one field after another. Whatever is wrong is noted and a stand-in is returned, so that all that is
-wrong with a configuration is reported together.
+A reader asks for one field after another. A field that is wrong is noted and a stand-in is returned, so that all
+problems of a configuration are reported together.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from einc.errors import Diagnostic, ModelError
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import did_you_mean, printable
 
-MOST_BYTES = 4 * 2**20
+MAX_BYTES = 4 * 2**20
 """Configurations are a few kilobytes long; larger files are refused."""
 
-_MOST_PROBLEMS = 50
+_MAX_PROBLEMS = 50
 _REQUIRED = object()
 
 
-def parse(data: bytes, where: str) -> Mapping[str, Any]:
+def parse_config(data: bytes, where: str) -> Mapping[str, Any]:
     """The JSON object in `data`; raises ModelError where there is none, or where a name stands twice in one object."""
-    if len(data) > MOST_BYTES:
-        raise _no_object(where, f"it holds more than {MOST_BYTES // 2**20} MiB")
+    if len(data) > MAX_BYTES:
+        raise _no_object(where, f"it holds more than {MAX_BYTES // 2**20} MiB")
     try:
         document = parse_json(data.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
@@ -35,8 +35,8 @@ def parse(data: bytes, where: str) -> Mapping[str, Any]:
     return document
 
 
-class Fields:
-    """The fields of one configuration. `where` names it in messages, `notes` are what a user may want to know."""
+class ConfigFields:
+    """The fields of one configuration. `where` names it in messages; `notes` are for the user."""
 
     def __init__(self, document: Mapping[str, Any], where: str) -> None:
         self.where = where
@@ -56,7 +56,7 @@ class Fields:
         """Raises ModelError with all problems, if there are any."""
         if not self._problems:
             return
-        found = self._problems[:_MOST_PROBLEMS]
+        found = self._problems[:_MAX_PROBLEMS]
         if len(found) < len(self._problems):
             found = [*found, Diagnostic(f"{self.where}: and {len(self._problems) - len(found)} more problems")]
         raise ModelError(found)
@@ -97,12 +97,12 @@ class Fields:
             return float(found)
         return 1.0
 
-    def optional(self, name: str, default: float, *, most: float) -> float:
-        """A number above 0, or the default, of which nobody needs to be told."""
+    def optional_real(self, name: str, default: float, *, most: float) -> float:
+        """A number above 0, or the default. The default is not noted."""
         return default if self.value(name) is None else self.real(name, most=most)
 
     def reals(self, name: str, count: int) -> tuple[float, ...]:
-        """A list of so many numbers above 0."""
+        """A list of exactly `count` numbers above 0."""
         found = self.value(name)
         if isinstance(found, list) and len(found) == count:
             numbers = [n for n in found if isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < 1e12]
@@ -141,7 +141,7 @@ class Fields:
             return next(iter(meanings.values()))
         return meanings[found]
 
-    def inside(self, *names: str) -> Fields | None:
+    def nested(self, *names: str) -> ConfigFields | None:
         """The fields of the object under the first of these names; None where there is none. Notes and problems are
         the outer ones'."""
         found = self.value(*names)
@@ -151,11 +151,11 @@ class Fields:
         if not isinstance(found, dict):
             self.fail(f"{name}: expected an object or null, found {describe_json(found)}")
             return None
-        inner = Fields(found, f"{self.where}: {name}")
+        inner = ConfigFields(found, f"{self.where}: {name}")
         inner._problems, inner.notes = self._problems, self.notes
         return inner
 
-    def must_be(self, name: str, expected: Collection[object], why: str) -> None:
+    def require(self, name: str, expected: Collection[object], why: str) -> None:
         """Anything else in this field would be another computation, which is not supported."""
         found = self.value(name)
         if found is not None and not any(type(found) is type(e) and found == e for e in expected):
@@ -172,7 +172,7 @@ class Fields:
             if name in ignored:
                 self.note(f"{printable(name, 80)} is ignored, as asked")
                 continue
-            wanted = len(self._problems) < _MOST_PROBLEMS  # guessing is slow, and the rest is not shown
+            wanted = len(self._problems) < _MAX_PROBLEMS  # guessing is slow, and the rest is not shown
             likely = did_you_mean(name, known, cutoff=0.8) if wanted else None
             hint = likely or f"--ignore {printable(name, 80)} leaves it out of account"
             self.fail(f"{printable(name, 80)}: unknown field, {describe_json(found)}", hint)
