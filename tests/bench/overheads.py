@@ -17,7 +17,7 @@ from pathlib import Path
 
 from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.executor import CpuExecutor
-from einc_runtime.execution.cpu.thread_pool import TaskGraph
+from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.plan.codec import read_bundle
 from tests.bench import report
 from tests.bench.cases import CASES, MODELS
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _tasks() -> list[str]:
     """Empty tasks, in layers of eight of which each waits for all of the layer before."""
     after = [tuple(range(n // 8 * 8 - 8, n // 8 * 8)) if n >= 8 else () for n in range(4000)]
-    graph, found = TaskGraph.of(after, [100.0] * len(after)), []
+    graph, found = RankedTaskGraph.of(after, [100.0] * len(after)), []
     for workers in (1, 2):
         seconds = [thread_pool.run_tasks(graph, workers, lambda _: lambda _: None) for _ in range(21)]
         each = statistics.median(seconds) / len(after) * 1e6

@@ -11,13 +11,13 @@ import time
 import pytest
 
 from einc_runtime.execution.cpu import thread_pool
-from einc_runtime.execution.cpu.thread_pool import TaskGraph
+from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 
 
 def random_graph(seed, count=200, nanoseconds=None):
     rng = random.Random(seed)
     after = [sorted(rng.sample(range(i), min(i, rng.randrange(4)))) for i in range(count)]
-    return after, TaskGraph.of(after, nanoseconds or [rng.choice([1.0, 1e6]) for _ in after])
+    return after, RankedTaskGraph.of(after, nanoseconds or [rng.choice([1.0, 1e6]) for _ in after])
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -47,7 +47,7 @@ def test_every_task_runs_once_after_its_predecessors(workers, seed):
 
 
 def test_one_worker_takes_the_most_urgent_task_first():
-    graph = TaskGraph.of([()] * 6 + [(2,), (6,)], [1e4, 3e4, 1e4, 2e4, 1e4, 1e4, 5e4, 1e4])
+    graph = RankedTaskGraph.of([()] * 6 + [(2,), (6,)], [1e4, 3e4, 1e4, 2e4, 1e4, 1e4, 5e4, 1e4])
     order = []
     thread_pool.run_tasks(graph, 1, lambda _: order.append)
     assert order == [2, 6, 1, 3, 0, 4, 5, 7]  # the chain 2, 6, 7 is the longest; then 1
@@ -55,7 +55,7 @@ def test_one_worker_takes_the_most_urgent_task_first():
 
 def test_given_ranks_replace_the_critical_path():
     order = []
-    thread_pool.run_tasks(TaskGraph.of([()] * 5, [1.0] * 5, [3, 1, 4, 1.5, 9]), 1, lambda _: order.append)
+    thread_pool.run_tasks(RankedTaskGraph.of([()] * 5, [1.0] * 5, [3, 1, 4, 1.5, 9]), 1, lambda _: order.append)
     assert order == [4, 2, 0, 3, 1]
 
 
@@ -72,7 +72,7 @@ def no_thread_stays():
 
 
 def test_an_empty_graph_only_ends():
-    assert thread_pool.run_tasks(TaskGraph.of([], []), 2, lambda _: lambda _: None) >= 0
+    assert thread_pool.run_tasks(RankedTaskGraph.of([], []), 2, lambda _: lambda _: None) >= 0
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -122,7 +122,7 @@ def test_an_interrupt_stops_the_workers_after_their_present_task(no_thread_stays
         return run
 
     with pytest.raises(KeyboardInterrupt):
-        thread_pool.run_tasks(TaskGraph.of([()] * 1000, [1e6] * 1000), 2, start_worker)
+        thread_pool.run_tasks(RankedTaskGraph.of([()] * 1000, [1e6] * 1000), 2, start_worker)
     assert len(ran) < 1000
 
 
@@ -145,7 +145,9 @@ def test_an_interrupt_of_who_just_took_the_lock_does_not_keep_it(workers, taken,
 
     monkeypatch.setattr(threading, "Condition", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        thread_pool.run_tasks(TaskGraph.of([()] * 1000, [1e6] * 1000), workers, lambda _: lambda _: time.sleep(0.001))
+        thread_pool.run_tasks(
+            RankedTaskGraph.of([()] * 1000, [1e6] * 1000), workers, lambda _: lambda _: time.sleep(0.001)
+        )
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -166,7 +168,7 @@ def test_the_lock_is_taken_once_per_task_and_nobody_is_woken_for_tiny_ones(worke
 
     monkeypatch.setattr(threading, "Condition", Counted)
     after = [tuple(range(i // 8 * 8 - 8, i // 8 * 8)) if i >= 8 else () for i in range(400)]
-    thread_pool.run_tasks(TaskGraph.of(after, [100.0] * len(after)), workers, lambda _: lambda _: None)
+    thread_pool.run_tasks(RankedTaskGraph.of(after, [100.0] * len(after)), workers, lambda _: lambda _: None)
     assert next(taken) == 2 + len(after) + workers  # to begin, to stop, when a task ends, and for who has none yet
     assert woken == []
 
@@ -179,5 +181,5 @@ def test_one_worker_needs_no_other_thread_and_takes_interrupts():
         return lambda number: _thread.interrupt_main() if number == 3 else time.sleep(0.001)
 
     with pytest.raises(KeyboardInterrupt):
-        thread_pool.run_tasks(TaskGraph.of([()] * 1000, [1e6] * 1000), 1, start_worker)
+        thread_pool.run_tasks(RankedTaskGraph.of([()] * 1000, [1e6] * 1000), 1, start_worker)
     assert seen == {threading.get_ident()}

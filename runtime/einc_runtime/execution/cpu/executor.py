@@ -22,7 +22,7 @@ from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.host import count_cores, peak_memory, require_memory, single_threaded_blas
 from einc_runtime.execution.cpu.memory import HostMemory, PrepackedWeights, aligned_bytes
-from einc_runtime.execution.cpu.thread_pool import TaskGraph
+from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewrite
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
@@ -63,7 +63,7 @@ class CpuExecutor:
         self._tasks, self._kernels = self._prepare_tasks(rewrites)
         costs = [kernel.nanoseconds for kernel in self._kernels]
         chosen = None if ranks is None else [ranks[item.origin] for item in self._tasks]
-        self._graph = TaskGraph.of([item.task.after for item in self._tasks], costs, chosen)
+        self._graph = RankedTaskGraph.of([item.task.after for item in self._tasks], costs, chosen)
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
         self._prepacked = PrepackedWeights(self._kernels if rewrites else ())

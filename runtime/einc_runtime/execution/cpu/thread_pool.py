@@ -30,7 +30,7 @@ RunTask = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class TaskGraph:
+class RankedTaskGraph:
     """For every task its successors, the number of its predecessors, its estimated nanoseconds, and its rank.
 
     Of the tasks that are ready, the one with the highest rank starts first.
@@ -44,7 +44,7 @@ class TaskGraph:
     @staticmethod
     def of(
         after: Sequence[Sequence[int]], nanoseconds: Sequence[float], ranks: Sequence[float] | None = None
-    ) -> TaskGraph:
+    ) -> RankedTaskGraph:
         """From what every task waits for. Unless ranks are given, a task's rank is the longest chain after it."""
         successors: list[list[int]] = [[] for _ in after]
         for number, earlier_tasks in enumerate(after):
@@ -56,7 +56,7 @@ class TaskGraph:
                 rest = max((lengths[later] for later in successors[number]), default=0.0)
                 lengths[number] = START_NS + nanoseconds[number] + rest
             ranks = lengths
-        return TaskGraph(tuple(map(tuple, successors)), tuple(map(len, after)), tuple(nanoseconds), tuple(ranks))
+        return RankedTaskGraph(tuple(map(tuple, successors)), tuple(map(len, after)), tuple(nanoseconds), tuple(ranks))
 
 
 class TaskError(Exception):
@@ -68,7 +68,7 @@ class TaskError(Exception):
 
 
 def run_tasks(
-    graph: TaskGraph,
+    graph: RankedTaskGraph,
     workers: int,
     start_worker: Callable[[int], RunTask],
     records: list[TaskRecord] | None = None,
@@ -119,7 +119,7 @@ def _start_thread(function: Callable[..., None], *arguments: object) -> threadin
 class _PoolState:
     """What the workers share, under one lock."""
 
-    def __init__(self, graph: TaskGraph) -> None:
+    def __init__(self, graph: RankedTaskGraph) -> None:
         self.graph = graph
         self.waiting = list(graph.predecessors)
         self.ready: list[tuple[float, int]] = []
