@@ -156,7 +156,7 @@ class Inflow:
         return tuple(regions)
 
 
-def inflows_of(
+def find_inflows(
     reads: Mapping[int, Sequence[tuple[Block, ...]]], residencies: Mapping[int, Residency]
 ) -> tuple[list[Read], list[Inflow]]:
     """The tensors (by position) that an operator reads, with blocks per function specification, and their atoms."""

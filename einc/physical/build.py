@@ -13,15 +13,15 @@ import msgspec
 from einc.errors import CapacityError, MachineError
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
-from einc.physical.atoms import inflows_of
+from einc.physical.atoms import find_inflows
 from einc.physical.budget import SearchBudget
 from einc.physical.lowering import Lowering
 from einc.physical.memory import check_capacity, plan_memory
 from einc.physical.program import DeviceProgram, ProgramBuilder, renumber_regions, with_buffers_renumbered
 from einc.physical.records import operation_records, place_operation, tensor_records
 from einc.physical.residency import Copy, Residency
-from einc.physical.schedule import Naive, Scheduler
-from einc.physical.synthesis import Report, SearchScope, Synthesizer, ignore_report
+from einc.physical.schedule import NaiveScheduler, Scheduler
+from einc.physical.synthesis import Report, SearchScope, SynthesizingScheduler, ignore_report
 from einc.predict.costs import task_costs
 from einc.predict.timeline import time_tasks
 from einc_runtime.plan.joint_aggregation import groups_of
@@ -51,7 +51,7 @@ def build(
     """
     if len(machine.sites) < plan.sites:
         raise MachineError(f"the plan is for {plan.sites} sites, and machine {machine.name} has {len(machine.sites)}")
-    placer = _Placer(plan, machine, scheduler or Naive(machine, plan.sites), records or PlanRecords.of(plan))
+    placer = _Placer(plan, machine, scheduler or NaiveScheduler(machine, plan.sites), records or PlanRecords.of(plan))
     last_user = _last_users(plan)
     outputs: dict[str, Output] = {}
     for name in plan.graph.outputs:
@@ -83,7 +83,7 @@ def build_fast(
     budget = budget or SearchBudget()
     budget.begin()
     records = PlanRecords.of(plan)
-    scheduler = Synthesizer(machine, plan.sites, budget=budget, seed=seed, report=report)
+    scheduler = SynthesizingScheduler(machine, plan.sites, budget=budget, seed=seed, report=report)
     best: DeviceProgram | None = None
     limit = build(plan, machine, scheduler.naive, records).predicted_ms
     for scope in SearchScope:
@@ -219,7 +219,7 @@ class _Placer:
 
     def _place(self, blocks: dict[int, list[tuple[Block, ...]]], functions: int) -> _Placed:
         """Chooses sites for function specifications that read these blocks, and brings the blocks there."""
-        reads, inflows = inflows_of(blocks, self._residencies)
+        reads, inflows = find_inflows(blocks, self._residencies)
         scheduled = self._scheduler.schedule(self._builder.serves, inflows, functions)
         lowering = Lowering(self._builder, reads, inflows, scheduled.sites)
         if scheduled.preamble is not None:

@@ -21,7 +21,7 @@ from einc.physical.atoms import Inflow, Read
 from einc.physical.preamble import Atom
 from einc.physical.program import ProgramBuilder
 from einc.physical.residency import Residency, Whole
-from einc.physical.schedule import unreachable
+from einc.physical.schedule import no_route_error
 from einc_runtime.plan.schema import Block, Region
 
 Located = tuple[tuple[Region, ...], tuple[int, ...]]
@@ -109,7 +109,7 @@ class Lowering:
                 if self._find(atom, action.aggregate, site) is not None:
                     continue  # it is there already: sending it again would only overwrite it with itself
                 if (action.source, site) not in machine.routes:
-                    raise unreachable(self._builder.serves, machine, action.source, site)
+                    raise no_route_error(self._builder.serves, machine, action.source, site)
                 targets = self._location(atom, action.aggregate, site)
                 sent = tuple(
                     self._builder.add_transfer(action.source, region, target, (*ready, *waits))

@@ -16,7 +16,7 @@ from einc.physical.preamble import Atom, Preamble
 from einc_runtime.plan.schema import Block
 
 
-def most_pieces(inflows: Sequence[Inflow], preamble: Preamble) -> dict[str, int]:
+def count_max_pieces(inflows: Sequence[Inflow], preamble: Preamble) -> dict[str, int]:
     """For every atom into how many pieces it can be cut at most."""
     most: dict[str, int] = {}
     for name, atom in preamble.atoms.items():
@@ -26,7 +26,7 @@ def most_pieces(inflows: Sequence[Inflow], preamble: Preamble) -> dict[str, int]
     return most
 
 
-def in_pieces(inflows: Sequence[Inflow], preamble: Preamble, splits: Mapping[str, int]) -> Preamble:
+def split_atoms(inflows: Sequence[Inflow], preamble: Preamble, splits: Mapping[str, int]) -> Preamble:
     """The preamble with atoms split, in the sizes that the boxes have; `splits` has the pieces of each that is cut.
 
     Piece k of atom `A`, from 1, is `A.k`.
@@ -57,7 +57,7 @@ def in_pieces(inflows: Sequence[Inflow], preamble: Preamble, splits: Mapping[str
 def _pieces(atom: Atom, count: int, inflow: Inflow) -> list[Atom]:
     if count == 1:
         return [atom]
-    boxes = cut(atom.block, count, _cuttable(inflow))
+    boxes = cut_block(atom.block, count, _cuttable(inflow))
     found = []
     for k, box in enumerate(boxes, start=1):
         names = tuple(f"{copy}.{k}" for copy in atom.copies)
@@ -80,7 +80,7 @@ def _named(aggregate: Aggregate, k: int, piece: Atom, atoms: Mapping[str, Atom])
     return tuple(sorted(f"{name}.{k}" for name in aggregate))
 
 
-def cut(block: Block, pieces: int, dims: Sequence[int]) -> list[Block]:
+def cut_block(block: Block, pieces: int, dims: Sequence[int]) -> list[Block]:
     """`pieces` boxes of about equal size that make up `block`, cut in `dims` alone; larger first, else ascending.
 
     There must be as many elements in these dimensions. Halves are cut again, each where it comes out evenest.

@@ -26,14 +26,14 @@ CHUNK = 1 << 22
 """Elements of a matrix of atoms by sites; beyond it, atoms are looked at in several rounds."""
 
 
-def place(inflows: Sequence[Inflow], functions: int, sites: int) -> tuple[int, ...]:
+def place_functions(inflows: Sequence[Inflow], functions: int, sites: int) -> tuple[int, ...]:
     """A site of its own for each of `functions` function specifications (at most `sites`)."""
     if not inflows:
         return tuple(range(functions))  # inputs and weights are loaded wherever they are needed
-    return assign(moved_bytes(inflows, functions, sites))
+    return assign_sites(count_moved_bytes(inflows, functions, sites))
 
 
-def moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> Matrix:
+def count_moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> Matrix:
     """Bytes that must come to site s if it runs function specification f, as a (functions, sites) matrix."""
     import numpy as np
 
@@ -69,7 +69,7 @@ def _inside(cells: Cells, start: int, end: int) -> Cells:
     return cells[first:last] - start
 
 
-def assign(cost: Matrix) -> tuple[int, ...]:
+def assign_sites(cost: Matrix) -> tuple[int, ...]:
     """For every row a column of its own, so that the sum of the chosen costs is least; there are enough columns."""
     import numpy as np
 

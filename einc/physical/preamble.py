@@ -46,14 +46,14 @@ class Preamble:
     groups: tuple[tuple[int, ...], ...]
 
 
-def preamble(inflows: Sequence[Inflow], placement: Sequence[int], sites: int) -> Preamble | None:
+def build_preamble(inflows: Sequence[Inflow], placement: Sequence[int], sites: int) -> Preamble | None:
     """The preamble for function specifications at the sites of `placement`; None where nothing has to be done."""
     partitions = tuple(Partition(f"S{f + 1}", 1, (site,)) for f, site in enumerate(placement))
     groups = tuple((f,) for f in range(len(placement)))
     return _written(inflows, [_moving(inflow, placement) for inflow in inflows], partitions, groups, sites)
 
 
-def open_preamble(inflows: Sequence[Inflow], functions: int, sites: int) -> Preamble | None:
+def build_open_preamble(inflows: Sequence[Inflow], functions: int, sites: int) -> Preamble | None:
     """The preamble for `functions` function specifications that may run anywhere.
 
     Those that need the same atoms are one partition declared by its size, named after the first of them; what is whole
@@ -175,7 +175,7 @@ def _stems(tensors: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Canonical:
+class CanonicalPreamble:
     """A preamble with atoms `a1`, `a2`, ... in the order of IN, and partitions `P1`, ...
 
     `most_pieces` has every atom with the number of pieces that it can be cut into; `names` those of the atoms before.
@@ -186,7 +186,7 @@ class Canonical:
     names: tuple[tuple[str, str], ...]
 
 
-def canonical(preamble: Program, most_pieces: Mapping[str, int]) -> Canonical:
+def canonicalize(preamble: Program, most_pieces: Mapping[str, int]) -> CanonicalPreamble:
     """The canonical form of a preamble, partitions open or not."""
     names: dict[str, str] = {}
     for holding in preamble.holdings:
@@ -208,10 +208,10 @@ def canonical(preamble: Program, most_pieces: Mapping[str, int]) -> Canonical:
         (),
     )
     most = tuple((new, most_pieces[old]) for old, new in names.items())
-    return Canonical(program, most, tuple((new, old) for old, new in names.items()))
+    return CanonicalPreamble(program, most, tuple((new, old) for old, new in names.items()))
 
 
-def renamed_actions(actions: tuple[Action, ...], name: Callable[[str], str]) -> tuple[Action, ...]:
+def rename_actions(actions: tuple[Action, ...], name: Callable[[str], str]) -> tuple[Action, ...]:
     """Actions under other names; `name` is asked for whole atoms, and pieces keep their numbers."""
     known: dict[Aggregate, Aggregate] = {}
 

@@ -18,13 +18,13 @@ from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow
-from einc.physical.placement import place
-from einc.physical.preamble import Preamble, preamble
+from einc.physical.placement import place_functions
+from einc.physical.preamble import Preamble, build_preamble
 from einc_runtime.plan.schema import Exchange
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
+class ScheduledExchange:
     """The site of every function specification, and the exchange with its actions in the order in which they fire.
 
     `preamble` is that of the exchange's program; both are None where nothing moves.
@@ -39,14 +39,14 @@ class Scheduled:
 class Scheduler(Protocol):
     """Plans exchanges, one after another."""
 
-    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
         """Sites for the function specifications of a node, whose inputs may have to move, and how they do.
 
         Raises MachineError where sites that must exchange data cannot talk.
         """
 
 
-class Naive:
+class NaiveScheduler:
     """Sites by the bytes moved, and the naive body; preambles that models repeat are planned once."""
 
     def __init__(self, machine: Machine, sites: int, *, timed: bool = True) -> None:
@@ -56,18 +56,18 @@ class Naive:
         self._timed = timed
         self._known: dict[Program, tuple[Exchange, tuple[Firing, ...]]] = {}
 
-    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
-        sites = place(inflows, functions, self._sites)
-        needed = preamble(inflows, sites, self._sites)
+    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
+        sites = place_functions(inflows, functions, self._sites)
+        needed = build_preamble(inflows, sites, self._sites)
         if needed is None:
-            return Scheduled(sites)
+            return ScheduledExchange(sites)
         if needed.program not in self._known:
             self._check_paths(node, needed.program)
             complete = build_naive_body(needed.program, self._machine)
             naive_ms = simulate(complete, self._machine).completion_ms if self._timed else None
             exchange = Exchange(print_program(complete), completion_ms=naive_ms, naive_ms=naive_ms)
             self._known[needed.program] = exchange, order_firings(complete)
-        return Scheduled(sites, needed, *self._known[needed.program])
+        return ScheduledExchange(sites, needed, *self._known[needed.program])
 
     def _check_paths(self, node: str, program: Program) -> None:
         """Raises MachineError where a site needs something that no site which has it can send there."""
@@ -81,10 +81,10 @@ class Naive:
             for site in list_targets(program, requirement):
                 for name in requirement.aggregate:
                     if not any(holder == site or (holder, site) in self._machine.routes for holder in holders[name]):
-                        raise unreachable(node, self._machine, holders[name][0], site)
+                        raise no_route_error(node, self._machine, holders[name][0], site)
 
 
-def unreachable(node: str, machine: Machine, source: int, destination: int) -> MachineError:
+def no_route_error(node: str, machine: Machine, source: int, destination: int) -> MachineError:
     """The error for data that would have to go where no path leads."""
     return MachineError(
         f"{node} needs data of site {source} at site {destination}, and no resource of {machine.name} connects the two",

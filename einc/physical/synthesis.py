@@ -24,9 +24,16 @@ from einc.exchange.synthesis import Synthesis, SynthesisOptions, synthesize
 from einc.machines.model import MS_PER_US, Machine
 from einc.physical.atoms import Inflow
 from einc.physical.budget import SearchBudget
-from einc.physical.pieces import in_pieces, most_pieces
-from einc.physical.preamble import Canonical, Preamble, canonical, open_preamble, preamble, renamed_actions
-from einc.physical.schedule import Naive, Scheduled
+from einc.physical.pieces import count_max_pieces, split_atoms
+from einc.physical.preamble import (
+    CanonicalPreamble,
+    Preamble,
+    build_open_preamble,
+    build_preamble,
+    canonicalize,
+    rename_actions,
+)
+from einc.physical.schedule import NaiveScheduler, ScheduledExchange
 from einc_runtime.plan.schema import Exchange
 
 Report = Callable[[str, float, float], None]
@@ -54,7 +61,7 @@ WORTHWHILE = 1.05
 NEAR = 1.25
 """A body so near to its bound shows that bounds can be reached: then only a placement with a lower one can help."""
 
-MOST_OPEN_SITES = 10
+MAX_OPEN_SITES = 10
 """On larger machines, the placement is that of the fewest bytes."""
 
 _BOUNDING = 0.25
@@ -64,7 +71,7 @@ _BOUNDED = 3
 """... and how many placements it may look at on their own."""
 
 ITERATIONS = 40
-MOST_ACTIONS = 500
+MAX_ACTIONS = 500
 
 
 Members = tuple[tuple[int, ...], ...]
@@ -72,7 +79,7 @@ Members = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What the search for one canonical preamble came to; `actions` None where the naive body is best.
 
     `packed_ms` is that of the search for a body; infinite where there was none.
@@ -96,7 +103,7 @@ class Found:
         return Exchange(program, naive, completion_ms, *bounds, dict(sorted((splits or {}).items())))
 
 
-class Synthesizer:
+class SynthesizingScheduler:
     """A scheduler; `naive` is the one that it starts from, which knows what it has planned."""
 
     def __init__(
@@ -113,12 +120,12 @@ class Synthesizer:
         self._budget = budget or SearchBudget()
         self._seed = seed
         self._report = report
-        self.naive = Naive(machine, sites, timed=False)
+        self.naive = NaiveScheduler(machine, sites, timed=False)
         # Where all transfers share one resource, as in a memory, only bytes count: no placement or piece is faster.
         self._uniform = len(machine.resources) <= 1
         self._scope = SearchScope.PLACEMENT
         self._left = 1
-        self._found: dict[tuple[object, ...], Found] = {}
+        self._found: dict[tuple[object, ...], SearchResult] = {}
         self._written: dict[tuple[Program, tuple[Action, ...]], tuple[Exchange, tuple[Firing, ...]]] = {}
 
     def restart(self, scope: SearchScope, exchanges: int) -> None:
@@ -129,13 +136,13 @@ class Synthesizer:
         self._scope = scope
         self._left = exchanges
 
-    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
         self._left -= 1
         naive = self.naive.schedule(node, inflows, functions)
-        opened = open_preamble(inflows, functions, self._sites)
+        opened = build_open_preamble(inflows, functions, self._sites)
         if naive.exchange is None or opened is None:
             return naive
-        form = canonical(opened.program, most_pieces(inflows, opened))
+        form = canonicalize(opened.program, count_max_pieces(inflows, opened))
         members = tuple(tuple(sorted(naive.sites[f] for f in group)) for group in opened.groups)
         found = self._search(node, form, members)
         if found.actions is not None:
@@ -146,26 +153,33 @@ class Synthesizer:
         return replace(naive, exchange=found.exchange(naive.exchange.program, found.naive_ms, naive=True))
 
     def _complete(
-        self, inflows: Sequence[Inflow], opened: Preamble, form: Canonical, placement: tuple[int, ...], found: Found
-    ) -> Scheduled | None:
+        self,
+        inflows: Sequence[Inflow],
+        opened: Preamble,
+        form: CanonicalPreamble,
+        placement: tuple[int, ...],
+        found: SearchResult,
+    ) -> ScheduledExchange | None:
         """The found body under the names of the preamble for that placement; None where true sizes make it slow."""
-        closed = preamble(inflows, placement, self._sites)
+        closed = build_preamble(inflows, placement, self._sites)
         if closed is None or found.actions is None:
-            return Scheduled(placement)
+            return ScheduledExchange(placement)
         names = _names(opened, closed, form)
         splits = {names[atom]: pieces for atom, pieces in found.splits if atom in names}
-        cut = in_pieces(inflows, closed, splits)
+        cut = split_atoms(inflows, closed, splits)
         key = cut.program, found.actions
         if key not in self._written:
-            program = replace(cut.program, actions=renamed_actions(found.actions, names.__getitem__))
+            program = replace(cut.program, actions=rename_actions(found.actions, names.__getitem__))
             completion = simulate(program, self._machine).completion_ms
             exchange = found.exchange(print_program(program), completion, splits)
             self._written[key] = exchange, order_firings(program)
         exchange, firings = self._written[key]
         assert exchange.completion_ms is not None
-        return Scheduled(placement, cut, exchange, firings) if exchange.completion_ms <= found.naive_ms else None
+        return (
+            ScheduledExchange(placement, cut, exchange, firings) if exchange.completion_ms <= found.naive_ms else None
+        )
 
-    def _search(self, node: str, form: Canonical, members: Members) -> Found:
+    def _search(self, node: str, form: CanonicalPreamble, members: Members) -> SearchResult:
         """The best of the naive schedule, the best body for its placement, and that for any placement."""
         best = self._once(SearchScope.NOTHING, form, members, lambda: self._bounded(node, form, members))
         if self._scope is not SearchScope.NOTHING:
@@ -174,23 +188,25 @@ class Synthesizer:
             best = self._once(SearchScope.PLACEMENT, form, members, lambda: self._with_placement(node, form, best))
         return best
 
-    def _once(self, scope: SearchScope, form: Canonical, members: Members, search: Callable[[], Found]) -> Found:
+    def _once(
+        self, scope: SearchScope, form: CanonicalPreamble, members: Members, search: Callable[[], SearchResult]
+    ) -> SearchResult:
         key = scope, form.program, form.most_pieces, members
         if key not in self._found:
             self._found[key] = search()
         return self._found[key]
 
-    def _bounded(self, node: str, form: Canonical, members: Members) -> Found:
+    def _bounded(self, node: str, form: CanonicalPreamble, members: Members) -> SearchResult:
         """The naive body with the naive placement, and what bounds it."""
-        closed = with_members(form.program, members)
+        closed = set_members(form.program, members)
         naive_ms = simulate(build_naive_body(closed, self._machine), self._machine).completion_ms
-        found = Found(members, None, (), naive_ms, naive_ms, None, None, None)
+        found = SearchResult(members, None, (), naive_ms, naive_ms, None, None, None)
         if self._budget.left:
             self._report(f"bounding the exchange for {node}", naive_ms, 0.0)
             with self._budget.searching():
                 certificate = bound(closed, self._machine, thorough=not self._uniform)
                 found = replace(found, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
-                if self._sites <= MOST_OPEN_SITES and not self._uniform:
+                if self._sites <= MAX_OPEN_SITES and not self._uniform:
                     ends = time.monotonic() + _BOUNDING * self._budget.share(self._left + 1)
                     tried = itertools.count()
 
@@ -201,15 +217,15 @@ class Synthesizer:
                     found = replace(found, bound_free_ms=min(free.bound_ms, certificate.bound_ms))
         return found
 
-    def _with_body(self, node: str, form: Canonical, members: Members, best: Found) -> Found:
+    def _with_body(self, node: str, form: CanonicalPreamble, members: Members, best: SearchResult) -> SearchResult:
         if best.bound_ms is None or best.completion_ms <= ENOUGH * self._least(form, best.bound_ms):
             return best
-        found = self._synthesized(node, with_members(form.program, members), form, best.bound_ms)
+        found = self._synthesized(node, set_members(form.program, members), form, best.bound_ms)
         if found is not None and found.packed_ms is not None:
             best = replace(best, packed_ms=found.packed_ms)
         return self._better(best, found)
 
-    def _with_placement(self, node: str, form: Canonical, best: Found) -> Found:
+    def _with_placement(self, node: str, form: CanonicalPreamble, best: SearchResult) -> SearchResult:
         if self._uniform or best.bound_free_ms is None or best.bound_ms is None:
             return best
         if best.completion_ms <= WORTHWHILE * self._least(form, best.bound_free_ms):
@@ -223,7 +239,7 @@ class Synthesizer:
         found = self._synthesized(node, form.program, form, best.bound_free_ms, most, least)
         return self._better(best, found, WORTHWHILE)
 
-    def _least(self, form: Canonical, bound_ms: float) -> float:
+    def _least(self, form: CanonicalPreamble, bound_ms: float) -> float:
         """A bound with the latency of aggregations, evenly spread: from there on a search is as good as in vain."""
         if not bound_ms:
             return 0.0
@@ -236,7 +252,7 @@ class Synthesizer:
         self,
         node: str,
         program: Program,
-        form: Canonical,
+        form: CanonicalPreamble,
         bound_ms: float,
         most_packed_ms: float = math.inf,
         least_packed_ms: float = 0.0,
@@ -247,7 +263,7 @@ class Synthesizer:
             with self._budget.searching():
                 options = SynthesisOptions(
                     iterations=0 if self._uniform else ITERATIONS,
-                    max_actions=MOST_ACTIONS,
+                    max_actions=MAX_ACTIONS,
                     time_limit=None if seconds == math.inf else seconds,
                     seed=self._seed,
                     max_pieces={atom: 1 if self._uniform else most for atom, most in form.most_pieces},
@@ -265,7 +281,7 @@ class Synthesizer:
             self._budget.interrupted = True
         return found
 
-    def _better(self, best: Found, found: Synthesis | None, factor: float = 1.0) -> Found:
+    def _better(self, best: SearchResult, found: Synthesis | None, factor: float = 1.0) -> SearchResult:
         """The one that takes less time, `found` only if it is faster by the factor."""
         if found is None or not found.completion_ms * factor < best.completion_ms:
             return best
@@ -280,7 +296,7 @@ class Synthesizer:
         )
 
 
-def with_members(program: Program, members: Members) -> Program:
+def set_members(program: Program, members: Members) -> Program:
     """A preamble with its partitions' members as given."""
     partitions = zip(program.partitions, members, strict=True)
     return replace(program, partitions=tuple(replace(one, members=own) for one, own in partitions))
@@ -296,7 +312,7 @@ def _placement(groups: Sequence[Sequence[int]], members: Members) -> tuple[int, 
     return tuple(sites[f] for f in range(len(sites)))
 
 
-def _names(opened: Preamble, closed: Preamble, form: Canonical) -> dict[str, str]:
+def _names(opened: Preamble, closed: Preamble, form: CanonicalPreamble) -> dict[str, str]:
     """What the atoms of the canonical form are called in the preamble that names only those that move."""
     moving = {(atom.inflow, atom.cell): atom for atom in closed.atoms.values()}
     names = {}

@@ -19,9 +19,9 @@ from einc.graph.graph import Graph
 from einc.machines.model import Machine, Resource
 from einc.physical.atoms import Inflow
 from einc.physical.build import build
-from einc.physical.preamble import preamble
+from einc.physical.preamble import build_preamble
 from einc.physical.program import DeviceProgram
-from einc.physical.schedule import Naive, Scheduled
+from einc.physical.schedule import NaiveScheduler, ScheduledExchange
 from einc.physical.verify import verify
 from einc_runtime.plan.regions import reads_of
 from einc_runtime.plan.schema import AggregateTask, Exchange, FenceTask, KernelTask, TransferTask
@@ -175,10 +175,10 @@ def test_what_many_tasks_have_filled_is_waited_for_through_one_fence() -> None:
 def test_transfers_wait_for_what_the_program_says() -> None:
     graph = graph_of([("h", ROWS, ("x",)), ("y", ROWS, ("h",))], ["y"])
 
-    class InTurn(Naive):
+    class InTurn(NaiveScheduler):
         """Every transfer waits for the one before it."""
 
-        def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+        def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
             found = super().schedule(node, inflows, functions)
             if found.preamble is None:
                 return found
@@ -231,16 +231,16 @@ def test_an_aggregate_at_a_relay_serves_later_consumers() -> None:
     class Relayed:
         """All parts meet at site 2, and the sum goes on from there."""
 
-        def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+        def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
             sites = next(places)
-            needed = preamble(inflows, sites, 3)
+            needed = build_preamble(inflows, sites, 3)
             if needed is None:
-                return Scheduled(sites)
+                return ScheduledExchange(sites)
             (wanted,) = {requirement.aggregate for requirement in needed.program.requirements}
             parts = [h for h in needed.program.holdings if len(h.aggregate) == 1]
             actions = [Action(h.aggregate, s, (2,)) for h in parts for s in h.sites if s != 2]
             program = replace(needed.program, actions=(*actions, Action(wanted, 2, (0,))))
-            return Scheduled(sites, needed, Exchange(print_program(program)), order_firings(program))
+            return ScheduledExchange(sites, needed, Exchange(print_program(program)), order_firings(program))
 
     program = build(plan_of(graph, 3, {"c": (1, 3, 1), "y": (1, 1), "z": (1, 1)}), switch(3), Relayed())
     verify(program)

@@ -17,8 +17,8 @@ from einc.exchange.language.program import Holding, Partition, Program, Requirem
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from einc.physical.budget import SearchBudget
-from einc.physical.pieces import cut
-from einc.physical.preamble import canonical, renamed_actions
+from einc.physical.pieces import cut_block
+from einc.physical.preamble import canonicalize, rename_actions
 from tests.support.physical_toys import wild_body
 
 
@@ -29,7 +29,7 @@ def test_pieces_tile_their_box(data: st.DataObject) -> None:
     lower = data.draw(st.tuples(*(st.integers(0, 5) for _ in shape)))
     box = TensorType(lower, tuple(lo + extent for lo, extent in zip(lower, shape, strict=True)))
     pieces = data.draw(st.integers(1, min(20, prod(shape[d] for d in dims))))
-    found = cut(box, pieces, sorted(dims))
+    found = cut_block(box, pieces, sorted(dims))
     assert len(found) == pieces
     moved = [piece for piece in found if box.contains(piece)]
     shifted = [TensorType(tuple(a - b for a, b in zip(p.lower, lower, strict=True)),
@@ -43,13 +43,13 @@ def test_pieces_tile_their_box(data: st.DataObject) -> None:
 @pytest.mark.parametrize(("shape", "pieces", "spread"), [((1024, 4096), 64, 0), ((4096,), 7, 1), ((1000, 600), 13, .01),
                                                          ((3, 5000), 10, 0.01), ((128, 3, 128), 48, 0.01)])  # fmt: skip
 def test_pieces_are_about_equal(shape: tuple[int, ...], pieces: int, spread: float) -> None:
-    sizes = [piece.size for piece in cut(TensorType.whole(shape), pieces, range(len(shape)))]
+    sizes = [piece.size for piece in cut_block(TensorType.whole(shape), pieces, range(len(shape)))]
     allowed = spread if isinstance(spread, int) else spread * prod(shape) / pieces
     assert max(sizes) - min(sizes) <= allowed
 
 
 def test_rows_stay_together_where_that_is_even() -> None:
-    pieces = cut(TensorType.whole((12, 7)), 4, (0, 1))
+    pieces = cut_block(TensorType.whole((12, 7)), 4, (0, 1))
     assert pieces == [TensorType((n, 0), (n + 3, 7)) for n in range(0, 12, 3)]
 
 
@@ -67,14 +67,14 @@ def test_names_do_not_matter_and_come_back(seed: int) -> None:
     names = [f"{letter}{k}" for k in range(1, 13) for letter in "XY"]
     others = [f"act_{letter}{k}" for k in range(12, 0, -1) for letter in "ZA"]
     one, other = (exchange(random.Random(seed), list(own)) for own in (names, others))
-    forms = [canonical(program, dict.fromkeys(own, 5)) for program, own in ((one, names), (other, others))]
+    forms = [canonicalize(program, dict.fromkeys(own, 5)) for program, own in ((one, names), (other, others))]
     assert forms[0].program == forms[1].program
     assert forms[0].most_pieces == forms[1].most_pieces
     machine = load_machine("dgx-a100").restrict(range(4))
     body = wild_body(forms[0].program, random.Random(seed), 4)
     for form, program in zip(forms, (one, other), strict=True):
         back = dict(form.names)
-        renamed = replace(program, actions=renamed_actions(body.actions, back.__getitem__))
+        renamed = replace(program, actions=rename_actions(body.actions, back.__getitem__))
         assert check(renamed, machine).valid
         assert simulate(renamed, machine).completion_ms == pytest.approx(simulate(body, machine).completion_ms)
 
@@ -85,7 +85,7 @@ def test_sizes_and_holders_do_matter() -> None:
     assert program.holdings[0].sites != (3,) or program.holdings[1].sites != (3,)
     larger = replace(program, holdings=tuple(replace(one, size=11) for one in program.holdings))
     elsewhere = replace(program, holdings=tuple(replace(one, sites=(3,)) for one in program.holdings))
-    forms = {canonical(p, dict.fromkeys(names, 5)).program for p in (program, larger, elsewhere)}
+    forms = {canonicalize(p, dict.fromkeys(names, 5)).program for p in (program, larger, elsewhere)}
     assert len(forms) == 3
 
 

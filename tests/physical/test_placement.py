@@ -11,7 +11,7 @@ import pytest
 from einc.core.tensor import DType, TensorType
 from einc.physical import placement
 from einc.physical.atoms import Inflow
-from einc.physical.placement import assign, moved_bytes, place
+from einc.physical.placement import assign_sites, count_moved_bytes, place_functions
 from einc.physical.residency import Copy, Residency, Whole
 from einc.physical.synthesis import _placement
 from einc_runtime.plan.schema import Region
@@ -59,7 +59,7 @@ def test_moved_bytes_count_every_missing_copy(seed: int, chunk: int, monkeypatch
     rng = random.Random(seed)
     sites, functions = rng.randint(1, 5), rng.randint(1, 4)
     inflows = [random_inflow(rng, functions, sites) for _ in range(rng.randint(1, 2))]
-    cost = moved_bytes(inflows, functions, sites)
+    cost = count_moved_bytes(inflows, functions, sites)
     for f, s in itertools.product(range(functions), range(sites)):
         assert cost[f, s] == sum(bytes_by_element(inflow, f, s) for inflow in inflows)
 
@@ -71,7 +71,7 @@ def test_the_assignment_is_the_cheapest_and_then_the_nearest_to_the_identity(see
     columns = rng.randint(rows, 6)
     most = rng.choice((1, 3, 1000))
     cost = np.array([[rng.randint(0, most) for _ in range(columns)] for _ in range(rows)], dtype=float)
-    found = assign(cost.copy())
+    found = assign_sites(cost.copy())
     assert len(set(found)) == rows
     ranked = min(
         (sum(cost[r, c] for r, c in enumerate(columns)), sum(r != c for r, c in enumerate(columns)))
@@ -83,11 +83,11 @@ def test_the_assignment_is_the_cheapest_and_then_the_nearest_to_the_identity(see
 def test_huge_costs_stay_exact_without_the_preference() -> None:
     big = float(2**52)
     cost = np.array([[big, big - 1, big], [big - 1, big, big], [big, big, big - 1]])
-    assert assign(cost) == (1, 0, 2)
+    assert assign_sites(cost) == (1, 0, 2)
 
 
 def test_without_computed_inputs_function_i_runs_at_site_i() -> None:
-    assert place([], 3, 5) == (0, 1, 2)
+    assert place_functions([], 3, 5) == (0, 1, 2)
 
 
 def test_the_smallest_whole_block_serves_a_reader() -> None:

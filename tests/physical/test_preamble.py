@@ -11,7 +11,7 @@ from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.ops.registry import call
 from einc.physical.atoms import Grid
 from einc.physical.build import build
-from einc.physical.preamble import preamble
+from einc.physical.preamble import build_preamble
 from einc.physical.program import DeviceProgram
 from einc.physical.residency import Copy, Residency, Whole
 from einc_runtime.plan.schema import Region
@@ -71,7 +71,7 @@ def test_later_consumers_start_from_aggregates() -> None:
     tensor = residency(2, [0, 1, 2, 3])
     tensor.add(Whole(3, Region(9, block(2, 6)), (5,)))
     inflow = inflow_of(tensor, [((block(0, 4)),), ((block(4, 8)),)])
-    found = preamble([inflow], (0, 3), 4)
+    found = build_preamble([inflow], (0, 3), 4)
     assert found is not None
     program = found.program
     text = [("+".join(holding.aggregate), holding.sites, holding.size) for holding in program.holdings]
@@ -86,14 +86,14 @@ def test_later_consumers_start_from_aggregates() -> None:
 
 def test_nothing_to_do_is_no_program() -> None:
     tensor = residency(1, [2, 0])
-    assert preamble([inflow_of(tensor, [(block(0, 4),), (block(4, 8),)])], (2, 0), 3) is None
-    assert preamble([], (0, 1, 2), 3) is None
+    assert build_preamble([inflow_of(tensor, [(block(0, 4),), (block(4, 8),)])], (2, 0), 3) is None
+    assert build_preamble([], (0, 1, 2), 3) is None
 
 
 def test_single_copies_are_listed_where_they_are_whole() -> None:
     tensor = residency(1, [0, 1])
     tensor.add(Whole(2, Region(9, block(0, 4)), (5,)))
-    found = preamble([inflow_of(tensor, [(block(0, 8),)])], (1,), 3)
+    found = build_preamble([inflow_of(tensor, [(block(0, 8),)])], (1,), 3)
     assert found is not None
     assert [(h.aggregate, h.sites) for h in found.program.holdings] == [(("X1",), (0, 2))]
     assert [r.targets for r in found.program.requirements] == [("S1",)]
@@ -101,7 +101,7 @@ def test_single_copies_are_listed_where_they_are_whole() -> None:
 
 def test_several_tensors_are_told_apart_by_short_names() -> None:
     tensors = [residency(2, [0, 1, 2, 3], name) for name in ("l.0.act", "l.1.act", "x[2]", "7")]
-    found = preamble([inflow_of(tensor, [(block(0, 8),)]) for tensor in tensors], (0,), 4)
+    found = build_preamble([inflow_of(tensor, [(block(0, 8),)]) for tensor in tensors], (0,), 4)
     assert found is not None
     names = [requirement.aggregate for requirement in found.program.requirements]
     assert names[0] == ("act_X1", "act_Y1")
@@ -112,7 +112,7 @@ def test_several_tensors_are_told_apart_by_short_names() -> None:
 
 def test_many_copies_have_distinct_names_none_of_them_a_partition() -> None:
     tensor = residency(700, [f % 1400 for f in range(1400)])
-    found = preamble([inflow_of(tensor, [(block(0, 8),)])], (0,), 1400)
+    found = build_preamble([inflow_of(tensor, [(block(0, 8),)])], (0,), 1400)
     assert found is not None
     aggregate = found.program.requirements[0].aggregate
     assert len(set(aggregate)) == 700

@@ -18,7 +18,7 @@ from einc.options import CompileOptions
 from einc.physical.build import build, build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.records import emit
-from einc.physical.synthesis import Synthesizer
+from einc.physical.synthesis import SynthesizingScheduler
 from einc.physical.verify import verify
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.data.random_arrays import make_random_array
@@ -89,7 +89,7 @@ def test_tuples_move_in_pieces(kind: str) -> None:
     for seed, sites in enumerate((3, 3)):
         machine = mesh(sites)
         plan = optimize(toy_graph(kind, random.Random(seed)), sites, selector="random", seed=seed)
-        program = build(plan, machine, Synthesizer(machine, sites))
+        program = build(plan, machine, SynthesizingScheduler(machine, sites))
         verify(program)
         cut += sum(len(exchange.splits) for exchange in exchanges_of(program))
         arrays = toy_arrays(plan.graph, seed)
@@ -145,7 +145,7 @@ def test_repeated_exchanges_are_synthesized_once(monkeypatch: pytest.MonkeyPatch
     product = formula("ij jk -> ik:sum", i=64, j=64, k=64)
     nodes = [(f"h{n}", product, ("x" if n == 0 else f"h{n - 1}", f"w{n}")) for n in range(7)]
     plan = plan_of(graph_of(nodes, ["h6"]), 4, {f"h{n}": (1, 4, 1) for n in range(7)})
-    program = build(plan, mesh(4), Synthesizer(mesh(4), 4))
+    program = build(plan, mesh(4), SynthesizingScheduler(mesh(4), 4))
     found = [operation.exchange for operation in program.operations if operation.exchange is not None]
     assert len(found) == 6
     assert len({id(exchange.program) for exchange in found}) == 1

@@ -21,11 +21,11 @@ from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Candidate, Choice, LogicalPlan
 from einc.machines.model import Machine, Resource, Site
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc.physical.atoms import Inflow, inflows_of
-from einc.physical.pieces import in_pieces, most_pieces
-from einc.physical.preamble import preamble
+from einc.physical.atoms import Inflow, find_inflows
+from einc.physical.pieces import count_max_pieces, split_atoms
+from einc.physical.preamble import build_preamble
 from einc.physical.residency import Residency
-from einc.physical.schedule import Naive, Scheduled
+from einc.physical.schedule import NaiveScheduler, ScheduledExchange
 from einc_runtime.plan.joint_aggregation import AggregationGroup
 from einc_runtime.plan.schema import AggregationName, Exchange, Tensor
 
@@ -163,7 +163,7 @@ def aggregates_alone(aggregation: AggregationName, rank: int) -> AggregationGrou
 
 def inflow_of(residency: Residency, blocks: Sequence[tuple[TensorType, ...]]) -> Inflow:
     """The atoms of a tensor that aggregates alone, for function specifications that read these blocks of it."""
-    (inflow,) = inflows_of({residency.number: blocks}, {residency.number: residency})[1]
+    (inflow,) = find_inflows({residency.number: blocks}, {residency.number: residency})[1]
     return inflow
 
 
@@ -316,25 +316,25 @@ def wild_body(program: Program, rng: random.Random, sites: int) -> Program:
     return Program(program.gpus, program.partitions, program.holdings, program.requirements, tuple(waiting))
 
 
-class Wild(Naive):
+class Wild(NaiveScheduler):
     """Wild bodies over atoms cut at random, placed at random."""
 
     def __init__(self, rng: random.Random, machine: Machine, sites: int) -> None:
         super().__init__(machine, sites)
         self.rng, self.sites = rng, sites
 
-    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> Scheduled:
+    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
         scheduled = super().schedule(node, inflows, functions)
         placement = tuple(self.rng.sample(range(self.sites), functions)) if inflows else scheduled.sites
-        found = preamble(inflows, placement, self.sites)
+        found = build_preamble(inflows, placement, self.sites)
         if found is None:
-            return Scheduled(placement)
+            return ScheduledExchange(placement)
         splits: dict[str, int] = {}
-        for name, most in most_pieces(inflows, found).items():
+        for name, most in count_max_pieces(inflows, found).items():
             copies = found.atoms[name].copies
             splits[name] = splits.get(copies[0]) or self.rng.randint(1, min(most, self.rng.choice((1, 3, 9))))
-        cut = in_pieces(inflows, found, {name: count for name, count in splits.items() if count > 1})
+        cut = split_atoms(inflows, found, {name: count for name, count in splits.items() if count > 1})
         program = wild_body(cut.program, self.rng, self.sites)
         verdict = check(program, self._machine)
         assert verdict.valid, verdict.faults
-        return Scheduled(placement, cut, Exchange(print_program(program), False), order_firings(program))
+        return ScheduledExchange(placement, cut, Exchange(print_program(program), False), order_firings(program))
