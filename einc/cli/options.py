@@ -30,7 +30,7 @@ class Seconds(ParamType):
         except ValueError:
             seconds = 0.0
         if not seconds > 0:  # NaN is not, either
-            self.fail(f"{value!r} is no time above 0 in seconds", param, ctx)
+            self.fail(f"{value!r} is not a time above 0 in seconds", param, ctx)
         return seconds
 
 
@@ -77,7 +77,7 @@ def machine_option(**more: Any) -> Callable[[F], F]:
 
 _COMPILE: tuple[Callable[[Any], Any], ...] = (
     machine_option(),
-    click.option("--devices", type=Devices(), help="How many of its sites, or which.  [default: all]"),
+    click.option("--devices", type=Devices(), help="How many sites of it, or which ones.  [default: all]"),
     click.option("-D", "definitions", type=Definition(), multiple=True, help="Replace a param or dim of the model."),
     click.option("--preset", metavar="NAME", help="Apply a preset of the model."),
     click.option("--dtype", metavar="DTYPE", help="Replace the floating dtypes of the model: f16, bf16, f32 or f64."),
@@ -96,9 +96,9 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--time-limit",
         type=Seconds(),
-        help="End a search after this time with the best found.",
+        help="End the search for exchange programs after this time, with the best ones found.",
     ),
-    click.option("--ideal", is_flag=True, help="Leave the machine's latencies out."),
+    click.option("--ideal", is_flag=True, help="Assume that the machine has no latencies."),
 )
 
 

@@ -27,7 +27,7 @@ class Architectures(ParamType):
         names = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
         for name in names:
             if name not in ARCHITECTURES:
-                self.fail(f"'{name}' is no architecture; there are {', '.join(ARCHITECTURES)}", param, ctx)
+                self.fail(f"'{name}' is not an architecture; there are {', '.join(ARCHITECTURES)}", param, ctx)
         return names
 
 

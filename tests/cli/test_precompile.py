@@ -36,7 +36,7 @@ def compiler(monkeypatch):
 def test_unknown_architectures(einc, names):
     result = einc("compile", FFN, "-o", "never.bin", "--precompile", names)
     assert result.code == 2
-    assert "is no architecture; there are sm_80" in result.err
+    assert "is not an architecture; there are sm_80" in result.err
     assert not Path("never.bin").exists()
 
 

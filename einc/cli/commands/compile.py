@@ -78,14 +78,14 @@ class Results:
     multiple=True,
     metavar="MACHINE[:N | :0,1,2]",
     shell_complete=complete_machines,
-    help="Show what the model would cost on this machine too, or on so many of its sites.",
+    help="Also show what the model would cost on this machine, or on some of its sites.",
 )
 @click.option(
     "--precompile",
     "architectures",
     type=Architectures(),
     metavar="sm_80,sm_90",
-    help="Compile the plan's GPU kernels for these, into PLAN.kernels; it needs Triton and no GPU.",
+    help="Compile the plan's GPU kernels for these, into PLAN.kernels; this needs Triton but no GPU.",
 )
 @json_option
 def compile_command(

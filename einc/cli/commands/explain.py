@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.argument("source", metavar="PLAN | MODEL.ein")
 @compile_options
-@click.option("--op", "operator", metavar="NAME", help="Show one operator to the last block.")
+@click.option("--op", "operator", metavar="NAME", help="Show one operator with all its blocks.")
 @click.option("--all-specs", is_flag=True, help="Show every cut that was considered.")
 @click.option("--against", metavar="PLAN2", help="Compare with another plan.")
 @click.option("--trace", metavar="FILE", help="Write the predicted timeline, for Perfetto.")
@@ -47,7 +47,7 @@ def explain_command(
     as_json: bool,
     **arguments: Any,
 ) -> None:
-    """Show for each operator how it is cut and where it runs, what that costs, what moves, and the next best cut.
+    """Show how each operator is cut and where it runs, what that costs, what moves, and the next best cut.
 
     A plan file is enough; a model is compiled first, with the options of `einc compile`.
     """

@@ -36,8 +36,8 @@ group = LazyGroup(
     ),
 )
 
-_ideal = click.option("--ideal", is_flag=True, help="Leave the machine's latencies out.")
-_naive = click.option("--naive", is_flag=True, help="Replace the body by the naive one.")
+_ideal = click.option("--ideal", is_flag=True, help="Assume that the machine has no latencies.")
+_naive = click.option("--naive", is_flag=True, help="Replace the body with the naive one.")
 
 
 @click.command("check", cls=EincCommand, epilog=examples("einc exprog check swap.exprog -m dgx-h100"))
@@ -80,7 +80,7 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
 @machine_option(required=True)
 @_ideal
 @_naive
-@click.option("-o", "--output", "target", metavar="FILE", help="Write the program, memberships made explicit.")
+@click.option("-o", "--output", "target", metavar="FILE", help="Write the program, with the memberships written out.")
 @json_option
 def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: str | None, as_json: bool) -> None:
     """Run a program on a model of a machine and print its completion time in milliseconds."""
@@ -123,7 +123,11 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
     help="End the search after this time.",
 )
 @click.option(
-    "--iterations", type=click.IntRange(min=0), default=200, show_default=True, help="Random changes of the best order."
+    "--iterations",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="How many random changes of the best order to try.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seeds the random changes.")
 @click.option(
@@ -133,7 +137,7 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
     metavar="SOURCE",
     help="Candidates from a FILE, from command:LINE or from llm:URL?model=NAME.",
 )
-@click.option("--naive", is_flag=True, help="No search: the naive body.")
+@click.option("--naive", is_flag=True, help="Do not search: take the naive body.")
 @click.option("-o", "--output", "target", metavar="FILE", help="Write the program found; otherwise it is printed.")
 @json_option
 def optimize_command(
@@ -146,11 +150,11 @@ def optimize_command(
     as_json: bool,
     **limits: Any,
 ) -> None:
-    """Search for a fast body: how atoms are split, which ways their pieces take, in which order.
+    """Search for a fast body: how atoms are split, which routes their pieces take, and in which order.
 
-    Partitions declared by size get their members too. A body in FILE is a candidate; nothing worse than the naive body
-    is returned. The same FILE, machine, iterations and seed give the same program, unless the time limit or Ctrl-C ends
-    the search: then it is the best found so far.
+    Partitions that are declared by size get their members too. A body in FILE is a candidate. The result is never
+    slower than the naive body. The same FILE, machine, iterations and seed give the same program, unless the time limit
+    or Ctrl-C ends the search: then the result is the best program found so far.
 
     Candidates from elsewhere are checked and timed like those of the search, and a line for each says what happened to
     it. The key for an endpoint is taken from EINC_LLM_KEY.
@@ -223,7 +227,7 @@ def _make_proposer(source: str) -> Proposer:
     except ValueError as error:
         raise click.UsageError(f"--propose {source!r}: {error}") from None
     if not arguments:
-        raise click.UsageError(f"--propose {source!r}: which command?")
+        raise click.UsageError(f"--propose {source!r}: it names no command")
     return CommandProposer(tuple(arguments))
 
 

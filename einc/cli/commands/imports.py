@@ -1,4 +1,4 @@
-"""`einc import`: models of other formats."""
+"""`einc import`: models from other formats."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
 
 group = LazyGroup(
     "import",
-    {"hf": (f"{__name__}:hf_command", "Make a model of a Hugging Face folder.")},
-    help="Make models of other formats.",
+    {"hf": (f"{__name__}:hf_command", "Make a model from a Hugging Face folder.")},
+    help="Make models from other formats.",
     epilog=examples("einc import hf llama-3-8b -o llama.ein"),
 )
 
@@ -24,7 +24,7 @@ CONFIGURATION = "config.json"
 @click.command(
     "hf",
     cls=EincCommand,
-    short_help="Make a model of a Hugging Face folder.",
+    short_help="Make a model from a Hugging Face folder.",
     epilog=examples(
         "einc import hf llama-3-8b --tokens 512 --batch 4 -o prefill.ein",
         "einc import hf llama-3-8b --decode --cache 2048 --batch 4 -o decode.ein",
@@ -39,23 +39,24 @@ CONFIGURATION = "config.json"
     type=click.IntRange(1, 2**31),
     help="Tokens of each sequence in a run.  [default: 1024, of encoders 128, of a decode step 1]",
 )
-@click.option("--decode", is_flag=True, help="A decode step over key/value caches, in place of a prefill.")
+@click.option("--decode", is_flag=True, help="Make a decode step over key/value caches instead of a prefill.")
 @click.option("--cache", type=click.IntRange(1, 2**31), help="Places in the cache of each sequence.  [default: 2048]")
 @click.option(
-    "--logits", type=click.Choice(["last", "all"]), help="Of which tokens a prefill gives logits.  [default: last]"
+    "--logits", type=click.Choice(["last", "all"]), help="The tokens that a prefill returns logits of.  [default: last]"
 )
-@click.option("--pool", type=click.Choice(["mean", "cls"]), help="An encoder's hidden states as one vector each.")
-@click.option("--normalize", is_flag=True, help="Pooled vectors of length 1.")
-@click.option("--segments", is_flag=True, help="Token types as an input; without it they are all 0.")
-@click.option("--ignore", "ignored", metavar="FIELD", multiple=True, help="Allow a field that einc does not know.")
+@click.option(
+    "--pool", type=click.Choice(["mean", "cls"]), help="Pool an encoder's hidden states into one vector per sequence."
+)
+@click.option("--normalize", is_flag=True, help="Scale pooled vectors to length 1.")
+@click.option("--segments", is_flag=True, help="Make token types an input; without it they are all 0.")
+@click.option("--ignore", "ignored", metavar="FIELD", multiple=True, help="Accept a field that einc does not know.")
 @json_option
 def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> None:
-    """Make a model of a Hugging Face folder: of its config.json, and of the names in its safetensors files.
+    """Make a model from a Hugging Face folder: from its config.json and the names in its safetensors files.
 
-    Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma 1 to 3, OLMo 2) become a prefill, or with
-    --decode a step over key/value caches; encoders (BERT) give hidden states, pooled embeddings or the logits of their
-    head. Nothing in the folder is executed. Every default that is used is printed; everything that is not supported
-    is an error.
+    Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma 1 to 3, OLMo 2) become a prefill, or with --decode a
+    step over key/value caches. Encoders (BERT) return hidden states, pooled embeddings or the logits of their head.
+    Nothing in the folder is executed. Every default that is used is printed. What is not supported is an error.
     """
     from einc.importers.common import ImportRequest
     from einc.importers.hf import import_hf

@@ -25,7 +25,7 @@ group = LazyGroup(
         "list": (f"{__name__}:list_command", "List the machines that einc knows."),
         "show": (f"{__name__}:show_command", "Show one machine."),
         "detect": (f"{__name__}:detect_command", "Describe the machine that this runs on."),
-        "import": (f"{__name__}:import_command", "Make a machine of `nvidia-smi topo -m` or NCCL's XML."),
+        "import": (f"{__name__}:import_command", "Make a machine file from `nvidia-smi topo -m` or NCCL's XML."),
     },
     help="List, show, detect and import machines.",
     epilog=examples(
@@ -117,7 +117,7 @@ class PositiveNumber(ParamType):
 @click.argument("file", metavar="FILE")
 @click.option("-o", "--output", "target", metavar="FILE.json", help="Write the machine file.")
 @click.option("--name", metavar="NAME", help="What to call the machine.  [default: the GPU and how many]")
-@click.option("--gpu", type=GpuName(), metavar="GPU", help="Which GPU it has, if the file does not say it.")
+@click.option("--gpu", type=GpuName(), metavar="GPU", help="The GPU, if the file does not name it.")
 @click.option("--nvlink-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of one NVLink, per direction.")
 @click.option(
     "--pcie-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of the path that pairs without NVLink share."
@@ -126,7 +126,7 @@ class PositiveNumber(ParamType):
 @click.option("--memory-gib", type=PositiveNumber(), metavar="GIB", help="Memory of a GPU.")
 @json_option
 def import_command(file: str, target: str | None, as_json: bool, **overrides: Any) -> None:
-    """Make a machine of what `nvidia-smi topo -m` or NCCL (NCCL_TOPO_DUMP_FILE=FILE) says about this machine.
+    """Make a machine file from the output of `nvidia-smi topo -m`, or from NCCL's (NCCL_TOPO_DUMP_FILE=FILE).
 
     FILE may be `-` for standard input. Whatever the file leaves out is assumed, and each assumption is printed.
     """

@@ -16,7 +16,7 @@ group = LazyGroup(
     "models",
     {
         "list": (f"{__name__}:list_command", "List the models and exchange programs."),
-        "copy": (f"{__name__}:copy_command", "Copy one to a file of yours."),
+        "copy": (f"{__name__}:copy_command", "Copy one to a file."),
     },
     help="List and copy the models and exchange programs that come with einc.",
     epilog=examples("einc models list", "einc models copy ffn"),
@@ -56,10 +56,10 @@ def list_command(as_json: bool) -> None:
 
 @click.command("copy", cls=EincCommand, epilog=examples("einc models copy ffn", "einc models copy swap -o mine.exprog"))
 @click.argument("name", metavar="NAME", shell_complete=_complete_names)
-@click.option("-o", "--output", "target", metavar="FILE", help="Where to.  [default: NAME.ein or NAME.exprog here]")
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.option("-o", "--output", "target", metavar="FILE", help="The file to write.  [default: NAME.ein or NAME.exprog]")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def copy_command(name: str, target: str | None, force: bool) -> None:
-    """Copy a model or an exchange program to a file of yours, to read or to change."""
+    """Copy a model or an exchange program to a file, to read it or to change it."""
     import os
 
     models = _find_models()
@@ -67,7 +67,7 @@ def copy_command(name: str, target: str | None, force: bool) -> None:
         raise UsageError(f"no model named '{name}' comes with einc", hint=suggest_name(name, list(models)))
     path = models[name].name if target is None else target
     if target is None and os.path.exists(path) and not force:
-        raise UsageError("there is such a file already", where=path, hint="--force overwrites it")
+        raise UsageError("this file exists already", where=path, hint="--force overwrites it")
     output.write_bytes(path, models[name].read_bytes())
     if path != output.STDOUT:
         output.note(f"{path}: a copy of {name}")

@@ -25,8 +25,8 @@ from einc_runtime.cli.run import RunOptions, run_options, run_plan
 def run_command(check: bool, **arguments: Any) -> None:
     """Execute a plan on arrays.
 
-    Plans run on GPUs where some are visible, one site each or as --devices says. Every plan runs on the CPU, too,
-    whatever machine it was compiled for, with its sites in memory.
+    Plans run on the visible GPUs, one site on each or as --devices says. Without GPUs they run on the CPU: every plan
+    does, whatever machine it was compiled for.
     """
     from einc.report.restore import compute_outputs
 

@@ -62,7 +62,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--inputs",
         multiple=True,
         metavar="x.npy | NAME=x.npy | all.npz | NAME=rand:SEED",
-        help="The inputs; rand:SEED alone draws all that are not given.",
+        help="The inputs; rand:SEED alone draws all others at random.",
     ),
     click.option(
         "--weights", metavar="FILE | DIR | rand:SEED", help="A safetensors file or folder of them, or an npz file."
@@ -73,18 +73,18 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "targets",
         multiple=True,
         metavar="y.npy | NAME=y.npy | all.npz",
-        help="Where to write outputs; - is standard output.",
+        help="Where to write an output, or all; - is standard output.",
     ),
     click.option("--backend", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="What to run on."),
-    click.option("--devices", type=Devices(), help="The device of every site, such as 0,0,1,1."),
+    click.option("--devices", type=Devices(), help="The GPU of every site, such as 0,0,1,1."),
     click.option(
         "--no-peer",
         type=click.Choice(["stage", "refuse"]),
         default="stage",
-        help="What GPUs do that cannot reach each other's memory: send through the host's, or not run.",
+        help="If GPUs cannot reach each other's memory: send through the host's memory, or refuse to run.",
     ),
     click.option("--expect", multiple=True, metavar="y.npy", help="Compare an output with a file."),
-    click.option("--repeat", type=click.IntRange(min=1), default=1, help="Run this many times, and time each."),
+    click.option("--repeat", type=click.IntRange(min=1), default=1, help="Run this many times, and time each run."),
     click.option("--trace", metavar="t.json", help="Write the measured timeline."),
     json_option,
 )
@@ -110,8 +110,8 @@ def run_options(function: F) -> F:
 def run_command(**arguments: Any) -> None:
     """Execute a plan on arrays.
 
-    Plans run on GPUs where some are visible, one site each or as --devices says. Every plan runs on the CPU, too,
-    whatever machine it was compiled for, with its sites in memory.
+    Plans run on the visible GPUs, one site on each or as --devices says. Without GPUs they run on the CPU: every plan
+    does, whatever machine it was compiled for.
     """
     run_plan(RunOptions(**arguments))
 
