@@ -1,14 +1,19 @@
-"""Progress of long work: its current phase and how long it has taken, on stderr if that is a terminal."""
+"""Progress of long work: its current phase and how long it has taken, on stderr if that is a terminal.
+
+rich shows it. It is installed with the compiler; the runtime alone works without it, and then shows nothing.
+"""
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from einc_runtime.cli import output
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _DELAY = 0.5
 """Seconds that work may take before anything is shown; most commands never show it."""
@@ -21,36 +26,49 @@ def show_phases() -> Iterator[Callable[[str], None]]:
         yield lambda name: None
         return
     display = _Display()
-    display.start()
     try:
-        yield display.phase
+        yield display.begin_phase
     finally:
         display.stop()
 
 
-class _Display(threading.Thread):
-    """Rewrites one line with the phase and its time until it is stopped."""
+class _Display:
+    """One line with the phase and its time, from `_DELAY` seconds after the beginning until it is stopped."""
 
     def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self._now = ("starting", time.monotonic())
-        self._over = threading.Event()
+        self._lock = threading.Lock()  # of everything below: the display is opened by the timer's thread
+        self._name = "starting"
+        self._progress: Progress | None = None
+        self._stopped = False
+        self._timer = threading.Timer(_DELAY, self._open)
+        self._timer.daemon = True
+        self._timer.start()
 
-    def phase(self, name: str) -> None:
-        self._now = (name, time.monotonic())
+    def begin_phase(self, name: str) -> None:
+        with self._lock:
+            self._name = name
+            if self._progress is not None:
+                self._progress.reset(self._progress.task_ids[0], description=name)
 
     def stop(self) -> None:
-        self._over.set()
-        self.join()
+        self._timer.cancel()
+        with self._lock:
+            self._stopped = True
+            if self._progress is not None:
+                self._progress.stop()
 
-    def run(self) -> None:
-        if self._over.wait(_DELAY):
+    def _open(self) -> None:
+        try:
+            from rich.console import Console
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        except ImportError:
             return
-        while True:
-            name, since = self._now
-            sys.stderr.write(f"\r\033[K{name} ... {time.monotonic() - since:.1f} s")
-            sys.stderr.flush()
-            if self._over.wait(0.2):
-                break
-        sys.stderr.write("\r\033[K")
-        sys.stderr.flush()
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        with self._lock:
+            if self._stopped:
+                return
+            # Standard output is left alone: it may carry a plan or JSON.
+            console = Console(stderr=True)
+            self._progress = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+            self._progress.add_task(self._name, total=None)
+            self._progress.start()
