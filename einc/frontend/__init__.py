@@ -1,6 +1,6 @@
 """The model language: from the text of a model to its graph.
 
-`build` is all that the rest of the compiler needs; `parser.parse` and `printer.print_model` serve tools.
+The rest of the compiler needs `build` only; `parser.parse` and `printer.print_model` are for tools.
 """
 
 from __future__ import annotations

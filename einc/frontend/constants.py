@@ -1,4 +1,4 @@
-"""Arithmetic on the values that are known before any tensor is: numbers, booleans, strings and lists of them.
+"""Arithmetic on static values, which do not depend on tensors: numbers, booleans, strings and lists of them.
 
 All results stay small: integers below 2**63 in magnitude, finite floats, lists and strings of bounded length.
 Errors are OperatorErrors whose `argument` is the position of the operand at fault.
@@ -15,7 +15,7 @@ from einc.frontend import limits
 from einc.ops.base import Attribute
 
 Static = Attribute
-"""A value known before any tensor is; a tuple is a list of the language."""
+"""A value that does not depend on tensors; a tuple is a list of the language."""
 
 _ARITHMETIC: dict[str, Callable[[int | float, int | float], int | float]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
@@ -27,11 +27,11 @@ _COMPARISONS: dict[str, Callable[[int | float, int | float], bool]] = {
 _FUNCTIONS: dict[str, Callable[[Sequence[int | float]], int | float]] = {"sum": sum, "max": max, "min": min}
 
 FUNCTIONS = ("sum", "prod", "max", "min", "len")
-"""What may be called on lists of numbers."""
+"""The functions of lists of numbers."""
 
 
 def describe_value(value: Static) -> str:
-    """`the integer 3`, `a list of 4 items`: a value as an error shows it."""
+    """`the integer 3`, `a list of 4 items`: a value in words, for errors."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -43,7 +43,7 @@ def describe_value(value: Static) -> str:
 
 def negate(value: Static) -> Static:
     """`-value`"""
-    return _bounded(-_number("-", value, 0))
+    return _check_bounds(-_number("-", value, 0))
 
 
 def apply_infix(symbol: str, left: Static, right: Static) -> Static:
@@ -57,18 +57,18 @@ def apply_infix(symbol: str, left: Static, right: Static) -> Static:
         _check_length(len(left) + len(right), limits.STRING_CHARACTERS, "string", 0)
         return left + right
     if symbol == "*" and (isinstance(left, tuple | str) or isinstance(right, tuple | str)):
-        return _repeated(left, right)
+        return _repeat(left, right)
     a, b = _number(symbol, left, 0), _number(symbol, right, 1)
     if symbol in _COMPARISONS:
         return _COMPARISONS[symbol](a, b)
     if symbol == "**" and isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and b > 64:
-        raise _too_large()  # before it is computed
+        raise _make_overflow_error()  # before it is computed
     try:
-        return _bounded(_ARITHMETIC[symbol](a, b))
+        return _check_bounds(_ARITHMETIC[symbol](a, b))
     except ZeroDivisionError:
         raise OperatorError("division by zero", argument=1) from None
     except OverflowError:
-        raise _too_large() from None
+        raise _make_overflow_error() from None
 
 
 def apply_function(name: str, arguments: Sequence[Static]) -> Static:
@@ -86,12 +86,12 @@ def apply_function(name: str, arguments: Sequence[Static]) -> Static:
     if name == "prod":  # step by step, so that no huge number is ever made
         total: int | float = 1
         for number in numbers:
-            total = _bounded(total * number)
+            total = _check_bounds(total * number)
         return total
     try:
-        return _bounded(_FUNCTIONS[name](numbers))
+        return _check_bounds(_FUNCTIONS[name](numbers))
     except OverflowError:
-        raise _too_large() from None
+        raise _make_overflow_error() from None
 
 
 def _number(symbol: str, value: Static, position: int) -> int | float:
@@ -100,29 +100,31 @@ def _number(symbol: str, value: Static, position: int) -> int | float:
     return value
 
 
-def _repeated(left: Static, right: Static) -> Static:
+def _repeat(left: Static, right: Static) -> Static:
     position = 1 if isinstance(left, tuple | str) else 0
     sequence, count = (left, right) if position else (right, left)
     if isinstance(count, bool) or not isinstance(count, int):
-        raise OperatorError(f"expected how often to repeat, found {describe_value(count)}", argument=position)
-    most = limits.LIST_ITEMS if isinstance(sequence, tuple) else limits.STRING_CHARACTERS
+        raise OperatorError(f"expected the number of repetitions, found {describe_value(count)}", argument=position)
+    limit = limits.LIST_ITEMS if isinstance(sequence, tuple) else limits.STRING_CHARACTERS
     assert isinstance(sequence, tuple | str)
-    _check_length(len(sequence) * count, most, "list" if isinstance(sequence, tuple) else "string", position)
+    _check_length(len(sequence) * count, limit, "list" if isinstance(sequence, tuple) else "string", position)
     return sequence * count if sequence else sequence
 
 
-def _check_length(length: int, most: int, noun: str, position: int) -> None:
-    if length > most:
-        raise OperatorError(f"this {noun} would have length {length:,}; at most {most:,} is allowed", argument=position)
+def _check_length(length: int, limit: int, noun: str, position: int) -> None:
+    if length > limit:
+        raise OperatorError(
+            f"this {noun} would have length {length:,}; at most {limit:,} is allowed", argument=position
+        )
 
 
-def _bounded(value: int | float | complex) -> int | float:
+def _check_bounds(value: int | float | complex) -> int | float:
     if isinstance(value, complex) or value != value:
         raise OperatorError("the result is not a real number")
     if abs(value) == math.inf or (isinstance(value, int) and abs(value) >= limits.INTEGER):
-        raise _too_large()
+        raise _make_overflow_error()
     return value
 
 
-def _too_large() -> OperatorError:
+def _make_overflow_error() -> OperatorError:
     return OperatorError("the result is too large", hint="integers stay below 2**63 in magnitude, floats finite")

@@ -1,4 +1,4 @@
-"""Collecting the errors of a model, so that all are reported together, and guessing what was meant."""
+"""The errors of a model, collected so that all are reported together, and hints at what may have been meant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 
 
 class AlreadyReported(Exception):
-    """Unwinds a statement whose error stands among the findings already."""
+    """Leaves a statement whose error is among the findings already."""
 
 
 class Findings:
@@ -41,24 +41,24 @@ class Findings:
         return AlreadyReported()
 
     def check(self) -> None:
-        """Raises ModelError with everything noted so far, if anything was."""
+        """Raises ModelError with all errors noted so far, if there are any."""
         if not self._found:
             return
         ordered = sorted(self._found.values(), key=_place)
         if len(ordered) >= limits.ERRORS:
-            ordered = [*ordered[: limits.ERRORS], Diagnostic("there may be more errors; mend these first")]
+            ordered = [*ordered[: limits.ERRORS], Diagnostic("there may be more errors; fix these first")]
         raise ModelError(ordered)
 
 
 def _place(diagnostic: Diagnostic) -> tuple[bool, int, int]:
-    """Order of the text; definitions from the command line, which stand in files of their own, come first."""
+    """The order of the text; errors in definitions from the command line, which are not in the text, come first."""
     span = diagnostic.span
     assert span is not None
     return (not span.file.startswith("-"), span.line, span.column)
 
 
 def evaluate_each(evaluate: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """What `evaluate` makes of every item. All items report their errors; raises Reported where one has some."""
+    """What `evaluate` returns for every item. All items report their errors; raises AlreadyReported if any has one."""
     results = []
     for item in items:
         with suppress(AlreadyReported):
@@ -81,7 +81,7 @@ _OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "FLOOR", "PERCENT", "P
 
 
 def describe_expected(terminals: Collection[str]) -> str:
-    """`a name, ')' or ','`: the terminals in words, groups of them under one name."""
+    """`a name, ')' or ','`: the terminals in words; some groups of terminals have one name."""
     rest = set(terminals)
     words = []
     if rest >= STATEMENT_WORDS:
@@ -100,7 +100,7 @@ def describe_expected(terminals: Collection[str]) -> str:
 
 
 def describe_found(token: SpannedToken) -> str:
-    """The token as a reader sees it."""
+    """The token in words."""
     if token.type == SEPARATOR:
         if token == ";":
             return "';'"
@@ -111,7 +111,7 @@ def describe_found(token: SpannedToken) -> str:
 
 
 def suggest_syntax(start: list[SpannedToken], token: SpannedToken, terminals: Collection[str]) -> str | None:
-    """What may help, from the tokens of the statement up to the faulty one."""
+    """What may help; `start` are the tokens of the statement before the faulty one."""
     first = start[0] if start else token
     if token.type in STATEMENT_WORDS and "NAME" in terminals:
         return f"{quote_token(token)} is a word of the language and cannot be a name"
@@ -178,4 +178,4 @@ FOREIGN_NAMES: Mapping[str, str] = dict.fromkeys(
     ("inf", "nan", "infinity"),
     "numbers are finite; -1e30 (-60000.0 in f16) is low enough to count for nothing in a softmax",
 )
-"""The same for names that are no operators."""
+"""The same for names that are not those of operators."""

@@ -1,4 +1,4 @@
-"""The bounds on what one model may ask of the compiler; docs/language.md states them, errors name them."""
+"""The limits of one model. docs/language.md lists them, and errors name them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NESTING: Final = 50
 """Deepest nesting of brackets and braces, and of operands in one statement."""
 
 DEPTH: Final = 80
-"""Deepest nesting of blocks, repeats and expressions, as they are applied to each other."""
+"""Deepest nesting of blocks, repeats and expressions when blocks are applied."""
 
 INTEGER: Final = 1 << 63
 """All integers are smaller in magnitude; so is every tensor in bytes."""
@@ -26,13 +26,13 @@ LIST_ITEMS: Final = 100_000
 """Longest list that a parameter expression may build."""
 
 FULL_NAME_CHARACTERS: Final = 1_000
-"""Longest name of a tensor in the graph, those of the blocks around it included; and of a weight in its file."""
+"""Longest name of a tensor in the graph, including the names of the blocks around it; and of a weight in its file."""
 
 STRING_CHARACTERS: Final = 10_000
 """Longest string that a parameter expression may build."""
 
 RANK: Final = 32
-"""Most dimensions of a tensor; numpy's own bound."""
+"""Most dimensions of a tensor; numpy has the same limit."""
 
 NODES: Final = 20_000
 """Most operators in one graph."""

@@ -1,7 +1,7 @@
-"""Parsing model texts: Lark's LALR tables, driven token by token so that one text can report all its mistakes.
+"""Parsing model texts with Lark's LALR tables, token by token, so that all mistakes of a text are reported.
 
-After a mistake the rest of the statement is skipped and parsing goes on with the next. The parser holds its state on
-stacks of its own; nothing here recurses with the text.
+After a mistake, the rest of the statement is skipped and parsing goes on with the next one. The parser keeps its state
+on its own stacks; nothing here recurses with the text.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _KeepAll:
 
 @functools.cache
 def _lark() -> Lark:
-    """The parser's tables; building them takes some 60 ms, once per process."""
+    """The parser's tables; building them takes about 60 ms, once per process."""
     return Lark(
         (find_folder("grammars") / "ein.lark").read_text(encoding="utf-8"),
         parser="lalr",
@@ -65,7 +65,7 @@ def _lark() -> Lark:
 
 
 class _RecoveringParser:
-    """One parse: feeds tokens, and after a mistake finds the place to go on."""
+    """One parse of a text. It feeds tokens to Lark, and after a mistake it finds the place to go on."""
 
     def __init__(self, source: SourceText, findings: Findings) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""The canonical text of an AST: parsing it gives the same AST again, spans aside. Comments are not kept."""
+"""The canonical text of a syntax tree: parsing it gives an equal tree. Names are kept as written; comments are not."""
 
 from __future__ import annotations
 

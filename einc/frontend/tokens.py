@@ -26,7 +26,7 @@ STATEMENT_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """A model text under its name; line ends are newlines only."""
+    """A model text with its name; all line ends are newlines."""
 
     file: str
     text: str
@@ -44,7 +44,7 @@ class SourceText:
 def read_source(text: str, file: str) -> SourceText:
     """A source with its byte order mark removed and its line ends unified.
 
-    Raises ModelError where the text is longer than the language allows.
+    Raises ModelError if the text is longer than the language allows.
     """
     if len(text) > limits.TEXT_CHARACTERS:
         raise ModelError([_too_long(file)])
@@ -63,19 +63,19 @@ class LineJoiner:
     """Drops line ends inside ( ) and [ ], and ends the last statement of every body and of the text.
 
     A word that starts a statement, at the start of a line, closes brackets that were left open before it: a missing
-    parenthesis does not swallow the rest of the text. One layout serves one text.
+    parenthesis does not swallow the rest of the text. Each text needs its own joiner.
     """
 
     def __init__(self) -> None:
         self._opened: list[str] = []
 
     def close_brackets(self) -> None:
-        """Takes all ( and [ for closed."""
+        """Treats all ( and [ as closed."""
         while self._opened and self._opened[-1] != "_LBRACE":
             self._opened.pop()
 
     def process(self, stream: Iterable[Token]) -> Iterator[Token]:
-        """The tokens that the parser is to see."""
+        """The tokens that the parser gets."""
         newline: Token | None = None  # the last line end that was dropped, if nothing has come since
         last: Token | None = None
         for token in stream:
@@ -120,7 +120,7 @@ def add_span(source: SourceText, token: Token) -> SpannedToken:
 
 
 def find_fault(token: SpannedToken) -> tuple[str, str | None] | None:
-    """What is wrong with a token by itself, and a hint; None where nothing is."""
+    """The error of a token by itself, with a hint; None if there is none."""
     if token.type == "UNKNOWN":
         if token == '"':
             return "this string does not end on its line", "expected a closing '\"'"
@@ -143,6 +143,6 @@ def find_fault(token: SpannedToken) -> tuple[str, str | None] | None:
 
 
 def quote_token(token: str) -> str:
-    """A token as an error shows it: short, printable and in quotes."""
+    """A token for errors: short, printable and in quotes."""
     text = shorten(token, 40)
     return f"'{text}'" if text.isprintable() else repr(str(text))

@@ -1,7 +1,7 @@
-"""From the parser's reductions to the AST: one method per rule or alias of `grammars/ein.lark`.
+"""Builds the syntax tree from the parser's reductions: one method per rule or alias of `grammars/ein.lark`.
 
-The parser calls the methods as it reduces; no parse tree is built, and nothing here recurses. Every method takes
-the list of what its rule holds: tokens, and results of other methods.
+The parser calls the methods as it reduces. No parse tree is built, and nothing here recurses. Every method takes the
+list of its rule's parts: tokens, and results of other methods.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _name(token: SpannedToken) -> ast.Name:
 
 
 class AstBuilder:
-    """The callbacks of the parser."""
+    """The parser's callbacks."""
 
     # -- lists --
 
@@ -53,7 +53,7 @@ class AstBuilder:
         return children
 
     def append(self, children: Children) -> Children:
-        """The list so far grows in place: nothing else holds it."""
+        """Adds to the list in place: nothing else refers to it."""
         items: Children = children[0]
         items.append(children[1])
         return items
