@@ -1,67 +1,28 @@
-"""A fake of the driver surface that records and checks every call, on memory of the host.
+"""A fake of the driver of CUDA that records and checks every call, on memory of the host.
 
-Nothing that is enqueued runs before somebody waits. Then it runs in a random order that streams and events allow, and
-so does a graph, so that a dependency that was forgotten shows as a wrong result in some order. Addresses are real.
+What is enqueued, a graph included, runs only when a call waits for it. Then it runs in a random order that streams and
+events allow, so that a forgotten dependency shows as a wrong result in some order. Addresses are real.
 """
 
 from __future__ import annotations
 
 import ctypes
-import random
 from collections import Counter
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.kernels.gpu import GpuTarget
+from tests.support.cuda_fake_queue import Event, Graph, Misuse, Node, PendingWork, Stream
 
 PITCH = 256
 
-
 IN_CAPTURE = {"use", "record", "wait", "copy_async", "kernel", "end_capture"}
+"""The calls that are allowed while a stream is being captured: none that waits, takes or releases something."""
 
 
-"""What may be called while a stream is being captured: nothing that waits, takes, or gives back."""
-
-
-class Misuse(AssertionError):
-    """A call that is wrong with real CUDA, or dangerous."""
-
-
-@dataclass
-class Stream:
-    device: int
-    after: frozenset[int] = frozenset()  # what the next node follows
-    captured: frozenset[int] | None = None  # likewise in a capture that it is part of
-
-
-@dataclass
-class Event:
-    device: int
-    timing: bool
-    after: frozenset[int] | None = None
-    in_capture: bool = False
-    node: int | None = None  # that takes the time
-
-
-@dataclass
-class Node:
-    label: str
-    stream: int
-    after: frozenset[int]
-    run: object
-    done: bool = False
-
-
-@dataclass
-class Graph:
-    nodes: dict[int, Node] = field(default_factory=dict)
-    joined: set[int] = field(default_factory=set)  # streams
-
-
-def fetched(method):
-    """A call that is recorded, may be made to fail, and is refused in a capture unless it is harmless there."""
+def checked_call(method):
+    """Records a call, may let it fail, and refuses it in a capture unless it is allowed there."""
     name = method.__name__
 
     def call(self, *arguments, **named):
@@ -71,8 +32,8 @@ def fetched(method):
     return call
 
 
-def giving_back(method):
-    """A call that releases: what it names counts as released even where the call fails."""
+def releasing_call(method):
+    """Records a call that releases; its argument counts as released even where the call fails."""
     name = method.__name__
 
     def call(self, *arguments):
@@ -82,25 +43,20 @@ def giving_back(method):
     return call
 
 
-class FakeDriver:
+class FakeDriver(PendingWork):
     """`fail_at` makes that call (counting from 0) fail, once or from there on (`lost`); `unreachable` are pairs."""
 
     def __init__(self, devices=1, *, memory=1 << 30, unreachable=(), seed=0, fail_at=None, lost=False, status=719):
         self.devices, self.memory_bytes, self.unreachable = devices, memory, set(unreachable)
-        self.rng = random.Random(seed)
+        super().__init__(seed)
         self.fail_at, self.lost, self.status = fail_at, lost, status
         self.calls: list[tuple[str, tuple]] = []
         self.held: dict[str, dict[int, object]] = {
             kind: {} for kind in ("memory", "host", "stream", "event", "graph", "instance", "peer")
         }
-        self.nodes: dict[int, Node] = {}
-        self.clock = 0.0
-        self.times: dict[int, float] = {}
-        self.capture: Graph | None = None
         self.origin = -1
         self.broken = False
         self.current = 0
-        self._next = 1
 
     # For tests
 
@@ -143,41 +99,7 @@ class FakeDriver:
         del self.held[kind][handle]
 
     def _enqueue(self, stream, label, run):
-        own = self.held["stream"][stream]
-        number = self._next = self._next + 1
-        if own.captured is not None:
-            self.capture.nodes[number] = Node(label, stream, own.captured, run)
-            own.captured = frozenset([number])
-        else:
-            self.nodes[number] = Node(label, stream, own.after, run)
-            own.after = frozenset([number])
-        return number
-
-    def _flush(self):
-        """Runs all that is pending, in some order that is allowed."""
-        waiting = {n: {p for p in node.after if p in self.nodes} for n, node in self.nodes.items()}
-        followers: dict[int, list[int]] = {}
-        for n, before in waiting.items():
-            for p in before:
-                followers.setdefault(p, []).append(n)
-        ready = [n for n, before in waiting.items() if not before]
-        left = len(waiting)
-        while ready:
-            at = self.rng.randrange(len(ready))
-            ready[at], ready[-1] = ready[-1], ready[at]
-            n = ready.pop()
-            self.clock += 0.25
-            if self.nodes[n].run is not None:
-                self.nodes[n].run()
-            self.times[n] = self.clock
-            left -= 1
-            for later in followers.get(n, ()):
-                waiting[later].discard(n)
-                if not waiting[later]:
-                    ready.append(later)
-        if left:
-            raise Misuse("nodes wait for one another")
-        self.nodes.clear()
+        return self.enqueue(stream, self.held["stream"][stream], label, run)
 
     def _inside(self, pointer, pitch, width, height, *, pinned_only=True):
         """The device of a range of live memory; None for the host's."""
@@ -198,29 +120,29 @@ class FakeDriver:
 
     # Devices
 
-    @fetched
+    @checked_call
     def device_count(self):
         return self.devices
 
-    @fetched
+    @checked_call
     def target(self, device):
         return GpuTarget(device, f"Fake {device}", (9, 0), 132)
 
-    @fetched
+    @checked_call
     def use(self, device):
         self.current = device
 
-    @fetched
+    @checked_call
     def memory(self, device):
         self.current = device
         used = sum(array.size for array, own in self.held["memory"].values() if own == device)
         return self.memory_bytes - used, self.memory_bytes
 
-    @fetched
+    @checked_call
     def can_reach(self, device, peer):
         return (device, peer) not in self.unreachable
 
-    @fetched
+    @checked_call
     def enable_peer(self, device, peer):
         if (device, peer) in self.unreachable or device == peer:
             raise Misuse("access that cannot be")
@@ -229,19 +151,19 @@ class FakeDriver:
             self._handle("peer", (device, peer))
         return not known
 
-    @giving_back
+    @releasing_call
     def disable_peer(self, device, peer):
         handle = next(h for h, pair in self.held["peer"].items() if pair == (device, peer))
         self._drop("peer", handle)
 
-    @fetched
+    @checked_call
     def synchronize(self, device):
         self.current = device
-        self._flush()
+        self.flush()
 
     # Memory
 
-    @fetched
+    @checked_call
     def allocate(self, device, size):
         if size <= 0:
             raise Misuse("an empty allocation")
@@ -251,37 +173,37 @@ class FakeDriver:
         self.held["memory"][array.ctypes.data] = array, device
         return array.ctypes.data
 
-    @giving_back
+    @releasing_call
     def free(self, device, pointer):
         self._drop("memory", pointer)
 
-    @fetched
+    @checked_call
     def allocate_host(self, size):
         array = np.full(size, 0xAB, np.uint8)
         self.held["host"][array.ctypes.data] = array, None
         return array.ctypes.data
 
-    @giving_back
+    @releasing_call
     def free_host(self, pointer):
         self._drop("host", pointer)
 
-    @fetched
+    @checked_call
     def fill_bytes(self, device, pointer, value, size):
         if self._inside(pointer, size, size, 1) != device:
             raise Misuse("memory of another device")
-        self._flush()
+        self.flush()
         ctypes.memset(pointer, value, size)
 
-    @fetched
+    @checked_call
     def copy(self, device, target, target_pitch, source, source_pitch, width, height):
         ends = [self._inside(target, target_pitch, width, height, pinned_only=False),
                 self._inside(source, source_pitch, width, height, pinned_only=False)]  # fmt: skip
         if sorted(ends, key=str) != sorted([device, None], key=str):
             raise Misuse("a copy that is not between this device and the host")
-        self._flush()
+        self.flush()
         self._rows(target, target_pitch, source, source_pitch, width, height)
 
-    @fetched
+    @checked_call
     def copy_async(self, target, target_pitch, source, source_pitch, width, height, stream):
         ends = {self._inside(target, target_pitch, width, height), self._inside(source, source_pitch, width, height)}
         ends.discard(None)
@@ -295,25 +217,25 @@ class FakeDriver:
 
     # Streams and events
 
-    @fetched
+    @checked_call
     def create_stream(self, device):
         return self._handle("stream", Stream(device))
 
-    @giving_back
+    @releasing_call
     def destroy_stream(self, stream):
         if self.held["stream"][stream].captured is not None:
             raise Misuse("a stream is destroyed while it is being captured")
         self._drop("stream", stream)
 
-    @fetched
+    @checked_call
     def create_event(self, device, *, timing):
         return self._handle("event", Event(device, timing))
 
-    @giving_back
+    @releasing_call
     def destroy_event(self, event):
         self._drop("event", event)
 
-    @fetched
+    @checked_call
     def record(self, event, stream):
         own, known = self.held["event"][event], self.held["stream"][stream]
         if own.device != known.device:
@@ -327,7 +249,7 @@ class FakeDriver:
             own.node = self._enqueue(stream, "record", None)
             own.after = known.after
 
-    @fetched
+    @checked_call
     def wait(self, stream, event):
         own, known = self.held["event"][event], self.held["stream"][stream]
         if own.after is None:
@@ -342,13 +264,13 @@ class FakeDriver:
         else:
             known.after = known.after | own.after
 
-    @fetched
+    @checked_call
     def wait_on_host(self, event):
         if self.held["event"][event].node is None:
             raise Misuse("an event that was not recorded outside of a capture")
-        self._flush()
+        self.flush()
 
-    @fetched
+    @checked_call
     def elapsed_ms(self, start, end):
         first, last = self.held["event"][start], self.held["event"][end]
         if not (first.timing and last.timing) or first.device != last.device:
@@ -359,16 +281,16 @@ class FakeDriver:
 
     # Graphs
 
-    @fetched
+    @checked_call
     def begin_capture(self, stream):
         if self.capture is not None:
             raise Misuse("two captures at once")
-        self._flush()
+        self.flush()
         self.capture, self.origin, self.broken = Graph(), stream, False
         self.capture.joined.add(stream)
         self.held["stream"][stream].captured = frozenset()
 
-    @fetched
+    @checked_call
     def end_capture(self, stream):
         if self.capture is None or stream != self.origin:
             raise Misuse("a capture ends where it did not begin")
@@ -393,24 +315,24 @@ class FakeDriver:
             own.captured = None
         self.capture = None
 
-    @fetched
+    @checked_call
     def instantiate(self, graph):
         return self._handle("instance", self.held["graph"][graph])
 
-    @giving_back
+    @releasing_call
     def destroy_graph(self, graph):
         self._drop("graph", graph)
 
-    @giving_back
+    @releasing_call
     def destroy_instance(self, instance):
         self._drop("instance", instance)
 
-    @fetched
+    @checked_call
     def upload(self, instance, stream):
         assert instance in self.held["instance"]
         assert stream in self.held["stream"]
 
-    @fetched
+    @checked_call
     def launch(self, instance, stream):
         graph, own = self.held["instance"][instance], self.held["stream"][stream]
         base, offset = own.after, self._next + 1
