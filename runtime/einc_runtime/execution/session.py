@@ -178,12 +178,12 @@ class Session:
             return f"the plan has no input '{name}' ({suggest_name(name, self._loadable)})"
         if not isinstance(array, np.ndarray | np.generic):
             return f"'{name}' is not a numpy array but {type(array).__name__}"
-        found = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
-        fits = found == tensor.dtype or (tensor.dtype == "bf16" and found == "f32")
+        dtype = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
+        fits = dtype == tensor.dtype or (tensor.dtype == "bf16" and dtype == "f32")
         if fits and array.shape == tensor.shape:
             return None
         expected = f"{tensor.dtype}{list(tensor.shape)}"
-        return f"expected {expected} for {tensor.kind} '{name}', found {found}{list(array.shape)}"
+        return f"expected {expected} for {tensor.kind} '{name}', found {dtype}{list(array.shape)}"
 
     def _store(self, name: str, array: Any) -> None:
         import numpy as np

@@ -150,17 +150,17 @@ class Profile:
 
     def records(self) -> list[TaskRecord]:
         """One record per task that ran, once all steps have ended; a staged transfer is one record from out to in."""
-        found: dict[int, TaskRecord] = {}
+        records: dict[int, TaskRecord] = {}
         for step, start in self._started.items():
             task, stream = self._schedule.steps[step].task, self._schedule.steps[step].stream
             assert stream is not None
             origin = self._origins[self._schedule.streams[stream].device]
             begin = self._driver.elapsed_ms(origin, start) / 1e3
             end = self._driver.elapsed_ms(origin, self._ended[step]) / 1e3
-            if task in found:
-                _, stream, begin, _ = found[task]
-            found[task] = task, stream, begin, max(begin, end)
-        return list(found.values())
+            if task in records:
+                _, stream, begin, _ = records[task]
+            records[task] = task, stream, begin, max(begin, end)
+        return list(records.values())
 
     def close(self) -> Exception | None:
         """Releases the events, and returns the first error on the way, if there was one."""

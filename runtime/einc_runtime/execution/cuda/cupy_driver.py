@@ -39,7 +39,7 @@ _MAJOR, _MINOR = 75, 76  # cudaDevAttrComputeCapabilityMajor and Minor, which cu
 
 
 class CupyDriver:
-    """See `driver.Driver`. Raises MissingFault where cupy, a driver or a device is not there."""
+    """See `driver.Driver`. Raises MissingFault where cupy, a driver or a device is missing."""
 
     def __init__(self) -> None:
         try:

@@ -15,19 +15,19 @@ from einc_runtime.text import gibibytes
 
 def map_sites(sites: int, devices: Sequence[int] | None, visible: int) -> tuple[int, ...]:
     """The device of every site: as given, or device i for site i. Raises MissingFault for a device that is missing."""
-    there = f"{visible} GPU{'s are' if visible != 1 else ' is'} visible"
+    count = f"{visible} GPU{'s are' if visible != 1 else ' is'} visible"
     if devices is None:
         if sites > visible:
             together = ",".join(str(site * visible // sites) for site in range(sites)) if visible else "0"
             advice = f"--devices {together} puts several sites on one GPU; " if visible else ""
             advice += "--backend cpu needs none"
-            raise MissingFault(f"the plan has {sites} sites, and {there}", hint=advice)
+            raise MissingFault(f"the plan has {sites} sites, and {count}", hint=advice)
         return tuple(range(sites))
     missing = sorted({device for device in devices if not 0 <= device < visible})
     if missing:
         named = ", ".join(map(str, missing))
         hint = f"number the devices 0 to {visible - 1}; CUDA_VISIBLE_DEVICES says which they are" if visible else None
-        raise MissingFault(f"there is no device {named}: {there}", hint=hint)
+        raise MissingFault(f"there is no device {named}: {count}", hint=hint)
     return tuple(devices)
 
 
@@ -43,13 +43,13 @@ def find_exchanging_devices(
     tasks: Iterable[AnyTask], buffers: Sequence[Buffer], devices: Sequence[int]
 ) -> list[tuple[int, int]]:
     """The pairs (from, to) of different devices between which tasks transfer, ascending."""
-    found = set()
+    pairs = set()
     for task in tasks:
         if isinstance(task, TransferTask):
             pair = devices[buffers[task.read.buffer].site], devices[buffers[task.write.buffer].site]
             if pair[0] != pair[1]:
-                found.add(pair)
-    return sorted(found)
+                pairs.add(pair)
+    return sorted(pairs)
 
 
 def query_peer_access(driver: Driver, pairs: Sequence[tuple[int, int]], no_peer: str) -> PeerAccess:

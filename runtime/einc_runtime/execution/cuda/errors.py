@@ -96,7 +96,7 @@ class DeviceStatus:
     ) -> None:
         self._driver = driver
         self._checks = sorted(checks, key=lambda check: (check.device, check.step))
-        self._spans: dict[int, tuple[int, int, int]] = {}  # device -> address there, address here, size
+        self._spans: dict[int, tuple[int, int, int]] = {}  # device -> address on it, address on the host, size
         self._address: dict[int, int] = {}
         self._host = pinned(_WORD_BYTES * len(checks)) if checks else 0
         for device in sorted({check.device for check in checks}):

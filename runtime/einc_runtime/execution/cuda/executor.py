@@ -1,7 +1,7 @@
 """Runs a bundle on GPUs as one CUDA graph over all of them: prepared once, replayed by one launch per execution.
 
 Each site has one arena on its device, from the memory layout of the plan; nothing is allocated after the executor has
-been made. Kernels are prepared for their views, and run once on zeros, so that what they load lazily is there and a
+been made. Kernels are prepared for their views, and run once on zeros, so that what they load lazily is loaded and a
 kernel that fails is named. Then they are captured with all transfers, on several streams (`streams.py`) with the fewest
 events that keep the order of the plan (`events.py`). Aggregations add up in the order that the plan gives, and nothing
 is chosen at run time: every replay gives the same bits. If anything fails up to here and a library took part that is

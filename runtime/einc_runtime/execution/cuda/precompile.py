@@ -41,12 +41,12 @@ _MAX_SERIAL = 4  # so few kernels are compiled in this process
 
 def require_compiler() -> str:
     """The compiler's name and version. Raises MissingFault where there is none."""
-    found = triton_compile.version()
-    if found is None:
+    compiler = triton_compile.version()
+    if compiler is None:
         raise MissingFault(
             "kernels cannot be compiled ahead: Triton is not installed", hint="pip install 'einc[triton]'"
         )
-    return found
+    return compiler
 
 
 def precompile(
@@ -108,7 +108,7 @@ def list_sources(
     sites = len(bundle.memory)
     for devices in mappings or dict.fromkeys((tuple(range(sites)), (0,) * sites)):
         _prepare(bundle, devices, kernels, architecture)
-    return tuple(kernels.found[key] for key in sorted(kernels.found))
+    return tuple(kernels.sources[key] for key in sorted(kernels.sources))
 
 
 def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, architecture: str) -> None:
@@ -131,19 +131,19 @@ class _Collector(TritonKernels):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, KernelSource] = {}
+        self.sources: dict[str, KernelSource] = {}
 
     def prepare(self, sequence: LaunchSequence, target: GpuTarget) -> GpuKernel:
         for step in sequence.steps:
             if isinstance(step, KernelLaunch):
-                self.found.setdefault(step.source.key, step.source)
+                self.sources.setdefault(step.source.key, step.source)
         return GpuKernel(_never, Description("triton", "", ""), sequence.scratch, sequence.status_message)
 
     def versions(self) -> dict[str, str]:
         return {}
 
     def close(self) -> None:
-        self.found.clear()
+        self.sources.clear()
 
 
 def _never(workspace: int, status: int) -> Any:

@@ -34,7 +34,7 @@ _MIN_ALLOCATION = 256  # bytes
 
 @dataclass(frozen=True, slots=True)
 class PreparedPlan:
-    """A plan whose memory, streams and events are there, and whose steps can be enqueued.
+    """A plan whose memory, streams and events exist, and whose steps can be enqueued.
 
     `launches[step]` is None for steps that only pass on what they wait for. `stream_handles` are those of the streams
     of `schedule`, and `events` those of `event_schedule`. `device_bytes` is the memory taken on each device, and

@@ -71,8 +71,8 @@ class CudaResources:
 
         After a device is lost every call fails. All are made all the same, since other devices may still work.
         """
-        found: Exception | None = self._finalizer()
-        return found
+        error: Exception | None = self._finalizer()
+        return error
 
     @property
     def released(self) -> bool:

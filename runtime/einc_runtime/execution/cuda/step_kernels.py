@@ -28,7 +28,7 @@ _WAYS = {
 
 
 class StepKernels:
-    """Prepares the kernels of steps, for a plan whose memory is there.
+    """Prepares the kernels of steps, for a plan whose memory has been taken.
 
     `tasks` are the tasks as they are run, and `staging` the addresses of the host buffers of staged transfers.
     """

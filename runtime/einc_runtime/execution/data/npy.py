@@ -68,7 +68,7 @@ def read_npy(path: str | os.PathLike[str], tensor: Tensor) -> Array:
 
 
 def read_npz(path: str | os.PathLike[str], expected: Mapping[str, Tensor]) -> dict[str, Array]:
-    """The arrays of an .npz file, each named as one of the expected tensors; not all need to be there.
+    """The arrays of an .npz file, each named as one of the expected tensors; not all of them need to be in it.
 
     Raises ArrayFault for members that are not expected, are there twice, or are not what the plan says.
     """

@@ -115,8 +115,8 @@ class SafetensorsFile:
         begin, end = fields.data_offsets
         entry = SafetensorsEntry(_DTYPES.get(fields.dtype, fields.dtype), fields.shape, begin, end)
         if end < begin or (entry.dtype in ITEMSIZE and end - begin != math.prod(fields.shape) * ITEMSIZE[entry.dtype]):
-            shown = f"{fields.dtype[:20]}{list(fields.shape)}"
-            raise self._fault(f"'{name[:100]}' is {shown} by its header, in {end - begin} bytes")
+            described = f"{fields.dtype[:20]}{list(fields.shape)}"
+            raise self._fault(f"'{name[:100]}' is {described} by its header, in {end - begin} bytes")
         return entry
 
     def _fault(self, message: str) -> ArrayFault:
@@ -157,14 +157,14 @@ def _open_all(path: str) -> dict[str, SafetensorsFile]:
     files = _list_files(path)
     if not files:
         raise ArrayFault(f"there is no {SUFFIX} file in this folder", where=path)
-    found: dict[str, SafetensorsFile] = {}
+    files_by_name: dict[str, SafetensorsFile] = {}
     for file in files:
         opened = SafetensorsFile(str(file))
         for name in opened.entries:
-            if name in found:
+            if name in files_by_name:
                 raise ArrayFault(f"'{name[:100]}' is also in another file of the folder", where=str(file))
-            found[name] = opened
-    return found
+            files_by_name[name] = opened
+    return files_by_name
 
 
 def _read_index(path: str, *, files_needed: bool = True) -> Mapping[str, str] | None:

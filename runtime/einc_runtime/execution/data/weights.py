@@ -83,9 +83,9 @@ def iterate_weights(tensors: Sequence[Tensor], source: WeightSource) -> Iterator
         return
     with ExitStack() as stack:
         files = _open_mapping(source) if isinstance(source, Mapping) else _open_path(os.fspath(source), stack)
-        found = [(tensor, _match(tensor, files)) for tensor in tensors]
-        raise_together([problem for _, problem in found if isinstance(problem, str)], path)
-        for tensor, entry in found:
+        matches = [(tensor, _match(tensor, files)) for tensor in tensors]
+        raise_together([problem for _, problem in matches if isinstance(problem, str)], path)
+        for tensor, entry in matches:
             if not isinstance(entry, str):
                 yield tensor.name, entry.read(tensor).reshape(tensor.shape)
 
@@ -152,7 +152,7 @@ def _match(tensor: Tensor, files: StoredArrays) -> StoredArray | str:
 
 
 def _find(tensor: Tensor, files: StoredArrays) -> StoredArray | str | None:
-    """The array that a weight's name in files stands for, or else its own name; None where neither is there."""
+    """The array that a weight's name in files stands for, or else its own name; None where neither exists."""
     name = tensor.stored or tensor.name
     if name in files.names:
         return files.find(name)

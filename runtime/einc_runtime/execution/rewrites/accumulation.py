@@ -53,16 +53,16 @@ def accumulate_in_place(
 def _find_groups(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, list[list[int]]]:
     """By operation: groups of kernels that write copies of one block, which the same sums and no other tasks read."""
     (readers, writers), saved = users(tasks), results(bundle)
-    found: dict[tuple[int, Block, tuple[int, ...]], list[int]] = defaultdict(list)
+    copies: dict[tuple[int, Block, tuple[int, ...]], list[int]] = defaultdict(list)
     for number, task in enumerate(tasks):
         if not isinstance(task, KernelTask) or len(task.writes) != 1:
             continue
         buffer = task.writes[0].buffer
         sums = tuple(sorted(set(readers[buffer])))
         if buffer not in saved and set(writers[buffer]) == {number} and _are_sums(tasks, sums, buffer):
-            found[task.operation, task.writes[0].block, sums].append(number)
+            copies[task.operation, task.writes[0].block, sums].append(number)
     groups: dict[int, list[list[int]]] = defaultdict(list)
-    for (operation, _, sums), members in found.items():
+    for (operation, _, sums), members in copies.items():
         if sums and len(members) > 1:
             groups[operation].append(members)
     return groups

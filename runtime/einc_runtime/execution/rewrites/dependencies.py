@@ -1,7 +1,7 @@
 """What tasks have to wait for where all sites share one memory: earlier tasks that touch the same bytes.
 
 Any two tasks that touch the same bytes, one of them writing, have to run in their order in the plan. Nothing else is
-needed: a plan's own find_dependencies also keep transfers from sharing a link, and here there is none.
+needed: a plan's own dependencies also keep transfers from sharing a link, and here there is no link.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class _DependencySweep:
 
     def visit(self, number: int, task: AnyTask) -> tuple[int, ...]:
         reads = [region for region in reads_of(task) if not self.loaded[region.buffer]]
-        found: set[int] = set()
+        waits: set[int] = set()
         for region in reads:
-            found.update(_find_overlapping(self._accesses_of(region.buffer).writes, region.block))
+            waits.update(_find_overlapping(self._accesses_of(region.buffer).writes, region.block))
         for region in writes_of(task):
             own = self._accesses_of(region.buffer)
             overlapping = _find_overlapping(own.writes, region.block) | _find_overlapping(own.reads, region.block)
-            found |= overlapping or set(own.before)
+            waits |= overlapping or set(own.before)
         for region in writes_of(task):
             own = self._accesses_of(region.buffer)
             own.reads = [access for access in own.reads if not region.block.contains(access[1])]
@@ -60,8 +60,8 @@ class _DependencySweep:
             own.writes.append((number, region.block))
         for region in reads:  # also of a buffer that has just lost its bytes to one that is written
             self.accesses[region.buffer].reads.append((number, region.block))
-        found.discard(number)
-        self.after.append(tuple(sorted(found)))
+        waits.discard(number)
+        self.after.append(tuple(sorted(waits)))
         return self.after[-1]
 
     def _accesses_of(self, buffer: int) -> _BufferAccesses:

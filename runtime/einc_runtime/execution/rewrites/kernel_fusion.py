@@ -22,7 +22,7 @@ def find_epilogues(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, tuple[
     bytes that the map writes: kernels know their addresses, and see to that.
     """
     (readers, writers), kept = users(tasks), results(bundle)
-    found: dict[int, tuple[int, int]] = {}
+    epilogues: dict[int, tuple[int, int]] = {}
     for number, task in enumerate(tasks):
         if not isinstance(task, KernelTask) or bundle.operations[task.operation].kernel != "map":
             continue
@@ -37,8 +37,8 @@ def find_epilogues(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, tuple[
                 candidates.append((own[0], place))
         for contraction, place in sorted(candidates, reverse=True)[:1]:  # the last one that is waited for
             if all(earlier <= contraction for earlier in task.after):
-                found[contraction] = number, place
-    return found
+                epilogues[contraction] = number, place
+    return epilogues
 
 
 def find_contraction_pairs(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, int]:
@@ -46,7 +46,7 @@ def find_contraction_pairs(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int
 
     A task is in one pair at most.
     """
-    alike: dict[object, list[int]] = defaultdict(list)
+    same_form: dict[object, list[int]] = defaultdict(list)
     for number, task in enumerate(tasks):
         if not isinstance(task, KernelTask):
             continue
@@ -57,12 +57,12 @@ def find_contraction_pairs(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int
                 [region.block.shape for region in (*task.reads, *task.writes)],
             )
             for place, read in enumerate(task.reads):
-                alike[task.site, place, read.buffer, read.block.lower, read.block.upper, repr(form)].append(number)
-    found: dict[int, int] = {}
+                same_form[task.site, place, read.buffer, read.block.lower, read.block.upper, repr(form)].append(number)
+    pairs: dict[int, int] = {}
     paired: set[int] = set()
-    for numbers in alike.values():
+    for numbers in same_form.values():
         for first, second in itertools.pairwise(numbers):
             if not paired & {first, second} and all(earlier < first for earlier in tasks[second].after):
-                found[first] = second
+                pairs[first] = second
                 paired |= {first, second}
-    return found
+    return pairs
