@@ -106,14 +106,14 @@ def _time_tasks(bundle: Bundle, ideal: bool) -> Timing:
 def _format_trace(bundle: Bundle, timing: Timing) -> str:
     """The predicted timeline as a trace file."""
     from einc_runtime.errors import PlanFault
-    from einc_runtime.execution.trace import TaskRun, task_events, trace_json
+    from einc_runtime.execution.trace import TaskRun, format_trace, make_task_events
 
     times = timing.times
     if times is None:
         raise PlanFault("the plan has too many transfers at once to be timed")
     spans = zip(times.starts, times.ends, strict=True)
     runs = (TaskRun(task, start, end) for task, (start, end) in enumerate(spans))
-    return trace_json(task_events(bundle, runs), "predicted", bundle.model)
+    return format_trace(make_task_events(bundle, runs), "predicted", bundle.model)
 
 
 def _require_operator(bundle: Bundle, name: str) -> None:

@@ -126,7 +126,7 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
         raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
     from einc_runtime.cli import arrays
     from einc_runtime.execution.session import Session
-    from einc_runtime.execution.trace import task_events, trace_json
+    from einc_runtime.execution.trace import format_trace, make_task_events
     from einc_runtime.plan.schema import HOST
 
     with show_phases() as phase:
@@ -150,8 +150,8 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
         phase("writing the outputs")
         arrays.write_outputs(options.targets, results)
         if options.trace is not None and session.trace is not None:
-            events = task_events(bundle, session.trace.runs)
-            output.write_text(options.trace, trace_json(events, "measured", bundle.model))
+            events = make_task_events(bundle, session.trace.runs)
+            output.write_text(options.trace, format_trace(events, "measured", bundle.model))
         comparison = None
         if reference is not None or options.expect:
             phase("comparing the outputs")
@@ -191,11 +191,11 @@ def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float
 def _load(session: Session, options: RunOptions, *, keep: bool) -> Mapping[str, Array]:
     """Loads everything. Returns the arrays if they are to be kept for a comparison."""
     from einc_runtime.cli.arrays import read_inputs
-    from einc_runtime.execution.data.weights import read_weights, weights_of
+    from einc_runtime.execution.data.weights import list_weights, read_weights
 
     arrays = read_inputs(session.bundle, options.inputs)
     session.load_all(arrays)
-    tensors = weights_of(session.bundle)
+    tensors = list_weights(session.bundle)
     if options.weights is None and tensors:
         hint = "--weights FILE.safetensors, or --weights rand:0"
         raise ArrayFault(f"nothing is given for the {len(tensors)} weights of {session.bundle.model}", hint=hint)

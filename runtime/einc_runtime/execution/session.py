@@ -131,9 +131,9 @@ class Session:
 
         The arrays of a mapping may have the names, types and shapes that they may have in a file; others are ignored.
         """
-        from einc_runtime.execution.data.weights import iterate_weights, weights_of
+        from einc_runtime.execution.data.weights import iterate_weights, list_weights
 
-        for name, array in iterate_weights(weights_of(self.bundle), source):
+        for name, array in iterate_weights(list_weights(self.bundle), source):
             self._store(name, array)
 
     def execute(self, *, trace: bool = False) -> float:

@@ -3,9 +3,9 @@
 A timeline becomes a file in two steps:
 
     runs = [TaskRun(task, start_ms, end_ms, worker), ...]  # one per task of the bundle; fences may be left out
-    text = trace_json(task_events(bundle, runs), "measured", bundle.model)
+    text = format_trace(make_task_events(bundle, runs), "measured", bundle.model)
 
-`task_events` draws tasks: kernels, aggregations and copies on the track `compute` of their site, and a transfer on
+`make_task_events` draws tasks: kernels, aggregations and copies on the track `compute` of their site, and a transfer on
 `out` of its source and on `in` of its destination, with an arrow between the two. A run that names a worker appears a
 second time, on the track of that worker in the process `workers`. A caller can add events of its own (replays,
 streams): a `TraceEvent` is a bar on any track of any site.
@@ -90,7 +90,7 @@ def task_kind(task: AnyTask) -> str:
     return "copy" if isinstance(task, CopyTask) else "fence"
 
 
-def task_events(bundle: Bundle, runs: Iterable[TaskRun]) -> Iterator[TraceEvent]:
+def make_task_events(bundle: Bundle, runs: Iterable[TaskRun]) -> Iterator[TraceEvent]:
     """The events of a bundle's tasks. Fences do nothing and have no events."""
     for run in runs:
         task = bundle.tasks[run.task]
@@ -116,7 +116,7 @@ def task_events(bundle: Bundle, runs: Iterable[TaskRun]) -> Iterator[TraceEvent]
             yield TraceEvent(WORKERS, f"worker {run.worker}", name, start, end, args, kind)
 
 
-def trace_json(events: Iterable[TraceEvent], source: TraceSource, title: str) -> str:
+def format_trace(events: Iterable[TraceEvent], source: TraceSource, title: str) -> str:
     """The text of a trace file; equal events give equal bytes. Times are microseconds, to the nanosecond."""
     drawn = list(events)
     tracks: dict[tuple[int, str], list[int]] = {}

@@ -16,7 +16,7 @@ from einc_runtime.errors import ArrayFault, MissingFault, PlanFault
 from einc_runtime.execution import backends
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
-from einc_runtime.execution.trace import task_events, task_kind, trace_json
+from einc_runtime.execution.trace import format_trace, make_task_events, task_kind
 from tests.support.handmade_plans import random_plan, reference, two_site_plan
 from tests.support.plan_arrays import arrays_of
 
@@ -172,7 +172,7 @@ def test_traces_name_every_task_that_ran(bundle):
     for run in trace.runs:
         assert 0 <= run.start_ms <= run.end_ms <= milliseconds
         assert run.worker in range(3)
-    document = json.loads(trace_json(task_events(bundle, trace.runs), "measured", "ffn"))
+    document = json.loads(format_trace(make_task_events(bundle, trace.runs), "measured", "ffn"))
     drawn = [record for record in document["traceEvents"] if record["ph"] == "X"]
     assert {record["args"]["task"] for record in drawn} == {
         number for number, task in enumerate(bundle.tasks) if task_kind(task) != "fence"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc_runtime.execution.trace import WORKERS, TaskRun, TraceEvent, task_events, task_kind, trace_json
+from einc_runtime.execution.trace import WORKERS, TaskRun, TraceEvent, format_trace, make_task_events, task_kind
 from einc_runtime.plan.schema import FenceTask, TransferTask
 from tests.support.handmade_plans import random_plan
 from tests.support.trace_format import check_trace, names
@@ -27,16 +27,16 @@ EVENTS = st.lists(
 
 @given(EVENTS, st.sampled_from(["predicted", "measured"]))
 def test_any_events_make_a_readable_trace(events, source):
-    text = trace_json(events, source, "model")
+    text = format_trace(events, source, "model")
     bars = check_trace(text)
     drawn = sorted((round(bar["ts"] * 1e3), bar["name"]) for lane in bars.values() for bar in lane)
     assert drawn == sorted((round(event.start_ms * 1e6), event.name) for event in events)
-    assert trace_json(list(events), source, "model") == text
+    assert format_trace(list(events), source, "model") == text
 
 
 @given(EVENTS)
 def test_a_track_has_no_more_lanes_than_events_that_overlap(events):
-    text = trace_json(events, "measured", "model")
+    text = format_trace(events, "measured", "model")
     lanes = check_trace(text)
     labels = names(text)
     for site in {event.site for event in events}:
@@ -55,7 +55,7 @@ def _track(label):
 
 def test_predicted_and_measured_stand_side_by_side():
     events = [TraceEvent(0, "compute", "a", 0.0, 1.0), TraceEvent(1, "compute", "b", 0.5, 1.0)]
-    predicted, measured = (trace_json(events, source, "ffn") for source in ("predicted", "measured"))
+    predicted, measured = (format_trace(events, source, "ffn") for source in ("predicted", "measured"))
     assert not set(check_trace(predicted)) & set(check_trace(measured))
     both = {
         "displayTimeUnit": "ms",
@@ -71,7 +71,7 @@ def test_tasks_become_bars_named_by_tensor_and_block():
     bundle = random_plan(7, sites=4, operations=5)
     bundle = msgspec.structs.replace(bundle, tasks=(*bundle.tasks, FenceTask(0, "nothing", ())))
     runs = [TaskRun(number, number * 0.5, number * 0.5 + 0.75, number % 3) for number in range(len(bundle.tasks))]
-    text = trace_json(task_events(bundle, runs), "measured", bundle.model)
+    text = format_trace(make_task_events(bundle, runs), "measured", bundle.model)
     bars = check_trace(text)
     labels = names(text)
     drawn = {}

@@ -21,7 +21,7 @@ from einc_runtime.execution import task_errors
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.host import count_cores, peak_memory, require_memory, single_threaded_blas
-from einc_runtime.execution.cpu.memory import HostMemory, PrepackedWeights, aligned_bytes
+from einc_runtime.execution.cpu.memory import HostMemory, PrepackedWeights, allocate_aligned
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewrite
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
@@ -126,7 +126,7 @@ class CpuExecutor:
         np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
         scratch = self._scratch[worker]
         if scratch is None:
-            scratch = self._scratch[worker] = aligned_bytes(self._scratch_size)
+            scratch = self._scratch[worker] = allocate_aligned(self._scratch_size)
         bound, kernels = self._bound[worker], self._kernels
 
         def run_task(number: int) -> None:

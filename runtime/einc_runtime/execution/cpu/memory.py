@@ -24,7 +24,7 @@ MAX_PACKED_SHARE = 0.5
 """The part of the available memory that prepacked weights may take."""
 
 
-def aligned_bytes(size: int) -> Array:
+def allocate_aligned(size: int) -> Array:
     """Memory whose pages are taken when they are first written."""
     try:
         raw = np.empty(size + ALIGNMENT, np.uint8)
@@ -45,7 +45,7 @@ class HostMemory:
     def __init__(self, bundle: Bundle, *, shared: bool = False) -> None:
         require_memory(sum(bundle.memory), f"running {bundle.model} on {len(bundle.memory)} sites")
         self.bundle = bundle
-        self.arenas = [aligned_bytes(size) for size in bundle.memory]
+        self.arenas = [allocate_aligned(size) for size in bundle.memory]
         self.buffers: list[Array] = []
         loaded: dict[tuple[int, Block], Array] = {}
         for number, buffer in enumerate(bundle.buffers):

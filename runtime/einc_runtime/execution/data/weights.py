@@ -59,7 +59,7 @@ class StoredArrays:
     find: Callable[[str], StoredArray]
 
 
-def weights_of(bundle: Bundle) -> tuple[Tensor, ...]:
+def list_weights(bundle: Bundle) -> tuple[Tensor, ...]:
     return tuple(tensor for tensor in bundle.tensors if tensor.kind == "weight")
 
 
