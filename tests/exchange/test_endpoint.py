@@ -13,7 +13,7 @@ from einc.exchange.synthesis import SynthesisOptions, synthesize
 from einc.exchange.synthesis.endpoint import KEY, MAX_REPLY, EndpointProposer, read_endpoint
 from einc.exchange.synthesis.prompt import build_messages, extract_programs
 from einc.exchange.synthesis.proposers import MAX_CANDIDATES, JudgedCandidate
-from tests.exchange.test_proposers import BARE, MACHINE, PREAMBLE, SPLIT, question
+from tests.support.proposal_cases import BARE, MACHINE, PREAMBLE, SPLIT, make_request
 
 
 @contextlib.contextmanager
@@ -189,17 +189,17 @@ def test_failures_that_may_pass_are_tried_again():
 
 
 def test_nothing_is_asked_without_time_or_after_the_last_round():
-    assert endpoint("http://127.0.0.1:9").propose(question(seconds=0.1)) is None
-    assert endpoint("http://127.0.0.1:9").propose(question(1)) is None
+    assert endpoint("http://127.0.0.1:9").propose(make_request(seconds=0.1)) is None
+    assert endpoint("http://127.0.0.1:9").propose(make_request(1)) is None
 
 
 def test_a_search_with_a_limit_keeps_time_for_itself():
     given = []
 
     class Patient:
-        def propose(self, question):
-            given.append(question.seconds)
-            time.sleep(max(0.0, question.seconds))
+        def propose(self, request):
+            given.append(request.seconds)
+            time.sleep(max(0.0, request.seconds))
 
     found = synthesize(PREAMBLE, MACHINE, SynthesisOptions(iterations=0, time_limit=1.0), proposers=[Patient()])
     assert len(given) == 1
@@ -212,7 +212,7 @@ def test_no_round_takes_longer_than_the_search_can_wait():
         serving(lambda handler: time.sleep(300)) as (url, _),
         pytest.raises(ProgramError, match=r"reply within 0\.6 s"),
     ):
-        endpoint(url).propose(question(seconds=0.6))
+        endpoint(url).propose(make_request(seconds=0.6))
 
 
 def test_the_key_goes_to_the_endpoint_and_nowhere_else(monkeypatch):
@@ -220,7 +220,7 @@ def test_the_key_goes_to_the_endpoint_and_nowhere_else(monkeypatch):
     with serving(lambda handler: send(handler, str(handler.headers).encode(), 400)) as (url, asked):
         proposer = read_endpoint(f"{url}?model=m&rounds=1&seconds=5")
         with pytest.raises(ProgramError, match="400") as caught:
-            proposer.propose(question())
+            proposer.propose(make_request())
     assert asked[0][1]["Authorization"] == "Bearer sk-secret"
     assert "sk-secret" not in str(caught.value) + repr(proposer) + json.dumps(asked[0][2])
     assert "***" in str(caught.value)
@@ -256,4 +256,4 @@ def test_what_a_reply_stands_for():
 
 def test_prompts_stay_short():
     answers = tuple(JudgedCandidate("A @ 0\n" * 10**5, "x" * 10**5) for _ in range(50))
-    assert sum(len(message["content"]) for message in build_messages(question(3, answers))) < 100_000
+    assert sum(len(message["content"]) for message in build_messages(make_request(3, answers))) < 100_000

@@ -6,23 +6,15 @@ import time
 import pytest
 
 from einc.errors import ProgramError
-from einc.exchange.language.resolve import read_preamble
-from einc.exchange.synthesis import CommandProposer, SynthesisOptions, TextProposer, synthesize, synthesize_naive
+from einc.exchange.synthesis import CommandProposer, SynthesisOptions, TextProposer, synthesize
 from einc.exchange.synthesis.proposers import (
     JudgedCandidate,
-    ProposalRequest,
     consult_proposer,
     read_candidate,
     split_candidates,
 )
-from einc.machines.load import load_machine
 from tests.support.exchange_oracle import SWAP
-
-MACHINE = load_machine("dgx-h100").ideal()
-BARE = "IN: A @ 0; B @ 1\nOUT: A+B @ 0, 1\n"
-PREAMBLE = read_preamble(BARE, "p", MACHINE)
-SPLIT = "IN: A.1 @ 0 (size: 500 MB); A.2 @ 0 (size: 500 MB); B.1 @ 1 (size: 500 MB); B.2 @ 1 (size: 500 MB)\n"
-SPLIT += "OUT: A.1+B.1 @ 0, 1; A.2+B.2 @ 0, 1\nA.1 @ 0 -> 1\nA.1+B.1 @ 1 -> 0\nB.2 @ 1 -> 0\nA.2+B.2 @ 0 -> 1\n"
+from tests.support.proposal_cases import BARE, MACHINE, PREAMBLE, SPLIT, make_request
 
 
 def propose(*proposers):
@@ -35,11 +27,6 @@ def propose(*proposers):
     return synthesize(
         PREAMBLE, MACHINE, SynthesisOptions(max_packed_ms=0.0), proposers=proposers, progress=progress
     ), said
-
-
-def question(number=0, answers=(), seconds=60.0):
-    naive = synthesize_naive(PREAMBLE, MACHINE)
-    return ProposalRequest(PREAMBLE, MACHINE, naive.program, naive.completion_ms, seconds, number, answers)
 
 
 def test_a_split_proposal_is_taken():
@@ -77,10 +64,10 @@ def test_hostile_replies_harm_nothing(text):
 def test_a_command_reads_the_preamble_and_writes_programs():
     program = "import sys; text = sys.stdin.read(); print(text); print('A @ 0 -> 1; B @ 1 -> 0; A+B @ 0, 1')"
     command = CommandProposer((sys.executable, "-c", program))
-    reply = command.propose(question())
+    reply = command.propose(make_request())
     assert reply is not None
     assert read_candidate(reply, PREAMBLE, MACHINE)[1] == {}
-    assert command.propose(question(1)) is None
+    assert command.propose(make_request(1)) is None
     found, said = propose(command)
     assert not [what for what in said if "refused" in what]
     assert found.completion_ms == found.naive_ms
@@ -123,11 +110,11 @@ def test_rounds_go_on_until_the_proposer_has_no_more_to_say():
     asked = []
 
     class Thinking:
-        def propose(self, question):
+        def propose(self, request):
             asked.append(question)
-            return ["nothing\n---\nsomething", "", "more"][question.round] if question.round < 3 else None
+            return ["nothing\n---\nsomething", "", "more"][request.round] if request.round < 3 else None
 
-    answers = list(consult_proposer(Thinking(), lambda number, answers: question(number, answers), str.upper))
+    answers = list(consult_proposer(Thinking(), lambda number, answers: make_request(number, answers), str.upper))
     assert answers == [
         JudgedCandidate("nothing\n", "NOTHING\n"),
         JudgedCandidate("something\n", "SOMETHING\n"),

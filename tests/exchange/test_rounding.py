@@ -16,7 +16,7 @@ from einc.exchange.synthesis.demands import find_demands, group_by_shape
 from einc.exchange.synthesis.rounding import RoutePool
 from einc.exchange.synthesis.routes import compute_duration, compute_load, list_crossed, list_needed_copies
 from einc.exchange.synthesis.scheduling import ListScheduler
-from einc.exchange.synthesis.task_graph import build_task_graph
+from einc.exchange.synthesis.task_graph import build_tasks
 from einc.machines.load import load_machine
 
 
@@ -81,7 +81,7 @@ def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, cou
     slow = dataclasses.replace(load_machine("dgx-v100"), transfer_latency_us=3.0, kernel_latency_us=7.0)
     network = build_network(slow, None)
     for demand, routes in zip(demands, chosen or (), strict=True):
-        found = RoutePool(routes, network).uses(demand.size / count)
+        found = RoutePool(routes, network).compute_uses(demand.size / count)
         expected = [(n, *use) for n, route in enumerate(routes) for use in uses_of(route, demand.size / count, network)]
         assert [*zip(found.route, found.resource, strict=True)] == [row[:2] for row in expected]
         assert np.column_stack(found[2:]) == pytest.approx(np.array([row[2:] for row in expected]), rel=1e-11)
@@ -94,7 +94,7 @@ def test_no_schedule_is_shorter_than_the_longest_window(text, count, seed):
     if not demands:
         return
     assert [len(routes) for routes in chosen] == [count] * len(demands)
-    tasks = build_task_graph(demands, chosen, network)
+    tasks = build_tasks(demands, chosen, network)
     keys = np.random.default_rng(seed).random(len(tasks.actions)).tolist()
     assert ListScheduler(tasks).forwards(keys).makespan >= longest_window(demands, chosen, network) * (1 - 1e-6)
 
@@ -102,11 +102,11 @@ def test_no_schedule_is_shorter_than_the_longest_window(text, count, seed):
 def test_the_longest_windows_are_those_of_brute_force():
     demands, chosen, network = routed("IN: A @ 0; B @ 5\nOUT: A+B @ 3, 6; A @ 7", 6)
     pools = [RoutePool(list(dict.fromkeys(routes)), network) for routes in chosen]
-    uses = [pool.uses(demand.size / 6) for pool, demand in zip(pools, demands, strict=True)]
+    uses = [pool.compute_uses(demand.size / 6) for pool, demand in zip(pools, demands, strict=True)]
     counts = [
         np.array([routes.count(route) for route in pool.routes]) for pool, routes in zip(pools, chosen, strict=True)
     ]
-    found = max(time for time, _ in rounding._Windows(uses).longest(counts))
+    found = max(time for time, _ in rounding._Windows(uses).find_longest(counts))
     assert found == pytest.approx(longest_window(demands, chosen, network))
 
 

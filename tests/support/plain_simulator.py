@@ -22,8 +22,8 @@ from einc.exchange.language.program import (
     get_aggregate_size,
     list_targets,
 )
+from einc.exchange.simulation.body_run import ActionEvent, Timeline
 from einc.exchange.simulation.fluid import SAME_INSTANT
-from einc.exchange.simulation.timeline import ActionEvent, Timeline
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 
 Route = tuple[int, ...]

@@ -55,7 +55,7 @@ class CutWitness:
 
 
 def find_best_cut(demands: DemandSet, network: Network) -> CutWitness | None:
-    """The cut that proves most, of all or, on more than MOST_SITES sites, of a family of sensible ones."""
+    """The cut that proves most: of all cuts, or, on more than MAX_SITES sites, of a family of sensible ones."""
     import numpy as np
 
     chosen = list_cuts(demands, network)

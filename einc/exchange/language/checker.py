@@ -30,7 +30,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a program is valid, and every fault found (at most MOST_FAULTS are told)."""
+    """Whether a program is valid, and every fault found (at most MAX_FAULTS)."""
 
     valid: bool
     faults: tuple[Fault, ...] = ()

@@ -1,16 +1,41 @@
-"""One run of a body, whose aggregates and actions have become numbers."""
+"""One run of a body, whose aggregates and actions have become numbers, and what a run gives: a timeline."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from einc.exchange.language.closure import Copy
 from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
 from einc.exchange.language.program import Action, Aggregate
 from einc.exchange.simulation.fluid import SAME_INSTANT, Fluid
-from einc.exchange.simulation.timeline import ActionEvent
+
+
+@dataclass(frozen=True, slots=True)
+class ActionEvent:
+    """What happened to one action; times in milliseconds from the beginning.
+
+    `parts` are the copies that it combined: the aggregate itself where the source held it whole. `formed` is when the
+    aggregation ended (the start, where nothing was combined), `arrivals` when each destination had the aggregate.
+    """
+
+    action: Action
+    start: float
+    parts: tuple[Aggregate, ...]
+    formed: float
+    arrivals: tuple[tuple[int, float], ...]
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A whole run: one event per action, in the program's order, and every copy that exists at the end."""
+
+    completion_ms: float
+    events: tuple[ActionEvent, ...]
+    copies: frozenset[Copy]
 
 
 class NumberedAggregate(NamedTuple):

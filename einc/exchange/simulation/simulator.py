@@ -13,9 +13,8 @@ from collections.abc import Iterable, Sequence
 from einc.errors import ProgramError
 from einc.exchange.language.checker import check, find_static_faults
 from einc.exchange.language.program import Action, Aggregate, Program, collect_atom_sizes, list_targets
-from einc.exchange.simulation.body_run import BodyRun, NumberedAction, NumberedAggregate
+from einc.exchange.simulation.body_run import BodyRun, NumberedAction, NumberedAggregate, Timeline
 from einc.exchange.simulation.fluid import Fluid, find_private_capacities, index_crossings
-from einc.exchange.simulation.timeline import Timeline
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 
 

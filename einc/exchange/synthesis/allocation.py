@@ -1,11 +1,10 @@
-"""How much of every demand takes which route, so that the fullest resource is as empty as can be: a linear program.
+"""How many bytes of every demand take which route, so that the fullest resource is busy for the least time.
 
-Routes are found as they are needed: the prices that the program puts on the resources lead to the cheapest routes,
-which join it until none is cheaper than those it has (column generation).
+A linear program divides the bytes. Routes are found as they are needed: the prices that the program puts on the
+resources lead to the cheapest routes, which join it until none is cheaper than those it has (column generation).
 
-Routes for thousands of demands: each takes the one on which the fullest resources suffer least, then thinks again.
-
-A packing without a linear program, for machines with many sites, where routes straight to one root suffice.
+On machines with many sites there are thousands of demands, and direct routes suffice. There, without a linear program,
+each demand takes the route that adds least to the fullest resources, and then reconsiders.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from einc.exchange.synthesis.trees import MAX_TERMINALS, Floats, PathPrices, fin
 
 MAX_ROUNDS = 60
 _SPREADS = (0.03, 0.1, 0.3, 1.0)
-"""How much a hop costs beside its price, of the mean price of a path: the more, the shorter the routes."""
+"""What a hop costs beside its price, as parts of the mean price of a path: higher costs give shorter routes."""
 MAX_DIRECT_ROUTES = 4000
-"""Routes through simple roots, of all shapes together, on machines so large that not all sites are roots."""
+"""Direct routes of all shapes together, on machines so large that not all sites are roots."""
 
 _CLOSE = 1e-3
-"""The part by which the packing may lie above the best one."""
+"""The part by which the result may lie above the optimum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,9 @@ class RouteAmounts:
 
 @dataclass(frozen=True, slots=True)
 class PendingAmounts:
-    """What a packing comes to, as far as it is needed to compare it with others; `finish` works out the routes.
+    """The time of a solution, to compare placements by; `finish` works out its routes.
 
-    `price` is what it says a millisecond of each resource is worth.
+    `price` is the value of a millisecond of each resource.
     """
 
     fullest_ms: float
@@ -59,16 +58,16 @@ def allocate_routes(
     cutoff: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
 ) -> PendingAmounts:
-    """The best packing of so many bytes of every shape, or the best found when `stop` says so.
+    """The best routes for so many bytes of every shape, or the best found when `stop` says so.
 
-    Among packings within `slack` of the best one, that with the quickest routes is taken: a piece that arrives early
-    can be passed on early. The search is given up once no packing can take less than `cutoff` ms: what is returned
-    then has prices that prove it.
+    Among solutions within `slack` of the best one, the one with the quickest routes is taken: a piece that arrives
+    early can be passed on early. The search gives up once no solution can take less than `cutoff` ms; the prices that
+    are returned then prove it.
     """
     master = _MasterProgram(volumes, network)
-    most_roots = max(16, MAX_DIRECT_ROUTES // len(volumes))
+    max_roots = max(16, MAX_DIRECT_ROUTES // len(volumes))
     for shape in volumes:
-        for route in list_direct_routes(shape, network, most_roots):
+        for route in list_direct_routes(shape, network, max_roots):
             master.add(shape, route)
     priced = [shape for shape in volumes if max(len(shape.holders), len(shape.targets)) <= MAX_TERMINALS]
     least = 0.0
@@ -77,7 +76,7 @@ def allocate_routes(
         value, price = master.solve()
         if stop() or len(priced) < len(volumes):
             break
-        # Prices jump about; halfway to the best ones so far they settle sooner.
+        # Prices oscillate; halfway to the best ones so far they converge sooner.
         price = price if centre is None else 0.5 * centre + 0.5 * price
         prices = PathPrices(network, price / np.array(network.rates))
         bound, added = 0.0, False
@@ -98,7 +97,7 @@ def allocate_routes(
             for shape in priced:
                 for route in find_cheapest_routes(shape, prices)[1]:
                     master.add(shape, route)
-        return master.packing(slack)
+        return master.finish(slack)
 
     return PendingAmounts(master.solve()[0], best, finish)
 
@@ -127,7 +126,7 @@ class _MasterProgram:
         self.infinity = infinity
 
     def add(self, shape: DemandShape, route: Route) -> bool:
-        """Whether the route is new."""
+        """Add a route; returns whether it is new."""
         if (shape, route) in self.columns:
             return False
         self.columns[shape, route] = len(self.columns) + 1
@@ -145,7 +144,7 @@ class _MasterProgram:
         price = np.maximum(0.0, -dual[len(self.volumes) :])
         return self.solver.getObjectiveValue(), price / max(price.sum(), 1e-30)
 
-    def packing(self, slack: float) -> RouteAmounts:
+    def finish(self, slack: float) -> RouteAmounts:
         value, _ = self.solve()
         solver = self.solver
         solver.changeColBounds(0, 0.0, value * (1 + slack))
@@ -172,13 +171,13 @@ SHARES = 4
 MAX_SHARES = 4000
 _GREEDY_ROUNDS = 3
 _SHARPNESS = 8
-"""The power of its load with which a resource counts: high enough that the fullest ones dominate."""
+"""Loads count with this power, so that the fullest resources dominate."""
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def allocate_greedily(volumes: Mapping[DemandShape, float], network: Network) -> RouteAmounts:
-    """A packing of so many bytes of every shape."""
+    """Routes for so many bytes of every shape, without a linear program."""
     rates = np.array(network.rates)
     load: Floats = np.zeros(len(rates))
     shares = max(1, min(SHARES, MAX_SHARES // len(volumes)))
@@ -191,12 +190,12 @@ def allocate_greedily(volumes: Mapping[DemandShape, float], network: Network) ->
     for _ in range(_GREEDY_ROUNDS):
         moved = False
         for shape in order:
-            pool, much = pools[shape], volumes[shape] / shares
+            loads, share = pools[shape], volumes[shape] / shares
             for number, before in enumerate(taken[shape]):
                 if before >= 0:
-                    pool.add(load, before, -much)
-                now = pool.cheapest(load, much)
-                pool.add(load, now, much)
+                    loads.add(load, before, -share)
+                now = loads.find_cheapest(load, share)
+                loads.add(load, now, share)
                 taken[shape][number] = now
                 moved |= now != before
         if not moved:
@@ -213,24 +212,24 @@ def allocate_greedily(volumes: Mapping[DemandShape, float], network: Network) ->
 
 
 class _RouteLoads:
-    """The routes of a shape, and what a byte on each takes of which resources, end to end."""
+    """The routes of a shape, and how long a byte on each keeps which resources busy, one route after the other."""
 
     def __init__(self, routes: list[Route], network: Network, rates: Floats) -> None:
         self.routes = routes
         loads = [compute_load(route, network) for route in routes]
         self.starts: Ints = np.cumsum([0, *(len(entry) for entry in loads)])
         self.resources: Ints = np.array([resource for entry in loads for resource in entry], np.int64)
-        traffic = np.array([much for entry in loads for much in entry.values()])
+        traffic = np.array([size for entry in loads for size in entry.values()])
         self.times: Floats = traffic / rates[self.resources]
 
-    def add(self, load: Floats, route: int, much: float) -> None:
+    def add(self, load: Floats, route: int, size: float) -> None:
         own = slice(self.starts[route], self.starts[route + 1])
-        load[self.resources[own]] += much * self.times[own]
+        load[self.resources[own]] += size * self.times[own]
 
-    def cheapest(self, load: Floats, much: float) -> int:
+    def find_cheapest(self, load: Floats, size: float) -> int:
         """The route on which the powers of the loads grow least."""
         before = load[self.resources]
-        after = before + much * self.times
+        after = before + size * self.times
         scale = max(float(load.max()), float(after.max()))
         growth = (after / scale) ** _SHARPNESS - (before / scale) ** _SHARPNESS
         return int(np.add.reduceat(growth, self.starts[:-1]).argmin())

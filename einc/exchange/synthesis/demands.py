@@ -1,6 +1,6 @@
-"""What a preamble asks for, as demands: parts that IN holds, combined and brought to targets.
+"""What a preamble asks for, as demands: parts that IN holds, to be combined and brought to targets.
 
-Demands that look alike to a machine (same holders, same targets) form a class; routes are found once per class.
+Demands of one shape (same holders, same targets) look alike to a machine: routes are found once per shape.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def find_demands(program: Program) -> tuple[Demand, ...]:
     for aggregate in holders:
         for atom in aggregate:
             by_atom.setdefault(atom, []).append(aggregate)
-    wanted: dict[Aggregate, set[int]] = {}
+    required: dict[Aggregate, set[int]] = {}
     for requirement in program.requirements:
-        wanted.setdefault(requirement.aggregate, set()).update(list_targets(program, requirement))
+        required.setdefault(requirement.aggregate, set()).update(list_targets(program, requirement))
     sizes = collect_atom_sizes(program)
     budget = CoverBudget()
     demands = []
-    for aggregate, sites in wanted.items():
+    for aggregate, sites in required.items():
         targets = tuple(sorted(sites - holders.get(aggregate, set())))
         if not targets:
             continue
@@ -75,7 +75,7 @@ def _choose_parts(
 ) -> tuple[Aggregate, ...]:
     atoms = frozenset(aggregate)
     candidates = {part for atom in aggregate for part in by_atom.get(atom, ()) if atoms.issuperset(part)}
-    found = find_cheapest_partition(aggregate, [(part, 1) for part in candidates], budget)
-    if found is None:
+    chosen = find_cheapest_partition(aggregate, [(part, 1) for part in candidates], budget)
+    if chosen is None:
         raise ProgramError(f"{'+'.join(aggregate)} cannot be made of what IN holds")
-    return found
+    return chosen

@@ -38,9 +38,9 @@ from einc.exchange.synthesis.rounding import RouteChooser, choose_piece_counts
 from einc.exchange.synthesis.scheduling import MAX_THOROUGH, build_first_schedule, improve_schedule
 from einc.exchange.synthesis.splitting import can_split, find_atom_families, split_atoms
 from einc.exchange.synthesis.task_graph import (
-    Schedule,
-    TaskGraph,
-    build_task_graph,
+    ExchangeTasks,
+    TaskSchedule,
+    build_tasks,
     write_ordered_actions,
     write_unordered_actions,
 )
@@ -275,7 +275,7 @@ class _SynthesisSearch:
         router = RouteChooser(demands, amounts, network)
         goal = amounts.fullest_ms * options.enough
         seen: set[tuple[int, ...]] = set()
-        best: tuple[float, TaskGraph, Schedule, dict[str, int]] | None = None
+        best: tuple[float, ExchangeTasks, TaskSchedule, dict[str, int]] | None = None
         patience = _PATIENCE
         overlaps = _OVERLAPS if network.transfer_latency else _OVERLAPS[:1]
         for actions in _list_grains(self.max_actions) if splittable else _GRAINS[:1]:
@@ -289,7 +289,7 @@ class _SynthesisSearch:
                 continue
             seen.add(pieces)
             splits = {atom: counts[name] for atom, name in family.items() if counts.get(name, 1) > 1}
-            tasks = build_task_graph(demands, router.choose(pieces), network)
+            tasks = build_tasks(demands, router.choose(pieces), network)
             self.say(f"{len(tasks.actions)} actions")
             schedule = build_first_schedule(tasks, options.seed)
             evaluator = BodyEvaluator(split_atoms(placed, splits), self.machine)
@@ -323,7 +323,12 @@ class _SynthesisSearch:
             self.offer_program(better, self.splits, "rewritten body")
 
     def offer_schedule(
-        self, evaluator: BodyEvaluator, tasks: TaskGraph, schedule: Schedule, splits: dict[str, int], together: int
+        self,
+        evaluator: BodyEvaluator,
+        tasks: ExchangeTasks,
+        schedule: TaskSchedule,
+        splits: dict[str, int],
+        together: int,
     ) -> float:
         """Time a schedule. Its makespan is exact where resources take one task at a time: then only a better one is
         timed.

@@ -1,8 +1,8 @@
 """A proposer that asks a language model at an OpenAI-compatible endpoint.
 
-A reply is text that somebody else wrote: it is bounded in time and size before it is read, and then only ever parsed as
-exchange programs. A request goes to the host that was named and to no other; the key is taken from the environment
-and is in no message.
+A reply is untrusted text: its time and size are bounded before it is read, and it is only ever parsed as exchange
+programs. A request goes to the given host and to no other. The key is taken from the environment and appears in no
+message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RETRIED = (408, 429, 500, 502, 503, 504)
 _REDIRECTS = range(300, 400)
 _MAX_PAUSE = 10.0
 _MIN_SECONDS = 0.5
-"""A request that has less time left, in seconds, is not sent."""
+"""A request with fewer seconds left is not sent."""
 
 
 class _TooLateError(Exception):
@@ -44,7 +44,7 @@ class _TooLateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EndpointProposer:
-    """Asks `model` for programs in so many `rounds`, each told what became of the ones before.
+    """Asks `model` for programs in so many `rounds`; each request says what became of the earlier answers.
 
     A round takes at most `seconds`, its `retries` included; `pause` is the wait before the first retry, in seconds,
     and doubles.
@@ -59,23 +59,23 @@ class EndpointProposer:
     temperature: float | None = None
     key: str | None = field(default=None, repr=False)
 
-    def propose(self, question: ProposalRequest) -> str | None:
+    def propose(self, request: ProposalRequest) -> str | None:
         """Raises ProgramError, in one line, for whatever goes wrong."""
-        seconds = min(self.seconds, question.seconds)
-        if question.round >= self.rounds or seconds < _MIN_SECONDS:
+        seconds = min(self.seconds, request.seconds)
+        if request.round >= self.rounds or seconds < _MIN_SECONDS:
             return None
-        body: dict[str, Any] = {"model": self.model, "messages": build_messages(question), "stream": False}
+        body: dict[str, Any] = {"model": self.model, "messages": build_messages(request), "stream": False}
         if self.temperature is not None:
             body["temperature"] = self.temperature
         reply = self._ask(json.dumps(body).encode(), seconds)
-        return extract_programs(_read_content(reply), print_program(question.preamble))
+        return extract_programs(_read_content(reply), print_program(request.preamble))
 
     def _ask(self, body: bytes, seconds: float) -> bytes:
-        """Post until there is a reply; failures that may pass are tried again."""
+        """Send the request until there is a reply; after failures that may pass it is sent again."""
         deadline = time.monotonic() + seconds
         for attempt in range(self.retries + 1):
             try:
-                status, headers, data = self._bounded(body, deadline)
+                status, headers, data = self._post_in_time(body, deadline)
             except (OSError, http.client.HTTPException) as error:
                 reason, pause = f"{type(error).__name__}: {error}", self.pause * 2**attempt
             except _TooLateError:
@@ -83,27 +83,27 @@ class EndpointProposer:
             else:
                 if status == 200:
                     return data
-                reason, pause = self._refusal(status, headers, data), self.pause * 2**attempt
+                reason, pause = self._describe_refusal(status, headers, data), self.pause * 2**attempt
                 if status not in _RETRIED:
                     break
-                wanted = headers.get("retry-after", "")
-                if wanted.isdecimal() and len(wanted) < 9:
-                    pause = float(wanted)
+                retry_after = headers.get("retry-after", "")
+                if retry_after.isdecimal() and len(retry_after) < 9:
+                    pause = float(retry_after)
             if attempt == self.retries or pause > _MAX_PAUSE or time.monotonic() + pause > deadline - _MIN_SECONDS:
                 break
             time.sleep(pause)
-        raise ProgramError(self._secret(f"{self._host()}: {reason}"))
+        raise ProgramError(self._hide_key(f"{self._host()}: {reason}"))
 
-    def _bounded(self, body: bytes, deadline: float) -> tuple[int, Mapping[str, str], bytes]:
-        """One exchange, given up at the deadline however it is stuck: in a name's look-up, or byte after byte."""
+    def _post_in_time(self, body: bytes, deadline: float) -> tuple[int, Mapping[str, str], bytes]:
+        """One request, given up at the deadline wherever it is stuck: in a name look-up, or between slow bytes."""
         outcome: list[tuple[int, Mapping[str, str], bytes] | BaseException] = []
         seconds = max(0.0, deadline - time.monotonic())
-        connection = self._connection(seconds)
+        connection = self._connect(seconds)
 
         def exchange() -> None:
             try:
                 outcome.append(self._exchange(connection, body))
-            except BaseException as error:  # told by the thread that waits
+            except BaseException as error:  # raised again by the thread that waits
                 outcome.append(error)
             finally:
                 connection.close()
@@ -138,12 +138,12 @@ class EndpointProposer:
             raise http.client.IncompleteRead(data, response.length)
         return response.status, {name.lower(): value for name, value in response.getheaders()}, data
 
-    def _connection(self, seconds: float) -> http.client.HTTPConnection:
+    def _connect(self, seconds: float) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         return kind(parts.hostname or "", parts.port, timeout=max(seconds, 0.001))
 
-    def _refusal(self, status: int, headers: Mapping[str, str], data: bytes) -> str:
+    def _describe_refusal(self, status: int, headers: Mapping[str, str], data: bytes) -> str:
         if status in _REDIRECTS:
             where = urlsplit(headers.get("location", "")).netloc or "elsewhere"
             return f"HTTP {status}: it redirects to {where[:100]}, which is not followed"
@@ -151,7 +151,7 @@ class EndpointProposer:
         said = " ".join(data[:400].decode("utf-8", "replace").split())
         return f"HTTP {status}{hint}" + (f": {said}" if said else "")
 
-    def _secret(self, text: str) -> str:
+    def _hide_key(self, text: str) -> str:
         """The text without the key, should a reply repeat it."""
         return text if not self.key else text.replace(self.key, "***")
 
@@ -160,10 +160,10 @@ class EndpointProposer:
 
 
 def read_endpoint(text: str) -> EndpointProposer:
-    """An endpoint from `URL?model=NAME`, with `rounds`, `seconds` and `temperature` where wanted.
+    """An endpoint from `URL?model=NAME`, with optional `rounds`, `seconds` and `temperature`.
 
-    The URL is the API's base, such as https://api.openai.com/v1, or ends in /chat/completions; whatever else its query
-    has is sent along. The key comes from the environment. Raises UsageError.
+    The URL is the API's base, such as https://api.openai.com/v1, or ends in /chat/completions; the rest of its query is
+    sent along. The key comes from the environment. Raises UsageError.
     """
     try:
         parts = urlsplit(text)

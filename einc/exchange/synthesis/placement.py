@@ -1,8 +1,8 @@
 """Memberships of the partitions that a preamble declares by size, chosen for the least time of the fullest resource.
 
-Prices on the resources give every membership a bound from below, all of them at once from one table per demand. The
-membership of the least bound is packed, the packing's prices raise the bounds of others, and so on: once no bound lies
-below the best packing, that one is the best of all. Among equal bounds the fewest bytes go first.
+Prices on the resources give every membership a lower bound, all of them at once from one table per demand. Routes are
+allocated for the membership of the least bound; their prices raise the bounds of others, and so on. Once no bound lies
+below the best time found, that membership is the best of all. Among equal bounds the fewest bytes go first.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from einc.exchange.synthesis.allocation import (
 from einc.exchange.synthesis.demands import Demand, find_demands, group_by_shape
 from einc.exchange.synthesis.trees import MAX_TERMINALS, Floats, PathPrices, price_target_sets
 
-MAX_PACKED = 24
+MAX_ALLOCATED = 24
+"""Memberships for which routes are allocated."""
 
 _CLOSE = 0.98
-"""A bound so near to the best packing promises nothing."""
+"""A membership whose bound is so near to the best time is not tried."""
 
 _EQUAL = 1.001
-"""How nearly packings are solved."""
+"""Times within this factor of each other count as equal, as linear programs are not solved more exactly."""
 
 _MAX_LP_SIZE = 30_000
-"""Parts and targets of all shapes together, times sites, from which routes are chosen without a linear program."""
+"""Parts and targets of all shapes together, times sites; above, routes are chosen without a linear program."""
 
 
 def place(
@@ -54,10 +55,10 @@ def place(
     below: float = np.inf,
     least: float = 0.0,
 ) -> tuple[Program, tuple[Demand, ...], RouteAmounts]:
-    """The program with the best membership found, its demands, and their packing.
+    """The program with the best membership found, its demands, and their routes.
 
-    The search ends early where no membership can have a packing of less than `below` ms. None has one of less than
-    `least` ms, as bounds have shown.
+    The search ends early where no membership can take less than `below` ms. Bounds have shown that none takes less than
+    `least` ms.
     """
     if not is_open(program):
         demands = find_demands(program)
@@ -68,7 +69,7 @@ def place(
         return placed, demands, _allocate(demands, network, slack, np.inf, stop).finish()
     search = _MembershipBounds(program, network)
     best: tuple[Program, tuple[Demand, ...], PendingAmounts] | None = None
-    for _ in range(MAX_PACKED):
+    for _ in range(MAX_ALLOCATED):
         pick = search.pick()
         if best is not None:
             fullest = best[2].fullest_ms
@@ -97,12 +98,12 @@ def _allocate(
 
 
 def _wrap(packing: RouteAmounts, network: Network) -> PendingAmounts:
-    """A packing that was made without prices."""
+    """A solution that was found without prices."""
     return PendingAmounts(packing.fullest_ms, np.zeros(len(network.rates)), lambda: packing)
 
 
 class _MembershipBounds:
-    """All memberships, and what is known of the least time of each."""
+    """All memberships, and a lower bound on the time of each."""
 
     def __init__(self, program: Program, network: Network) -> None:
         self.program, self.network = program, network
@@ -111,8 +112,8 @@ class _MembershipBounds:
         missing = tabulate_moved_bytes(program, demands, network.sites)
         self.bytes: Floats = np.zeros(len(self.masks))
         for column, row in enumerate(missing):
-            for position, much in enumerate(row):
-                self.bytes += much * (self.masks[:, column] >> position & 1)
+            for position, moved in enumerate(row):
+                self.bytes += moved * (self.masks[:, column] >> position & 1)
         self.bounds: Floats = np.zeros(len(self.masks))
         # By holders of the parts: the bytes of all that has the same targets, and those under every membership.
         self.groups: dict[tuple[tuple[int, ...], ...], list[tuple[float, Ints]]] = {}
@@ -131,7 +132,7 @@ class _MembershipBounds:
         self.learn(PathPrices(network, rates / rates.sum() / np.array(network.rates)))
 
     def pick(self) -> int:
-        """The least bound; of those that hardly differ, the fewest bytes."""
+        """The membership of the least bound; among bounds that hardly differ, the one with the fewest bytes."""
         low = np.flatnonzero(self.bounds <= self.bounds.min() * (1 + 1e-6))
         return int(low[self.bytes[low].argmin()])
 
@@ -139,14 +140,14 @@ class _MembershipBounds:
         return decode_masks(self.program, self.masks[pick], self.network.sites)
 
     def learn(self, prices: PathPrices) -> None:
-        """Raise the bounds by what the demands of every membership cost at these prices."""
-        multicast = prices.multicast(self.network.sites)
+        """Raise the bounds to what the demands of every membership cost at these prices."""
+        multicast = prices.get_multicast(self.network.sites)
         total: Floats = np.zeros(len(self.masks))
-        for holders, uses in self.groups.items():
+        for holders, group in self.groups.items():
             if len(holders) > MAX_TERMINALS:
-                continue  # its routes are not priced: its bound stays zero
-            best = price_target_sets(prices.reduction(holders), multicast)[0]
-            for volume, masks in uses:
+                continue  # their routes are not priced: they add nothing to the bound
+            best = price_target_sets(prices.get_reduction(holders), multicast)[0]
+            for volume, masks in group:
                 total += volume * best[masks]
         self.bounds = np.maximum(self.bounds, total)
 

@@ -1,4 +1,4 @@
-"""What a language model is asked: the language, the machine, the task, the best so far, and how its answers did."""
+"""What a language model is asked: the language, the machine, the task, the best program, and earlier outcomes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Message = dict[str, str]
 """`role` and `content`, as chat endpoints have them."""
 
 MAX_PROGRAM_TEXT = 8000
-"""Characters of a program that are shown."""
+"""Characters of a program in a message."""
 
 _IN = re.compile(r"\s*IN[ \t]*:")
 
 MAX_RESOURCES = 150
 MAX_ANSWERS = 6
-"""Of the answers before, the latest are shown."""
+"""Only the latest answers are repeated."""
 
 _RULES = """You write exchange programs: they bring data to the sites of a machine, and combine it on the way.
 
@@ -55,15 +55,15 @@ A.2+B.2 @ 0 -> 1
 ```"""
 
 
-def build_messages(question: ProposalRequest) -> list[Message]:
-    """The conversation so far, for a model that remembers nothing."""
+def build_messages(request: ProposalRequest) -> list[Message]:
+    """The conversation so far; endpoints keep no state, so it is sent as a whole."""
     rules = _RULES.format(grammar=_read_grammar(), separator=SEPARATOR)
-    said = [{"role": "system", "content": rules}, {"role": "user", "content": _describe_task(question)}]
-    for answer in question.answers[-MAX_ANSWERS:]:
+    said = [{"role": "system", "content": rules}, {"role": "user", "content": _describe_task(request)}]
+    for answer in request.answers[-MAX_ANSWERS:]:
         said.append({"role": "assistant", "content": f"```\n{_shorten(answer.text)}\n```"})
         said.append({"role": "user", "content": f"Outcome: {_shorten_outcome(answer)}"})
-    if question.answers:
-        said[-1]["content"] += f"\nThe best so far takes {question.best_ms:.3f} ms. Answer with better programs."
+    if request.answers:
+        said[-1]["content"] += f"\nThe best so far takes {request.best_ms:.3f} ms. Answer with better programs."
     return said
 
 
@@ -96,16 +96,16 @@ def extract_programs(reply: str, preamble: str) -> str:
     return f"\n{SEPARATOR}\n".join(whole)
 
 
-def _describe_task(question: ProposalRequest) -> str:
-    preamble = dataclasses.replace(question.preamble, actions=())
-    parts = [_describe_machine(question.machine), f"The task:\n```\n{_shorten(print_program(preamble))}\n```"]
+def _describe_task(request: ProposalRequest) -> str:
+    preamble = dataclasses.replace(request.preamble, actions=())
+    parts = [_describe_machine(request.machine), f"The task:\n```\n{_shorten(print_program(preamble))}\n```"]
     if any(partition.members is None for partition in preamble.partitions):
         parts.append("Choose members for the partitions that have only a size, and write them out: G1 {0, 3}.")
-    splits = "" if question.best.holdings == preamble.holdings else ", which splits atoms"
-    best = _shorten(print_program(question.best))
-    parts.append(f"The best program so far{splits}, takes {question.best_ms:.3f} ms:\n```\n{best}\n```")
+    splits = "" if request.best.holdings == preamble.holdings else ", which splits atoms"
+    best = _shorten(print_program(request.best))
+    parts.append(f"The best program so far{splits}, takes {request.best_ms:.3f} ms:\n```\n{best}\n```")
     try:
-        certificate = bound(preamble, question.machine)
+        certificate = bound(preamble, request.machine)
     except ProgramError:
         return "\n\n".join(parts)
     parts.append(f"No program takes less than {certificate.bound_ms:.3f} ms: {certificate.bound_by}.")

@@ -1,8 +1,7 @@
-"""Candidate programs from elsewhere: files, a command that reads the preamble and writes programs, or whoever else
-answers questions (`endpoint.py` asks a language model).
+"""Candidate programs from outside: from files, from commands, or from a language model (`endpoint.py`).
 
-Whatever comes is only text until it has been parsed, found to be a program for the same preamble (its atoms split or
-not), checked and timed; what fails on the way is left out with a reason.
+A proposal is only text until it has been parsed, found to be a program for the same preamble (with atoms split or not),
+checked and timed. A proposal that fails on the way is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MAX_ROUNDS = 100
 
 @dataclass(frozen=True, slots=True)
 class JudgedCandidate:
-    """A candidate, and what became of it in words: its time, or why it does not count."""
+    """A candidate and its outcome in words: its time, or why it does not count."""
 
     text: str
     outcome: str
@@ -44,9 +43,9 @@ class JudgedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ProposalRequest:
-    """What a proposer may know: a preamble without a body, the machine, the best program so far and its time in ms.
+    """What a proposer is told: a preamble without a body, the machine, the best program so far and its time in ms.
 
-    `answers` are this proposer's candidates of all rounds so far, and `seconds` how long the search can wait.
+    `answers` are this proposer's candidates of all rounds so far; the search waits at most `seconds`.
     """
 
     preamble: Program
@@ -61,7 +60,7 @@ class ProposalRequest:
 class Proposer(Protocol):
     """A source of candidates."""
 
-    def propose(self, question: ProposalRequest) -> str | None:
+    def propose(self, request: ProposalRequest) -> str | None:
         """Candidate programs, with lines `---` between them, or None where there are no more. Raises ProgramError."""
 
 
@@ -70,9 +69,9 @@ def consult_proposer(
     ask: Callable[[int, tuple[JudgedCandidate, ...]], ProposalRequest],
     consider: Callable[[str], str],
 ) -> Iterator[JudgedCandidate]:
-    """Ask a proposer, round after round until it has no more to say, and yield all its candidates with their outcomes.
+    """Ask a proposer, round after round until it has no more candidates; yield all of them with their outcomes.
 
-    `ask` makes the question from the round and the answers before; `consider` tells the outcome of a candidate.
+    `ask` makes the request from the round and the answers before; `consider` returns the outcome of a candidate.
     Raises ProgramError where the proposer fails.
     """
     answers: tuple[JudgedCandidate, ...] = ()
@@ -92,28 +91,28 @@ def consult_proposer(
 
 @dataclass(frozen=True, slots=True)
 class TextProposer:
-    """Candidates that are at hand, such as the contents of a file."""
+    """Gives candidates that exist already, such as the contents of a file."""
 
     text: str
 
-    def propose(self, question: ProposalRequest) -> str | None:
-        return None if question.round else self.text
+    def propose(self, request: ProposalRequest) -> str | None:
+        return None if request.round else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class CommandProposer:
-    """A command that gets the preamble on its standard input and writes candidates on its standard output.
+    """Runs a command that gets the preamble on its standard input and writes candidates to its standard output.
 
-    It is run without a shell, and ended after `seconds`, with all that it has started.
+    The command runs without a shell. After `seconds` it is ended together with all processes that it has started.
     """
 
     arguments: Sequence[str]
     seconds: float = 60.0
 
-    def propose(self, question: ProposalRequest) -> str | None:
-        if question.round:
+    def propose(self, request: ProposalRequest) -> str | None:
+        if request.round:
             return None
-        preamble = print_program(question.preamble)
+        preamble = print_program(request.preamble)
         name = self.arguments[0]
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
         try:
@@ -139,9 +138,9 @@ def _write_input(process: subprocess.Popen[bytes], text: str) -> None:
 
 
 def _read_reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, int]:
-    """What a process writes, up to one byte more than may be used, and its exit status, 0 where not all is read.
+    """What a process writes, at most one byte more than is allowed, and its exit status, 0 where not all is read.
 
-    Raises TimeoutExpired, also where only others that it has started keep its standard output open.
+    Raises TimeoutExpired, also where only processes that it has started keep its standard output open.
     """
     assert process.stdout is not None
     reply = b""
@@ -158,7 +157,7 @@ def _read_reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[byte
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process with all that it has started, unless it has ended by itself."""
+    """End a process and all that it has started, unless it has ended by itself."""
     assert process.stdout is not None
     if process.returncode is None:
         with contextlib.suppress(OSError):
@@ -197,8 +196,8 @@ def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Prog
         whole, dot, number = atom.rpartition(".")
         if dot and number.isdigit():
             pieces[whole] = pieces.get(whole, 0) + 1
-    wanted = {atom for holding in preamble.holdings for atom in holding.aggregate}
-    splits = {atom: pieces[atom] for atom in sorted(wanted - atoms) if atom in pieces}
+    given = {atom for holding in preamble.holdings for atom in holding.aggregate}
+    splits = {atom: pieces[atom] for atom in sorted(given - atoms) if atom in pieces}
     if any(
         splits[atom] > holding.size for holding in preamble.holdings for atom in holding.aggregate if atom in splits
     ):
@@ -214,7 +213,7 @@ def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Prog
 
 
 def _normalize_preamble(program: Program) -> tuple[object, ...]:
-    """What a preamble says, apart from how it is written down."""
+    """What a preamble says, independent of how it is written."""
     held = {(one.aggregate, site, one.size) for one in program.holdings for site in one.sites}
-    wanted = {(one.aggregate, target) for one in program.requirements for target in one.targets}
-    return None if program.gpus is None else tuple(sorted(program.gpus)), held, wanted
+    required = {(one.aggregate, target) for one in program.requirements for target in one.targets}
+    return None if program.gpus is None else tuple(sorted(program.gpus)), held, required

@@ -1,8 +1,8 @@
 """The paper's rewrites of program bodies (paper, Section 5.4): each proposes bodies, and validity decides.
 
-They are the moves of the local search. A rewrite that removes an action also removes the waits for it.
+A rewrite that removes an action also removes the waits for it.
 
-Local search over small bodies: rewrites proposed at random, costed by the simulator, kept where they are faster.
+`improve_by_rewrites` is the local search: it proposes rewrites at random, times them, and keeps those that are faster.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _redirect(action: Action, destinations: tuple[int, ...]) -> Action:
 
 
 def _drop_destination(action: Action, site: int) -> Body:
-    """The action without a destination; nothing where it has no other."""
+    """The action without a destination; nothing where it has no other one."""
     rest = tuple(other for other in action.destinations if other != site)
     return (_redirect(action, rest),) if rest else ()
 
@@ -155,16 +155,16 @@ def _is_strictly_in(part: Aggregate, whole: Aggregate) -> bool:
 
 
 MAX_REWRITTEN = 80
-"""Larger bodies have too many neighbours for single rewrites to find their way."""
+"""Actions; larger bodies have too many neighbours for a search by single rewrites."""
 
 
 def improve_by_rewrites(
     program: Program, machine: Machine, seed: int, iterations: int, stop: Callable[[], bool]
 ) -> Iterator[Program]:
-    """Ever faster bodies; `iterations` are candidates costed.
+    """Ever faster bodies; `iterations` candidates are timed.
 
-    From time to time a rewrite that makes the body no slower is followed, and now and then two rewrites at once are
-    tried, as many good moves need two steps.
+    The search also follows rewrites that leave the time as it is, and tries two rewrites at once now and then, as many
+    good moves need two steps.
     """
     evaluator = BodyEvaluator(program, machine)
     chance = random.Random(seed)

@@ -1,14 +1,12 @@
-"""What pieces do on the routes there are for them: which resource each step takes, when, and for how long.
+"""From bytes to pieces: how many pieces every demand is cut into, and which route each piece takes.
 
-On a route, what comes before a step (its *head*) has to pass before the resource can begin with it, and what comes
-after (its *tail*) when it has ended.
+On a route, the time before a step (its *head*) has to pass before a resource can begin with it, and the time after it
+(its *tail*) once it has ended.
 
-From amounts to pieces: how many pieces every demand is cut into, and which route each piece takes.
-
-What a resource is given to do is not all that decides when it has done it: steps have heads and tails (`uses.py`). So
-of a *window*, the steps of one resource with at least some head and some tail, all pieces together take no less than
-that head, their own time and that tail. Pieces are moved to other routes until the longest window is as short as can
-be: resources on which routes begin or end are then given more to do than those amid long routes.
+So a resource needs more than the sum of its steps. A *window* is the set of steps of one resource with at least a given
+head and a given tail: all pieces together take no less than that head, their own time in the window and that tail.
+Pieces are moved to other routes until the longest window is as short as possible. Resources on which routes begin or
+end then get more to do than those in the middle of long routes.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class ResourceUses(NamedTuple):
-    """A row for every resource that a step of a route takes: the route's number, and times in ms for one piece."""
+    """A row for every resource that a step of a route uses: the route's number, and times in ms for one piece."""
 
     route: Ints
     resource: Ints
@@ -38,7 +36,7 @@ class ResourceUses(NamedTuple):
 
 
 class RoutePool:
-    """Routes, and what is known of their steps whatever the size of a piece: for every route and position a column."""
+    """Routes, and what is known of their steps for pieces of any size: for every route and position one entry."""
 
     def __init__(self, routes: Sequence[Route], network: Network) -> None:
         self.routes = routes
@@ -62,8 +60,8 @@ class RoutePool:
         self._before = before
         self._taken: Ints = np.array(taken, np.int64).T
 
-    def uses(self, size: float) -> ResourceUses:
-        """What one piece of so many bytes does on each route."""
+    def compute_uses(self, size: float) -> ResourceUses:
+        """The resource uses of one piece of so many bytes on each route."""
         copies, rate, latency = self._work
         durations = copies * size / rate + latency
         routes, length = durations.shape
@@ -84,34 +82,34 @@ class RoutePool:
 
 
 _SQUARINGS = (3, 6)
-"""A window counts with its time squared so often: first all that are long matter, then the longest alone."""
+"""The time of a window is squared so often: first all long windows matter, then only the longest."""
 
 _SWEEPS = 4
 _WINDOWINGS = 6
-"""How often pieces are moved, each time with more windows in view."""
+"""How often pieces are moved, each time for more windows."""
 
 _MAX_GROUPS = 500
-"""Groups of pieces above which they are moved once, by what resources have to do alone."""
+"""Above so many groups of pieces they are moved once only, and only by the load of the resources."""
 
 _LONG = 0.93
-"""Windows of so much of the longest one's time are added."""
+"""Windows that take at least this part of the longest one's time are added."""
 
 
 class RouteChooser:
-    """Chooses routes for demands that are packed, however many pieces they are in."""
+    """Chooses routes for the pieces of demands, near the amounts that the linear program found."""
 
-    def __init__(self, demands: Sequence[Demand], packing: RouteAmounts, network: Network) -> None:
+    def __init__(self, demands: Sequence[Demand], route_amounts: RouteAmounts, network: Network) -> None:
         self.demands = demands
         self.resources = len(network.rates)
         self.known: list[
             tuple[RoutePool, Floats, list[int]]
         ] = []  # with the amounts, and the demands that choose from it
         for shape, positions in group_by_shape(demands).items():
-            routes, amounts = zip(*packing.routes[shape], strict=True)
+            routes, amounts = zip(*route_amounts.routes[shape], strict=True)
             self.known.append((RoutePool(routes, network), np.array(amounts), positions))
 
     def choose(self, pieces: Sequence[int]) -> list[list[Route]]:
-        """For every demand the routes of so many pieces, near the amounts of the packing, then evened out."""
+        """For every demand the routes of so many pieces."""
         groups: list[_PieceGroup] = []
         for pool, amounts, positions in self.known:
             alike: dict[tuple[int, int], list[int]] = {}
@@ -119,7 +117,9 @@ class RouteChooser:
                 alike.setdefault((self.demands[position].size, pieces[position]), []).append(position)
             for (size, count), own in alike.items():
                 groups.append(
-                    _PieceGroup(pool.routes, pool.uses(size / count), _round_amounts(amounts, count * len(own)), own)
+                    _PieceGroup(
+                        pool.routes, pool.compute_uses(size / count), _round_amounts(amounts, count * len(own)), own
+                    )
                 )
         assigned: list[list[Route]] = [[] for _ in self.demands]
         for group, counts in zip(groups, _even_out(groups, self.resources), strict=True):
@@ -133,7 +133,7 @@ _Window = tuple[int, float, float]
 
 
 class _PieceGroup(NamedTuple):
-    """Pieces of one size with the same routes to choose from, how many take each, and the demands that they are of."""
+    """Pieces of one size with the same routes to choose from, how many take each route, and their demands."""
 
     routes: Sequence[Route]
     uses: ResourceUses
@@ -142,7 +142,7 @@ class _PieceGroup(NamedTuple):
 
 
 def _round_amounts(amounts: Floats, total: int) -> Ints:
-    """Whole numbers in proportion to the amounts that add up to the total: the largest remainders are rounded up."""
+    """Whole numbers in proportion to the amounts, with this total: the largest remainders are rounded up."""
     exact = amounts * (total / amounts.sum()) if amounts.sum() else np.full(len(amounts), total / len(amounts))
     counts: Ints = np.floor(exact).astype(np.int64)
     counts[np.argsort(counts - exact, kind="stable")[: total - counts.sum()]] += 1
@@ -150,7 +150,7 @@ def _round_amounts(amounts: Floats, total: int) -> Ints:
 
 
 def _take_turns(counts: Ints) -> list[int]:
-    """So many of each, spread evenly."""
+    """The routes in turn, each as often as it counts, spread evenly."""
     places = [((turn + 0.5) / count, route) for route, count in enumerate(counts) for turn in range(count)]
     return [route for _, route in sorted(places)]
 
@@ -165,11 +165,11 @@ def _even_out(groups: Sequence[_PieceGroup], resources: int) -> list[Ints]:
     best, least = counts, np.inf
     for _ in range(_WINDOWINGS if len(groups) <= _MAX_GROUPS else 1):
         _descend(counts, tables, windows)
-        longest = all_windows.longest(counts)
-        most = max(time for time, _ in longest)
-        if most < least * (1 - 1e-9):
-            best, least = [own.copy() for own in counts], most
-        more = [window for time, window in longest if time >= _LONG * most and window not in windows]
+        longest = all_windows.find_longest(counts)
+        longest_ms = max(time for time, _ in longest)
+        if longest_ms < least * (1 - 1e-9):
+            best, least = [own.copy() for own in counts], longest_ms
+        more = [window for time, window in longest if time >= _LONG * longest_ms and window not in windows]
         if not more:
             break
         windows += more
@@ -178,7 +178,7 @@ def _even_out(groups: Sequence[_PieceGroup], resources: int) -> list[Ints]:
 
 
 def _tabulate(uses: ResourceUses, windows: Sequence[_Window]) -> Floats:
-    """How long one piece on each route takes the resource of each window, inside of it."""
+    """How long one piece on each route uses the resource of each window, inside the window."""
     resource, head, tail = (np.array(column) for column in zip(*windows, strict=True))
     inside = (uses.resource[:, None] == resource) & (uses.head[:, None] >= head) & (uses.tail[:, None] >= tail)
     table: Floats = np.add.reduceat(uses.time[:, None] * inside, np.flatnonzero(np.diff(uses.route, prepend=-1)))
@@ -186,7 +186,7 @@ def _tabulate(uses: ResourceUses, windows: Sequence[_Window]) -> Floats:
 
 
 def _descend(counts: list[Ints], tables: Sequence[Floats], windows: Sequence[_Window]) -> None:
-    """Change the counts, piece by piece, while the powers of the windows' times grow less."""
+    """Change the counts, piece by piece, as long as that lowers the sum of the powers of the windows' times."""
     load: Floats = np.array([head + tail for _, head, tail in windows])
     used: list[tuple[Ints, Floats]] = []
     for count, table in zip(counts, tables, strict=True):
@@ -219,7 +219,7 @@ def _descend(counts: list[Ints], tables: Sequence[Floats], windows: Sequence[_Wi
 
 
 class _Windows:
-    """All windows, whatever the counts: for every resource the heads and tails there are, and where each use stands."""
+    """All possible windows: for every resource its heads and tails, and which of them each use has."""
 
     def __init__(self, uses: Sequence[ResourceUses]) -> None:
         first = np.cumsum([0, *(own.route[-1] + 1 for own in uses[:-1])])  # routes are numbered through all groups
@@ -227,19 +227,19 @@ class _Windows:
         resource, time, head, tail = (
             np.concatenate([getattr(own, name) for own in uses]) for name in ("resource", "time", "head", "tail")
         )
-        self._found = []
+        self._tables = []
         for one in np.unique(resource):
             here = np.flatnonzero(resource == one)
             heads, row = np.unique(head[here], return_inverse=True)
             tails, column = np.unique(tail[here], return_inverse=True)
             ends = heads[:, None] + tails
-            self._found.append((int(one), route[here], time[here], row * len(tails) + column, heads, tails, ends))
+            self._tables.append((int(one), route[here], time[here], row * len(tails) + column, heads, tails, ends))
 
-    def longest(self, counts: Sequence[Ints]) -> list[tuple[float, _Window]]:
-        """For every resource in use its longest window, with the ms that it takes."""
+    def find_longest(self, counts: Sequence[Ints]) -> list[tuple[float, _Window]]:
+        """For every resource in use its longest window, with its time in ms."""
         many = np.concatenate(counts)
         longest = []
-        for resource, route, time, place, heads, tails, ends in self._found:
+        for resource, route, time, place, heads, tails, ends in self._tables:
             pieces = many[route]
             if pieces.any():
                 sums = np.bincount(place, time * pieces, ends.size).reshape(ends.shape)
@@ -253,32 +253,32 @@ class _Windows:
 def choose_piece_counts(
     demands: Sequence[Demand],
     family: Mapping[str, str],
-    packing: RouteAmounts,
+    route_amounts: RouteAmounts,
     actions: int,
-    most: int,
+    max_pieces: int,
     limits: Mapping[str, int],
 ) -> dict[str, int]:
-    """The number of pieces of every family of atoms, equal bytes each as far as can be, for about so many actions.
+    """The number of pieces of every family of atoms, of about equal bytes each, for about so many actions.
 
-    No family is cut into more than `most` pieces, and those in `limits` into no more than stands there.
+    No family is cut into more than `max_pieces` pieces, and those in `limits` into no more than given there.
     """
     steps: dict[str, float] = {}
     size: dict[str, int] = {}
     for demand in demands:
         name = family[demand.aggregate[0]]
-        routes = packing.routes[demand.shape]
+        routes = route_amounts.routes[demand.shape]
         carried = sum(amount for _, amount in routes)
         mean = sum(len(route) * amount for route, amount in routes) / carried if carried else 1.0
         steps[name] = steps.get(name, 0.0) + mean
         size[name] = demand.size
 
-    most_each = np.array([min(most, limits.get(name, size[name]), size[name]) for name in size])
+    max_each = np.array([min(max_pieces, limits.get(name, size[name]), size[name]) for name in size])
     bytes_each = np.array([size[name] for name in size], np.float64)
     steps_each = np.array([steps[name] for name in size])
 
-    def count(grain: float) -> np.ndarray[Any, np.dtype[np.float64]]:
-        wanted: np.ndarray[Any, np.dtype[np.float64]] = np.rint(bytes_each / grain).clip(1.0, most_each)
-        return wanted
+    def count(grain: float) -> Floats:
+        pieces: Floats = np.rint(bytes_each / grain).clip(1.0, max_each)
+        return pieces
 
     fine, coarse = 1.0, float(max(size.values())) * 2
     for _ in range(60):

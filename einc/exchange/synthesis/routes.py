@@ -1,10 +1,8 @@
-"""Routes: how one piece of a demand travels, as steps over sites, apart from any names or times.
+"""Routes: how one piece of a demand travels, as steps over sites, without names or times.
 
-A step forms or sends a *part set*, a bit mask over the parts of the demand's shape.
-
-Routes that need no prices: everything straight to one root, and from there straight to the targets.
-
-On a switch they are all that is needed; elsewhere they are where the packing begins.
+A step forms or sends a *part set*, a bit mask over the parts of the demand's shape. *Direct* routes need no prices:
+every part goes straight to one root, and the result from there straight to the targets. On a switch they are all that
+is needed; elsewhere they are the routes that the linear program begins with.
 """
 
 from __future__ import annotations
@@ -27,14 +25,15 @@ class RouteStep(NamedTuple):
 
 
 Route = tuple[RouteStep, ...]
-"""Steps in an order in which each finds what it needs, each copy arriving once, every copy needed."""
+"""Steps in an order in which each finds what it needs; each copy arrives once, and every copy is needed."""
 
 
 @lru_cache(maxsize=1 << 14)
 def tidy_route(shape: DemandShape, steps: tuple[RouteStep, ...]) -> Route | None:
-    """The steps as a route: reordered, without those that bring what is there or what nobody needs.
+    """The steps as a route: reordered, without those that bring a copy that is there already or that nobody needs.
 
-    None where they do not meet the shape's targets. Prices that change little lead to the same steps again and again.
+    None where they do not meet the shape's targets. Results are kept, as prices that change little lead to the same
+    steps again and again.
     """
     held = {(1 << part, site) for part, sites in enumerate(shape.holders) for site in sites}
     waiting = list(dict.fromkeys(steps))
@@ -53,14 +52,14 @@ def tidy_route(shape: DemandShape, steps: tuple[RouteStep, ...]) -> Route | None
             break
         waiting = later
     full = (1 << len(shape.holders)) - 1
-    wanted = {(full, site) for site in shape.targets}
-    if not wanted <= held:
+    required = {(full, site) for site in shape.targets}
+    if not required <= held:
         return None
     kept: list[RouteStep] = []
     for step in reversed(fired):
-        if (step.parts, step.destination) in wanted:
+        if (step.parts, step.destination) in required:
             kept.append(step)
-            wanted.update(list_needed_copies(step))
+            required.update(list_needed_copies(step))
     return tuple(reversed(kept))
 
 
@@ -110,26 +109,26 @@ def compute_load(steps: Sequence[RouteStep], network: Network) -> dict[int, floa
 
 
 MAX_SITES = 16
-"""On larger machines only sites that hold a part or want the result are roots."""
+"""On larger machines only sites that hold a part or need the result are roots."""
 
 _MAX_TURNS = 3
-"""On larger machines, so many choices among the holders of each part are tried."""
+"""On larger machines so many choices among the holders of each part are tried."""
 
 
-def list_direct_routes(shape: DemandShape, network: Network, most_roots: int, turn: int = 0) -> list[Route]:
-    """One route per root that has paths to all, and those on which every target combines for itself.
+def list_direct_routes(shape: DemandShape, network: Network, max_roots: int, turn: int = 0) -> list[Route]:
+    """One route per root that has paths to all targets, and those on which every target combines for itself.
 
-    On larger machines no more than `most_roots` roots are taken, others for every `turn`.
+    On larger machines no more than `max_roots` roots are taken; which ones depends on `turn`.
     """
     large = len(network.sites) > MAX_SITES
     roots: tuple[int, ...] = network.sites
     if large:
         named = tuple(dict.fromkeys((*shape.targets, *(site for sites in shape.holders for site in sites))))
-        first = turn * most_roots % len(named)
-        roots = (*named[first:], *named[:first])[:most_roots]
-    found = [_build_gathered(shape, network, number) for number in range(_MAX_TURNS if large else 1)]
-    found += [_build_rooted(shape, root, shape.targets, network, turn) for root in roots]
-    return list(dict.fromkeys(route for route in found if route is not None))
+        first = turn * max_roots % len(named)
+        roots = (*named[first:], *named[:first])[:max_roots]
+    routes = [_build_gathered(shape, network, number) for number in range(_MAX_TURNS if large else 1)]
+    routes += [_build_rooted(shape, root, shape.targets, network, turn) for root in roots]
+    return list(dict.fromkeys(route for route in routes if route is not None))
 
 
 def _build_rooted(shape: DemandShape, root: int, targets: Iterable[int], network: Network, turn: int) -> Route | None:
@@ -162,7 +161,7 @@ def _build_gathered(shape: DemandShape, network: Network, turn: int) -> Route | 
 
 
 def _choose_holder(sites: tuple[int, ...], target: int, network: Network, turn: int) -> int | None:
-    """The holder with the widest path; of several the first one after the target, or `turn` places further."""
+    """The holder with the widest path; of several such holders the first after the target, or `turn` places further."""
     paths, rates = network.paths, network.rates
     width = {site: min(rates[r] for r in paths[site, target]) for site in sites if (site, target) in paths}
     if not width:

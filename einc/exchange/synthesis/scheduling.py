@@ -10,22 +10,22 @@ import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from einc.exchange.synthesis.task_graph import Schedule, TaskGraph
+from einc.exchange.synthesis.task_graph import ExchangeTasks, TaskSchedule
 
 MAX_THOROUGH = 4000
-"""Tasks from which few orders are tried."""
+"""Above so many tasks only few orders are tried."""
 
 _SETTLED = 2
-"""Of how many of the first orders the gaps are closed."""
+"""Gaps are closed in so many of the first schedules."""
 
 _FRUITLESS = 10
-"""Changes without success after which an order is as good as it gets, at least."""
+"""The search for a better order makes at least so many changes without success before it ends."""
 
 
 class ListScheduler:
-    """Schedules the tasks by any priorities, forwards, and backwards from the end."""
+    """Schedules the tasks by given priorities, forwards from the beginning or backwards from the end."""
 
-    def __init__(self, tasks: TaskGraph) -> None:
+    def __init__(self, tasks: ExchangeTasks) -> None:
         self.durations = tasks.durations
         self.occupied = tasks.occupied
         self.before = tasks.before
@@ -36,12 +36,12 @@ class ListScheduler:
         self.after = [tuple(entry) for entry in after]
         self.resources = 1 + max((resource for path in tasks.occupied for resource in path), default=0)
 
-    def forwards(self, keys: Sequence[float]) -> Schedule:
-        """Whenever a resource falls free, the ready task of the least key takes it."""
+    def forwards(self, keys: Sequence[float]) -> TaskSchedule:
+        """The schedule in which a free resource is always taken by the ready task of the least key."""
         return self._run(keys, self.before, self.after)
 
-    def settle(self, schedule: Schedule, rounds: int = 2) -> Schedule:
-        """Push all tasks to the end, then to the beginning, in their order: the gaps close."""
+    def settle(self, schedule: TaskSchedule, rounds: int = 2) -> TaskSchedule:
+        """Close gaps: push all tasks towards the end, then towards the beginning, in their order."""
         best = schedule
         for _ in range(rounds):
             durations = self.durations
@@ -54,7 +54,7 @@ class ListScheduler:
             best = schedule
         return best
 
-    def tails(self) -> list[float]:
+    def compute_tails(self) -> list[float]:
         """For every task the longest chain of durations from its start to the end of all that needs it."""
         tails = [0.0] * len(self.durations)
         count = [len(entry) for entry in self.after]
@@ -71,7 +71,7 @@ class ListScheduler:
 
     def _run(
         self, keys: Sequence[float], before: Sequence[tuple[int, ...]], after: Sequence[tuple[int, ...]]
-    ) -> Schedule:
+    ) -> TaskSchedule:
         durations, occupied = self.durations, self.occupied
         starts = [0.0] * len(durations)
         open_ = [len(entry) for entry in before]
@@ -101,7 +101,7 @@ class ListScheduler:
                 if waited >= 0 and free[waited] and queued[waited]:
                     heapq.heappush(candidates, (*queued[waited][0], waited))
             if not running:
-                return Schedule(starts, now)
+                return TaskSchedule(starts, now)
             now = running[0][0]
             freed: dict[int, None] = {}
             limit = now * (1 + 1e-12)
@@ -119,10 +119,10 @@ class ListScheduler:
                     heapq.heappush(candidates, (*queued[resource][0], resource))
 
 
-def build_first_schedule(tasks: TaskGraph, seed: int) -> Schedule:
-    """The best schedule of several rules: the longest chain first, the pieces of every way in turn, and mixtures."""
+def build_first_schedule(tasks: ExchangeTasks, seed: int) -> TaskSchedule:
+    """The best schedule of several rules: the longest chain first, the pieces of every route in turn, and mixtures."""
     scheduler = ListScheduler(tasks)
-    tails = scheduler.tails()
+    tails = scheduler.compute_tails()
     load: dict[int, float] = {}
     for path, duration in zip(tasks.occupied, tasks.durations, strict=True):
         for resource in path:
@@ -133,7 +133,7 @@ def build_first_schedule(tasks: TaskGraph, seed: int) -> Schedule:
     noise = random.Random(seed)
     rules = (
         [-tail for tail in tails],
-        [-tail - much for tail, much in zip(tails, busy, strict=True)],
+        [-tail - load for tail, load in zip(tails, busy, strict=True)],
         [turn * length - tail for turn, tail in zip(tasks.turns, tails, strict=True)],
         [turn * length for turn in tasks.turns],
         [-tail - noise.random() * 2 * mean for tail in tails],
@@ -144,16 +144,16 @@ def build_first_schedule(tasks: TaskGraph, seed: int) -> Schedule:
     return min((scheduler.settle(trial) for trial in trials[:_SETTLED]), key=_get_makespan)
 
 
-def _get_makespan(schedule: Schedule) -> float:
+def _get_makespan(schedule: TaskSchedule) -> float:
     return schedule.makespan
 
 
 def improve_schedule(
-    tasks: TaskGraph, best: Schedule, seed: int, rounds: int, stop: Callable[[], bool], goal: float = 0.0
-) -> Iterator[Schedule]:
-    """Ever better schedules from `rounds` random changes of the order of the best one.
+    tasks: ExchangeTasks, best: TaskSchedule, seed: int, rounds: int, stop: Callable[[], bool], goal: float = 0.0
+) -> Iterator[TaskSchedule]:
+    """Ever better schedules, found by `rounds` random changes of the order of the best one.
 
-    Ends early at `goal`, and where a quarter of the rounds, or ten, found nothing.
+    Ends early when one reaches `goal`, and where a quarter of the rounds, or ten, found nothing.
     """
     scheduler = ListScheduler(tasks)
     mean = sum(tasks.durations) / max(1, len(tasks.durations))

@@ -1,7 +1,7 @@
 """Atom splitting: an atom becomes k atoms that may take several ways at once and follow each other (beyond the paper).
 
 `A` split in k becomes `A.1` ... `A.k`, whole bytes, larger pieces first. All atoms that share an aggregate are split
-alike, and IN and OUT follow piece by piece. Decompose and recompose kernels then cut and join finer blocks.
+alike, and IN and OUT follow piece by piece. In a whole plan, cutting and joining the finer blocks takes time too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pieces on their routes as tasks: transfers and aggregations with what each needs first and what it occupies.
 
-A schedule as actions: the order in which every resource serves its tasks becomes waits.
+A schedule of the tasks becomes actions again: the order in which every resource serves its tasks becomes waits.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from einc.exchange.synthesis.splitting import name_piece, split_size
 
 
 @dataclass(frozen=True, slots=True)
-class TaskGraph:
+class ExchangeTasks:
     """One entry per action (each a single transfer or aggregation, without waits); times in ms.
 
-    `before` are the positions of the tasks that bring what a task needs; `forms` those among them that form the copy it
-    sends, which it must wait for lest it aggregates a second time. `turns` are from 0 to 1: the place of a task's piece
-    among those that go the same way.
+    `before` are the positions of the tasks that bring what a task needs. `forms` are those among them that form the
+    copy it sends: it must wait for them, or it would aggregate a second time. `turns` are from 0 to 1: the place of a
+    task's piece among those that take the same route.
     """
 
     actions: tuple[Action, ...]
@@ -34,14 +34,14 @@ class TaskGraph:
     turns: tuple[float, ...]
 
 
-class Schedule(NamedTuple):
+class TaskSchedule(NamedTuple):
     """When every task starts, and when the last one ends, in ms."""
 
     starts: list[float]
     makespan: float
 
 
-def build_task_graph(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], network: Network) -> TaskGraph:
+def build_tasks(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], network: Network) -> ExchangeTasks:
     """The tasks of all demands, one piece per route. A transfer that two demands share is one task."""
     number: dict[Action, int] = {}
     durations: list[float] = []
@@ -82,7 +82,7 @@ def build_task_graph(demands: Sequence[Demand], routes: Sequence[Sequence[Route]
                         if ends and makers[copy] != task and copy[0] == step.parts:
                             forms[task].add(makers[copy])
     actions = tuple(number)
-    return TaskGraph(
+    return ExchangeTasks(
         actions,
         tuple(durations),
         tuple(occupied),
@@ -92,11 +92,11 @@ def build_task_graph(demands: Sequence[Demand], routes: Sequence[Sequence[Route]
     )
 
 
-def write_ordered_actions(tasks: TaskGraph, schedule: Schedule, together: int = 1) -> tuple[Action, ...]:
+def write_ordered_actions(tasks: ExchangeTasks, schedule: TaskSchedule, together: int = 1) -> tuple[Action, ...]:
     """The tasks as actions in the order of their starts; each waits for the one before it on each of its resources.
 
-    With more `together` it waits for the one that many places before it, so that the latency of one passes while
-    others use the resource.
+    With `together` above 1 it waits for the one that many places before it, so that the latency of one transfer passes
+    while others use the resource.
     """
     starts = schedule.starts
     order = sorted(range(len(starts)), key=lambda task: (starts[task], starts[task] + tasks.durations[task], task))
@@ -114,8 +114,8 @@ def write_ordered_actions(tasks: TaskGraph, schedule: Schedule, together: int = 
     return tuple(written)
 
 
-def write_unordered_actions(tasks: TaskGraph) -> tuple[Action, ...]:
-    """The tasks without any order: all that leaves one copy is one action, which aggregates once for all."""
+def write_unordered_actions(tasks: ExchangeTasks) -> tuple[Action, ...]:
+    """The tasks without any order: all transfers of one copy are one action, which aggregates once for all of them."""
     leaving: dict[tuple[Aggregate, int], set[int]] = {}
     for action in tasks.actions:
         leaving.setdefault((action.aggregate, action.source), set()).update(action.destinations)

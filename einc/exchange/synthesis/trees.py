@@ -1,7 +1,7 @@
 """Cheapest routes under prices: combine the parts on a tree, then bring the result to the targets on another.
 
-A dynamic program over subsets (after Dreyfus and Wagner): exact for the tree of the reduction and for that of the
-multicast, with a price per byte on every path and for aggregating at every site.
+The dynamic program over subsets (after Dreyfus and Wagner) finds the exact optimum for the tree of the reduction and
+for that of the multicast, given a price per byte on every path and for aggregating at every site.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 MAX_TERMINALS = 8
-"""Parts, and targets, up to which the dynamic program is affordable."""
+"""Parts, and targets, up to which the dynamic program is fast enough."""
 
 
 class PathPrices:
-    """Prices of all resources made into those of shortest paths between sites and of aggregating."""
+    """The prices of the cheapest paths between sites and of aggregating, from prices of all resources."""
 
     def __init__(self, network: Network, price: Floats, spread: float = 1e-3) -> None:
-        """`price` is per byte on each resource; `spread` of the mean path is added to each, so that none is free."""
+        """`price` is per byte on each resource; `spread` times the mean price of a path is added to each path."""
         self.network = network
         self.number = {site: number for number, site in enumerate(network.sites)}
         n = len(network.sites)
@@ -49,19 +49,19 @@ class PathPrices:
         self._reductions: dict[tuple[tuple[int, ...], ...], ReductionTrees] = {}
         self._multicasts: dict[tuple[int, ...], MulticastTrees] = {}
 
-    def reduction(self, holders: tuple[tuple[int, ...], ...]) -> ReductionTrees:
-        """The reduction of parts with these holders; many shapes share one."""
+    def get_reduction(self, holders: tuple[tuple[int, ...], ...]) -> ReductionTrees:
+        """The reduction of parts with these holders; many shapes share it."""
         if holders not in self._reductions:
             self._reductions[holders] = ReductionTrees(self, holders)
         return self._reductions[holders]
 
-    def multicast(self, targets: tuple[int, ...]) -> MulticastTrees:
-        """The multicast to these targets; many shapes share one."""
+    def get_multicast(self, targets: tuple[int, ...]) -> MulticastTrees:
+        """The multicast to these targets; many shapes share it."""
         if targets not in self._multicasts:
             self._multicasts[targets] = MulticastTrees(self, targets)
         return self._multicasts[targets]
 
-    def path(self, parts: int, source: int, destination: int) -> list[RouteStep]:
+    def list_path_steps(self, parts: int, source: int, destination: int) -> list[RouteStep]:
         """The sends along the cheapest path, between numbers of sites."""
         sites = self.network.sites
         steps = []
@@ -73,7 +73,7 @@ class PathPrices:
 
 
 class ReductionTrees:
-    """For every set of parts and site the price of having the set combined there."""
+    """For every set of parts and every site the price of having the set combined there."""
 
     def __init__(self, prices: PathPrices, holders: Sequence[Sequence[int]]) -> None:
         self.prices = prices
@@ -104,10 +104,10 @@ class ReductionTrees:
             self.whole[parts] = together <= apart
             lying[parts] = np.minimum(together, apart)
 
-    def steps(self, parts: int, site: int) -> list[RouteStep]:
+    def list_steps(self, parts: int, site: int) -> list[RouteStep]:
         """The steps that combine a set of parts at a site (by number)."""
         at = int(self.via[parts, site])
-        way = self.prices.path(parts, at, site)
+        way = self.prices.list_path_steps(parts, at, site)
         if parts & (parts - 1) == 0:
             return way
         of, rest = [], parts
@@ -120,14 +120,14 @@ class ReductionTrees:
                 break
         name = self.prices.network.sites[at]
         return [
-            *(step for one in of for step in self.steps(one, at)),
+            *(step for one in of for step in self.list_steps(one, at)),
             RouteStep(parts, name, name, tuple(sorted(of))),
             *way,
         ]
 
 
 class MulticastTrees:
-    """For every set of targets and site the price of bringing what is there to all of them."""
+    """For every set of targets and every site the price of bringing a copy from there to all of them."""
 
     def __init__(self, prices: PathPrices, targets: Sequence[int]) -> None:
         self.prices = prices
@@ -151,19 +151,21 @@ class MulticastTrees:
             self.via[ends] = total.argmin(1)
             self.cost[ends] = total[columns, self.via[ends]]
 
-    def steps(self, parts: int, site: int, ends: int) -> list[RouteStep]:
+    def list_steps(self, parts: int, site: int, ends: int) -> list[RouteStep]:
         """The sends that bring a copy of `parts` from a site (by number) to a set of targets."""
         at = int(self.via[ends, site])
-        way = self.prices.path(parts, site, at)
+        way = self.prices.list_path_steps(parts, site, at)
         if ends & (ends - 1) == 0:
             return way
         one = int(self.first[ends, at])
-        return [*way, *self.steps(parts, at, one), *self.steps(parts, at, ends ^ one)]
+        return [*way, *self.list_steps(parts, at, one), *self.list_steps(parts, at, ends ^ one)]
 
 
 def price_target_sets(reduction: ReductionTrees, multicast: MulticastTrees) -> tuple[Floats, Ints]:
-    """For every set of targets the least price of meeting it, from one root or several, each for some of the targets;
-    and the targets of one of the roots."""
+    """For every set of targets the least price of meeting it, and the targets that one of its roots serves.
+
+    There may be one root or several, each for some of the targets.
+    """
     rooted = (reduction.cost[reduction.full][None, :] + multicast.cost).min(1)
     best = rooted.copy()
     best[0] = 0.0
@@ -180,8 +182,8 @@ def price_target_sets(reduction: ReductionTrees, multicast: MulticastTrees) -> t
 
 def find_cheapest_routes(shape: DemandShape, prices: PathPrices) -> tuple[float, list[Route]]:
     """The least price per byte of meeting a shape, and routes: the cheapest one, then those of other roots."""
-    reduction = prices.reduction(shape.holders)
-    multicast = prices.multicast(shape.targets)
+    reduction = prices.get_reduction(shape.holders)
+    multicast = prices.get_multicast(shape.targets)
     best, first = price_target_sets(reduction, multicast)
     full, every = reduction.full, len(best) - 1
     by_root = reduction.cost[full][None, :] + multicast.cost  # (targets, root)
@@ -190,18 +192,18 @@ def find_cheapest_routes(shape: DemandShape, prices: PathPrices) -> tuple[float,
     while ends:
         one = int(first[ends])
         root = int(by_root[one].argmin())
-        steps += reduction.steps(full, root) + multicast.steps(full, root, one)
+        steps += reduction.list_steps(full, root) + multicast.list_steps(full, root, one)
         ends ^= one
-    found = [tidy_route(shape, tuple(steps))]
+    routes = [tidy_route(shape, tuple(steps))]
     for root in np.argsort(by_root[every], kind="stable")[: _count_kept_roots(len(prices.network.sites))]:
         if np.isfinite(by_root[every, root]):
-            steps = reduction.steps(full, int(root)) + multicast.steps(full, int(root), every)
-            found.append(tidy_route(shape, tuple(steps)))
-    return float(best[every]), list(dict.fromkeys(route for route in found if route is not None))
+            steps = reduction.list_steps(full, int(root)) + multicast.list_steps(full, int(root), every)
+            routes.append(tidy_route(shape, tuple(steps)))
+    return float(best[every]), list(dict.fromkeys(route for route in routes if route is not None))
 
 
 def _count_kept_roots(sites: int) -> int:
-    """Of how many roots the routes are kept: on large machines the best one's will do."""
+    """The number of roots whose routes are kept: on large machines only the best one."""
     return sites if sites <= 2 * MAX_TERMINALS else 1
 
 
