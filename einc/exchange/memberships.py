@@ -1,4 +1,4 @@
-"""All memberships of partitions that a program declares by size, as bit masks over a few sites."""
+"""Open partitions, which a program declares by size, and all their memberships as bit masks over a few sites."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from einc.exchange.language.program import Partition, Program
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 MAX_SITES = 8
-"""Up to so many sites, all memberships are compared: 8! at most."""
+"""On up to so many sites all memberships are compared: at most 8!."""
 
 
 def list_free_sites(program: Program, sites: Sequence[int]) -> tuple[list[Partition], list[int]]:
@@ -23,9 +23,9 @@ def list_free_sites(program: Program, sites: Sequence[int]) -> tuple[list[Partit
     taken = {site for partition in program.partitions for site in partition.members or ()}
     free = [site for site in sites if site not in taken]
     open_ = [partition for partition in program.partitions if partition.members is None]
-    wanted = sum(partition.size for partition in open_)
-    if wanted > len(free):
-        raise ProgramError(f"the partitions declared by size need {wanted} sites, and {len(free)} are left")
+    needed = sum(partition.size for partition in open_)
+    if needed > len(free):
+        raise ProgramError(f"the partitions declared by size need {needed} sites, and {len(free)} are left")
     return open_, free
 
 

@@ -1,7 +1,6 @@
 """The naive body: every required aggregate is gathered part by part at each of its targets and combined there.
 
-It exists whenever a preamble can be satisfied at all (paper, Section 5.4), and is what optimized bodies are compared
-with.
+It exists whenever a preamble can be satisfied at all (paper, Section 5.4). Optimized bodies are compared with it.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ def build_naive_body(program: Program, machine: Machine) -> Program:
     budget = CoverBudget()
     sends: dict[tuple[Aggregate, int], list[int]] = {}  # aggregate and its holder -> destinations
     forms: dict[tuple[Aggregate, int], None] = {}
-    wanted = {
+    required = {
         (requirement.aggregate, site): None
         for requirement in program.requirements
         for site in list_targets(program, requirement)
     }
-    for aggregate, site in wanted:
+    for aggregate, site in required:
         if (aggregate, site) in present:
             continue
         for part in _choose_parts(program, aggregate, site, holders, by_atom, width, budget):
@@ -79,7 +78,7 @@ def _choose_parts(
                 if site in holders[part]:
                     candidates[part] = 1
                 elif any((holder, site) in width for holder in holders[part]):
-                    candidates[part] = 1 + len(aggregate)  # one part more to send outweighs any number to combine
+                    candidates[part] = 1 + len(aggregate)  # sending one more part outweighs combining any number
     found = find_cheapest_partition(aggregate, list(candidates.items()), budget)
     if found is None:
         state = State(())
@@ -91,7 +90,7 @@ def _choose_parts(
 
 
 def _measure_widths(machine: Machine) -> dict[Pair, float]:
-    """The bandwidth in GB/s of every pair that can talk, were it alone."""
+    """The bandwidth in GB/s of every pair that can talk, if it is alone."""
     return {
         pair: min(machine.resources[position].gbs for position in crossed) for pair, crossed in machine.routes.items()
     }

@@ -111,7 +111,7 @@ def test_rounds_go_on_until_the_proposer_has_no_more_to_say():
 
     class Thinking:
         def propose(self, request):
-            asked.append(question)
+            asked.append(request)
             return ["nothing\n---\nsomething", "", "more"][request.round] if request.round < 3 else None
 
     answers = list(consult_proposer(Thinking(), lambda number, answers: make_request(number, answers), str.upper))

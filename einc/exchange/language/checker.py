@@ -1,4 +1,4 @@
-"""Closure, firing order, well-formedness and validity of ground programs (paper, Definition 7), with reasons in words.
+"""The validity of ground programs (paper, Definition 7), with the reasons for every fault in words.
 
 The closure ignores waits. A valid program must also run to its end with them, on the machine it is checked for.
 """
@@ -71,7 +71,7 @@ def _find_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
 
 
 def find_static_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
-    """Faults that are seen without running anything: sites, paths and sizes."""
+    """Faults that are found without firing any action: sites, paths and sizes."""
     yield from _find_site_faults(program, machine)
     yield from (Fault(message, aggregate) for aggregate, message in _find_size_faults(program))
 
@@ -184,7 +184,7 @@ def explain_not_formed(program: Program, state: State, aggregate: Aggregate, sit
 
 
 def _name_shared_atoms(parts: Sequence[Aggregate]) -> str:
-    """An atom that two of the parts share; a whole part inside another tells less, so it comes last."""
+    """The atoms that two or more of the parts share."""
     seen: dict[str, int] = {}
     for part in parts:
         for atom in part:

@@ -1,8 +1,8 @@
 """The state of an exchange program, its closure, and the order in which its actions can fire (paper,
 Section 5.2 and Definition 7).
 
-The checker and the simulator share it. A *goal* is an aggregate that actions form at a site; it is *ready* once
-disjoint aggregates that are present there partition it.
+A *goal* is an aggregate that actions form at a site; it is *ready* once disjoint aggregates that are present there
+partition it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Copy = tuple[Aggregate, int]
 
 
 class Coverage(NamedTuple):
-    """What is present towards a goal: the atoms that no part holds, and whether parts overlap."""
+    """What is present of a goal: its parts, the atoms that no part holds, and whether parts overlap."""
 
     missing: frozenset[str]
     overlapping: bool
@@ -28,7 +28,7 @@ class Coverage(NamedTuple):
 
 
 class _FormationGoal:
-    """An aggregate wanted at a site, with the parts of it that are present, kept up to date as copies arrive."""
+    """An aggregate to be formed at a site, with the parts of it that are present so far."""
 
     __slots__ = ("aggregate", "atoms", "missing", "overlapping", "parts", "ready", "site")
 
@@ -45,7 +45,7 @@ _NONE: list[_FormationGoal] = []
 
 
 class State:
-    """A growing set of copies, and the goals that it makes ready."""
+    """A growing set of copies, and the goals that are ready."""
 
     __slots__ = ("_budget", "_goals", "_held", "_watchers")
 
@@ -91,12 +91,12 @@ class State:
 
     def partition(self, copy: Copy) -> tuple[Aggregate, ...]:
         """The fewest disjoint copies that make up a ready goal, in ascending order: itself where it is held whole."""
-        found = self._partition(self._goals[copy])
-        assert found is not None, "only a ready goal has a partition"
-        return found
+        parts = self._partition(self._goals[copy])
+        assert parts is not None, "only a ready goal has a partition"
+        return parts
 
     def coverage(self, aggregate: Aggregate, site: int) -> Coverage:
-        """What is present at a site towards any aggregate, goal or not."""
+        """What is present at a site of any aggregate, goal or not."""
         goal = self._goals.get((aggregate, site))
         if goal is None:
             goal = _FormationGoal(aggregate, site)
@@ -153,7 +153,7 @@ def strip_waits(action: Action) -> Action:
 def index_waits(program: Program) -> tuple[list[int], dict[int, list[int]]]:
     """For every action the number of actions that it waits for, and for an action those that wait for it.
 
-    Positions are those of the program's actions. A wait on an action that is not there counts and is never met.
+    Positions are those of the program's actions. A wait for an action that does not exist counts and never ends.
     """
     named: dict[Action, list[int]] = {}
     if any(action.after for action in program.actions):
@@ -163,9 +163,9 @@ def index_waits(program: Program) -> tuple[list[int], dict[int, list[int]]]:
     waiters: dict[int, list[int]] = {}
     for position, action in enumerate(program.actions):
         for awaited in dict.fromkeys(map(strip_waits, action.after)):
-            found = named.get(awaited, [])
-            open_waits[position] += len(found) or 1
-            for before in found:
+            matching = named.get(awaited, [])
+            open_waits[position] += len(matching) or 1
+            for before in matching:
                 waiters.setdefault(before, []).append(position)
     return open_waits, waiters
 

@@ -1,4 +1,4 @@
-"""The cheapest partition of an aggregate into given aggregates: exact cover, within a bounded amount of work."""
+"""The cheapest partition of an aggregate into given aggregates: an exact cover, within a limited number of steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_STEPS = 20_000_000
 
 
 class CoverBudget:
-    """Steps left for all comparisons and cover searches on one program, so that hostile ones end."""
+    """The steps left for all comparisons and cover searches on one program, so that hostile programs end too."""
 
     __slots__ = ("left",)
 
@@ -34,8 +34,8 @@ def find_cheapest_partition(
 ) -> tuple[Aggregate, ...] | None:
     """Pairwise disjoint parts that make up `target`, at the least sum of their (positive) costs, in ascending order.
 
-    `parts` are (subset of target, cost) pairs. None where there is no partition. Ties fall to the part that stands
-    first in ascending order, so the result depends on no order of `parts`. Raises ProgramError where the budget ends.
+    `parts` are (subset of target, cost) pairs. None where there is no partition. Ties are decided by the ascending
+    order of parts, so the result does not depend on the order of `parts`. Raises ProgramError where the budget ends.
     """
     chosen: list[Aggregate] = []
     for atoms, group in _group_connected(target, sorted(parts)):
@@ -49,7 +49,7 @@ def find_cheapest_partition(
 def _group_connected(
     target: Aggregate, parts: Sequence[tuple[Aggregate, int]]
 ) -> list[tuple[list[str], list[tuple[Aggregate, int]]]]:
-    """Atoms that parts connect, with those parts: they can be covered independently of each other."""
+    """Groups of atoms that parts connect, with those parts; each group can be covered independently."""
     parent = {atom: atom for atom in target}
 
     def root(atom: str) -> str:

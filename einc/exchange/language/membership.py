@@ -1,8 +1,8 @@
 """The membership of partitions that a program declares by size (paper, Section 5.2).
 
-Memberships are tried in lexicographic order, partition by partition as declared. A choice is cut off early when even
-the *relaxed* program cannot work, in which every partition still open has all sites that are still free: the closure
-only grows with the actions, so what that program does not reach no completion of the choice reaches.
+Memberships are tried in lexicographic order, partition by partition as declared. In the *relaxed* program every
+partition that is still open has all sites that are still free. The closure only grows with the actions, so what the
+relaxed program does not reach, no completion of the choice reaches: then the choice is dropped early.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from einc.machines.model import Machine
 Membership = dict[str, tuple[int, ...]]
 
 MAX_WORK = 150_000
-"""Actions fired, and choices made, in all trials together before the search gives up."""
+"""The search gives up after so many fired actions and choices in all trials together."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPartitions:
-    """What is open, and what any answer has to reach.
+    """The partitions without members, and what any membership has to reach.
 
     `sizes` are the open partitions in their order, `free` the sites that they may take. `fixed` copies must be in the
     closure whatever the membership; `needs` are the aggregates that must be at every member of a partition. `moving`
@@ -40,27 +40,31 @@ class OpenPartitions:
 
 
 def choose_membership(
-    question: OpenPartitions, ground: Callable[[Membership], Program], machine: Machine | None
+    open_partitions: OpenPartitions, ground: Callable[[Membership], Program], machine: Machine | None
 ) -> Membership:
     """The first membership under which `ground` yields a valid program; the first of all where none does.
 
     Raises ProgramError where the search takes too long.
     """
-    found = next(_MembershipSearch(question, ground, machine).valid({}, None), None)
-    return found if found is not None else next(_enumerate_memberships(list(question.sizes.items()), question.free))
+    found = next(_MembershipSearch(open_partitions, ground, machine).valid({}, None), None)
+    return (
+        found
+        if found is not None
+        else next(_enumerate_memberships(list(open_partitions.sizes.items()), open_partitions.free))
+    )
 
 
 class _MembershipSearch:
     def __init__(
-        self, question: OpenPartitions, ground: Callable[[Membership], Program], machine: Machine | None
+        self, open_partitions: OpenPartitions, ground: Callable[[Membership], Program], machine: Machine | None
     ) -> None:
-        self.question, self.ground, self.machine = question, ground, machine
+        self.open_partitions, self.ground, self.machine = open_partitions, ground, machine
         self.work = MAX_WORK
 
     def valid(self, chosen: Membership, reached: frozenset[Copy] | None) -> Iterator[Membership]:
         """The valid completions of a choice in lexicographic order; `reached` is the closure relaxed so far."""
-        question = self.question
-        rest = [name for name in question.sizes if name not in chosen]
+        open_partitions = self.open_partitions
+        rest = [name for name in open_partitions.sizes if name not in chosen]
         if not rest:
             program = self.ground(chosen)
             self._spend(len(program.actions))
@@ -69,23 +73,23 @@ class _MembershipSearch:
             return
         self._spend(1)
         taken = {site for members in chosen.values() for site in members}
-        left = tuple(site for site in question.free if site not in taken)
-        if reached is None or question.moving:
+        left = tuple(site for site in open_partitions.free if site not in taken)
+        if reached is None or open_partitions.moving:
             relaxed = self.ground({**chosen, **dict.fromkeys(rest, left)})
             self._spend(len(relaxed.actions))
             reached = compute_closure(relaxed)
-        if not all(copy in reached for copy in (*question.fixed, *self._needed(chosen))):
+        if not all(copy in reached for copy in (*open_partitions.fixed, *self._needed(chosen))):
             return
-        able = {name: [s for s in left if all((x, s) in reached for x in question.needs[name])] for name in rest}
-        if any(len(able[name]) < question.sizes[name] for name in rest):
+        able = {name: [s for s in left if all((x, s) in reached for x in open_partitions.needs[name])] for name in rest}
+        if any(len(able[name]) < open_partitions.sizes[name] for name in rest):
             return
         name = rest[0]
-        for members in itertools.combinations(able[name], question.sizes[name]):
+        for members in itertools.combinations(able[name], open_partitions.sizes[name]):
             yield from self.valid({**chosen, name: members}, reached)
 
     def _needed(self, chosen: Membership) -> Iterator[Copy]:
         for name, members in chosen.items():
-            yield from itertools.product(self.question.needs[name], members)
+            yield from itertools.product(self.open_partitions.needs[name], members)
 
     def _spend(self, steps: int) -> None:
         self.work -= 1 + steps

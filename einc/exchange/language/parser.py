@@ -1,6 +1,6 @@
 """Text to syntax tree (paper, Section 5.2), by the grammar `grammars/exprog.lark`.
 
-The parser is LALR with the tree built as it goes, so that nothing here recurses however deep a text pretends to nest.
+The parser is LALR and builds the tree while it reads, so that no text can make it recurse deeply.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from einc.exchange.language.syntax import ActionNode, ProgramSource, ProgramTree
 from einc.exchange.language.transformer import Declaration, InvalidEntry, ProgramTreeBuilder
 
 MAX_TEXT = 4 * 2**20
-"""Characters of a text: some seconds of work."""
+"""Characters of a text; reading them takes some seconds."""
 
 _WORDS = {
     "GPUS": "'GPUS:'", "PARTITIONS": "'PARTITIONS:'", "IN": "'IN:'", "OUT": "'OUT:'", "NAME": "a name",
@@ -86,7 +86,7 @@ def _describe_syntax_error(source: ProgramSource, error: UnexpectedInput) -> Pro
 
 
 def _list_accepted(text: str) -> set[str]:
-    """The terminals that could stand where the text goes wrong."""
+    """The terminals that are allowed at the place of the error."""
     again = _load_lark().parse_interactive(text)
     with contextlib.suppress(UnexpectedInput):
         again.exhaust_lexer()
@@ -94,7 +94,7 @@ def _list_accepted(text: str) -> set[str]:
 
 
 def _advise(source: ProgramSource, place: tuple[int, int], found: str) -> str | None:
-    """Advice for the mistakes that the rules about newlines invite."""
+    """Advice for frequent mistakes with newlines."""
     before = source.text[: place[0]].rstrip()
     if found == "'->'" and "\n" in source.text:
         head = max(((before.rfind(word + ":"), word) for word in ("IN", "OUT", "PARTITIONS")), default=(-1, ""))

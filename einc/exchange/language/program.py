@@ -1,4 +1,4 @@
-"""Exchange programs in ground form: what the parser yields, the checker proves and the simulator runs.
+"""Exchange programs in ground form, as the checker and the simulator take them.
 
 The text allows lists of sites, partitions and chains; here every action has one source site, and identical actions
 are one (paper, Section 5.2).
@@ -77,7 +77,7 @@ def list_targets(program: Program, requirement: Requirement) -> tuple[int, ...]:
 
 
 def collect_atom_sizes(program: Program) -> dict[str, int]:
-    """The size of every atom that IN names; where IN contradicts itself, what it says first."""
+    """The size of every atom that IN names; where IN contradicts itself, the first size."""
     sizes: dict[str, int] = {}
     for holding in program.holdings:
         for atom in holding.aggregate:

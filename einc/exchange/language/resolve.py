@@ -1,8 +1,6 @@
 """Syntax tree to ground program: lists, chains and partitions written out, names and sites checked.
 
-Open memberships are chosen by `membership.py`.
-
-The preamble of a text for synthesis: partitions declared by size stay open.
+Open memberships are chosen by `membership.py`; for bounds and synthesis they stay open (`resolve_preamble`).
 """
 
 from __future__ import annotations
@@ -23,17 +21,17 @@ from einc.machines.model import Machine
 from einc_runtime.text import did_you_mean
 
 MAX_FLOWS = 2_000_000
-"""Single transfers and waits that a text may stand for."""
+"""Single transfers and waits that a text may expand to."""
 
 MAX_OPEN_SITES = 8
-"""Above so many sites a membership must be written out."""
+"""On more sites a membership must be written out."""
 
 Members = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A ground program and where its parts stand. `chosen` says that a membership was open."""
+    """A ground program and the places of its parts in the text. `chosen` says that a membership was open."""
 
     program: Program
     source: ProgramSource
@@ -42,15 +40,15 @@ class Resolved:
 
 
 def read_program(text: str, file: str = "<program>", machine: Machine | None = None) -> Program:
-    """The ground program of a text; the machine says which sites exist where `GPUS:` does not."""
+    """The ground program of a text; the machine says which sites exist if `GPUS:` does not."""
     return resolve(parse(text, file), machine)
 
 
 def resolve(tree: ProgramTree, machine: Machine | None = None) -> Program:
-    """The ground program of a tree. Raises ProgramError with its place for what cannot be one.
+    """The ground program of a tree. Raises ProgramError, with the place in the text, where there is none.
 
-    Size-declared partitions take the lexicographically first membership that makes the program valid; where none
-    does, the first of all, so that `check` can say what is wrong.
+    Partitions declared by size take the lexicographically first membership that makes the program valid. If none does,
+    they take the first of all, so that `check` can say what is wrong.
     """
     return resolve_located(tree, machine).program
 
@@ -61,8 +59,8 @@ def resolve_located(tree: ProgramTree, machine: Machine | None = None) -> Resolv
     members = {partition.name: partition.members for partition in tree.partitions if partition.members is not None}
     is_open = len(members) < len(tree.partitions)
     if is_open:
-        question = _describe_open_partitions(tree, members, machine)
-        members.update(choose_membership(question, lambda trial: ground(tree, {**members, **trial}), machine))
+        open_partitions = _describe_open_partitions(tree, members, machine)
+        members.update(choose_membership(open_partitions, lambda trial: ground(tree, {**members, **trial}), machine))
     return Resolved(ground(tree, members), tree.source, _locate_parts(tree, members), is_open)
 
 
@@ -132,7 +130,7 @@ def _locate_parts(tree: ProgramTree, members: Members) -> dict[Action | Requirem
 
 
 def _describe_open_partitions(tree: ProgramTree, members: Members, machine: Machine | None) -> OpenPartitions:
-    """What the open partitions of a tree may be, and what they have to reach."""
+    """The open partitions of a tree, and what any membership has to reach."""
     sizes = {partition.name: partition.size for partition in tree.partitions if partition.members is None}
     sites = tree.gpus if tree.gpus is not None else range(len(machine.sites)) if machine is not None else ()
     taken = set(itertools.chain.from_iterable(members.values()))
@@ -140,9 +138,9 @@ def _describe_open_partitions(tree: ProgramTree, members: Members, machine: Mach
     _check_open(tree, machine, len(sites), len(free), sum(sizes.values()))
     fixed: list[Copy] = []
     needs: dict[str, list[Aggregate]] = {name: [] for name in sizes}
-    wanted = [(entry.requirement.aggregate, entry.requirement.targets) for entry in tree.requirements]
-    wanted += [(action.aggregate, stop) for action in tree.actions for stop in action.stops[:-1] or action.stops]
-    for aggregate, targets in wanted:
+    needed = [(entry.requirement.aggregate, entry.requirement.targets) for entry in tree.requirements]
+    needed += [(action.aggregate, stop) for action in tree.actions for stop in action.stops[:-1] or action.stops]
+    for aggregate, targets in needed:
         for target in targets:
             if target in needs:
                 needs[str(target)].append(aggregate)
@@ -211,14 +209,14 @@ def _check_open(tree: ProgramTree, machine: Machine | None, sites: int, free: in
 
 
 def locate_fault(resolved: Resolved, message: str, subject: Action | Requirement | Aggregate | None) -> ProgramError:
-    """A fault of a resolved program as an error that points at the statement it comes from.
+    """A fault of a resolved program as an error that points at its statement.
 
-    Where memberships were open, the fault is that of the first of them, as none is valid; the error says so.
+    Where memberships were open, none is valid: the fault is that of the first of them, and the error says so.
     """
     hint = None
     if resolved.chosen:
-        shown = " ".join(map(format_partition, resolved.program.partitions))
-        hint = f"no choice of memberships makes the program valid; this is said of the first: {shown}"
+        chosen = " ".join(map(format_partition, resolved.program.partitions))
+        hint = f"no choice of memberships makes the program valid; this is said of the first: {chosen}"
     place = resolved.places.get(subject) if subject is not None else None
     if place is None:
         return ProgramError(message, where=resolved.source.file, hint=hint)
@@ -233,7 +231,7 @@ def read_preamble(text: str, file: str = "<program>", machine: Machine | None = 
 def resolve_preamble(tree: ProgramTree, machine: Machine | None = None) -> Program:
     """A program with its open partitions left open; its body is kept only where every membership is explicit.
 
-    Raises ProgramError for declarations that make no sense.
+    Raises ProgramError for declarations that contradict each other or the machine.
     """
     if all(partition.members is not None for partition in tree.partitions):
         return resolve(tree, machine)

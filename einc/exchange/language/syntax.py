@@ -1,4 +1,4 @@
-"""The syntax tree of an exchange program: the text's own lists, chains and open memberships, and where they stand."""
+"""The syntax tree of an exchange program: lists, chains and open memberships as in the text, and their places."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ActionNode:
 
 @dataclass(frozen=True, slots=True)
 class ProgramSource:
-    """The text itself, for errors that point into it."""
+    """A text with its file name, for errors that point into it."""
 
     file: str
     text: str
@@ -76,7 +76,7 @@ class ProgramSource:
 
 @dataclass(frozen=True, slots=True)
 class ProgramTree:
-    """A parsed text; declarations and statements in the order in which they stand."""
+    """A parsed text; declarations and statements in the order of the text."""
 
     gpus: tuple[int, ...] | None
     partitions: tuple[PartitionNode, ...]

@@ -18,7 +18,7 @@ MAX_BYTES = 2**62
 
 
 class InvalidEntry(Exception):
-    """A finding that the grammar cannot express; it knows offsets but not the text."""
+    """A fault that the grammar cannot express; it knows offsets but not the text."""
 
     def __init__(self, message: str, place: Place, hint: str | None = None) -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ class ProgramTreeBuilder(Transformer[Token, Any]):
         if not parts:
             return []
         before: list[Declaration] = parts[0]
-        before.append(parts[1])  # in place: many declarations in a row cost no more than their number
+        before.append(parts[1])  # in place, so that many declarations take linear time
         return before
 
     def closed(self, parts: list[Any]) -> Declaration:

@@ -1,7 +1,7 @@
-"""Jobs that share resources, advanced from event to event: the inner loop of the simulator.
+"""Jobs that share resources at max-min fair rates, from event to event: the inner loop of the simulators.
 
-Rates are worked out anew only for the lanes that share a resource, directly or through others, with a
-lane whose jobs have changed.
+Everything is kept in integers and flat lists. Rates are computed again only for lanes that share a resource, directly
+or through others, with a lane whose jobs have changed.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ SAME_INSTANT = 1e-12
 """Ends within this part of the time passed count as one instant."""
 
 _TIED = 16
-"""How often all lanes are filled together, after they were found connected, before that is looked at again."""
+"""After all lanes were found connected, they are filled together so often before that is checked again."""
 
 Job = tuple[int, int]
-"""What the caller knows a job by."""
+"""The name of a job, chosen by the caller."""
 
 
 class Fluid:
     """Lanes of jobs; the jobs of a lane cross the same resources and always have the same rate.
 
-    Capacities are in bytes per ms; times in ms never decrease from call to call. `balance` must follow the joining and
-    ending of jobs before `upcoming` is asked again.
+    Capacities are in bytes per ms; times in ms never decrease from call to call. After jobs have joined or left,
+    `balance` must be called before `upcoming`. With `update_all` every `balance` brings all lanes up to date and
+    computes all rates, which is slower. Times then do not depend, in their last bits, on which lanes are connected.
     """
 
     __slots__ = (
         "_active",
-        "_alone",
         "_capacity",
         "_changed",
+        "_crossings",
         "_load",
         "_marks",
         "_next",
-        "_others",
+        "_private",
         "_rate",
         "_routes",
         "_served",
@@ -50,16 +51,16 @@ class Fluid:
         self,
         capacity: list[float],
         routes: Sequence[tuple[int, ...]],
-        alone: Sequence[float],
-        others: Sequence[Mapping[int, tuple[int, ...]]] | None = None,
+        private: Sequence[float],
+        crossings: Sequence[Mapping[int, tuple[int, ...]]] | None = None,
         update_all: bool = False,
     ) -> None:
         lanes = len(routes)
         self._capacity = capacity
         self._routes = routes  # by lane: the resources that it crosses
-        self._alone = alone  # by lane: its capacity where no other lane crosses its resources, else 0
+        self._private = private  # by lane: its capacity where no other lane crosses its resources, else 0
         # By resource and lane: what else the lane crosses.
-        self._others = index_crossings(len(capacity), routes) if others is None else others
+        self._crossings = index_crossings(len(capacity), routes) if crossings is None else crossings
         self._marks: list[list[tuple[float, Job]]] = [[] for _ in range(lanes)]  # by lane: when jobs end, in `served`
         self._rate = [0.0] * lanes
         self._served = [0.0] * lanes  # bytes that each job of the lane has been given up to `since`
@@ -79,15 +80,15 @@ class Fluid:
         marks = self._marks[lane]
         if marks:
             served = self._served[lane] = self._served[lane] + self._rate[lane] * (now - self._since[lane])
-        else:  # counting begins anew, as a long past would cost precision
+        else:  # counting starts at zero, as large sums would cost precision
             served = self._served[lane] = self._rate[lane] = 0.0
             self._active[lane] = None
-            if not self._alone[lane]:
+            if not self._private[lane]:
                 self._sharing.add(lane)
                 for resource in self._routes[lane]:
                     self._users[resource].add(lane)
                     self._used.add(resource)
-        if not self._alone[lane]:
+        if not self._private[lane]:
             for resource in self._routes[lane]:
                 self._load[resource] += 1
         self._since[lane] = now
@@ -117,7 +118,7 @@ class Fluid:
             self._changed[lane] = None
             if not marks:
                 del self._active[lane]
-            if not self._alone[lane]:
+            if not self._private[lane]:
                 for resource in self._routes[lane]:
                     self._load[resource] -= gone
                     if not marks:
@@ -135,18 +136,18 @@ class Fluid:
             return
         if self._update_all:
             for lane in self._active:
-                if self._alone[lane]:
-                    self._set(lane, self._alone[lane] / len(self._marks[lane]), now)
+                if self._private[lane]:
+                    self._set(lane, self._private[lane] / len(self._marks[lane]), now)
             self._fill(self._used, self._sharing.copy(), now)
             changed.clear()
             return
         shared = []
         for lane in changed:
-            if not self._alone[lane]:
+            if not self._private[lane]:
                 shared.append(lane)
             elif jobs := len(self._marks[lane]):
-                self._set(lane, self._alone[lane] / jobs, now)
-        if self._tied:  # filling all at once is right too, and here it is likely to be needed
+                self._set(lane, self._private[lane] / jobs, now)
+        if self._tied:  # filling all at once is also correct, and likely to be needed here
             self._tied -= 1
             if shared:
                 self._fill(self._used, self._sharing.copy(), now)
@@ -155,7 +156,7 @@ class Fluid:
         changed.clear()
 
     def _fill_around(self, shared: Sequence[int], now: float) -> None:
-        """Fill what is connected with these lanes."""
+        """Fill everything that is connected with these lanes."""
         seen: set[int] = set()
         for lane in shared:
             for resource in self._routes[lane]:
@@ -183,10 +184,10 @@ class Fluid:
         return component, lanes
 
     def _fill(self, component: set[int], rising: set[int], now: float) -> None:
-        """Progressive filling: all rates rise together; those that cross a full resource stop."""
+        """Progressive filling: all rates rise together; those of lanes that cross a full resource stop."""
         marks, rates, users = self._marks, self._rate, self._users
         served, since, following = self._served, self._since, self._next
-        changed, others = self._changed, self._others
+        changed, crossings = self._changed, self._crossings
         load, left = self._load.copy(), self._capacity.copy()
         queue = [(left[resource] / load[resource], resource) for resource in component]
         heapq.heapify(queue)
@@ -206,7 +207,7 @@ class Fluid:
                 level = fills
             stopping = users[resource] & rising
             rising -= stopping
-            crossed = others[resource]
+            crossed = crossings[resource]
             for lane in stopping:
                 own = marks[lane]
                 count = len(own)
