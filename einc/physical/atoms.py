@@ -1,4 +1,4 @@
-"""What an operator reads, what of it exists, and the atoms that an exchange may move (paper, Section 5.3).
+"""What an operator reads, which parts of it exist where, and the atoms that an exchange may move (Section 5.3).
 
 The overlay of what exists and what is required is a grid whose cells are the atoms. Blocks that earlier exchanges
 aggregated belong to what exists, beside the producer's output blocks, so that every block that exists or is required
@@ -58,7 +58,7 @@ class Grid:
         return known
 
     def volumes(self, dims: Sequence[int] | None = None) -> list[int]:
-        """The number of elements of every cell (of its projection to `dims`)."""
+        """The number of elements of every cell, or of its projection to `dims`."""
         volumes = [1]
         for d, cuts in enumerate(self.cuts):
             counted = dims is None or d in dims
@@ -136,7 +136,7 @@ class Inflow:
         return sizes
 
     def parts(self, block: Block) -> list[Block]:
-        """What an atom, or a piece of one, has of every tensor that is carried."""
+        """The part of every carried tensor that belongs to an atom, or to a piece of one."""
         return [block] if len(self.dims) == 1 else [block.projected(dims) for dims in self.dims]
 
     def bytes_of(self, block: Block) -> int:
@@ -145,7 +145,7 @@ class Inflow:
         return sum(part.size * ITEMSIZE[residency.tensor.dtype] for residency, part in parts)
 
     def copy(self, cell: int, number: int, block: Block) -> tuple[Region, ...]:
-        """Where the parts of a cell's copy are, or of that piece `block` of it."""
+        """The regions of the parts of a cell's copy, or of the piece `block` of it."""
         first = self.owners[cell][number].region
         if len(self.carried) == 1:
             return (Region(first.buffer, block),)
@@ -170,22 +170,22 @@ def find_inflows(
             existing = itertools.chain(residency.copies, (whole.block for whole in residency.wholes))
             grid = Grid(Overlay(Block.whole(residency.tensor.shape), set(itertools.chain(existing, *blocks))).cuts)
             found[number] = Read(residency, blocks, grid)
-            inflows.append(_alone(found[number], residency.copies, found[number].needs()))
+            inflows.append(_single_inflow(found[number], residency.copies, found[number].needs()))
         else:
             own = {member: reads[member] for member in residency.group.tensors if member in reads}
-            made, flows = _together(own, [residencies[member] for member in residency.group.tensors])
+            made, flows = _joint_inflows(own, [residencies[member] for member in residency.group.tensors])
             found.update(made)
             inflows += flows
     return [found[number] for number in reads], inflows
 
 
-def _alone(read: Read, copies: Mapping[Block, tuple[Copy, ...]], needs: Sequence[Iterable[int]]) -> Inflow:
+def _single_inflow(read: Read, copies: Mapping[Block, tuple[Copy, ...]], needs: Sequence[Iterable[int]]) -> Inflow:
     residency = read.residency
     dims = (tuple(range(len(residency.tensor.shape))),)
     return Inflow((residency,), dims, read.grid, needs, copies, residency.wholes, read.whole)
 
 
-def _together(
+def _joint_inflows(
     reads: Mapping[int, Sequence[tuple[Block, ...]]], members: Sequence[Residency]
 ) -> tuple[dict[int, Read], list[Inflow]]:
     """Members of one joint aggregation that are read.
@@ -198,7 +198,7 @@ def _together(
     for residency, dims in zip(members, group.dims, strict=True):
         required = itertools.chain(*reads.get(residency.number, ()))
         for block in itertools.chain(required, (whole.block for whole in residency.wholes)):
-            blocks.add(_lifted(block, dims, extent))
+            blocks.add(_lift_block(block, dims, extent))
     cuts = Overlay(extent, blocks).cuts
     tuples = Grid(tuple((own[0], own[-1]) if d in group.whole else own for d, own in enumerate(cuts)))
     found: dict[int, Read] = {}
@@ -212,7 +212,7 @@ def _together(
         settled = set().union(*read.whole.values())
         needs = read.needs()
         if any(own & settled for own in needs):
-            inflows.append(_alone(read, {}, [own & settled for own in needs]))
+            inflows.append(_single_inflow(read, {}, [own & settled for own in needs]))
         for own, needed in zip(needs, open_needs, strict=True):
             there = {tuples.block(cell).projected(dims) for cell in needed}
             for cell in sorted(own - settled):
@@ -235,7 +235,7 @@ def _first_cell(grid: Grid, block: Block, dims: Sequence[int]) -> int:
     return cell
 
 
-def _lifted(block: Block, dims: Sequence[int], whole: Block) -> Block:
+def _lift_block(block: Block, dims: Sequence[int], whole: Block) -> Block:
     """The block of the primary that projects to `block`, whole in the dimensions that `dims` lacks."""
     lower, upper = list(whole.lower), list(whole.upper)
     for d, lo, up in zip(dims, block.lower, block.upper, strict=True):

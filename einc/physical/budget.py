@@ -1,4 +1,4 @@
-"""How long the search for exchange programs may take, and the interrupt that ends it early."""
+"""The time that the search for exchange programs may take, and the interrupt that ends it early."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 
 class SearchBudget:
-    """The time that is left, shared between the exchanges of a plan; without `seconds` there is no end to it.
+    """The time that is left, shared among the exchanges of a plan; without `seconds` there is no limit.
 
-    An interrupt that comes while something is `searching` is raised there, as KeyboardInterrupt; at any other moment
-    between `begin` and `end` it only marks the budget as spent (see `interrupt`).
+    An interrupt during `searching` is raised there, as KeyboardInterrupt. At any other moment between `begin` and `end`
+    it only marks the budget as spent (see `interrupt`).
     """
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -23,12 +23,12 @@ class SearchBudget:
         self.interrupted = False
 
     def begin(self) -> None:
-        """The clock starts."""
+        """Starts the clock."""
         self._deadline = time.monotonic() + self._seconds
         self.open = True
 
     def end(self) -> None:
-        """From here on, interrupts are none of the search's business."""
+        """Ends the search: later interrupts do not concern it."""
         self.open = False
 
     @property
@@ -37,12 +37,12 @@ class SearchBudget:
         return 0.0 if self.interrupted else max(0.0, self._deadline - time.monotonic())
 
     def share(self, exchanges: int) -> float:
-        """What the next of so many exchanges may take; those that need less leave the rest to those after them."""
+        """The seconds for the next of so many exchanges. What it does not need is left to those after it."""
         return self.left / max(1, exchanges)
 
     @contextmanager
     def searching(self) -> Iterator[None]:
-        """Interrupts inside are raised, and end this search and all to come."""
+        """A search: an interrupt ends it and all that would follow."""
         self._searching = True
         try:
             yield
@@ -52,7 +52,7 @@ class SearchBudget:
             self._searching = False
 
     def interrupt(self) -> None:
-        """What a handler of interrupts does. Raises KeyboardInterrupt where the search has no part in it."""
+        """Handles an interrupt. Raises KeyboardInterrupt unless it only ends the search."""
         if self._searching or not self.open or self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True

@@ -30,7 +30,7 @@ Located = tuple[tuple[Region, ...], tuple[int, ...]]
 
 @dataclass(slots=True)
 class Slot:
-    """A block that a consumer at a site reads: part of a whole block, or a new buffer with the tasks that fill it.
+    """A block that a consumer at a site reads: a part of a whole block, or a new buffer and the tasks that fill it.
 
     `direct` are the cells of the tensor's grid that land in it straight away, of which `awaited` elements are still to
     come.
@@ -63,7 +63,7 @@ class Arrival:
 
 
 class Lowering:
-    """One exchange: the inputs of one operator, or one saved output, for consumers at the sites of `placement`."""
+    """Lowers one exchange: the inputs of one operator, or one output, for consumers at the sites of `placement`."""
 
     def __init__(
         self, builder: ProgramBuilder, reads: Sequence[Read], inflows: Sequence[Inflow], placement: Sequence[int]
@@ -78,7 +78,7 @@ class Lowering:
         self._gathered: set[tuple[int, int, int]] = set()
         for r, read in enumerate(reads):
             for f, (site, blocks) in enumerate(zip(placement, read.blocks, strict=True)):
-                slots = self._slots[r, site] = [self._slot(read, site, block) for block in _maximal(blocks)]
+                slots = self._slots[r, site] = [self._slot(read, site, block) for block in _maximal_blocks(blocks)]
                 filled = [slot for slot in slots if slot.whole is None]
                 if filled:
                     self._expect(read, f, site, filled)
@@ -93,7 +93,7 @@ class Lowering:
 
         Raises MachineError where it sends something between sites that cannot talk.
         """
-        self._gathered = _gathered(firings, atoms)
+        self._gathered = _find_gathered_cells(firings, atoms)
         ends: dict[Action, tuple[int, ...]] = {}
         for firing in firings:
             action = firing.action
@@ -135,7 +135,7 @@ class Lowering:
                 self._inflows[landing[0]].carried[landing[1]].add(whole)
 
     def operand(self, read: int, site: int, block: Block) -> tuple[Region, tuple[int, ...]]:
-        """Where a consumer at `site` reads `block` of a tensor, and the tasks that it waits for."""
+        """The region where a consumer at `site` reads `block` of a tensor, and the tasks that it waits for."""
         for slot in self._slots[read, site]:
             if slot.region.block.contains(block):
                 if slot.whole is not None:
@@ -181,7 +181,7 @@ class Lowering:
         return whole.ready
 
     def _find(self, atom: Atom, aggregate: Aggregate, site: int) -> Located | None:
-        """Where the site has this aggregate already, if it has."""
+        """Where the site already has this aggregate, or None."""
         known = self._located.get((aggregate, site))
         if known is not None:
             return known
@@ -201,7 +201,7 @@ class Lowering:
         return known
 
     def _location(self, atom: Atom, aggregate: Aggregate, site: int) -> tuple[Region, ...]:
-        """Where the parts of an aggregate that the site does not have yet are to be put.
+        """The regions for the parts of an aggregate that the site does not have yet.
 
         What is complete lands in the consumer's block, or beside the other pieces of its cell if all of them come.
         """
@@ -217,7 +217,7 @@ class Lowering:
         return tuple(regions)
 
     def _arrival(self, atom: Atom, c: int, site: int) -> Arrival:
-        """The record of what a site gets of a cell, with the buffer that takes all of it if there is one."""
+        """What a site receives of a cell, with the buffer that takes all of it if there is one."""
         landing = (atom.inflow, c, site, atom.cell)
         if landing not in self._arrivals:
             inflow = self._inflows[atom.inflow]
@@ -247,7 +247,7 @@ class Lowering:
                 slot.awaited -= region.block.size
 
     def _aggregate(self, firing: Firing, atoms: Mapping[str, Atom], waits: tuple[int, ...]) -> int:
-        """Combines the parts of a firing at its source."""
+        """Adds the task that combines the parts of a firing at its source."""
         action = firing.action
         atom = atoms[action.aggregate[0]]
         reads: list[Region] = []
@@ -267,7 +267,7 @@ class Lowering:
         return task
 
     def _copy(self, slot: Slot) -> None:
-        """One task for all pieces of a slot that did not land in it."""
+        """Adds one task that copies all pieces of a slot that did not land in it."""
         if slot.awaited:
             raise InternalError(f"{self._builder.serves}: the exchange program leaves out a block for site {slot.site}")
         residency, grid, block = slot.read.residency, slot.read.grid, slot.region.block
@@ -298,7 +298,7 @@ class Lowering:
     def _present(
         self, residency: Residency, site: int
     ) -> Iterator[tuple[Block, Sequence[Region], Callable[[], Iterable[int]]]]:
-        """The whole blocks at a site, earlier ones first: what regions make them up, and what readers wait for."""
+        """The whole blocks at a site, earlier ones first, with their regions and the tasks that readers wait for."""
         for whole in residency.there.get(site, ()):
             yield whole.block, (whole.region,), partial(self._ready, whole)
         for arrival in self._brought.get((residency.number, site), ()):
@@ -307,7 +307,7 @@ class Lowering:
                 yield arrival.block, [region for region, _ in arrival.pieces], partial(iter, tasks)
 
 
-def _gathered(firings: Sequence[Firing], atoms: Mapping[str, Atom]) -> set[tuple[int, int, int]]:
+def _find_gathered_cells(firings: Sequence[Firing], atoms: Mapping[str, Atom]) -> set[tuple[int, int, int]]:
     """The cells (of an inflow) of which a program brings all pieces, aggregated, to a site."""
     brought: dict[tuple[int, int, int], set[Aggregate]] = {}
     pieces: dict[tuple[int, int], set[Aggregate]] = {}
@@ -322,7 +322,7 @@ def _gathered(firings: Sequence[Firing], atoms: Mapping[str, Atom]) -> set[tuple
     return {key for key, found in brought.items() if len(found) == len(pieces[key[:2]])}
 
 
-def _maximal(blocks: Sequence[Block]) -> list[Block]:
+def _maximal_blocks(blocks: Sequence[Block]) -> list[Block]:
     """The blocks that no other one contains."""
     return [
         block for i, block in enumerate(blocks)

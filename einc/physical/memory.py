@@ -1,4 +1,4 @@
-"""The memory plan: an offset for every buffer, and the dependencies that make reuse safe in every schedule.
+"""The memory plan: offsets of buffers, and dependencies that make the reuse of memory safe in every order of tasks.
 
 Inputs, weights and results have bytes of their own at the bottom of their site's arena. A scratch buffer lives from
 the first task that writes it to the last that touches it, in the order of positions, and may take the bytes of
@@ -56,7 +56,7 @@ class ArenaAllocator:
         return start, tuple(dict.fromkeys(self._owners.claim(start, start + size, buffer)))
 
     def release(self, start: int, size: int) -> None:
-        """Gives bytes back."""
+        """Frees bytes."""
         at = bisect_left(self._free, (start, start))
         end = start + size
         if at < len(self._free) and self._free[at][0] == end:
@@ -142,7 +142,7 @@ class _Use:
 
 
 def _uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask]) -> list[_Use | None]:
-    """By buffer; None for those that are never reused."""
+    """The uses of every buffer; None for buffers that are never reused."""
     writers: list[list[int]] = [[] for _ in buffers]
     readers: list[list[int]] = [[] for _ in buffers]
     for position, task in enumerate(tasks):
@@ -168,7 +168,7 @@ class _Dependencies:
         self._behind: dict[int, list[tuple[int, int]]] = {}  # of a task: the fences (task in front, number there)
 
     def separate(self, evicted: Sequence[int], buffer: int, site: int) -> None:
-        """Lets every write of `buffer` wait for the last uses of the evicted ones."""
+        """Makes every write of `buffer` wait for the last uses of the evicted buffers."""
         use = self._uses[buffer]
         assert use is not None
         before = {task for other in evicted for task in self._last_uses(other)}
@@ -183,7 +183,7 @@ class _Dependencies:
                 self._after[writer] |= before
 
     def _last_uses(self, buffer: int) -> set[int]:
-        """The uses of a buffer that come before no other use of it, as far as direct dependencies tell."""
+        """The uses of a buffer that no other use of it depends on directly."""
         use = self._uses[buffer]
         assert use is not None
         found = {*use.writers, *use.readers}
@@ -195,7 +195,7 @@ class _Dependencies:
         return found
 
     def tasks(self) -> tuple[AnyTask, ...]:
-        """All tasks in order, fences put in, without dependencies that one step of others implies."""
+        """All tasks in order, with the fences, without dependencies that another dependency implies directly."""
         number: list[int] = []
         fence_number: dict[tuple[int, int], int] = {}
         result: list[AnyTask] = []

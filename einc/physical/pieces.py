@@ -1,4 +1,4 @@
-"""Atoms in pieces: what the splits of an exchange program mean for blocks (beyond the paper, whose atoms are whole).
+"""Atoms cut into pieces: the blocks behind the splits of an exchange program (in the paper, atoms are whole).
 
 An atom is a box, and its pieces are boxes as well, of about equal size; larger ones come first. Those of a tuple have a
 part of every member, so that only dimensions are cut that all members have and that no aggregation needs whole.
@@ -17,17 +17,17 @@ from einc_runtime.plan.schema import Block
 
 
 def count_max_pieces(inflows: Sequence[Inflow], preamble: Preamble) -> dict[str, int]:
-    """For every atom into how many pieces it can be cut at most."""
-    most: dict[str, int] = {}
+    """The largest number of pieces that each atom can be cut into."""
+    counts: dict[str, int] = {}
     for name, atom in preamble.atoms.items():
         inflow = inflows[atom.inflow]
         shape = atom.block.shape
-        most[name] = max(1, math.prod(shape[d] for d in _cuttable(inflow)))
-    return most
+        counts[name] = max(1, math.prod(shape[d] for d in _cuttable_dims(inflow)))
+    return counts
 
 
 def split_atoms(inflows: Sequence[Inflow], preamble: Preamble, splits: Mapping[str, int]) -> Preamble:
-    """The preamble with atoms split, in the sizes that the boxes have; `splits` has the pieces of each that is cut.
+    """The preamble with atoms cut into pieces, with the sizes of their blocks. `splits` has the number for each.
 
     Piece k of atom `A`, from 1, is `A.k`.
     """
@@ -37,27 +37,29 @@ def split_atoms(inflows: Sequence[Inflow], preamble: Preamble, splits: Mapping[s
     pieces: dict[tuple[int, int], list[Atom]] = {}  # one object for all copies of a piece
     for name, atom in preamble.atoms.items():
         if (atom.inflow, atom.cell) not in pieces:
-            pieces[atom.inflow, atom.cell] = _pieces(atom, splits.get(name, 1), inflows[atom.inflow])
+            pieces[atom.inflow, atom.cell] = _cut_atom(atom, splits.get(name, 1), inflows[atom.inflow])
         own = pieces[atom.inflow, atom.cell]
         atoms.update({name: atom} if own == [atom] else {f"{name}.{k}": piece for k, piece in enumerate(own, start=1)})
     holdings = [
-        Holding(_named(holding.aggregate, k, piece, atoms), holding.sites, inflows[piece.inflow].bytes_of(piece.block))
+        Holding(
+            _piece_names(holding.aggregate, k, piece, atoms), holding.sites, inflows[piece.inflow].bytes_of(piece.block)
+        )
         for holding in preamble.program.holdings
-        for k, piece in enumerate(_of(holding, preamble, pieces), start=1)
+        for k, piece in enumerate(_pieces_of(holding, preamble, pieces), start=1)
     ]
     requirements = [
         Requirement(piece.aggregate, requirement.targets)
         for requirement in preamble.program.requirements
-        for piece in _of(requirement, preamble, pieces)
+        for piece in _pieces_of(requirement, preamble, pieces)
     ]
     program = replace(preamble.program, holdings=tuple(holdings), requirements=tuple(requirements))
     return Preamble(program, atoms, preamble.groups)
 
 
-def _pieces(atom: Atom, count: int, inflow: Inflow) -> list[Atom]:
+def _cut_atom(atom: Atom, count: int, inflow: Inflow) -> list[Atom]:
     if count == 1:
         return [atom]
-    boxes = cut_block(atom.block, count, _cuttable(inflow))
+    boxes = cut_block(atom.block, count, _cuttable_dims(inflow))
     found = []
     for k, box in enumerate(boxes, start=1):
         names = tuple(f"{copy}.{k}" for copy in atom.copies)
@@ -65,16 +67,16 @@ def _pieces(atom: Atom, count: int, inflow: Inflow) -> list[Atom]:
     return found
 
 
-def _of(
+def _pieces_of(
     entry: Holding | Requirement, preamble: Preamble, pieces: Mapping[tuple[int, int], Sequence[Atom]]
 ) -> Sequence[Atom]:
-    """The pieces of the atom that an entry is about."""
+    """The pieces of the atom of an entry."""
     atom = preamble.atoms[entry.aggregate[0]]
     return pieces[atom.inflow, atom.cell]
 
 
-def _named(aggregate: Aggregate, k: int, piece: Atom, atoms: Mapping[str, Atom]) -> Aggregate:
-    """The names of the k-th pieces of an aggregate; those of an atom in one piece are its own."""
+def _piece_names(aggregate: Aggregate, k: int, piece: Atom, atoms: Mapping[str, Atom]) -> Aggregate:
+    """The names of the k-th pieces of an aggregate; an atom in one piece keeps its name."""
     if atoms.get(aggregate[0]) is piece:
         return aggregate
     return tuple(sorted(f"{name}.{k}" for name in aggregate))
@@ -113,7 +115,7 @@ def _halve(block: Block, pieces: int, dims: Sequence[int], found: list[Block]) -
     _halve(Block((*block.lower[:d], middle, *block.lower[d + 1 :]), block.upper), pieces - first, dims, found)
 
 
-def _cuttable(inflow: Inflow) -> list[int]:
+def _cuttable_dims(inflow: Inflow) -> list[int]:
     """The dimensions of an inflow's grid that its atoms may be cut in."""
     group = inflow.carried[0].group
     tuples = len(inflow.carried) > 1

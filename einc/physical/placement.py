@@ -1,4 +1,4 @@
-"""Which site runs which function specification: the assignment that moves the fewest bytes.
+"""The assignment of function specifications to sites that moves the fewest bytes.
 
 For every atom that a function specification reads, each copy that is not at its site counts in full, except that an
 aggregate which exists somewhere needs to move only once. Costs are whole numbers in doubles; ties prefer function

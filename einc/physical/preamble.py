@@ -50,7 +50,9 @@ def build_preamble(inflows: Sequence[Inflow], placement: Sequence[int], sites: i
     """The preamble for function specifications at the sites of `placement`; None where nothing has to be done."""
     partitions = tuple(Partition(f"S{f + 1}", 1, (site,)) for f, site in enumerate(placement))
     groups = tuple((f,) for f in range(len(placement)))
-    return _written(inflows, [_moving(inflow, placement) for inflow in inflows], partitions, groups, sites)
+    return _write_preamble(
+        inflows, [_find_moving_cells(inflow, placement) for inflow in inflows], partitions, groups, sites
+    )
 
 
 def build_open_preamble(inflows: Sequence[Inflow], functions: int, sites: int) -> Preamble | None:
@@ -64,47 +66,47 @@ def build_open_preamble(inflows: Sequence[Inflow], functions: int, sites: int) -
         alike.setdefault(tuple(inflow.needs[f] for inflow in inflows), []).append(f)
     groups = tuple(map(tuple, alike.values()))
     partitions = tuple(Partition(f"S{group[0] + 1}", len(group)) for group in groups)
-    moving = [_movable(inflow, sites) for inflow in inflows]
-    return _written(inflows, moving, partitions, groups, sites)
+    moving = [_find_movable_cells(inflow, sites) for inflow in inflows]
+    return _write_preamble(inflows, moving, partitions, groups, sites)
 
 
-def _written(
+def _write_preamble(
     inflows: Sequence[Inflow],
     moving: Sequence[Sequence[int]],
     partitions: tuple[Partition, ...],
     groups: tuple[tuple[int, ...], ...],
     sites: int,
 ) -> Preamble | None:
-    """The preamble about the cells of every inflow that are in `moving`."""
+    """The preamble for the cells in `moving`, a list for every inflow."""
     holdings: list[Holding] = []
     requirements: list[Requirement] = []
     atoms: dict[str, Atom] = {}
-    stems = iter(_stems([inflow.name for inflow, cells in zip(inflows, moving, strict=True) if cells]))
+    stems = iter(_make_prefixes([inflow.name for inflow, cells in zip(inflows, moving, strict=True) if cells]))
     targets = [(partition.name, group[0]) for partition, group in zip(partitions, groups, strict=True)]
     for i, (inflow, cells) in enumerate(zip(inflows, moving, strict=True)):
         if cells:
-            _enlist(i, inflow, cells, next(stems), targets, holdings, requirements, atoms)
+            _append_inflow(i, inflow, cells, next(stems), targets, holdings, requirements, atoms)
     if not atoms:
         return None
     program = Program(tuple(range(sites)), partitions, tuple(holdings), tuple(requirements), ())
     return Preamble(program, atoms, groups)
 
 
-def _moving(inflow: Inflow, placement: Sequence[int]) -> list[int]:
-    """The cells that are not whole already wherever they are needed, in ascending order."""
+def _find_moving_cells(inflow: Inflow, placement: Sequence[int]) -> list[int]:
+    """The cells that are needed at a site where they are not whole yet, in ascending order."""
     found: set[int] = set()
     for site, cells in zip(placement, inflow.needs, strict=True):
         found.update(set(cells) - inflow.whole.get(site, set()))
     return sorted(found)
 
 
-def _movable(inflow: Inflow, sites: int) -> list[int]:
-    """The cells that are needed, and not whole at all sites, in ascending order."""
+def _find_movable_cells(inflow: Inflow, sites: int) -> list[int]:
+    """The cells that are needed and are not whole at every site, in ascending order."""
     everywhere = set.intersection(*(inflow.whole.get(site, set()) for site in range(sites)))
     return sorted(set().union(*inflow.needs) - everywhere)
 
 
-def _enlist(
+def _append_inflow(
     position: int,
     inflow: Inflow,
     cells: Sequence[int],
@@ -114,7 +116,7 @@ def _enlist(
     requirements: list[Requirement],
     atoms: dict[str, Atom],
 ) -> None:
-    """Appends one inflow's part of IN and OUT, and its names.
+    """Appends the part of IN and OUT that belongs to one inflow, and its names.
 
     `partitions` are names, each with one of the function specifications that it stands for.
     """
@@ -126,7 +128,7 @@ def _enlist(
             at[cell].append(site)
     aggregates: dict[int, Aggregate] = {}
     for cell in cells:
-        names = tuple(f"{stem}{_letters(c)}{numbers[cell]}" for c in range(max(1, len(inflow.owners[cell]))))
+        names = tuple(f"{stem}{_make_letters(c)}{numbers[cell]}" for c in range(max(1, len(inflow.owners[cell]))))
         atom = Atom(position, cell, grid.block(cell), names, tuple(sorted(names)))
         aggregates[cell] = atom.aggregate
         atoms.update((name, atom) for name in names)
@@ -138,7 +140,7 @@ def _enlist(
         for cell in grid.cells(block):
             if cell in numbers:
                 present = tuple(at[cell]) if len(copies) == 1 else (copies[c].site,)
-                holdings.append(Holding((f"{stem}{_letters(c)}{numbers[cell]}",), present, sizes[cell]))
+                holdings.append(Holding((f"{stem}{_make_letters(c)}{numbers[cell]}",), present, sizes[cell]))
     for cell in cells:
         if at[cell] and len(inflow.owners[cell]) != 1:
             holdings.append(Holding(aggregates[cell], tuple(at[cell]), sizes[cell]))
@@ -150,7 +152,7 @@ def _enlist(
     requirements.extend(Requirement(aggregates[cell], tuple(targets[cell])) for cell in cells)
 
 
-def _letters(copy: int) -> str:
+def _make_letters(copy: int) -> str:
     """X, Y, Z, A, ..., W, XX, XY, ..."""
     text = LETTERS[copy % len(LETTERS)]
     while copy >= len(LETTERS):
@@ -159,8 +161,8 @@ def _letters(copy: int) -> str:
     return text
 
 
-def _stems(tensors: Sequence[str]) -> list[str]:
-    """What stands in front of the copies' letters: nothing where there is one tensor, else a short name of each."""
+def _make_prefixes(tensors: Sequence[str]) -> list[str]:
+    """The prefixes of the copies' letters: a short name of each tensor, or nothing if there is only one."""
     if len(tensors) == 1:
         return [""]
     stems: list[str] = []
@@ -178,16 +180,19 @@ def _stems(tensors: Sequence[str]) -> list[str]:
 class CanonicalPreamble:
     """A preamble with atoms `a1`, `a2`, ... in the order of IN, and partitions `P1`, ...
 
-    `most_pieces` has every atom with the number of pieces that it can be cut into; `names` those of the atoms before.
+    `max_pieces` has every atom with the number of pieces that it can be cut into; `names` those of the atoms before.
     """
 
     program: Program
-    most_pieces: tuple[tuple[str, int], ...]
+    max_pieces: tuple[tuple[str, int], ...]
     names: tuple[tuple[str, str], ...]
 
 
-def canonicalize(preamble: Program, most_pieces: Mapping[str, int]) -> CanonicalPreamble:
-    """The canonical form of a preamble, partitions open or not."""
+def canonicalize(preamble: Program, max_pieces: Mapping[str, int]) -> CanonicalPreamble:
+    """The canonical form of a preamble with open or given partitions.
+
+    Layers ask for the same exchange under other names; in this form it is planned once.
+    """
     names: dict[str, str] = {}
     for holding in preamble.holdings:
         for atom in holding.aggregate:
@@ -207,12 +212,12 @@ def canonicalize(preamble: Program, most_pieces: Mapping[str, int]) -> Canonical
         tuple(Requirement(renamed(one.aggregate), tuple(map(target, one.targets))) for one in preamble.requirements),
         (),
     )
-    most = tuple((new, most_pieces[old]) for old, new in names.items())
+    most = tuple((new, max_pieces[old]) for old, new in names.items())
     return CanonicalPreamble(program, most, tuple((new, old) for old, new in names.items()))
 
 
 def rename_actions(actions: tuple[Action, ...], name: Callable[[str], str]) -> tuple[Action, ...]:
-    """Actions under other names; `name` is asked for whole atoms, and pieces keep their numbers."""
+    """The actions with other names of atoms; `name` gives that of a whole atom, and pieces keep their numbers."""
     known: dict[Aggregate, Aggregate] = {}
 
     def aggregate(old: Aggregate) -> Aggregate:

@@ -15,7 +15,7 @@ from einc_runtime.plan.schema import Block, Region, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What function specification `function` put out: one of the copies of its block, written by `task`."""
+    """An output of function specification `function`: one of the copies of its block, written by `task`."""
 
     function: int
     site: int
@@ -68,7 +68,7 @@ class Residency:
 
     @property
     def wholes(self) -> list[Whole]:
-        """All whole blocks, by site in the order in which sites got their first one."""
+        """All whole blocks, site by site, in the order in which sites got their first one."""
         return [whole for wholes in self.there.values() for whole in wholes]
 
     def add(self, whole: Whole) -> None:

@@ -1,4 +1,4 @@
-"""Who runs a function specification where, and which exchange program brings it what it reads: the naive answer.
+"""The sites of function specifications, and the exchange program that brings what they read: the naive choice.
 
 A scheduler is asked once for every operator and every saved output, in order. The naive one places by the bytes that
 have to move, and sends every atom straight from where it is (paper, Section 5.4).
@@ -25,7 +25,7 @@ from einc_runtime.plan.schema import Exchange
 
 @dataclass(frozen=True, slots=True)
 class ScheduledExchange:
-    """The site of every function specification, and the exchange with its actions in the order in which they fire.
+    """The site of every function specification, and the exchange, with its actions in the order in which they fire.
 
     `preamble` is that of the exchange's program; both are None where nothing moves.
     """
@@ -40,17 +40,17 @@ class Scheduler(Protocol):
     """Plans exchanges, one after another."""
 
     def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
-        """Sites for the function specifications of a node, whose inputs may have to move, and how they do.
+        """Chooses sites for the function specifications of a node, and the exchange that brings its inputs there.
 
         Raises MachineError where sites that must exchange data cannot talk.
         """
 
 
 class NaiveScheduler:
-    """Sites by the bytes moved, and the naive body; preambles that models repeat are planned once."""
+    """Chooses the sites that need the fewest bytes moved, and the naive body. Repeated preambles are planned once."""
 
     def __init__(self, machine: Machine, sites: int, *, timed: bool = True) -> None:
-        """`timed` says whether exchanges are simulated, for the times that plan files have of them."""
+        """`timed` says whether exchanges are simulated, so that the plan file has their times."""
         self._machine = machine
         self._sites = sites
         self._timed = timed
@@ -70,7 +70,7 @@ class NaiveScheduler:
         return ScheduledExchange(sites, needed, *self._known[needed.program])
 
     def _check_paths(self, node: str, program: Program) -> None:
-        """Raises MachineError where a site needs something that no site which has it can send there."""
+        """Raises MachineError if a site needs something that no site with a copy can send there."""
         if len(self._machine.routes) == len(self._machine.sites) * (len(self._machine.sites) - 1):
             return
         holders: dict[str, list[int]] = {}
@@ -85,7 +85,7 @@ class NaiveScheduler:
 
 
 def no_route_error(node: str, machine: Machine, source: int, destination: int) -> MachineError:
-    """The error for data that would have to go where no path leads."""
+    """The error for data that no path can carry to where it is needed."""
     return MachineError(
         f"{node} needs data of site {source} at site {destination}, and no resource of {machine.name} connects the two",
         hint="add the pair to the machine file, or leave one of the sites out with --devices",

@@ -1,8 +1,8 @@
-"""Placement and exchange program by synthesis: near the least time that the machine allows (paper, Section 5.4).
+"""Placements and exchange programs by synthesis, near the least time that the machine allows (paper, Section 5.4).
 
-Function specifications that need the same atoms are a partition declared by its size. The naive schedule comes first,
-then the best body for its placement, then whatever placement is faster; each only where bounds leave room for it. What
-is found is kept by canonical form, so that the same exchange in many layers is synthesized once.
+Function specifications that need the same atoms are a partition declared by its size. The search begins with the naive
+schedule, goes on with the best body for its placement, and then tries other placements; each step only if the bounds
+leave room for it. Results are kept by canonical form, so that the same exchange in many layers is synthesized once.
 """
 
 from __future__ import annotations
@@ -53,22 +53,25 @@ class SearchScope(enum.Enum):
 
 
 ENOUGH = 1.02
-"""How near to the bound a program has to come for the search to end."""
+"""The search ends with a program that takes at most this many times the bound."""
 
 WORTHWHILE = 1.05
-"""By how much another placement must be able to be faster for it to be looked for, and be faster to be taken."""
+"""Another placement is searched for only if it may be faster by this factor, and taken only if it is."""
 
 NEAR = 1.25
-"""A body so near to its bound shows that bounds can be reached: then only a placement with a lower one can help."""
+"""A body within this factor of its bound shows that bounds can be reached.
+
+Then only a placement with a lower bound can help.
+"""
 
 MAX_OPEN_SITES = 10
-"""On larger machines, the placement is that of the fewest bytes."""
+"""On machines with more sites, placements are chosen by the bytes that move, and no other is searched for."""
 
-_BOUNDING = 0.25
-"""The part of an exchange's time that the bound over all placements may take, ..."""
+_BOUND_SHARE = 0.25
+"""The part of the search time of an exchange that the bound over all placements may take."""
 
-_BOUNDED = 3
-"""... and how many placements it may look at on their own."""
+_MAX_BOUNDED_PLACEMENTS = 3
+"""The number of placements that this bound may look at one by one."""
 
 ITERATIONS = 40
 MAX_ACTIONS = 500
@@ -80,7 +83,7 @@ Members = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What the search for one canonical preamble came to; `actions` None where the naive body is best.
+    """The result of the search for one canonical preamble; `actions` is None if the naive body is best.
 
     `packed_ms` is that of the search for a body; infinite where there was none.
     """
@@ -98,13 +101,13 @@ class SearchResult:
     def exchange(
         self, program: str, completion_ms: float, splits: Mapping[str, int] | None = None, *, naive: bool = False
     ) -> Exchange:
-        """The record of an exchange by the program with this text, with what is known about all programs for it."""
+        """The plan's record of an exchange by the program with this text, with the bounds for all programs."""
         bounds = (self.naive_ms, self.bound_ms, self.bound_free_ms, self.bound_by)
         return Exchange(program, naive, completion_ms, *bounds, dict(sorted((splits or {}).items())))
 
 
 class SynthesizingScheduler:
-    """A scheduler; `naive` is the one that it starts from, which knows what it has planned."""
+    """Searches for a faster exchange than the naive one. `naive` makes the naive one, and keeps what it has planned."""
 
     def __init__(
         self,
@@ -121,11 +124,11 @@ class SynthesizingScheduler:
         self._seed = seed
         self._report = report
         self.naive = NaiveScheduler(machine, sites, timed=False)
-        # Where all transfers share one resource, as in a memory, only bytes count: no placement or piece is faster.
+        # Where all transfers share one resource, such as a memory, only bytes count: no placement or piece is faster.
         self._uniform = len(machine.resources) <= 1
         self._scope = SearchScope.PLACEMENT
         self._left = 1
-        self._found: dict[tuple[object, ...], SearchResult] = {}
+        self._results: dict[tuple[object, ...], SearchResult] = {}
         self._written: dict[tuple[Program, tuple[Action, ...]], tuple[Exchange, tuple[Firing, ...]]] = {}
 
     def restart(self, scope: SearchScope, exchanges: int) -> None:
@@ -146,7 +149,7 @@ class SynthesizingScheduler:
         members = tuple(tuple(sorted(naive.sites[f] for f in group)) for group in opened.groups)
         found = self._search(node, form, members)
         if found.actions is not None:
-            placement = naive.sites if found.members == members else _placement(opened.groups, found.members)
+            placement = naive.sites if found.members == members else _assign_placement(opened.groups, found.members)
             scheduled = self._complete(inflows, opened, form, placement, found)
             if scheduled is not None:
                 return scheduled
@@ -160,11 +163,11 @@ class SynthesizingScheduler:
         placement: tuple[int, ...],
         found: SearchResult,
     ) -> ScheduledExchange | None:
-        """The found body under the names of the preamble for that placement; None where true sizes make it slow."""
+        """The body that was found, with the names of the preamble for that placement; None if true sizes make it slow."""
         closed = build_preamble(inflows, placement, self._sites)
         if closed is None or found.actions is None:
             return ScheduledExchange(placement)
-        names = _names(opened, closed, form)
+        names = _map_names(opened, closed, form)
         splits = {names[atom]: pieces for atom, pieces in found.splits if atom in names}
         cut = split_atoms(inflows, closed, splits)
         key = cut.program, found.actions
@@ -180,24 +183,24 @@ class SynthesizingScheduler:
         )
 
     def _search(self, node: str, form: CanonicalPreamble, members: Members) -> SearchResult:
-        """The best of the naive schedule, the best body for its placement, and that for any placement."""
-        best = self._once(SearchScope.NOTHING, form, members, lambda: self._bounded(node, form, members))
+        """The fastest of the naive schedule, the best body for its placement, and the best for any placement."""
+        best = self._once(SearchScope.NOTHING, form, members, lambda: self._find_bounds(node, form, members))
         if self._scope is not SearchScope.NOTHING:
-            best = self._once(SearchScope.BODY, form, members, lambda: self._with_body(node, form, members, best))
+            best = self._once(SearchScope.BODY, form, members, lambda: self._search_body(node, form, members, best))
         if self._scope is SearchScope.PLACEMENT:
-            best = self._once(SearchScope.PLACEMENT, form, members, lambda: self._with_placement(node, form, best))
+            best = self._once(SearchScope.PLACEMENT, form, members, lambda: self._search_placement(node, form, best))
         return best
 
     def _once(
         self, scope: SearchScope, form: CanonicalPreamble, members: Members, search: Callable[[], SearchResult]
     ) -> SearchResult:
-        key = scope, form.program, form.most_pieces, members
-        if key not in self._found:
-            self._found[key] = search()
-        return self._found[key]
+        key = scope, form.program, form.max_pieces, members
+        if key not in self._results:
+            self._results[key] = search()
+        return self._results[key]
 
-    def _bounded(self, node: str, form: CanonicalPreamble, members: Members) -> SearchResult:
-        """The naive body with the naive placement, and what bounds it."""
+    def _find_bounds(self, node: str, form: CanonicalPreamble, members: Members) -> SearchResult:
+        """The naive body with the naive placement, and the bounds."""
         closed = set_members(form.program, members)
         naive_ms = simulate(build_naive_body(closed, self._machine), self._machine).completion_ms
         found = SearchResult(members, None, (), naive_ms, naive_ms, None, None, None)
@@ -207,28 +210,28 @@ class SynthesizingScheduler:
                 certificate = bound(closed, self._machine, thorough=not self._uniform)
                 found = replace(found, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
                 if self._sites <= MAX_OPEN_SITES and not self._uniform:
-                    ends = time.monotonic() + _BOUNDING * self._budget.share(self._left + 1)
+                    ends = time.monotonic() + _BOUND_SHARE * self._budget.share(self._left + 1)
                     tried = itertools.count()
 
                     def stop() -> bool:
-                        return next(tried) >= _BOUNDED or time.monotonic() >= ends
+                        return next(tried) >= _MAX_BOUNDED_PLACEMENTS or time.monotonic() >= ends
 
                     free = bound(form.program, self._machine, stop=stop)
                     found = replace(found, bound_free_ms=min(free.bound_ms, certificate.bound_ms))
         return found
 
-    def _with_body(self, node: str, form: CanonicalPreamble, members: Members, best: SearchResult) -> SearchResult:
-        if best.bound_ms is None or best.completion_ms <= ENOUGH * self._least(form, best.bound_ms):
+    def _search_body(self, node: str, form: CanonicalPreamble, members: Members, best: SearchResult) -> SearchResult:
+        if best.bound_ms is None or best.completion_ms <= ENOUGH * self._practical_bound(form, best.bound_ms):
             return best
-        found = self._synthesized(node, set_members(form.program, members), form, best.bound_ms)
+        found = self._synthesize(node, set_members(form.program, members), form, best.bound_ms)
         if found is not None and found.packed_ms is not None:
             best = replace(best, packed_ms=found.packed_ms)
-        return self._better(best, found)
+        return self._choose_faster(best, found)
 
-    def _with_placement(self, node: str, form: CanonicalPreamble, best: SearchResult) -> SearchResult:
+    def _search_placement(self, node: str, form: CanonicalPreamble, best: SearchResult) -> SearchResult:
         if self._uniform or best.bound_free_ms is None or best.bound_ms is None:
             return best
-        if best.completion_ms <= WORTHWHILE * self._least(form, best.bound_free_ms):
+        if best.completion_ms <= WORTHWHILE * self._practical_bound(form, best.bound_free_ms):
             return best
         if best.bound_ms <= WORTHWHILE * best.bound_free_ms and best.completion_ms <= NEAR * best.bound_ms:
             return best
@@ -236,11 +239,11 @@ class SynthesizingScheduler:
         least = best.bound_free_ms - self._machine.transfer_latency_us * MS_PER_US
         if least >= most:
             return best
-        found = self._synthesized(node, form.program, form, best.bound_free_ms, most, least)
-        return self._better(best, found, WORTHWHILE)
+        found = self._synthesize(node, form.program, form, best.bound_free_ms, most, least)
+        return self._choose_faster(best, found, WORTHWHILE)
 
-    def _least(self, form: CanonicalPreamble, bound_ms: float) -> float:
-        """A bound with the latency of aggregations, evenly spread: from there on a search is as good as in vain."""
+    def _practical_bound(self, form: CanonicalPreamble, bound_ms: float) -> float:
+        """The bound plus the latency of evenly spread aggregations. A search can hardly find anything faster."""
         if not bound_ms:
             return 0.0
         whole = {holding.aggregate for holding in form.program.holdings}
@@ -248,7 +251,7 @@ class SynthesizingScheduler:
         kernels = -(-combined // self._sites)
         return bound_ms + kernels * self._machine.kernel_latency_us / 1e3
 
-    def _synthesized(
+    def _synthesize(
         self,
         node: str,
         program: Program,
@@ -266,8 +269,8 @@ class SynthesizingScheduler:
                     max_actions=MAX_ACTIONS,
                     time_limit=None if seconds == math.inf else seconds,
                     seed=self._seed,
-                    max_pieces={atom: 1 if self._uniform else most for atom, most in form.most_pieces},
-                    enough=ENOUGH * self._least(form, bound_ms) / bound_ms if bound_ms else ENOUGH,
+                    max_pieces={atom: 1 if self._uniform else most for atom, most in form.max_pieces},
+                    enough=ENOUGH * self._practical_bound(form, bound_ms) / bound_ms if bound_ms else ENOUGH,
                     max_packed_ms=most_packed_ms,
                     min_packed_ms=least_packed_ms,
                 )
@@ -281,8 +284,8 @@ class SynthesizingScheduler:
             self._budget.interrupted = True
         return found
 
-    def _better(self, best: SearchResult, found: Synthesis | None, factor: float = 1.0) -> SearchResult:
-        """The one that takes less time, `found` only if it is faster by the factor."""
+    def _choose_faster(self, best: SearchResult, found: Synthesis | None, factor: float = 1.0) -> SearchResult:
+        """The faster of the two; `found` must be faster by the factor."""
         if found is None or not found.completion_ms * factor < best.completion_ms:
             return best
         return replace(
@@ -297,13 +300,13 @@ class SynthesizingScheduler:
 
 
 def set_members(program: Program, members: Members) -> Program:
-    """A preamble with its partitions' members as given."""
+    """The preamble with these members of its partitions."""
     partitions = zip(program.partitions, members, strict=True)
     return replace(program, partitions=tuple(replace(one, members=own) for one, own in partitions))
 
 
-def _placement(groups: Sequence[Sequence[int]], members: Members) -> tuple[int, ...]:
-    """A site for every function specification: its own number where it can be, else in ascending order."""
+def _assign_placement(groups: Sequence[Sequence[int]], members: Members) -> tuple[int, ...]:
+    """A site for every function specification: the site of its own number if it can be, else in ascending order."""
     sites: dict[int, int] = {}
     for group, own in zip(groups, members, strict=True):
         sites.update((f, f) for f in group if f in own)
@@ -312,8 +315,8 @@ def _placement(groups: Sequence[Sequence[int]], members: Members) -> tuple[int, 
     return tuple(sites[f] for f in range(len(sites)))
 
 
-def _names(opened: Preamble, closed: Preamble, form: CanonicalPreamble) -> dict[str, str]:
-    """What the atoms of the canonical form are called in the preamble that names only those that move."""
+def _map_names(opened: Preamble, closed: Preamble, form: CanonicalPreamble) -> dict[str, str]:
+    """The names that the atoms of the canonical form have in the preamble for a placement, which lists fewer atoms."""
     moving = {(atom.inflow, atom.cell): atom for atom in closed.atoms.values()}
     names = {}
     for new, old in form.names:

@@ -1,4 +1,4 @@
-"""Where the time of a plan goes: by operator, site and link, and along the chain of tasks that its end waited for."""
+"""Where the time of a plan goes: by operator, site and link, and along the chain of tasks that decides its end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Label = TypeVar("Label", bound=Hashable)
 class LabelTime:
     """Milliseconds of the tasks of one label.
 
-    The first three are means over sites: running kernels, combining and copying, and doing nothing right before one of
-    the two. `exchange` is how long data of it was on the way, whatever else went on. `critical` is its part of the
-    chain that decides the end; the parts of all labels sum to the predicted time, as do the first three with the tail.
+    `compute`, `combine` and `waiting` are means over sites: the time for kernels, for combining and copying, and the
+    idle time right before either. `exchange` is the time during which its data was on the way, alongside anything else.
+    `critical` is its part of the chain that decides the end. Over all labels, `critical` sums to the predicted time;
+    so do the first three together with the tail.
     """
 
     compute: float = 0.0
@@ -33,7 +34,7 @@ class LabelTime:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """What crossed a resource: bytes, and the milliseconds in which anything did. `full` of those it takes at least."""
+    """What crossed a resource: its bytes, the milliseconds in use, and `full`, the milliseconds at full rate."""
 
     name: str
     carried: int
@@ -43,7 +44,7 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown(Generic[Label]):
-    """`tail` is the mean over sites of what is left when a site has run its last task, `sites` how long each is busy.
+    """`tail` is the mean over sites of the idle time after the last task; `sites` is the busy time of each site.
 
     `critical` splits the deciding chain into kernels, combining and copying, and transfers.
     """
@@ -58,20 +59,20 @@ class TimeBreakdown(Generic[Label]):
 def break_down(
     costs: Sequence[TaskCost], labels: Sequence[Label], times: PlanTimeline, machine: Machine
 ) -> TimeBreakdown[Label]:
-    """Accounts for every millisecond; `labels[t]` says what task t belongs to. Fences belong to nothing."""
-    spent: dict[Label, LabelTime] = {}
+    """Attributes every millisecond of a plan. `labels[t]` says what task t belongs to; fences belong to nothing."""
+    times_of: dict[Label, LabelTime] = {}
     for label, cost, start, end in zip(labels, costs, times.starts, times.ends, strict=True):
         if cost.kind is not TaskKind.FENCE:
-            own = spent.setdefault(label, LabelTime())
+            own = times_of.setdefault(label, LabelTime())
             own.start, own.end = min(own.start, start), max(own.end, end)
     sites = [0.0] * len(machine.sites)
     tail = 0.0
     share = 1 / len(machine.sites)
-    lines = _by_site(costs, times, len(machine.sites))
+    lines = _order_by_site(costs, times, len(machine.sites))
     for site, line in enumerate(lines):
         before = 0.0
         for position in line:
-            own, start, end = spent[labels[position]], times.starts[position], times.ends[position]
+            own, start, end = times_of[labels[position]], times.starts[position], times.ends[position]
             own.waiting += (start - before) * share
             if costs[position].kind is TaskKind.KERNEL:
                 own.compute += (end - start) * share
@@ -85,20 +86,20 @@ def break_down(
         if cost.kind is TaskKind.TRANSFER:
             moving.setdefault(label, []).append((start, end))
     for label, spans in moving.items():
-        spent[label].exchange = _covered(spans)
+        times_of[label].exchange = _union_length(spans)
     critical = [0.0, 0.0, 0.0]
-    for position in critical_chain(costs, times):
+    for position in find_critical_chain(costs, times):
         length = times.ends[position] - times.starts[position]
         kind = costs[position].kind
         if kind is not TaskKind.FENCE:
-            spent[labels[position]].critical += length
+            times_of[labels[position]].critical += length
             critical[(TaskKind.KERNEL, TaskKind.COMBINE, TaskKind.TRANSFER).index(kind)] += length
-    links = _links(costs, times, machine)
-    return TimeBreakdown(spent, tail, tuple(sites), links, (critical[0], critical[1], critical[2]))
+    links = _measure_links(costs, times, machine)
+    return TimeBreakdown(times_of, tail, tuple(sites), links, (critical[0], critical[1], critical[2]))
 
 
-def critical_chain(costs: Sequence[TaskCost], times: PlanTimeline) -> list[int]:
-    """Tasks that ended one as the next started, from the first to the last of the plan: shorten one to shorten all.
+def find_critical_chain(costs: Sequence[TaskCost], times: PlanTimeline) -> list[int]:
+    """Tasks of which each ended as the next one started, up to the last of the plan. Shortening one shortens the plan.
 
     A task starts when the last of its dependencies ends, or when its site has ended another task.
     """
@@ -106,7 +107,7 @@ def critical_chain(costs: Sequence[TaskCost], times: PlanTimeline) -> list[int]:
         return []
     sites = 1 + max(cost.site for cost in costs)
     previous: dict[int, int] = {}
-    for line in _by_site(costs, times, sites):
+    for line in _order_by_site(costs, times, sites):
         previous.update(zip(line[1:], line, strict=False))
     position: int | None = max(range(len(costs)), key=lambda p: (times.ends[p], -p))
     chain: list[int] = []
@@ -118,7 +119,7 @@ def critical_chain(costs: Sequence[TaskCost], times: PlanTimeline) -> list[int]:
     return chain[::-1]
 
 
-def _by_site(costs: Sequence[TaskCost], times: PlanTimeline, sites: int) -> list[list[int]]:
+def _order_by_site(costs: Sequence[TaskCost], times: PlanTimeline, sites: int) -> list[list[int]]:
     """The tasks that occupy every site, in the order in which they do."""
     lines: list[list[int]] = [[] for _ in range(sites)]
     for position, cost in enumerate(costs):
@@ -129,7 +130,7 @@ def _by_site(costs: Sequence[TaskCost], times: PlanTimeline, sites: int) -> list
     return lines
 
 
-def _links(costs: Sequence[TaskCost], times: PlanTimeline, machine: Machine) -> tuple[LinkUse, ...]:
+def _measure_links(costs: Sequence[TaskCost], times: PlanTimeline, machine: Machine) -> tuple[LinkUse, ...]:
     routes = machine.routes
     latency = machine.transfer_latency_us * MS_PER_US
     carried = [0] * len(machine.resources)
@@ -140,12 +141,12 @@ def _links(costs: Sequence[TaskCost], times: PlanTimeline, machine: Machine) -> 
                 carried[resource] += cost.size
                 spans[resource].append((start + latency, end))
     return tuple(
-        LinkUse(resource.name, count, _covered(own), count / (resource.gbs * BYTES_PER_MS))
+        LinkUse(resource.name, count, _union_length(own), count / (resource.gbs * BYTES_PER_MS))
         for resource, count, own in zip(machine.resources, carried, spans, strict=True)
     )
 
 
-def _covered(spans: Iterable[tuple[float, float]]) -> float:
+def _union_length(spans: Iterable[tuple[float, float]]) -> float:
     """The length of the union of intervals."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):

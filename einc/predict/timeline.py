@@ -1,9 +1,9 @@
-"""When every task of a plan starts and ends on a machine.
+"""The simulation of a whole plan: when each task starts and ends on a machine.
 
-The rules are those of exchange programs (`einc.exchange.simulation`), with kernels beside them: fluid and event-driven.
-Kernels, aggregations and copies of a site run one at a time, of those that could the one that comes first in the
-program; transfers overlap with them and share links max-min fairly. The latency of a kernel occupies its site, that of
-a transfer precedes its flow. Between tasks there are the dependencies of the program and nothing else.
+The model is the fluid, event-driven one of exchange programs (`einc.exchange.simulation`), extended to kernels. A site
+runs its kernels, aggregations and copies one at a time: of those that are ready, the one that comes first in the
+program. Transfers overlap with them and share links max-min fairly. The latency of a kernel occupies its site; the
+latency of a transfer comes before its flow. Tasks wait for their dependencies and for nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from einc.predict.costs import TaskCost, TaskKind, occupied_ms
 
 
 class TooLarge(MachineError):
-    """Timing the tasks would take more effort than was allowed."""
+    """Simulating the tasks would take more effort than was allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,18 @@ class PlanTimeline:
 
 
 def time_tasks(costs: Sequence[TaskCost], machine: Machine, effort: float = math.inf) -> PlanTimeline:
-    """Run the tasks; `machine.ideal()` leaves the latencies out.
+    """Simulates the tasks; `machine.ideal()` leaves the latencies out.
 
-    `effort` is how many transfers may be looked at, counting those under way at every event: some 500,000 take a
-    second. Raises MachineError for a way that is not there, and TooLarge.
+    `effort` is the number of transfers that may be looked at, counting those under way at every event; about 500,000
+    take a second. Raises MachineError where two sites are not connected, and TooLarge.
     """
-    run = _Run(costs, machine)
+    run = _Simulation(costs, machine)
     run.run(effort)
     return PlanTimeline(max(run.ends, default=0.0), tuple(run.starts), tuple(run.ends))
 
 
-class _Run:
-    """One run: `advance` moves to the next instant and applies its ends, `begin` starts what can then start."""
+class _Simulation:
+    """One simulation. `run` goes from one instant to the next, ends tasks, and `begin` starts those that can start."""
 
     def __init__(self, costs: Sequence[TaskCost], machine: Machine) -> None:
         self.costs = costs
@@ -56,7 +56,7 @@ class _Run:
         for position, cost in enumerate(costs):
             for before in cost.after:
                 self.followers[before].append(position)
-        self.lanes = _lanes(costs, machine)
+        self.lanes = _find_lanes(costs, machine)
         capacity = [resource.gbs * BYTES_PER_MS for resource in machine.resources]
         routes = tuple(dict.fromkeys(self.lanes.values()))
         number = {route: lane for lane, route in enumerate(routes)}
@@ -101,7 +101,7 @@ class _Run:
         return now
 
     def end(self, ended: list[int]) -> None:
-        """Tasks end at this instant, and with them fences that waited for nothing else."""
+        """Ends tasks at this instant, and notes the tasks that waited for nothing else."""
         for position in ended:
             self.ends[position] = self.now
             for follower in self.followers[position]:
@@ -110,7 +110,7 @@ class _Run:
                     self.ready.append(follower)
 
     def begin(self) -> None:
-        """Start what can start at this instant; then settle the rates."""
+        """Starts the tasks that can start at this instant, then sets the rates of the flows."""
         while self.ready:
             batch, self.ready = self.ready, []
             for position in batch:
@@ -146,7 +146,7 @@ class _Run:
         self.fluid.join(self.lane_of[cost.site, cost.target], cost.size, (position, 0), self.now)
 
 
-def _lanes(costs: Sequence[TaskCost], machine: Machine) -> dict[tuple[int, int], tuple[int, ...]]:
+def _find_lanes(costs: Sequence[TaskCost], machine: Machine) -> dict[tuple[int, int], tuple[int, ...]]:
     """The resources that the transfers of each pair of sites cross."""
     routes = machine.routes
     pairs = sorted({(cost.site, cost.target) for cost in costs if cost.kind is TaskKind.TRANSFER})

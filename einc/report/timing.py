@@ -15,26 +15,29 @@ from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, Tra
 
 Document = dict[str, Any]
 Label = tuple[str, bool]
-"""What a task serves, and whether it brings home an output rather than inputs of an operator."""
+"""The name that a task serves, and whether it brings home an output rather than inputs of an operator."""
 
 
-EFFORT = 20_000_000
-"""Up to a minute: a model of 32 layers on 72 sites takes less. A plan may be anybody's, and made to take years."""
+MAX_EFFORT = 20_000_000
+"""The effort of the simulation, up to a minute; a model of 32 layers on 72 sites takes less.
+
+A plan of unknown origin could take years.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When every task of a plan runs, and what that comes to; for plans too large to be timed, what they say alone."""
+    """The simulated times of a plan, and where they go. A plan that is too large has only the time that it states."""
 
     predicted_ms: float | None
     times: PlanTimeline | None
     _breakdown: TimeBreakdown[Label] | None
 
     def operator(self, name: str) -> Document | None:
-        return None if self._breakdown is None else _label_times(self._breakdown.labels.get((name, False)))
+        return None if self._breakdown is None else _describe_label(self._breakdown.labels.get((name, False)))
 
     def output(self, name: str) -> Document | None:
-        return None if self._breakdown is None else _label_times(self._breakdown.labels.get((name, True)))
+        return None if self._breakdown is None else _describe_label(self._breakdown.labels.get((name, True)))
 
     def document(self) -> Document | None:
         """The plan as a whole; resources that nothing crosses are left out."""
@@ -61,7 +64,7 @@ def plan_machine(bundle: Bundle) -> Machine:
 
 
 def unlisted_peaks(bundle: Bundle, machine: Machine) -> str | None:
-    """What to tell of element types that the plan computes in and the machine file has no peak for, if any."""
+    """A note on element types that the plan computes in and the machine file has no peak for, if any."""
     used = {operation.precision for operation in bundle.operations if any(f.flops for f in operation.functions)}
     listed = set.intersection(*({name for name, _ in site.flops} for site in machine.sites))
     if not used - listed:
@@ -78,7 +81,7 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
         )
     costs = task_costs(bundle)
     try:
-        times = time_tasks(costs, machine, EFFORT)
+        times = time_tasks(costs, machine, MAX_EFFORT)
     except TooLarge:
         known = bundle.predicted_ms if machine == plan_machine(bundle) else None
         return Timing(known, None, None)
@@ -87,7 +90,7 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
 
 
 def labels(bundle: Bundle) -> Callable[[AnyTask], Label]:
-    """Tells of a task what it serves, and whether it brings an output home.
+    """A function that gives the label of a task.
 
     An operator bears the name of its first output. It never reads what it makes: a task that serves it and moves or
     combines that brings an output home, with what aggregates together with it.
@@ -104,7 +107,7 @@ def labels(bundle: Bundle) -> Callable[[AnyTask], Label]:
     return label
 
 
-def _label_times(spent: LabelTime | None) -> Document:
+def _describe_label(spent: LabelTime | None) -> Document:
     own = LabelTime(start=0.0) if spent is None else spent
     return {
         "start_ms": own.start,

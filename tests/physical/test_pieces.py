@@ -69,7 +69,7 @@ def test_names_do_not_matter_and_come_back(seed: int) -> None:
     one, other = (exchange(random.Random(seed), list(own)) for own in (names, others))
     forms = [canonicalize(program, dict.fromkeys(own, 5)) for program, own in ((one, names), (other, others))]
     assert forms[0].program == forms[1].program
-    assert forms[0].most_pieces == forms[1].most_pieces
+    assert forms[0].max_pieces == forms[1].max_pieces
     machine = load_machine("dgx-a100").restrict(range(4))
     body = wild_body(forms[0].program, random.Random(seed), 4)
     for form, program in zip(forms, (one, other), strict=True):

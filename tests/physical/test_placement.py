@@ -13,7 +13,7 @@ from einc.physical import placement
 from einc.physical.atoms import Inflow
 from einc.physical.placement import assign_sites, count_moved_bytes, place_functions
 from einc.physical.residency import Copy, Residency, Whole
-from einc.physical.synthesis import _placement
+from einc.physical.synthesis import _assign_placement
 from einc_runtime.plan.schema import Region
 from tests.support.physical_toys import aggregates_alone, computed, inflow_of
 
@@ -104,6 +104,6 @@ def test_the_smallest_whole_block_serves_a_reader() -> None:
 
 def test_functions_stay_at_sites_of_their_number_and_the_others_follow_in_order() -> None:
     groups = ((0, 3), (1, 4), (2,))
-    assert _placement(groups, ((3, 5), (0, 1), (4,))) == (5, 1, 4, 3, 0)
-    assert _placement(groups, ((0, 3), (1, 4), (2,))) == (0, 1, 2, 3, 4)
-    assert _placement(groups, ((1, 4), (2, 3), (0,))) == (1, 2, 0, 4, 3)
+    assert _assign_placement(groups, ((3, 5), (0, 1), (4,))) == (5, 1, 4, 3, 0)
+    assert _assign_placement(groups, ((0, 3), (1, 4), (2,))) == (0, 1, 2, 3, 4)
+    assert _assign_placement(groups, ((1, 4), (2, 3), (0,))) == (1, 2, 0, 4, 3)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.predict.breakdown import break_down, critical_chain
+from einc.predict.breakdown import break_down, find_critical_chain
 from einc.predict.costs import TaskCost, TaskKind
 from einc.predict.timeline import time_tasks
 from tests.support.predict_cases import graphs, machines, pair
@@ -73,7 +73,7 @@ def test_the_chain_leads_from_the_beginning_to_the_end(data):
     machine = data.draw(machines())
     works = data.draw(graphs(len(machine.sites)))
     times = time_tasks(works, machine)
-    chain = critical_chain(works, times)
+    chain = find_critical_chain(works, times)
     assert times.starts[chain[0]] == 0
     assert times.ends[chain[-1]] == times.predicted_ms
     for before, after in itertools.pairwise(chain):
