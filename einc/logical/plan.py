@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import JoinAggSpec, Tiling
 from einc.graph.graph import Graph, Node
+from einc_runtime.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def _paragraph(node: Node, choice: Choice, sites: int) -> Iterator[str]:
         yield f"  {_cut(index, intervals)}"
     used = len(candidate.spec.functions)
     if used < sites:
-        yield f"  {sites - used} {'site' if sites - used == 1 else 'sites'} idle"
+        yield f"  {counted(sites - used, 'site')} idle"
     yield (
         f"  cost {choice.cost} = repartition {choice.repartition} + join {candidate.join}"
         f" + aggregation {candidate.aggregation}"
