@@ -17,7 +17,7 @@ from einc.physical.atoms import find_inflows
 from einc.physical.budget import SearchBudget
 from einc.physical.lowering import Lowering
 from einc.physical.memory import check_capacity, plan_memory
-from einc.physical.program import DeviceProgram, ProgramBuilder, renumber_regions, with_buffers_renumbered
+from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_regions, with_buffers_renumbered
 from einc.physical.records import operation_records, place_operation, tensor_records
 from einc.physical.residency import Copy, Residency
 from einc.physical.schedule import NaiveScheduler, Scheduler
@@ -125,7 +125,7 @@ class _Placer:
         self._scheduler = scheduler
         self._tensors = records.tensors
         self._operations = list(records.operations)
-        self._builder = ProgramBuilder(records.tensors)
+        self._builder = DeviceProgramBuilder(records.tensors)
         self._number = {tensor.name: number for number, tensor in enumerate(records.tensors)}
         self._residencies: dict[int, Residency] = {}
 

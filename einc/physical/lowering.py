@@ -19,7 +19,7 @@ from einc.exchange.language.program import Action, Aggregate
 from einc.machines.model import Machine
 from einc.physical.atoms import Inflow, Read
 from einc.physical.preamble import Atom
-from einc.physical.program import ProgramBuilder
+from einc.physical.program import DeviceProgramBuilder
 from einc.physical.residency import Residency, Whole
 from einc.physical.schedule import no_route_error
 from einc_runtime.plan.schema import Block, Region
@@ -66,7 +66,7 @@ class Lowering:
     """Lowers one exchange: the inputs of one operator, or one output, for consumers at the sites of `placement`."""
 
     def __init__(
-        self, builder: ProgramBuilder, reads: Sequence[Read], inflows: Sequence[Inflow], placement: Sequence[int]
+        self, builder: DeviceProgramBuilder, reads: Sequence[Read], inflows: Sequence[Inflow], placement: Sequence[int]
     ) -> None:
         self._builder = builder
         self._inflows = inflows

@@ -50,7 +50,7 @@ class DeviceProgram:
     predicted_ms: float
 
 
-class ProgramBuilder:
+class DeviceProgramBuilder:
     """A device program under construction. Buffers and tasks are appended, and their positions do not change.
 
     `serves` is the operator or output that the tasks added now belong to. Offsets of buffers are 0 until memory is

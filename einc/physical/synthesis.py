@@ -163,7 +163,7 @@ class SynthesizingScheduler:
         placement: tuple[int, ...],
         found: SearchResult,
     ) -> ScheduledExchange | None:
-        """The body that was found, with the names of the preamble for that placement; None if true sizes make it slow."""
+        """The found body, with the names of the preamble for that placement; None if it is slower with true sizes."""
         closed = build_preamble(inflows, placement, self._sites)
         if closed is None or found.actions is None:
             return ScheduledExchange(placement)
