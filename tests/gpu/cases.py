@@ -103,6 +103,6 @@ BENCHMARKS: tuple[Benchmark, ...] = (
 )
 """In the order of their importance, should the time run out."""
 
-MOST = 1.03
+MAX_RATIO = 1.03
 """One site, relative to the best competitor."""
-MOST_HOST_US = 50.0
+MAX_HOST_US = 50.0

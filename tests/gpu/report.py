@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.gpu.cases import BENCHMARKS, MOST, MOST_HOST_US, TOLERANCE, Benchmark
+from tests.gpu.cases import BENCHMARKS, MAX_HOST_US, MAX_RATIO, TOLERANCE, Benchmark
 
 Record = Mapping[str, Any]
 ONE, MANY, OWN = "einc", "einc, 8 sites", "einc, own attention"
 LONGEST = 300
 """Characters of a reason."""
-MOST_TOLD = 20
+MAX_LISTED = 20
 """Tracebacks."""
 STEPS = (
     "One run with every step between two events of its own, on the same streams, behind other runs so that the GPU "
@@ -143,8 +143,8 @@ def _speed(findings: Findings) -> list[str]:
         "## Speed",
         "",
         "f16; milliseconds for one computation, medians of interleaved turns; one launched after another, no waiting "
-        f"in between. Targets: one site at most {MOST} times the best of the others, {MOST_HOST_US:g} us of the host "
-        "per replay, and 8 sites on the one GPU at most 1.15 times one site from 8K tokens up. Figures in bold miss "
+        f"in between. Targets: one site at most {MAX_RATIO} times the best of the others, {MAX_HOST_US:g} us of the "
+        "host per replay, and 8 sites on the one GPU at most 1.15 times one site from 8K tokens up. Figures in bold miss "
         "theirs.",
         "",
         "| | einc | own attention | torch eager | torch compiled, CUDA graph | jax | einc / best | 8 sites / 1 "
@@ -189,21 +189,21 @@ def _in_full(findings: Findings) -> list[str]:
         told.setdefault(text, []).append(title)
     told.pop("", None)
     lines = ["## What failed, in full", ""] if told else []
-    for text, titles in list(told.items())[:MOST_TOLD]:
+    for text, titles in list(told.items())[:MAX_LISTED]:
         lines += [f"{'; '.join(titles)}:", "", "```text", *text.replace("```", "~~~").splitlines(), "```", ""]
-    return [*lines, f"and {len(told) - MOST_TOLD} more"] if len(told) > MOST_TOLD else lines
+    return [*lines, f"and {len(told) - MAX_LISTED} more"] if len(told) > MAX_LISTED else lines
 
 
 def _row(benchmark: Benchmark, record: Record) -> str:
     ms = record["ms"]
     rivals = [ms[name] for name in RIVALS if name in ms]
-    against = _target(ms[ONE] / min(rivals), MOST) if ONE in ms and rivals else ""
+    against = _target(ms[ONE] / min(rivals), MAX_RATIO) if ONE in ms and rivals else ""
     many = ""
     if ONE in ms and MANY in ms:
         ratio = ms[MANY] / ms[ONE]
         many = f"{ratio:.2f}" if benchmark.aim is None else _target(ratio, benchmark.aim, ".2f")
     us = [record["host_us"][name] for name in (ONE, MANY) if name in record["host_us"]]
-    host = ", ".join(_target(one, MOST_HOST_US, ".0f") for one in us)
+    host = ", ".join(_target(one, MAX_HOST_US, ".0f") for one in us)
     error = max(record["errors"].values(), default=None)
     cells = [benchmark.title, *(f"{ms[name]:.3f}" if name in ms else "" for name in (ONE, OWN, *RIVALS))]
     return "| " + " | ".join([*cells, against, many, host, "" if error is None else f"{error:.1e}"]) + " |"

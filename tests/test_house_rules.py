@@ -1,0 +1,84 @@
+"""Rules that hold in every file of the project: one name for one thing, and no test that imports another."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+CODE = (ROOT / "einc", ROOT / "runtime" / "einc_runtime")
+
+TWICE = {
+    "Graph": "the class of the paper's API, and the graph that it builds",
+    "Tensor": "the class of the paper's API, and a tensor of the plan's schema",
+    "ProgramBuilder": "builds scalar programs of operators, and device programs",
+}
+"""Class names that are defined twice, each with the reason. At most ten; an underscore in front makes no other name."""
+
+
+def sources(*folders: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported_modules(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def test_no_test_imports_another() -> None:
+    """What several tests need is in `tests/support`."""
+    found = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path, tree in sources(TESTS)
+        for module in imported_modules(tree)
+        if re.search(r"\btests\.(\w+\.)*(test|live)_", f"{module}.")
+    ]
+    assert not found
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    counts = Counter(path.name for path in TESTS.rglob("test_*.py"))
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_one_class_name_is_one_class() -> None:
+    places = defaultdict(list)
+    for path, tree in sources(*CODE):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].append(str(path.relative_to(ROOT)))
+    twice = {name: files for name, files in places.items() if len(files) > 1}
+    assert twice.keys() == TWICE.keys(), {name: twice.get(name) for name in twice.keys() ^ TWICE.keys()}
+    assert len(TWICE) <= 10
+    assert all(len(files) == 2 for files in twice.values())
+
+
+@pytest.mark.parametrize("folder", [*CODE, TESTS], ids=lambda folder: folder.name)
+def test_limits_are_called_max(folder: Path) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {node.id}"
+        for path, tree in sources(folder)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and re.match(r"_?MOST(_|$)", node.id)
+    ]
+    assert not found
+
+
+def test_files_are_short_enough_to_be_read_at_once() -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for folder in CODE
+        for path in folder.rglob("*.py")
+    }
+    assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
