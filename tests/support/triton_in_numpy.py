@@ -231,7 +231,7 @@ def _common(a, b):
     return np.result_type(*kinds)
 
 
-def run(sequence, arena, programs=None):
+def run(sequence, arena):
     """All launches of a sequence in order; each writes every output element at most once. Gives the status word."""
     workspace = arena.hold(sequence.scratch, writable=True) if sequence.scratch else 0
     status = arena.hold(4, np.zeros(4, np.uint8), writable=True)

@@ -44,7 +44,7 @@ class NamedArray:
         return dtype_name(self.array)
 
     def align(self, order: Sequence[str]) -> Array:
-        """The array transposed to `order`, with extent 1 where it lacks an index."""
+        """The array transposed to `order`, with extent 1 for indices that it lacks."""
         present = [name for name in order if name in self.names]
         transposed = self.array.transpose([self.names.index(name) for name in present])
         extents = dict(zip(present, transposed.shape, strict=True))

@@ -65,7 +65,7 @@ JOINT_AGGREGATIONS: dict[str, dict[str, tuple[str, str]]] = {
 
 
 FASTEST = "llvm"
-"""The provider that is used where nobody asks for another."""
+"""The default provider."""
 
 
 def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:

@@ -79,7 +79,7 @@ class AttentionCall:
         input_blocks, output_blocks = invocation.input_blocks, invocation.output_blocks
         extras = _list(invocation, "extras", str)
         if len(set(extras)) < len(extras) or not set(extras) <= set(_EXTRAS) or len(inputs) != 3 + len(extras):
-            raise PlanFault("attention has the inputs q, k, v and its extras, which are of mask and positions")
+            raise PlanFault("attention has the inputs q, k and v, and its extras, which may be mask and positions")
         if len(outputs) != 2 or len(input_blocks) != len(inputs) or len(output_blocks) != 2:
             raise PlanFault("attention has two outputs, and a block for every input and output")
         q, k, v = inputs[:3]
@@ -111,13 +111,13 @@ class AttentionCall:
         first_query, first_key = _match_blocks(q, k, extras, input_blocks, output_blocks)
         q_lens, k_lens = _list(invocation, "q_lens", int), _list(invocation, "k_lens", int)
         if len(q_lens) != len(k_lens) or min((*q_lens, *k_lens), default=0) < 1:
-            raise PlanFault("attention has as many q_lens as k_lens, all positive")
+            raise PlanFault("attention needs as many q_lens as k_lens, all positive")
         if sum(q_lens) < first_query + q.shape[1] or sum(k_lens) < first_key + k.shape[1]:
             raise PlanFault("attention has blocks beyond the end of its sequences")
         causal, window = invocation.attribute("causal", bool), invocation.attribute("window", int)
         scale = invocation.attribute("scale", float)
         if not 0 <= window < 1 << 62 or not math.isfinite(scale):
-            raise PlanFault("attention has a window of at least 0 and a finite scale")
+            raise PlanFault("attention needs a window of at least 0 and a finite scale")
         softcap = invocation.attribute("softcap", float) if "softcap" in invocation.attributes else 0.0
         if not 0 <= softcap < math.inf:
             raise PlanFault(f"attention has a softcap of {softcap}")
@@ -158,7 +158,7 @@ def _match_blocks(
     """The first query and key of the blocks. Raises PlanFault where blocks belong to different heads or tokens."""
     corner_q, corner_k = inputs[0].lower, inputs[1].lower
     if len(corner_q) != 3 or len(corner_k) != 3 or corner_q[0] * k.shape[0] != corner_k[0] * q.shape[0]:
-        raise PlanFault("attention has query heads that are not those of its heads of keys")
+        raise PlanFault("attention has a block of query heads that does not match its block of key heads")
     tokens = {"mask": corner_k[1:2], "positions": corner_q[1:2]}
     pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
         (inputs[2].lower[:2], corner_k[:2]),

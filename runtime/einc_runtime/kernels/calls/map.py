@@ -60,7 +60,7 @@ class ReduceCall(MapCall):
         if aggregation not in STEPS:
             raise PlanFault(f"unknown aggregation '{aggregation[:40]}'; expected sum, max, min or prod")
         if output.dtype == np.bool_:
-            raise PlanFault("truth values cannot be aggregated")
+            raise PlanFault("values of type bool cannot be aggregated")
         steps, kinds, source = _parse_program(invocation)
         largest = max(joined.operands, key=lambda operand: operand.array.size)
         order = tuple(dict.fromkeys([*largest.names, *joined.extents]))

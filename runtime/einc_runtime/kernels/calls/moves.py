@@ -101,8 +101,8 @@ class EmbeddingCall:
 class AppendCall:
     """A block of a cache, and new rows for its sequences.
 
-    New row t has `positions[t]` in its sequence, which has `extents[t]` rows in the cache. It is written to row
-    `positions[t] + origins[t]` of the block, if the block has that row.
+    New row t has the position `positions[t]` in its sequence, which has `extents[t]` rows in the cache. It is written
+    to row `positions[t] + origins[t]` of the block, if the block has that row.
     """
 
     cache: Array
@@ -127,7 +127,7 @@ class AppendCall:
         (low, up), (first, last) = ((block.lower[1], block.upper[1]) for block in (rows, fresh))
         cache_ends, new_ends = np.cumsum(cache_lens), np.cumsum(new_lens)
         if up - low != cache.shape[1] or last - first != new.shape[1] or up > cache_ends[-1] or last > new_ends[-1]:
-            raise PlanFault(f"append of new rows {first} to {last} to rows {low} to {up}, which are not there")
+            raise PlanFault(f"append of new rows {first} to {last} to rows {low} to {up}, which do not exist")
         begun, ended = np.searchsorted(cache_ends, low, side="right"), np.searchsorted(cache_ends, up)
         if first > new_ends[begun] - new_lens[begun] or last < new_ends[ended]:
             raise PlanFault(f"append to rows {low} to {up} lacks new rows: it has {first} to {last}")

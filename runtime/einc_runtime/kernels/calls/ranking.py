@@ -33,7 +33,7 @@ def parse_argmax(invocation: Invocation[Array]) -> RankingCall:
     source, first = _parse_input(invocation)
     outputs = invocation.outputs
     if len(outputs) != 2 or any(output.shape != source.shape[:-1] for output in outputs):
-        raise PlanFault("argmax has two outputs with the dimensions of its input but the one it searches")
+        raise PlanFault("argmax has two outputs with the dimensions of its input except the one that it searches")
     return _check_types(RankingCall(source, first, values=outputs[1], indices=outputs[0]))
 
 

@@ -171,7 +171,7 @@ def _gelu_tanh(e: Emitter, x: Value) -> Value:
 
 
 def _gelu(e: Emitter, x: Value) -> Value:
-    """max(x, 0) - u * exp(-p(u)) for u = |x|: see `program.GELU_TAIL`."""
+    """max(x, 0) - u * exp(-p(u)) for u = |x|: see `scalar_program.GELU_TAIL`."""
     b = e.b
     size = e.smaller(e.magnitude(x), e.number(16.0))
     power = e.number(-GELU_TAIL[-1])

@@ -35,7 +35,7 @@ WIDENED = 1 << 22
 
 
 def build_attention(invocation: Invocation[Array]) -> Kernel:
-    """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
+    """softmax(scale * q k^T) v, over the keys that each query sees; 0, with an lse of -inf, where it sees none."""
     return make_attention(AttentionCall.parse(invocation))
 
 

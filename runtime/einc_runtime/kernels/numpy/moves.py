@@ -58,7 +58,7 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
     ids, table, target, vocabulary, lower = call.ids, call.table, call.target, call.vocabulary, call.lower
     rows, bits = target.reshape(-1, target.shape[-1]), view_as_integers(table)
     if not np.may_share_memory(rows, target):
-        raise PlanFault("embedding writes dense blocks")
+        raise PlanFault("embedding needs an output whose leading axes are one dimension")
     walk = Walk((ids.size,), 0, max(1, PIECE // max(1, target.shape[-1])))
     scratch = ScratchAllocator()
     place = scratch.take((ids.size,), np.dtype(np.int64))

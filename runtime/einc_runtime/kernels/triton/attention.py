@@ -66,7 +66,7 @@ class AttentionTile:
 
 
 def build_attention(invocation: Invocation[Array], architecture: str) -> LaunchSequence:
-    """softmax(scale * q k^T) v, over the keys of a block that the queries of a block see; 0 and -inf where none."""
+    """softmax(scale * q k^T) v, over the keys that each query sees; 0, with an lse of -inf, where it sees none."""
     call = AttentionCall.parse(invocation)
     head = power_of_two(max(16, call.q.shape[2], call.v.shape[2]))
     group = call.q.shape[0] // call.k.shape[0]

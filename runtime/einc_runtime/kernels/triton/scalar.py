@@ -143,7 +143,7 @@ class ScalarSource:
         return f"t{len(self._steps) - 1}"
 
     def source(self, *more: str) -> str:
-        """The functions that the lines need, and some more."""
+        """The source of the functions that the lines call, and of `more`."""
         return "".join(HELPERS[name] for name in sorted({*self.helpers, *more}))
 
     def _help(self, name: str, *arguments: str) -> str:
