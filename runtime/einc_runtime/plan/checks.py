@@ -1,4 +1,4 @@
-"""Small checks on untrusted values, each with the place that its fault names."""
+"""Small checks on untrusted values. Each raises PlanFault with `where`, the place in the plan."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def require(condition: bool, where: str, message: str) -> None:
         raise PlanFault(message, where=where)
 
 
-def require_count(parts: Sequence[object], most: int, where: str) -> None:
-    if len(parts) > most:
-        raise PlanFault(f"{len(parts)} entries; at most {most} are allowed", where=where)
+def require_count(parts: Sequence[object], limit: int, where: str) -> None:
+    if len(parts) > limit:
+        raise PlanFault(f"{len(parts)} entries; at most {limit} are allowed", where=where)
 
 
-def require_natural(number: int, most: int, where: str) -> None:
-    if not 0 <= number <= most:
-        raise PlanFault(f"{number} is not between 0 and {most}", where=where)
+def require_natural(number: int, limit: int, where: str) -> None:
+    if not 0 <= number <= limit:
+        raise PlanFault(f"{number} is not between 0 and {limit}", where=where)
 
 
 def require_position(position: int, length: int, what: str, where: str) -> None:
@@ -45,20 +45,20 @@ def require_unique(names: Iterable[object], where: str) -> None:
         seen.add(name)
 
 
-def require_length(text: str, most: int, where: str) -> None:
-    if len(text) > most:
-        raise PlanFault(f"{len(text)} characters; at most {most} are allowed", where=where)
+def require_length(text: str, limit: int, where: str) -> None:
+    if len(text) > limit:
+        raise PlanFault(f"{len(text)} characters; at most {limit} are allowed", where=where)
 
 
-def require_text(text: str, most: int, where: str) -> None:
-    """A text of several lines."""
-    require_length(text, most, where)
+def require_text(text: str, limit: int, where: str) -> None:
+    """A text that may have several lines, without control characters."""
+    require_length(text, limit, where)
     if not text.replace("\n", "").replace("\t", "").isprintable():
         raise PlanFault("control characters", where=where)
 
 
 def require_block(block: Block, outer: Block, where: str) -> None:
-    """`block` is a non-empty projection of `outer`."""
+    """`block` is not empty and lies in `outer`."""
     lower, upper = block.lower, block.upper
     if not len(lower) == len(upper) == len(outer.lower):
         raise PlanFault(f"a block of {len(lower)} to {len(upper)} dimensions in {len(outer.lower)}", where=where)

@@ -1,8 +1,9 @@
 """The plan bundle on the wire: header, checksum, canonical payload (`runtime/README.md` has the layout to the byte).
 
-A plan file is untrusted. Its size is known before it is read, its checksum holds before it is decoded, its types
-hold before it is looked at, and `validation` has passed it before anybody gets it. There is one way only to
-write a plan: what decodes but would be written differently (duplicate keys, wide integers, other key order) is refused.
+A plan file is untrusted. Its size is known before it is read, its checksum is compared before it is decoded, its types
+are checked before it is looked at, and `validation` has passed it before anybody gets it. There is one way only to
+write a plan: bytes that decode but would be written in another way (duplicate keys, wide integers, another order of
+keys) are refused.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from einc_runtime.plan.validation import require_short_texts, validate
 from einc_runtime.text import printable
 
 MAGIC = b"\x89EINC\r\n\x1a"
-"""Not ASCII, and broken by any transfer that rewrites line ends."""
+"""It is not ASCII, and any transfer that rewrites line ends breaks it."""
 
 HEADER = struct.Struct(">8sIQ32s")
 """Magic, schema version, payload length, SHA-256 of the payload; big-endian, as MessagePack is."""
 
 MAX_BYTES = 256 << 20
-"""Largest payload that is written or read: some 1.5 million tasks. Decoding one byte takes up to 30 of memory."""
+"""Largest payload that is written or read: about 1.5 million tasks. Decoding takes up to 30 times its memory."""
 
 _CHUNK = 1 << 20
 _decoder = msgspec.msgpack.Decoder(Bundle)
@@ -50,14 +51,14 @@ def encode(bundle: Bundle) -> bytes:
 
 
 def seal(payload: bytes) -> bytes:
-    """A payload behind its header. Raises PlanFault where it is too large to be read again."""
+    """Puts the header in front of a payload. Raises PlanFault if it is larger than readers accept."""
     if len(payload) > MAX_BYTES:
         raise PlanFault(f"the plan takes {len(payload)} bytes; no plan may take more than {MAX_BYTES}")
     return HEADER.pack(MAGIC, SCHEMA_VERSION, len(payload), hashlib.sha256(payload).digest()) + payload
 
 
 def decode(data: bytes) -> Bundle:
-    """The bundle in the bytes of a plan file. Raises PlanFault where they are no valid plan."""
+    """The bundle in the bytes of a plan file. Raises PlanFault if they are no valid plan."""
     length, digest = _read_header(data[: HEADER.size])
     return _open_payload(memoryview(data)[HEADER.size :], length, digest)
 
@@ -79,7 +80,7 @@ def _read_stream(stream: IO[bytes]) -> Bundle:
 
 
 def _read_up_to(stream: IO[bytes], count: int) -> bytes:
-    """The next `count` bytes, or all there are; never reserves memory for bytes that have not come."""
+    """The next `count` bytes, or all that there are. It reserves no memory for bytes that have not arrived."""
     chunks = []
     while count > 0 and (chunk := stream.read(min(count, _CHUNK))):
         chunks.append(chunk)
@@ -88,7 +89,7 @@ def _read_up_to(stream: IO[bytes], count: int) -> bytes:
 
 
 def _read_header(header: bytes) -> tuple[int, bytes]:
-    """Length and checksum of the payload."""
+    """Reads the length and the checksum of the payload."""
     if header[: len(MAGIC)] != MAGIC[: len(header)] or not header:
         hint = "`einc compile MODEL.ein -o PLAN` makes one"
         raise PlanFault("this is no plan file: it does not begin with the mark of one", hint=hint)

@@ -55,8 +55,8 @@ def writes_of(task: AnyTask) -> tuple[Region, ...]:
     return () if isinstance(task, FenceTask) else task.writes
 
 
-def users(tasks: Sequence[AnyTask]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """By buffer: the tasks that read regions of it, and those that write some, ascending, each once per region."""
+def find_users(tasks: Sequence[AnyTask]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """For every buffer the tasks that read it and those that write it, ascending, each once for every region."""
     readers: dict[int, list[int]] = defaultdict(list)
     writers: dict[int, list[int]] = defaultdict(list)
     for number, task in enumerate(tasks):
@@ -66,7 +66,7 @@ def users(tasks: Sequence[AnyTask]) -> tuple[dict[int, list[int]], dict[int, lis
     return readers, writers
 
 
-def results(bundle: Bundle) -> set[int]:
+def find_output_buffers(bundle: Bundle) -> set[int]:
     """The buffers that outputs are taken from."""
     return {region.buffer for output in bundle.outputs for region in output.regions}
 

@@ -1,4 +1,4 @@
-"""The schema of the plan bundle: what the compiler hands to the runtime, and the only thing that both know.
+"""The schema of a plan file: what the compiler hands to the runtime. Both use these records.
 
 It is typed and closed (no free-form values), so that decoding is bounded in depth and every field has been checked
 for its type before any other code sees it. `validation` checks what types cannot say; `runtime/README.md` has
@@ -18,7 +18,7 @@ HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
 SCHEMA_VERSION = 5
-"""Raised by every change that an older runtime could misread."""
+"""It goes up with every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
 AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk"]
@@ -31,7 +31,7 @@ ITEMSIZE: dict[DTypeName, int] = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32"
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Base of all parts of a bundle. They cannot form cycles: the collector is spared a million of them."""
+    """Base of all parts of a bundle. They cannot form cycles, so the garbage collector need not track them."""
 
 
 class Block(Record, frozen=True, array_like=True, order=True):
@@ -95,8 +95,8 @@ class Block(Record, frozen=True, array_like=True, order=True):
 class Tensor(Record, frozen=True):
     """A whole tensor. `kind` says where it comes from; `fan_in` scales random weights; `stored` names it in a file.
 
-    `order` are its dimensions as they lie in every buffer of it, from the slowest to the fastest; empty: as they stand.
-    What is loaded or saved lies as it stands.
+    `order` lists its dimensions from the slowest to the fastest in every buffer of it; empty means the declared order.
+    Tensors that are loaded or saved have the declared order.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Tensor(Record, frozen=True):
 
 
 class Function(Record, frozen=True):
-    """One function specification and its site: its floating point operations, the bytes that it reads and writes."""
+    """One function specification: its site and blocks, its floating point operations, and the bytes it accesses."""
 
     site: int
     inputs: tuple[Block, ...]
@@ -122,9 +122,9 @@ class Function(Record, frozen=True):
 class Exchange(Record, frozen=True):
     """An exchange program as text, in the numbering of the plan's sites.
 
-    Times are simulated; `naive_ms` is what the naive schedule would take here. No program takes less than `bound_ms`
-    with the function specifications where they are, and less than `bound_free_ms` wherever they were; `bound_by` says
-    why. None stands for what was not worked out. `splits` has the number of pieces of every atom that is cut.
+    Times are simulated; `naive_ms` is that of the naive schedule. No program is faster than `bound_ms` with these sites
+    of the function specifications, nor than `bound_free_ms` with any sites; `bound_by` names the argument. None means
+    that the value was not computed. `splits` has the number of pieces of every atom that is cut.
     """
 
     program: str
@@ -138,7 +138,7 @@ class Exchange(Record, frozen=True):
 
 
 class Cost(Record, frozen=True):
-    """The paper's proxy, in elements."""
+    """The cost of an operation by the paper's model, in elements."""
 
     repartition: int
     join: int
@@ -217,7 +217,10 @@ class Region(Record, frozen=True, array_like=True):
 
 
 class Task(Record, frozen=True, tag_field="kind"):
-    """A vertex of the task graph; `after` lists smaller positions. `serves` names the operation or output it serves."""
+    """A vertex of the task graph. `serves` names the operation or output that it serves.
+
+    `after` lists the positions of the tasks that must have ended, all smaller than its own.
+    """
 
     site: int
     serves: str
@@ -260,7 +263,7 @@ class CopyTask(Task, frozen=True, tag="copy"):
 
 
 class FenceTask(Task, frozen=True, tag="fence"):
-    """Does nothing; orders other tasks."""
+    """Does nothing but order other tasks."""
 
 
 AnyTask = KernelTask | TransferTask | AggregateTask | CopyTask | FenceTask

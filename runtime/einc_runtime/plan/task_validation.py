@@ -36,7 +36,7 @@ def validate_tasks(plan: ExecutablePlan, corners: int) -> None:
 
 
 def _buffers(plan: ExecutablePlan) -> None:
-    """Buffers lie in their arenas, aligned; only scratch buffers may share bytes, with one another."""
+    """Buffers are aligned and lie in their arenas. Only scratch buffers share bytes, and only with one another."""
     spans: list[list[tuple[int, int, int]]] = [[] for _ in plan.memory]
     for i, buffer in enumerate(plan.buffers):
         where = f"buffers[{i}]"
@@ -110,7 +110,7 @@ Located = list[tuple[str, Region]]
 
 
 def _regions(plan: ExecutablePlan, task: AnyTask, where: str) -> tuple[Located, Located]:
-    """What a task reads and writes, each with its place; all of it exists, and at the sites where it must be."""
+    """What a task reads and writes, with the places in the plan; all of it exists, at the sites where it must be."""
     if isinstance(task, TransferTask):
         reads, writes = [(f"{where}.read", task.read)], [(f"{where}.write", task.write)]
     elif isinstance(task, KernelTask | CopyTask | AggregateTask):
@@ -169,7 +169,7 @@ def _operands(
 
 
 def _outputs(plan: ExecutablePlan, budget: boxes.StepBudget) -> None:
-    """The regions of every output tile its tensor, in buffers that live to the end."""
+    """The regions of every output tile its tensor, and lie in buffers that live to the end."""
     require_unique((output.tensor for output in plan.outputs), "outputs")
     for i, output in enumerate(plan.outputs):
         where = f"outputs[{i}]"

@@ -1,4 +1,4 @@
-"""Load-time checks on a decoded bundle: everything about its plan that the types of the schema cannot say.
+"""Checks on a plan file that has just been decoded: everything that the types of the schema cannot express.
 
 Every number that the rest of the runtime uses as a position, a size or an address has been checked here, in time
 that is close to linear in the size of the plan. What a plan computes is `proof`'s matter, and which kernels
@@ -41,7 +41,7 @@ MAX_CORNERS = 1 << 22  # corners of blocks looked at in tiling checks, some seco
 
 
 def validate(bundle: Bundle) -> None:
-    """Raises PlanFault, naming the part, at the first thing in `bundle` that cannot be."""
+    """Raises PlanFault, naming the part, at the first fault."""
     _header(bundle)
     _tensors(bundle)
     _operations(bundle)
@@ -51,7 +51,7 @@ def validate(bundle: Bundle) -> None:
 
 
 def require_short_texts(bundle: Bundle) -> None:
-    """Raises PlanFault where a plan has a longer text than is read again."""
+    """Raises PlanFault if a text of the plan is longer than readers accept."""
     require_length(bundle.machine_file, MAX_FILE, "machine_file")
     for field in ("operations", "outputs"):
         for i, part in enumerate(getattr(bundle, field)):
@@ -99,7 +99,7 @@ def _tensors(bundle: Bundle) -> None:
 
 
 def _operations(bundle: Bundle) -> None:
-    """Also: operations stand in an order in which they can run, and each value is computed exactly once."""
+    """Checks operations; also that they can run in their order, and that each value is computed exactly once."""
     known = [tensor.kind != "value" for tensor in bundle.tensors]
     budget = boxes.StepBudget(MAX_CORNERS)
     require_unique((operation.name for operation in bundle.operations), "operations")
@@ -201,7 +201,7 @@ def _index(index: Index, where: str) -> None:
 
 
 def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.StepBudget) -> None:
-    """Blocks are projections, output blocks tile (paper, Definition 5), and functions have sites of their own."""
+    """Blocks lie in their tensors, output blocks tile (paper, Definition 5), and each function has its own site."""
     outer_inputs = [Block.whole(bundle.tensors[position].shape) for position in operation.inputs]
     outer_outputs = [Block.whole(bundle.tensors[position].shape) for position in operation.outputs]
     for f, function in enumerate(operation.functions):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from einc_runtime.plan.regions import results, users, writes_of
+from einc_runtime.plan.regions import find_output_buffers, find_users, writes_of
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, Bundle, KernelTask, Region, TransferTask
 
 CHAINS_PER_WORKER = 2
@@ -52,7 +52,7 @@ def accumulate_in_place(
 
 def _find_groups(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, list[list[int]]]:
     """By operation: groups of kernels that write copies of one block, which the same sums and no other tasks read."""
-    (readers, writers), saved = users(tasks), results(bundle)
+    (readers, writers), saved = find_users(tasks), find_output_buffers(bundle)
     copies: dict[tuple[int, Block, tuple[int, ...]], list[int]] = defaultdict(list)
     for number, task in enumerate(tasks):
         if not isinstance(task, KernelTask) or len(task.writes) != 1:

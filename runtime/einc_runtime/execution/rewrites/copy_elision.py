@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from einc_runtime.plan.regions import reads_of, results, span, writes_of
+from einc_runtime.plan.regions import find_output_buffers, reads_of, span, writes_of
 from einc_runtime.plan.schema import AnyTask, Block, Bundle, FenceTask, Region, TransferTask
 
 MAX_OVERLAPS = 1 << 20
@@ -53,7 +53,7 @@ class _CopyElision:
         self.devices = [sites[buffer.site] for buffer in bundle.buffers]
         self.tasks = list(tasks)
         self.overlaps = overlaps
-        self.saved = results(bundle)
+        self.saved = find_output_buffers(bundle)
         self.uses: dict[int, list[_OperandUse]] = defaultdict(list)
         self.writes: dict[int, list[tuple[int, Block]]] = defaultdict(list)
         self.sources: dict[int, list[Region]] = {}

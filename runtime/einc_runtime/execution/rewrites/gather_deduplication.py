@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from einc_runtime.execution.rewrites.copy_elision import replace_reads
 from einc_runtime.execution.rewrites.lifetimes import Lifetimes
 from einc_runtime.plan.boxes import disjoint
-from einc_runtime.plan.regions import reads_of, results, writes_of
+from einc_runtime.plan.regions import find_output_buffers, reads_of, writes_of
 from einc_runtime.plan.schema import AnyTask, Block, Bundle, CopyTask, FenceTask, Region, TransferTask
 
 GatherRecipe = tuple[int, Block, tuple[tuple[Block, Region], ...]]
@@ -22,7 +22,7 @@ GatherRecipe = tuple[int, Block, tuple[tuple[Block, Region], ...]]
 def deduplicate_gathers(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[AnyTask, ...]:
     """The tasks of a bundle, some of them rewritten before, with fewer buffers gathered."""
     lifetimes, changed = Lifetimes(bundle, tasks), list(tasks)
-    saved = results(bundle)
+    saved = find_output_buffers(bundle)
     equal: dict[GatherRecipe, list[int]] = defaultdict(list)
     for buffer, movers in lifetimes.writers.items():
         recipe = _find_recipe(bundle, tasks, lifetimes, buffer, movers)

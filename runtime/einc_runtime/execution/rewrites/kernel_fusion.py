@@ -11,7 +11,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 
-from einc_runtime.plan.regions import results, users, writes_of
+from einc_runtime.plan.regions import find_output_buffers, find_users, writes_of
 from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask
 
 
@@ -21,7 +21,7 @@ def find_epilogues(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, tuple[
     No other task reads or writes what is contracted, so that it need not be written. The contraction itself may read
     bytes that the map writes: kernels know their addresses, and see to that.
     """
-    (readers, writers), kept = users(tasks), results(bundle)
+    (readers, writers), kept = find_users(tasks), find_output_buffers(bundle)
     epilogues: dict[int, tuple[int, int]] = {}
     for number, task in enumerate(tasks):
         if not isinstance(task, KernelTask) or bundle.operations[task.operation].kernel != "map":
