@@ -157,7 +157,7 @@ def test_a_plan_whose_machine_does_not_fit_gets_one_error(plan: Path, einc: Call
 def test_a_plan_too_large_to_be_timed_is_explained_without_times(
     plan: Path, einc: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("einc.report.timing.EFFORT", 10)
+    monkeypatch.setattr("einc.report.timing.MAX_EFFORT", 10)
     document = einc("explain", plan, "--json").json()
     assert document["time"] is None
     assert {op["time"] for op in document["ops"]} == {None}
