@@ -17,7 +17,6 @@ CODE = (ROOT / "einc", ROOT / "runtime" / "einc_runtime")
 TWICE = {
     "Graph": "the class of the paper's API, and the graph that it builds",
     "Tensor": "the class of the paper's API, and a tensor of the plan's schema",
-    "ProgramBuilder": "builds scalar programs of operators, and device programs",
 }
 """Class names that are defined twice, each with the reason. At most ten; an underscore in front makes no other name."""
 
