@@ -32,8 +32,8 @@ class ShardableIndex:
     @property
     def max_intervals(self) -> int:
         """The largest number of (non-empty) intervals."""
-        most = self.extent if self.cuts is None else len(self.cuts) + 1
-        return most if self.limit is None else min(most, self.limit)
+        count = self.extent if self.cuts is None else len(self.cuts) + 1
+        return count if self.limit is None else min(count, self.limit)
 
     def intervals(self, count: int) -> tuple[Interval, ...]:
         """`count` nearly equal intervals: bound k is floor(k * extent / count), or the nearest cut.

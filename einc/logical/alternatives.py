@@ -48,11 +48,11 @@ def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
         return repartition, sum(size for j, tiling, size in leaving if candidate.output_tilings[j] != tiling)
 
     now = choices[node].candidate
-    elsewhere = plan.total_cost - now.join - now.aggregation - sum(local(now))
+    others = plan.total_cost - now.join - now.aggregation - sum(local(now))
     found = []
     for candidate in enumerate_candidates(here.operator, plan.sites):
         repartition, handover = local(candidate)
-        total = elsewhere + candidate.join + candidate.aggregation + repartition + handover
+        total = others + candidate.join + candidate.aggregation + repartition + handover
         found.append(Alternative(candidate, repartition, handover, total))
     return tuple(sorted(found, key=lambda one: (one.total_cost, one.candidate.intervals)))
 

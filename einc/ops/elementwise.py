@@ -45,8 +45,8 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     if not descs:
         raise OperatorError(f"{name}: at least one operand must be a tensor", argument=0)
     # checked here too, where positions are those of the arguments, literals included
-    _, wanted = infer_step_types(name, [x.dtype if isinstance(x, TensorDesc) else None for x in arguments])
-    for position, (operand, dtype) in enumerate(zip(operands, wanted, strict=True)):
+    _, types = infer_step_types(name, [x.dtype if isinstance(x, TensorDesc) else None for x in arguments])
+    for position, (operand, dtype) in enumerate(zip(operands, types, strict=True)):
         if isinstance(operand, ScalarLiteral):
             _check_literal(name, position, operand, dtype)
     places = [position for position, argument in enumerate(arguments) if isinstance(argument, TensorDesc)]

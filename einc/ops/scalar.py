@@ -124,11 +124,13 @@ class ScalarProgram:
         steps: list[FunctionStep] = []
         for step in self.steps:
             try:
-                result, wanted = infer_step_types(step.function, [_find_type(x, inputs, types) for x in step.operands])
+                result, expected = infer_step_types(
+                    step.function, [_find_type(x, inputs, types) for x in step.operands]
+                )
             except OperatorError as fault:
                 raise _point_at_input(fault, step) from None
             types.append(result)
-            steps.append(FunctionStep(step.function, tuple(map(_fit, step.operands, wanted))))
+            steps.append(FunctionStep(step.function, tuple(map(_fit, step.operands, expected))))
         return ScalarProgram(self.arity, tuple(steps)), tuple(types)
 
     @property
@@ -138,8 +140,8 @@ class ScalarProgram:
         operands = [operand for step in self.steps for operand in step.operands]
         factor = math.prod(float(x.value) for x in operands if isinstance(x, ScalarLiteral))
         read = [str(operand) for operand in operands if not isinstance(operand, ScalarLiteral)]
-        wanted = [f"x{k}" for k in range(self.arity)] + [f"t{i}" for i in range(len(self.steps) - 1)]
-        multiplies = all(step.function == "mul" for step in self.steps) and sorted(read) == sorted(wanted)
+        available = [f"x{k}" for k in range(self.arity)] + [f"t{i}" for i in range(len(self.steps) - 1)]
+        multiplies = all(step.function == "mul" for step in self.steps) and sorted(read) == sorted(available)
         return factor if multiplies and math.isfinite(factor) else None
 
     @property

@@ -1,4 +1,4 @@
-"""The grammar itself: no conflicts that Lark would settle silently, and words that stay names where they may."""
+"""The grammar itself: no conflicts that Lark would resolve silently, and the words that can still be names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators say that they cost: bytes that they move, operations, and the peak that limits these."""
+"""The costs that operators state: bytes that they move, operations, and the peak that limits these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on operators tells of every call, and its model is one."""
+"""The page on operators lists every call, and its model compiles."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from einc.ops import registry
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
 
 
-def test_every_call_is_told_of() -> None:
-    told = set(re.findall(r"`(\w+)\([^`]*\)`", PAGE.split("## Calls")[1].split("## Index equations")[0]))
-    assert told == set(registry.names())
+def test_every_call_is_documented() -> None:
+    documented = set(re.findall(r"`(\w+)\([^`]*\)`", PAGE.split("## Calls")[1].split("## Index equations")[0]))
+    assert documented == set(registry.names())
 
 
 def test_the_model_on_the_page_compiles() -> None:

@@ -1,4 +1,4 @@
-"""Operators of transformers: their meaning by formulas written down apart, and what they say where they refuse."""
+"""Operators of transformers: their meaning by separate formulas, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalar programs: text, types, composition; and their evaluation against implementations from elsewhere."""
+"""Scalar programs: text, types, composition; and their evaluation against other implementations."""
 
 from __future__ import annotations
 

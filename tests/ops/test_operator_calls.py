@@ -1,4 +1,4 @@
-"""Calls of the operator library: what they make, what bundles restore, and what they refuse, with hints."""
+"""Calls of the operator library: their operators, restoring these from plans, and errors with hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arithmetic before any tensor is: what Python says of the same values, within limits, or an error."""
+"""Arithmetic without tensors gives what Python gives for the same values, within limits, or an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operator x every factorization of p up to 8: join, aggregate, recompose equals the reference."""
+"""Every operator on up to 8 sites: joining, aggregating and recomposing its blocks equals the reference."""
 
 from __future__ import annotations
 

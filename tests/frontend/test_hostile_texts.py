@@ -1,4 +1,4 @@
-"""Hostile texts end in a clear error, or are read, in bounded time and memory and without a traceback."""
+"""Hostile texts are read or end in a clear error, in bounded time and memory and without a traceback."""
 
 from __future__ import annotations
 
