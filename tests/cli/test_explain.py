@@ -220,12 +220,13 @@ y = softmax(x)
 output y
 """
     (tmp_path / "deep.ein").write_text(model)
-    result = einc("explain", tmp_path / "deep.ein", "-m", "dgx-a100")
+    assert einc("compile", tmp_path / "deep.ein", "-m", "dgx-a100", "-o", tmp_path / "deep.bin").code == 0
+    result = einc("explain", tmp_path / "deep.bin")
     assert result.code == 0, result.err
     lines = result.out.splitlines()
     assert len(lines) < 150
     assert max(map(len, lines)) <= 120
-    assert len(einc("explain", tmp_path / "deep.ein", "-m", "dgx-a100", "--json").json()["ops"]) >= 100
+    assert len(einc("explain", tmp_path / "deep.bin", "--json").json()["ops"]) >= 100
 
 
 def test_idle_sites_are_shown(einc: Callable[..., Any], tmp_path: Path) -> None:

@@ -144,8 +144,8 @@ def _speed(findings: Findings) -> list[str]:
         "",
         "f16; milliseconds for one computation, medians of interleaved turns; one launched after another, no waiting "
         f"in between. Targets: one site at most {MAX_RATIO} times the best of the others, {MAX_HOST_US:g} us of the "
-        "host per replay, and 8 sites on the one GPU at most 1.15 times one site from 8K tokens up. Figures in bold miss "
-        "theirs.",
+        "host per replay, and 8 sites on the one GPU at most 1.15 times one site from 8K tokens up. Figures in bold "
+        "miss theirs.",
         "",
         "| | einc | own attention | torch eager | torch compiled, CUDA graph | jax | einc / best | 8 sites / 1 "
         "| host us: 1, 8 | error |",

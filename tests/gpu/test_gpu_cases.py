@@ -35,7 +35,14 @@ def on_fake(bundle):
     return Session(bundle, executor=executor)
 
 
-@pytest.mark.parametrize(("case", "sites"), SMALL, ids=[f"{case.title} {sites}" for case, sites in SMALL])
+@pytest.mark.parametrize(
+    ("case", "sites"),
+    [
+        pytest.param(case, sites, id=f"{case.title} {sites}", marks=() if quick else pytest.mark.slow)
+        for number, (case, sites) in enumerate(SMALL)
+        for quick in [case.dtype == "f32" or number % 2 == 0]
+    ],
+)
 def test_cases_hold_on_the_fake_driver(case, sites):
     expected = reference(case, arrays_of(compiled(case, 1, case.dtype)))
     result = check(case, sites, on_fake, expected, None)
