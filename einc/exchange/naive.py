@@ -79,14 +79,14 @@ def _choose_parts(
                     candidates[part] = 1
                 elif any((holder, site) in width for holder in holders[part]):
                     candidates[part] = 1 + len(aggregate)  # sending one more part outweighs combining any number
-    found = find_cheapest_partition(aggregate, list(candidates.items()), budget)
-    if found is None:
+    parts = find_cheapest_partition(aggregate, list(candidates.items()), budget)
+    if parts is None:
         state = State(())
         for part in candidates:
             state.add(part, site)
         name, reason = format_aggregate(aggregate), explain_not_formed(program, state, aggregate, site)
         raise ProgramError(f"{name} cannot be gathered at site {site}: were everything sent there, {reason}")
-    return found
+    return parts
 
 
 def _measure_widths(machine: Machine) -> dict[Pair, float]:

@@ -116,7 +116,7 @@ class Network:
 
 @lru_cache(maxsize=16)
 def build_network(machine: Machine, gpus: tuple[int, ...] | None) -> Network:
-    """The network of a machine for programs with these GPUS; kept with what has been worked out about it."""
+    """The network of a machine for programs with these GPUS; kept with what has been computed about it."""
     return Network(machine, gpus)
 
 

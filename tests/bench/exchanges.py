@@ -1,4 +1,4 @@
-"""How near the exchanges of compiled models come to their bounds, and what planning them takes.
+"""How near the exchanges of compiled models come to their bounds, and how long planning them takes.
 
     python -m tests.bench.exchanges [MACHINE[:WORKLOAD ...] ...] [--latencies]
 

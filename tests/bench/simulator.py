@@ -1,4 +1,4 @@
-"""What the fast simulator takes for programs of some 500 actions on eight sites.
+"""How long the simulator takes for programs of some 500 actions on eight sites.
 
     python -m tests.bench.simulator
 

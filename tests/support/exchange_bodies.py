@@ -1,4 +1,4 @@
-"""Long bodies of exchange programs, which tests compare the simulators on and the benchmark times."""
+"""Long bodies of exchange programs, for tests that compare simulators and for the benchmark."""
 
 import dataclasses
 import random

@@ -1,4 +1,4 @@
-"""Independent implementations to hold the exchange rooms against: slow, exact, and written from the definitions."""
+"""Independent implementations to compare `einc.exchange` with: slow, exact, and written from the definitions."""
 
 from __future__ import annotations
 

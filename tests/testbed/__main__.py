@@ -1,9 +1,9 @@
-"""Exchange programs in reality: build the testbed, measure it, run programs on it, hold the simulator against them.
+"""Exchange programs on real links: build the testbed, measure it, run programs, and compare them with the simulator.
 
     python -m tests.testbed [--seconds S] [--search S] [--only WORD] [-o MACHINE.json]
 
-Exits 1 where a program took more than 15% longer or shorter than simulated. Without root or without what it takes of
-the kernel, it says so in a line and ends with 0.
+Exits 1 where a program took more than 15% longer or shorter than simulated. Without root, or without the features of
+the kernel that it needs, it says so in one line and ends with 0.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ TOLERANCE = 0.15
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.testbed", description="Exchange programs in reality.")
+    parser = argparse.ArgumentParser(prog="python -m tests.testbed", description="Exchange programs on real links.")
     parser.add_argument("--seconds", type=float, default=1.2, help="what every program takes at least (1.2)")
     parser.add_argument("--search", type=float, default=4.0, help="seconds for each synthesis (4)")
     parser.add_argument("--only", default="", help="only programs whose name has this in it")
     parser.add_argument("-o", "--output", help="write the measured machine file")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(143))  # so that everything is removed then too
+        signal.signal(number, lambda *_: sys.exit(143))  # so that everything is removed in this case too
     nominal = load_machine(MACHINE)
     try:
         with network(nominal, MBITS) as net, processes(net.prefixes(), net.address) as executor:

@@ -1,7 +1,7 @@
 """Executes exchange programs on sites that talk over sockets, and measures when every action started and ended.
 
-The coordinator gives each site its share, keeps count of the ends that others wait for, and collects the events. Its
-messages do not cross the links that are measured.
+The coordinator gives each site its share of the program, tells sites which awaited actions have ended, and collects the
+events. Its messages do not cross the links that are measured.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ class Executor:
         return [reply for (reply,) in self._ask([("listen", "", port)] * len(self.streams), "listening", 20)]
 
     def execute(self, program: Program, seconds: float = 60.0) -> Measured:
-        """Run a valid program and hold its results against their definition. Raises ExecutionError."""
+        """Run a valid program and compare its results with the expected ones. Raises ExecutionError."""
         faults = check(program).faults
         if faults:
             raise ExecutionError(faults[0].message)
         shares = self._shares(program)
         self._ask([("prepare", share) for share in shares], "ready", 30)
         measured = self._run(program, seconds)
-        wanted: list[list[tuple[str, ...]]] = [[] for _ in self.streams]
+        required: list[list[tuple[str, ...]]] = [[] for _ in self.streams]
         for requirement in program.requirements:
             for site in list_targets(program, requirement):
-                wanted[site].append(requirement.aggregate)
-        for site, (wrong,) in enumerate(self._ask([("verify", some) for some in wanted], "verified", 60)):
+                required[site].append(requirement.aggregate)
+        for site, (wrong,) in enumerate(self._ask([("verify", some) for some in required], "verified", 60)):
             if wrong:
                 raise ExecutionError(f"site {site} has a wrong {wrong[0]}")
         return measured

@@ -1,7 +1,7 @@
-"""The machine that a testbed is, by measurement: the rate of every resource, latencies, and how fast numpy adds.
+"""The machine file of a testbed by measurement: the rate of every resource, latencies, and how fast numpy adds.
 
-Everything is measured with exchange programs on the executor that is later compared with the simulator: a link is as
-fast as it is for one large transfer while all other links are busy too.
+Everything is measured with exchange programs on the executor that is later compared with the simulator. The rate of a
+link is that of one large transfer while all other links are busy too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SECONDS = 3.0
 """How long a link is measured."""
 
 _TIMES = 2
-"""How often: whatever else the computer does can only make a link look slower, so the faster one counts."""
+"""How often a link is measured. Other work of the computer can only make it look slower, so the faster time counts."""
 
 _ROUNDS = 24
 _SMALL = 1000
@@ -103,5 +103,5 @@ def _plain(action: Action) -> Action:
 
 
 def _digits(value: float) -> float:
-    """Four significant digits: more would claim what no measurement gives."""
+    """Four significant digits; measurements are not more exact."""
     return float(f"{value:.4g}")

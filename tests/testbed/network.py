@@ -1,10 +1,10 @@
-"""Network namespaces joined by links of given rates: builds what a machine file describes, and removes it.
+"""Network namespaces joined by links of given rates: builds and removes the network that a machine file describes.
 
 A resource of one pair of sites is a veth link whose sending end is limited; one of several pairs is a namespace that
 routes, with all that enters it going through one limited ifb device. A limited device serves its flows in turn
-(HTB classes by the source port of data), as the simulator's max-min fairness has it; acknowledgements go first.
+(HTB classes by the source port of data), as in the max-min fair rates of the simulator; acknowledgements go first.
 
-Everything is created inside namespaces of our own, whose names begin with PREFIX; nothing of the host is touched.
+Everything is created inside namespaces whose names begin with PREFIX; nothing of the host is changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from einc.machines.model import Machine
 
 PREFIX = "eincbed"
 PORT = 5000
-"""Where sites listen. What comes from this port are acknowledgements."""
+"""The port on which sites listen; packets from this port are acknowledgements."""
 
 _FIRST_PORT, _PORTS = 20_000, 20_000
 _MTU = 9000
@@ -39,12 +39,12 @@ _LANES = 32
 
 
 class Unsupported(Exception):
-    """This computer cannot have a testbed; the text says why."""
+    """The testbed cannot run on this computer; the text says why."""
 
 
 @dataclass(slots=True)
 class Network:
-    """A testbed that stands: a namespace per site, and where each pair of sites is reached.
+    """A testbed that has been built: a namespace per site, and the address for each pair of sites.
 
     `resource` is the position of what a pair crosses, `router` that of the routing namespace, where it is a shared one.
     """
@@ -55,7 +55,7 @@ class Network:
     counters: dict[int, Iterator[int]] = field(default_factory=dict)
 
     def prefixes(self) -> list[list[str]]:
-        """What to start a site's process with."""
+        """The commands that start the processes of the sites."""
         return [["ip", "netns", "exec", _site(number)] for number in range(self.sites)]
 
     def address(self, source: int, destination: int) -> tuple[str, int, int]:

@@ -21,7 +21,7 @@ BASE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A program and what the simulator says of it; `splits` is the greatest number of pieces of an atom."""
+    """A program with its simulated time; `splits` is the greatest number of pieces of an atom."""
 
     name: str
     program: Program
@@ -30,7 +30,7 @@ class Case:
 
 
 def cases(machine: Machine, seconds: float, search: float) -> Iterator[Case]:
-    """Every preamble with its bodies. Atoms have the size at which no body is done before `seconds`.
+    """Every preamble with its bodies. Atoms have the size at which no body can end before `seconds`.
 
     A naive body that would take more than four times as long gets smaller atoms. `search` limits each synthesis, in
     seconds.

@@ -1,8 +1,8 @@
-"""One site of the testbed: holds arrays, forms aggregates with numpy, sends them over TCP, says what happened when.
+"""One site of the testbed: it holds arrays, adds them with numpy, sends them over TCP, and reports every event.
 
-A site knows its own actions and what comes in. It reads commands and writes reports, one line of JSON each; the
-coordinator (`executor.py`) passes on which awaited actions have ended. It sets no rates: whatever shares a link, shares
-it as the network lets it.
+A site knows its own actions and the data that it receives. It reads commands and writes reports, one line of JSON each;
+the coordinator (`executor.py`) tells it which awaited actions have ended. A site does not control rates: the network
+decides how flows share a link.
 
     python -m tests.testbed.site_process NUMBER      commands on standard input, reports on standard output
 """
@@ -33,7 +33,7 @@ _RESET = struct.pack("ii", 1, 0)  # close at once, so that ports are free for th
 
 
 def contents(aggregate: Aggregate, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """What an aggregate has to be: the sum, modulo 256, of its atoms, which are noise seeded by their names."""
+    """The expected value of an aggregate: the sum, modulo 256, of its atoms, which are noise seeded by their names."""
     total = np.zeros(size, np.uint8)
     for atom in aggregate:
         seed = int.from_bytes(hashlib.sha256(atom.encode()).digest()[:8], "big")
@@ -54,7 +54,7 @@ class Site:
         self.incoming: list[socket.socket] = []
 
     def serve(self) -> None:
-        """Obey commands until there are no more."""
+        """Carry out commands until there are no more."""
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
         threading.Thread(target=self._read_commands, daemon=True).start()
@@ -65,7 +65,7 @@ class Site:
         while (item := self.inbox.get())[0] != "quit":
             try:
                 handlers[item[0]](*item[1:])
-            except Exception as error:  # whatever it is, the coordinator has to hear of it
+            except Exception as error:  # the coordinator has to learn of every failure
                 self.report("failed", f"{type(error).__name__}: {error}")
         self._hang_up()
         self.listener.close()
@@ -76,7 +76,7 @@ class Site:
         self.report("listening", self.listener.getsockname()[1])
 
     def prepare(self, share: dict[str, Any]) -> None:
-        """Take on a share of a program: make the arrays, and open a connection for every flow."""
+        """Prepare a share of a program: make the arrays, and open a connection for every flow."""
         self._hang_up()
         self.size: dict[str, int] = share["sizes"]
         self.actions: dict[int, tuple[Aggregate, tuple[int, ...]]] = {

@@ -1,9 +1,9 @@
-"""What a preamble demands of the network, whatever the body: who has the atoms of each aggregate, and who needs it.
+"""What a preamble demands of the network: which sites have the atoms of each aggregate, and which sites need it.
 
 Only copies of subsets of X can become parts of X. So a transfer *for* X carries a subset of X, and transfers for
 disjoint aggregates are different transfers. All bounds count bytes, so they hold for programs that split atoms as well.
 
-`DemandTable` works out once what does not depend on the members of partitions, as searches try many memberships.
+`DemandTable` computes once what does not depend on the members of partitions, as searches try many memberships.
 """
 
 from __future__ import annotations
@@ -219,14 +219,15 @@ def _count_fewest_parts(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate
     parts = {copy for atom in name for copy, _ in by_atom[atom] if atoms.issuperset(copy)}
     if all(len(part) == 1 for part in parts):
         return len(name)
-    found = find_cheapest_partition(name, [(part, 1) for part in parts], CoverBudget())
-    if found is None:
+    parts_chosen = find_cheapest_partition(name, [(part, 1) for part in parts], CoverBudget())
+    if parts_chosen is None:
         raise ProgramError(f"{format_aggregate(name)} can never be formed: what IN holds of it overlaps")
-    return len(found)
+    return len(parts_chosen)
 
 
 def _find_holders(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) -> tuple[tuple[int, ...], int, int]:
-    """The sets of sites that hold each atom in some subset of the aggregate, what they share, and who has it whole."""
+    """The distinct sets of sites that hold an atom in some subset of the aggregate, their intersection, and the sites
+    that hold it whole."""
     atoms = frozenset(name)
     holders = set()
     complete = -1

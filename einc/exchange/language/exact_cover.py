@@ -80,7 +80,7 @@ def _search_cover(atoms: list[str], parts: list[tuple[Aggregate, int]], budget: 
     came: dict[int, tuple[int, int]] = {}  # covered set -> (set before, part)
     best = {0: 0}
     queue = [(0, 0, 0)]  # (cost, order of discovery, covered set)
-    found = 0
+    discovered = 0
     while queue:
         cost, _, covered = heapq.heappop(queue)
         if covered == full:
@@ -96,8 +96,8 @@ def _search_cover(atoms: list[str], parts: list[tuple[Aggregate, int]], budget: 
             if cost + price < best.get(after, 1 << 62):
                 best[after] = cost + price
                 came[after] = (covered, number)
-                found += 1
-                heapq.heappush(queue, (cost + price, found, after))
+                discovered += 1
+                heapq.heappush(queue, (cost + price, discovered, after))
     else:
         return None
     chosen = []

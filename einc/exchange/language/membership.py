@@ -28,7 +28,7 @@ class OpenPartitions:
     """The partitions without members, and what any membership has to reach.
 
     `sizes` are the open partitions in their order, `free` the sites that they may take. `fixed` copies must be in the
-    closure whatever the membership; `needs` are the aggregates that must be at every member of a partition. `moving`
+    closure under every membership; `needs` are the aggregates that must be at every member of a partition. `moving`
     says that actions mention open partitions, so that the closure depends on the choice.
     """
 
@@ -46,7 +46,7 @@ def choose_membership(
 
     Raises ProgramError where the search takes too long.
     """
-    found = next(_MembershipSearch(open_partitions, ground, machine).valid({}, None), None)
+    found = next(_MembershipSearch(open_partitions, ground, machine).list_valid({}, None), None)
     return (
         found
         if found is not None
@@ -61,7 +61,7 @@ class _MembershipSearch:
         self.open_partitions, self.ground, self.machine = open_partitions, ground, machine
         self.work = MAX_WORK
 
-    def valid(self, chosen: Membership, reached: frozenset[Copy] | None) -> Iterator[Membership]:
+    def list_valid(self, chosen: Membership, reached: frozenset[Copy] | None) -> Iterator[Membership]:
         """The valid completions of a choice in lexicographic order; `reached` is the closure relaxed so far."""
         open_partitions = self.open_partitions
         rest = [name for name in open_partitions.sizes if name not in chosen]
@@ -78,16 +78,16 @@ class _MembershipSearch:
             relaxed = self.ground({**chosen, **dict.fromkeys(rest, left)})
             self._spend(len(relaxed.actions))
             reached = compute_closure(relaxed)
-        if not all(copy in reached for copy in (*open_partitions.fixed, *self._needed(chosen))):
+        if not all(copy in reached for copy in (*open_partitions.fixed, *self._list_needed(chosen))):
             return
         able = {name: [s for s in left if all((x, s) in reached for x in open_partitions.needs[name])] for name in rest}
         if any(len(able[name]) < open_partitions.sizes[name] for name in rest):
             return
         name = rest[0]
         for members in itertools.combinations(able[name], open_partitions.sizes[name]):
-            yield from self.valid({**chosen, name: members}, reached)
+            yield from self.list_valid({**chosen, name: members}, reached)
 
-    def _needed(self, chosen: Membership) -> Iterator[Copy]:
+    def _list_needed(self, chosen: Membership) -> Iterator[Copy]:
         for name, members in chosen.items():
             yield from itertools.product(self.open_partitions.needs[name], members)
 

@@ -191,14 +191,14 @@ def _check_sites(tree: ProgramTree, machine: Machine | None) -> None:
                 check(stop, action.place)
 
 
-def _check_open(tree: ProgramTree, machine: Machine | None, sites: int, free: int, wanted: int) -> None:
+def _check_open(tree: ProgramTree, machine: Machine | None, sites: int, free: int, needed: int) -> None:
     place = next(partition.place for partition in tree.partitions if partition.members is None)
     if tree.gpus is None and machine is None:
         raise tree.source.error(
             "a partition declared by size needs to know the sites", place, "declare GPUS:, or name a machine"
         )
-    if wanted > free:
-        message = f"the partitions declared by size need {wanted} sites, and {free} are left"
+    if needed > free:
+        message = f"the partitions declared by size need {needed} sites, and {free} are left"
         raise tree.source.error(message, place)
     if sites > MAX_OPEN_SITES:
         raise tree.source.error(

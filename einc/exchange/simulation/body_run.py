@@ -248,11 +248,11 @@ class BodyRun:
         watchers = self.watchers
         goals: list[_NumberedGoal] | None = None
         for spot in aggregate.spots:
-            found = watchers.get(spot + site)
-            if found is None:
+            watching = watchers.get(spot + site)
+            if watching is None:
                 return
-            if goals is None or len(found) < len(goals):
-                goals = found
+            if goals is None or len(watching) < len(goals):
+                goals = watching
         mask = aggregate.mask
         if not goals:
             return

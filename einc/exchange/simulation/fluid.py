@@ -216,10 +216,10 @@ class Fluid:
                     left[other] -= level * count
                 rate = rates[lane]
                 if rate != level or lane in changed or self._update_all:
-                    much = served[lane] = served[lane] + rate * (now - since[lane])
+                    given = served[lane] = served[lane] + rate * (now - since[lane])
                     since[lane] = now
                     rates[lane] = level
-                    missing = own[0][0] - much
+                    missing = own[0][0] - given
                     following[lane] = now + missing / level if missing > 0.0 else now
 
     def _set(self, lane: int, rate: float, now: float) -> None:

@@ -1,7 +1,7 @@
 """The simulator: when every action of a program starts and ends on a machine (paper, Section 5.2, "Cost").
 
-The rules are stated in `docs/exchange-programs.md`. What the preamble and the machine fix is worked out once per
-evaluator: aggregates become numbers and bit masks, and an action is translated when it is first seen.
+The rules are stated in `docs/exchange-programs.md`. What depends only on the preamble and the machine is
+computed once per evaluator. Aggregates become numbers and bit masks, and an action is translated when it is first seen.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ _PATIENCE = 2
 """The search for finer pieces ends where so many in a row were not worthwhile."""
 
 _WORTH_LENGTH = 0.002
-"""A much longer program has to be faster by this part."""
+"""A program with many more actions has to be faster by this part."""
 
 _TASKS_PER_ITERATION = 200
 """An iteration is meant for a body of so many tasks; a larger body gets fewer iterations."""
@@ -237,7 +237,7 @@ class _SynthesisSearch:
         return f"{taken:.3f} ms" + (", the best so far" if self.best_ms < before else "")
 
     def note(self, what: str) -> None:
-        """Keep a line about a proposal, in printable characters whatever others wrote."""
+        """Keep a line about a proposal, in printable characters."""
         line = replace_unprintable(what, " ")[:MAX_LINE]
         self.proposals.append(line)
         self.say(line)

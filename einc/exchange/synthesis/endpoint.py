@@ -60,7 +60,7 @@ class EndpointProposer:
     key: str | None = field(default=None, repr=False)
 
     def propose(self, request: ProposalRequest) -> str | None:
-        """Raises ProgramError, in one line, for whatever goes wrong."""
+        """The candidates of a reply. Raises ProgramError, in one line, for every failure."""
         seconds = min(self.seconds, request.seconds)
         if request.round >= self.rounds or seconds < _MIN_SECONDS:
             return None
@@ -117,12 +117,12 @@ class EndpointProposer:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
             raise _TooLateError
-        found = outcome[0]
-        if isinstance(found, TimeoutError):
+        result = outcome[0]
+        if isinstance(result, TimeoutError):
             raise _TooLateError
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         parts = urlsplit(self.url)
@@ -211,13 +211,13 @@ def _read_content(reply: bytes) -> str:
     return content
 
 
-def _read_number(text: str, name: str, least: float, most: float) -> float:
+def _read_number(text: str, name: str, minimum: float, maximum: float) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not least <= value <= most:
-        raise UsageError(f"{name} is a number from {least:g} to {most:g}, not {text[:40]!r}")
+    if not minimum <= value <= maximum:
+        raise UsageError(f"{name} is a number from {minimum:g} to {maximum:g}, not {text[:40]!r}")
     return value
 
 
