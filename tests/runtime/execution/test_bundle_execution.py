@@ -1,4 +1,4 @@
-"""Plans that run: those made by hand give what numpy gives, and damaged ones end in a result or in a fault."""
+"""Running plans: handmade plans compute what numpy computes, and damaged ones give a result or a fault."""
 
 import random
 from pathlib import Path

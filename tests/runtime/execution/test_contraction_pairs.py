@@ -1,4 +1,4 @@
-"""Contractions that run together with an alike one, in plans: order, memory, and what is left as it is."""
+"""Pairs of contractions that run as one batch, in plans: order, memory, and which pairs are not made."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def paired(bundle, tasks):
     return {(name(first), name(second)) for first, second in find_contraction_pairs(bundle, tasks).items()}
 
 
-def test_alike_ones_are_paired_once():
+def test_equal_contractions_are_paired_once():
     assert paired(block(1), rewrite_for_devices(block(1), [0])) == {("k", "v"), ("gate", "up")}
     assert paired(model(1), rewrite_for_devices(model(1), [0])) == {
         ("p", "q")

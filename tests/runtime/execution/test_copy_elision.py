@@ -1,4 +1,4 @@
-"""Copy elision: no two tasks may touch the same bytes without an order between them, whatever memory is used again."""
+"""Copy elision: no two tasks may touch the same bytes without an order between them, however memory is reused."""
 
 from __future__ import annotations
 

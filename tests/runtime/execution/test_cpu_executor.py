@@ -1,4 +1,4 @@
-"""The CPU executor on handmade plans: equal to whole arrays under any order, poison, dtype; failures; memory."""
+"""The CPU executor on handmade plans: equal to whole arrays in any order, with poison; failures; memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA executor where something is missing or fails, on a fake driver: one error, and nothing is left."""
+"""The CUDA executor where something is missing or fails, on a fake driver: one error, and everything is released."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_too_few_devices_say_what_to_do():
         on_fake(ffn(4), [0, 1, 2, 0], FakeDriver(2))
 
 
-def test_too_little_memory_is_told_with_numbers():
+def test_too_little_memory_is_an_error_with_numbers():
     bundle = ffn(4)
     needed = sum(bundle.memory)
     driver = FakeDriver(1, memory=needed - 1)
@@ -179,7 +179,7 @@ def test_a_closed_executor_says_so_and_closes_once():
     assert not driver.leaks()
 
 
-def test_an_executor_that_nobody_closes_is_released_with_it():
+def test_an_executor_that_is_not_closed_is_released_when_it_is_collected():
     driver = FakeDriver(2)
     executor = CudaExecutor(ffn(2), driver=driver, kernels=NumpyKernels(driver))
     assert driver.leaks()

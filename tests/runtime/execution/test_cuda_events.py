@@ -1,4 +1,4 @@
-"""The fewest events: against a brute force over random task graphs."""
+"""The fewest events: compared with a brute force over random task graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA executor on a fake driver that runs what is enqueued in any order that streams and events allow."""
+"""The CUDA executor on a fake driver, which runs what is enqueued in any order that streams and events allow."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_traced_run_times_every_task_on_its_stream():
     assert driver.counts["create_event"] - driver.counts["destroy_event"] == len(driver.held["event"])
 
 
-def test_facts_say_who_runs_what():
+def test_facts_say_which_library_runs_each_kernel():
     bundle = ffn(4)
     _, executor, driver = on_fake(bundle, [0, 0, 1, 1], FakeDriver(2))
     facts = executor.facts()

@@ -1,4 +1,4 @@
-"""A library that a plan can do without: whenever it fails, all begins again without it, and nothing is left."""
+"""A library that a plan does not need: if it fails, everything begins again without it, and nothing leaks."""
 
 from __future__ import annotations
 

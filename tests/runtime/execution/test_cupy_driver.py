@@ -1,4 +1,4 @@
-"""The surface of cupy that the driver stands on exists, with these arguments; and what is said where it does not."""
+"""The functions of cupy that the driver calls exist with these arguments; errors where cupy or GPUs are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `CupyDriver` makes of the executor's calls, on a fake of cupy's binding: plans run whole through it."""
+"""The calls that `CupyDriver` makes for the executor: whole plans run on a fake of cupy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_all_of_the_binding_that_is_used_is_there():
 
 
 @pytest.mark.parametrize(("status", "kind"), [(719, KernelFault), (2, MissingFault)])
-def test_statuses_of_cuda_are_told_apart(status, kind):
+def test_statuses_of_cuda_become_different_faults(status, kind):
     bundle = ffn(2)
     for fail_at in (5, 12, 40):
         fake = FakeDriver(2, fail_at=fail_at, status=status)

@@ -1,4 +1,4 @@
-"""Contractions that take the map after them with them, in plans: order, memory, and what is left as it is."""
+"""Contractions that run with the map after them, in plans: order, memory, and which pairs are not made."""
 
 from __future__ import annotations
 

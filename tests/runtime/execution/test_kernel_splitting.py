@@ -1,4 +1,4 @@
-"""More workers than a plan has sites: kernels in parts compute what the whole ones do, and as many as are needed."""
+"""More workers than sites: split kernels compute what whole ones do, in as many parts as are needed."""
 
 from __future__ import annotations
 

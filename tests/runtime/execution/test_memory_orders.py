@@ -1,4 +1,4 @@
-"""Tensors whose dimensions lie in another order than they stand: whatever the order, plans compute the same."""
+"""Tensors whose dimensions have another order in memory: plans compute the same in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading arrays: every numpy format version and order; and a table of hostile files and broken archives."""
+"""Reading .npy and .npz files: every version of the format and every order; hostile files and broken archives."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _write(path, data):
 
 
 @pytest.mark.parametrize("change", [-1, 1])
-def test_a_file_of_another_length_is_told_with_both(tmp_path, change):
+def test_a_wrong_length_is_an_error_with_both_lengths(tmp_path, change):
     data = npy(X)
     (tmp_path / "x.npy").write_bytes(data[:change] if change < 0 else data + b"\0")
     with pytest.raises(ArrayFault, match=f": {len(data) + change} bytes, where its header says {len(data)}$"):
@@ -247,7 +247,7 @@ def test_bombs_are_not_unpacked(tmp_path):
         tracemalloc.stop()
 
 
-def test_sizes_that_lie_are_seen(tmp_path):
+def test_false_sizes_are_found(tmp_path):
     path = archive(tmp_path, [("x.npy", npy(X))], zipfile.ZIP_DEFLATED)
     data = bytearray(Path(path).read_bytes())
     directory = data.rindex(b"PK\x01\x02")
@@ -279,7 +279,7 @@ def test_archives_broken_anywhere_never_crash(tmp_path, kind):
             pass
 
 
-def test_encrypted_and_oddly_compressed_members_are_refused(tmp_path):
+def test_encrypted_and_unusually_compressed_members_are_refused(tmp_path):
     path = archive(tmp_path, [("x.npy", npy(X))], zipfile.ZIP_BZIP2)
     with pytest.raises(ArrayFault, match="compressed in a way"):
         read_npz(path, {"x": tensor()})

@@ -1,4 +1,4 @@
-"""Weights that the CPU executor lays out once: other values are seen, sites share them, and memory is kept."""
+"""Weights that the CPU executor lays out once: new values are seen, sites share them, and memory is limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random inputs and weights: they depend on seed, name and shape only, and never change."""
+"""Random inputs and weights depend only on seed, name and shape, and never change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.array_cases import tensor
 # Random tensors
 
 
-def test_draws_depend_on_seed_name_and_shape_only():
+def test_random_arrays_depend_on_seed_name_and_shape_only():
     x = tensor(shape=(200, 300))
     a = make_random_array(x, 0)
     assert a.dtype == np.float32
@@ -32,7 +32,7 @@ def test_draws_depend_on_seed_name_and_shape_only():
     assert 0 < make_random_array(tensor("bool", (1000,)), 0).mean() < 1
 
 
-def test_draws_do_not_change_from_release_to_release():
+def test_random_arrays_do_not_change_from_release_to_release():
     assert make_random_array(tensor(shape=(3,)), 7).tolist() == pytest.approx(FIRST_DRAW, abs=1e-6)
 
 

@@ -112,7 +112,7 @@ def test_rewritten_tasks_compute_the_same_in_every_order_that_their_bytes_allow(
 
 
 @pytest.mark.parametrize("start", first(10, range(0, 200, 10)))
-def test_so_do_tasks_without_meaning(start):
+def test_rewritten_tasks_without_meaning_compute_the_same(start):
     for seed in range(start, start + 10):
         bundle = meaningless_plan(seed)
         check(bundle, random_inputs(bundle, seed), seed)

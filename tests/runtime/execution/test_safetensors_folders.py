@@ -1,4 +1,4 @@
-"""Folders of safetensors files: with and without an index, and with indices that lie."""
+"""Folders of safetensors files: with and without an index, and with false indices."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_names_without_an_index(tmp_path: Path) -> None:
         (None, "no 'weight_map'"),
     ],
 )
-def test_an_index_that_lies_is_one_error(folder: Path, files: Any, message: str) -> None:
+def test_a_false_index_is_one_error(folder: Path, files: Any, message: str) -> None:
     write_index(folder, files)
     with pytest.raises(ArrayFault, match=message):
         read_weights([weight("a")], folder)
@@ -93,7 +93,7 @@ def test_an_index_that_lies_is_one_error(folder: Path, files: Any, message: str)
         b'{"weight_map": {"a": 1' + b"0" * 5000 + b"}}",
     ],
 )  # fmt: skip
-def test_an_index_that_is_none_is_one_error(folder: Path, text: bytes) -> None:
+def test_an_index_that_is_not_json_is_one_error(folder: Path, text: bytes) -> None:
     (folder / INDEX_FILE).write_bytes(text)
     with pytest.raises(ArrayFault):
         read_weights([weight("a")], folder)

@@ -121,7 +121,7 @@ def test_backends_and_devices(bundle):
 @pytest.mark.parametrize("machine", ["host", "dgx-a100"])
 @pytest.mark.parametrize("gpus", [0, 2])
 @pytest.mark.parametrize("cupy", [False, True])
-def test_gpus_that_are_there_and_not_used_are_noted(bundle, monkeypatch, machine, gpus, cupy):
+def test_visible_gpus_that_are_not_used_are_noted(bundle, monkeypatch, machine, gpus, cupy):
     monkeypatch.setattr(backends, "count_visible_gpus", lambda: gpus)
     monkeypatch.setattr(backends, "is_cupy_installed", lambda: cupy)
     note = backends.note_unused_gpus(msgspec.structs.replace(bundle, machine=machine))

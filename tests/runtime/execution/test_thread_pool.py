@@ -128,7 +128,7 @@ def test_an_interrupt_stops_the_workers_after_their_present_task(no_thread_stays
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("taken", range(1, 12))
-def test_an_interrupt_of_who_just_took_the_lock_does_not_keep_it(workers, taken, monkeypatch, no_thread_stays):
+def test_an_interrupt_right_after_taking_the_lock_releases_it(workers, taken, monkeypatch, no_thread_stays):
     """As Ctrl-C does between the lock's being taken and the block that gives it back."""
     caller = threading.get_ident()
 
@@ -151,7 +151,7 @@ def test_an_interrupt_of_who_just_took_the_lock_does_not_keep_it(workers, taken,
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_lock_is_taken_once_per_task_and_nobody_is_woken_for_tiny_ones(workers, monkeypatch):
+def test_the_lock_is_taken_once_per_task_and_no_thread_is_woken_for_tiny_tasks(workers, monkeypatch):
     taken, woken = itertools.count(), []
 
     class Counted(threading.Condition):

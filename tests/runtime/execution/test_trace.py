@@ -1,4 +1,4 @@
-"""The trace format: readable by Chrome and Perfetto whatever the events, and the same bytes for the same events."""
+"""The trace format: Chrome and Perfetto can read it for any events, and equal events give equal bytes."""
 
 import json
 

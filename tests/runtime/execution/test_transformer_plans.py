@@ -1,4 +1,4 @@
-"""Plans of lookups, norms, rotations, caches, concatenation and pooling: proved, run, and held against references."""
+"""Plans of lookups, norms, rotations, caches, concatenation and pooling: proved and compared."""
 
 from __future__ import annotations
 

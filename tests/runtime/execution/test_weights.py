@@ -1,4 +1,4 @@
-"""Reading weights: stored names, regrouped shapes, all that is wrong at once; and safetensors files that are broken."""
+"""Reading weights: stored names, regrouped shapes, all problems at once; and broken safetensors files."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_directories_and_their_faults(tmp_path):
         read_weights([weight("a")], tmp_path)
 
 
-def test_all_problems_with_weights_are_told_at_once(tmp_path):
+def test_all_problems_with_weights_are_reported_at_once(tmp_path):
     path = tmp_path / "w.safetensors"
     safetensors.numpy.save_file({"attn.q": X, "k": X.T.copy(), "v": X.astype("f2"), "i": X.astype("i4")}, path)
     wanted = [weight("q", stored="atn.q"), weight("k"), weight("v"), weight("i"), weight("u", "i32")]
