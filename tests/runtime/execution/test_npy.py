@@ -83,7 +83,7 @@ def objects():
 HOSTILE = {
     "empty": (b"", "ends within its header"),
     "magic only": (b"\x93NUMPY\x01", "ends within its header"),
-    "text": (b"1, 2, 3\n4, 5, 6\n", "no .npy file"),
+    "text": (b"1, 2, 3\n4, 5, 6\n", "not a .npy file"),
     "a zip archive": (b"PK\x03\x04" + bytes(100), "name it .npz"),
     "version 4": (crafted(GOOD, version=(4, 0)), "version 4.0"),
     "version 1.1": (crafted(GOOD, version=(1, 1)), "version 1.1"),
@@ -106,15 +106,15 @@ HOSTILE = {
     "header too long": (crafted(GOOD + " " * 20_000), "at most 10000"),
     "header beyond the end": (b"\x93NUMPY\x02\x00" + b"\x00\x10\x00\x00" + b"{", "ends within its header"),
     "header of 4 GB": (b"\x93NUMPY\x02\x00\xff\xff\xff\xff{", "at most 10000"),
-    "deep header": (crafted("(" * 9000), "no Python literal"),
-    "deep list": (crafted("[" * 4000 + "]" * 4000), "no Python literal|exactly the fields"),
-    "code for a header": (crafted("__import__('os').system('touch /tmp/owned')"), "no Python literal"),
-    "arithmetic": (crafted("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2 ** 2)}"), "no Python literal"),
-    "NUL header": (crafted("\0" * 20), "no Python literal"),
+    "deep header": (crafted("(" * 9000), "not a Python literal"),
+    "deep list": (crafted("[" * 4000 + "]" * 4000), "not a Python literal|exactly the fields"),
+    "code for a header": (crafted("__import__('os').system('touch /tmp/owned')"), "not a Python literal"),
+    "arithmetic": (crafted("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2 ** 2)}"), "not a Python literal"),
+    "NUL header": (crafted("\0" * 20), "not a Python literal"),
     "not a dict": (crafted("(1, 2)"), "exactly the fields"),
     "missing field": (crafted("{'descr': '<f4', 'shape': (3, 4)}"), "exactly the fields"),
     "extra field": (crafted(GOOD[:-1] + ", 'x': 1}"), "exactly the fields"),
-    "unhashable": (crafted("{[]: 1}"), "no Python literal"),
+    "unhashable": (crafted("{[]: 1}"), "not a Python literal"),
     "negative shape": (crafted(GOOD.replace("3, 4", "-3, -4")), "shape"),
     "huge shape": (crafted(GOOD.replace("3, 4", "3, 4" + "0" * 60)), "shape"),
     "shape of 2^61": (crafted(GOOD.replace("3, 4", f"{1 << 61},")), "found f32"),
@@ -124,7 +124,7 @@ HOSTILE = {
     "order is a number": (crafted(GOOD.replace("False", "0")), "fortran_order"),
     "no byte order": (crafted(GOOD.replace("<f4", "f4")), "type 'f4'"),
     "no such byte order": (crafted(GOOD.replace("<f4", "|f4")), "f4"),
-    "invalid UTF-8": (b"\x93NUMPY\x03\x00\x04\x00\x00\x00\xff\xfe\xff\xfe", "no Python literal"),
+    "invalid UTF-8": (b"\x93NUMPY\x03\x00\x04\x00\x00\x00\xff\xfe\xff\xfe", "not a Python literal"),
 }
 
 
@@ -236,7 +236,7 @@ def test_bombs_are_not_unpacked(tmp_path):
     for data, message in [
         (bomb, "found f32"),
         (npy(X) + bytes(1 << 25), "bytes after the array"),
-        (bytes(1 << 25), "no .npy"),
+        (bytes(1 << 25), "not a .npy"),
     ]:
         path = archive(tmp_path, [("x.npy", data)], zipfile.ZIP_DEFLATED)
         assert os.path.getsize(path) < 1 << 18
