@@ -1,4 +1,4 @@
-"""Bounds: their values on known exchanges, and their soundness against everything that runs."""
+"""Bounds: their values on known exchanges, and their soundness against simulated programs."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""The proposer that asks a language model, against a local endpoint: whatever it replies harms nothing."""
+"""The proposer that asks a language model, against a local endpoint: no reply does any harm."""
 
 import contextlib
 import http.server

@@ -1,4 +1,4 @@
-"""Texts that mean harm end in one error, in bounded time and memory."""
+"""Hostile texts end in one error, in bounded time and memory."""
 
 import contextlib
 import os

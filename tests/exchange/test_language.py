@@ -1,4 +1,4 @@
-"""The text of an exchange program: what parses, to what, and what is refused with which words."""
+"""The text of an exchange program: its syntax tree, and the message for every text that is refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Proposals: good ones are taken, whatever else comes harms nothing."""
+"""Proposals: good ones are taken, and all others are refused without harm."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Random programs: the checker, the simulator and the printer against definitions that were written down twice."""
+"""Random programs: the checker, the simulator and the printer against a second, independent form of their definitions."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Routes for pieces: as many as there are pieces, and no schedule is shorter than the longest window."""
+"""Every piece gets a route, and no schedule is shorter than the longest window."""
 
 import dataclasses
 import itertools

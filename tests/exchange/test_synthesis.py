@@ -1,4 +1,4 @@
-"""Synthesis: what it returns is valid, no worse than naive, the same again, and near the optimum where it is known."""
+"""Synthesis returns valid programs, no slower than naive ones, reproducibly, and near the optimum where it is known."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Bounds of open partitions: the least of all memberships; and the symmetries that spare looking at all of them."""
+"""Bounds of open partitions are the least over all memberships, also where symmetries save some of the work."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""What bounds are made of, each part against an independent way to the same number."""
+"""Each argument of the bounds against an independent computation of the same number."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""Memberships and packings of synthesis against brute force."""
+"""Memberships and routes that the synthesis chooses, against brute force."""
 
 import dataclasses
 import itertools
