@@ -39,7 +39,7 @@ def build(
     replacement = None if dtype is None else _parse_floating_dtype(dtype)
     findings = Findings()
     parsed = parse_text(text, file, findings)
-    name = _model_name(parsed.model, file, findings)
+    name = _find_model_name(parsed.model, file, findings)
     parameters = evaluate_parameters(parsed.model, definitions, preset, parsed.lost_names, findings)
     graph = lower_model(parsed.model, name, parameters, parsed.lost_names, replacement, findings)
     if not graph.outputs:
@@ -59,7 +59,7 @@ def _parse_floating_dtype(name: str) -> DType:
     return floating[name]
 
 
-def _model_name(model: ast.ModelSyntax, file: str, findings: Findings) -> str:
+def _find_model_name(model: ast.ModelSyntax, file: str, findings: Findings) -> str:
     """The name that a text gives itself, or else the name of its file."""
     from einc.frontend import ast
 

@@ -44,13 +44,13 @@ class Findings:
         """Raises ModelError with all errors noted so far, if there are any."""
         if not self._found:
             return
-        ordered = sorted(self._found.values(), key=_place)
+        ordered = sorted(self._found.values(), key=_order_key)
         if len(ordered) >= limits.ERRORS:
             ordered = [*ordered[: limits.ERRORS], Diagnostic("there may be more errors; fix these first")]
         raise ModelError(ordered)
 
 
-def _place(diagnostic: Diagnostic) -> tuple[bool, int, int]:
+def _order_key(diagnostic: Diagnostic) -> tuple[bool, int, int]:
     """The order of the text; errors in definitions from the command line, which are not in the text, come first."""
     span = diagnostic.span
     assert span is not None

@@ -117,12 +117,12 @@ def dump_graph(graph: Graph) -> str:
             lines.append(f"{tensor.kind.value} {tensor.name} : {tensor.desc}{stored}")
     for node in graph.nodes:
         results = ", ".join(f"{name} : {table[name].desc}" for name in node.outputs)
-        lines.append(f"{results} = {_application(node)}")
+        lines.append(f"{results} = {_format_application(node)}")
     lines += [f"output {name}" for name in graph.outputs]
     return "\n".join(lines) + "\n"
 
 
-def _application(node: Node) -> str:
+def _format_application(node: Node) -> str:
     attributes = sorted(node.operator.attributes.items())
     inner = ", ".join(f"{key}={json.dumps(value)}" for key, value in attributes)
     return f"{node.operator.family}({', '.join(node.inputs)}) {{{inner}}}"

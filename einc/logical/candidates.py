@@ -43,7 +43,7 @@ def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...
     )
     inputs = [_Surveyor(desc, must_tile=False) for desc in operator.inputs]
     outputs = [_Surveyor(desc, must_tile=True) for desc in operator.outputs]
-    return tuple(_candidate(operator, request, inputs, outputs) for request in requests)
+    return tuple(_build_candidate(operator, request, inputs, outputs) for request in requests)
 
 
 class _Surveyor:
@@ -84,25 +84,25 @@ def _bounds(block: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (block.lower, block.upper)
 
 
-def _candidate(
+def _build_candidate(
     operator: Operator, request: Intervals, inputs: Sequence[_Surveyor], outputs: Sequence[_Surveyor]
 ) -> Candidate:
     """The spec for one request, after checking it, with its costs."""
     spec = operator.build_spec(request)
     expected = prod(map(len, request))
     if len(spec.functions) != expected:
-        raise _refusal(operator, request, f"{len(spec.functions)} function specifications instead of {expected}")
+        raise _make_refusal(operator, request, f"{len(spec.functions)} function specifications instead of {expected}")
     if any(len(f.inputs) != len(inputs) or len(f.outputs) != len(outputs) for f in spec.functions):
-        raise _refusal(operator, request, _fault(operator, spec))
+        raise _make_refusal(operator, request, _find_fault(operator, spec))
     functions = spec.functions if operator.joint_aggregations else ()
     torn = next((fault for f in functions if (fault := find_tuple_fault(operator, f)) is not None), None)
     if torn is not None:
-        raise _refusal(operator, request, torn)
+        raise _make_refusal(operator, request, torn)
     reads = [surveyor.survey([f.inputs[k] for f in spec.functions]) for k, surveyor in enumerate(inputs)]
     writes = [surveyor.survey([f.outputs[j] for f in spec.functions]) for j, surveyor in enumerate(outputs)]
     sound_reads, sound_writes = [r for r in reads if r is not None], [w for w in writes if w is not None]
     if len(sound_reads) + len(sound_writes) != len(inputs) + len(outputs):
-        raise _refusal(operator, request, _fault(operator, spec))
+        raise _make_refusal(operator, request, _find_fault(operator, spec))
     return Candidate(
         intervals=request,
         spec=spec,
@@ -114,13 +114,13 @@ def _candidate(
     )
 
 
-def _fault(operator: Operator, spec: JoinAggSpec) -> str:
+def _find_fault(operator: Operator, spec: JoinAggSpec) -> str:
     """The fault in words."""
     fault = find_spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
     return fault or "a block or tiling is unsound"
 
 
-def _refusal(operator: Operator, request: Intervals, fault: str) -> InternalError:
+def _make_refusal(operator: Operator, request: Intervals, fault: str) -> InternalError:
     asked = ", ".join(
         f"{index.name} in {len(intervals)}" for index, intervals in zip(operator.indices, request, strict=True)
     )

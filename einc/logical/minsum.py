@@ -115,11 +115,11 @@ def minimize(costs: Sequence[Array], links: Sequence[Link], bounded: bool = True
         entry = 1 if model.costs[tied[0]].dtype.kind == "i" else OBJECT_ENTRY
         if bounded and (max(sizes) * entry > LARGEST_TABLE or sum(sizes) * entry > ALL_TABLES):
             return None
-        for v, optimal in _optimal_values(order, model).items():
+        for v, optimal in _find_optimal_values(order, model).items():
             _restrict(model, v, optimal)
         _simplify(model)
         # Only ties are left now. Tied variables that no table joins, even indirectly, are free of one another.
-        for component in _components(model):
+        for component in _find_components(model):
             _restrict(model, component[0], [0])
         _simplify(model)
     return tuple(int(left[0]) for left in model.values)
@@ -159,7 +159,7 @@ def narrow_order(
     return order, sizes
 
 
-def _optimal_values(order: Sequence[int], model: _MinSumProblem) -> dict[int, Array]:
+def _find_optimal_values(order: Sequence[int], model: _MinSumProblem) -> dict[int, Array]:
     """For each variable, which of its values occur in some optimal assignment."""
     import numpy as np
 
@@ -175,7 +175,7 @@ def _optimal_values(order: Sequence[int], model: _MinSumProblem) -> dict[int, Ar
     best: dict[int, Any] = {}
     for v in order:
         scope = scopes[v] = tuple(sorted({u for mentioned, _ in buckets[v] for u in mentioned}, key=rank.__getitem__))
-        total = _sum(scope, buckets.pop(v))
+        total = _sum_tables(scope, buckets.pop(v))
         least = total.min(axis=0)
         best[v] = np.asarray(total == least, dtype=bool)
         if len(scope) > 1:
@@ -191,7 +191,7 @@ def _optimal_values(order: Sequence[int], model: _MinSumProblem) -> dict[int, Ar
     return values
 
 
-def _sum(scope: tuple[int, ...], tables: list[tuple[tuple[int, ...], Array]]) -> Array:
+def _sum_tables(scope: tuple[int, ...], tables: list[tuple[tuple[int, ...], Array]]) -> Array:
     """The sum of tables over the joint values of `scope`."""
     sizes = {u: n for mentioned, table in tables for u, n in zip(mentioned, table.shape, strict=True)}
     spread = [table.reshape([sizes[u] if u in mentioned else 1 for u in scope]) for mentioned, table in tables]
@@ -224,7 +224,7 @@ def _simplify(model: _MinSumProblem) -> None:
         del model.pairs[a, b]
 
 
-def _components(model: _MinSumProblem) -> list[list[int]]:
+def _find_components(model: _MinSumProblem) -> list[list[int]]:
     """The undecided variables that tables join, directly or indirectly, each group in ascending order."""
     leader = {v: v for v, left in enumerate(model.values) if len(left) > 1}
 

@@ -63,15 +63,15 @@ def dump_plan(plan: LogicalPlan) -> str:
         f"cost {plan.total_cost} elements; cut heuristic {plan.cut_cost}",
     ]
     for node, choice in zip(plan.graph.nodes, plan.choices, strict=True):
-        lines += ["", *_paragraph(node, choice, plan.sites)]
+        lines += ["", *_format_choice(node, choice, plan.sites)]
     return "\n".join(lines) + "\n"
 
 
-def _paragraph(node: Node, choice: Choice, sites: int) -> Iterator[str]:
+def _format_choice(node: Node, choice: Choice, sites: int) -> Iterator[str]:
     candidate = choice.candidate
     yield f"{', '.join(node.outputs)} = {node.operator.title}({', '.join(node.inputs)})"
     for index, intervals in zip(node.operator.indices, candidate.intervals, strict=True):
-        yield f"  {_cut(index, intervals)}"
+        yield f"  {_format_cut(index, intervals)}"
     used = len(candidate.spec.functions)
     if used < sites:
         yield f"  {counted(sites - used, 'site')} idle"
@@ -81,6 +81,6 @@ def _paragraph(node: Node, choice: Choice, sites: int) -> Iterator[str]:
     )
 
 
-def _cut(index: ShardableIndex, intervals: tuple[Interval, ...]) -> str:
+def _format_cut(index: ShardableIndex, intervals: tuple[Interval, ...]) -> str:
     bounds = " ".join(str(bound) for bound in (intervals[0][0], *(up for _, up in intervals)))
     return f"{index.name} in {len(intervals)}: {bounds}"

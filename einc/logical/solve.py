@@ -29,7 +29,7 @@ def solve(
     """
     variable = {node: v for v, node in enumerate(nodes)}
     count = len(problem.candidates)
-    costs = [_over_cheapest(compute_own_costs(problem.candidates[node])) for node in nodes]
+    costs = [_subtract_cheapest(compute_own_costs(problem.candidates[node])) for node in nodes]
     earliness = [[0] * len(cost) for cost in costs]
     shared: list[tuple[int, int, int, int, Array, Array]] = []
     for v, node in enumerate(nodes):
@@ -52,10 +52,10 @@ def solve(
         for both in zip(costs, earliness, strict=True)
     ]
     links = [Link(a, b, size // unit * scale + early, made, asked) for a, b, size, early, made, asked in shared]
-    return _minimum(nodes, joint, links, bounded)
+    return _minimize(nodes, joint, links, bounded)
 
 
-def _minimum(nodes: Sequence[int], costs: list[list[int]], links: list[Link], bounded: bool) -> dict[int, int] | None:
+def _minimize(nodes: Sequence[int], costs: list[list[int]], links: list[Link], bounded: bool) -> dict[int, int] | None:
     """The minimization, in 64-bit integers if no sum can overflow, else in Python's integers."""
     import numpy as np
 
@@ -79,7 +79,7 @@ def _charge(costs: list[int], earliness: list[int], differs: Array, size: int, e
         earliness[c] += early
 
 
-def _over_cheapest(costs: list[int]) -> list[int]:
+def _subtract_cheapest(costs: list[int]) -> list[int]:
     """How much more each candidate costs than the cheapest."""
     least = min(costs)
     return [cost - least for cost in costs]

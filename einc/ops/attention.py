@@ -233,7 +233,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
         raise OperatorError(f"{name}: 'positions' mean nothing here", argument="positions", hint=hint)
     scale = read_number(name, attributes, "scale", 1 / math.sqrt(q.shape[2]), above=0)
     softcap = read_number(name, attributes, "softcap", above=0) if "softcap" in attributes else 0.0
-    q_lens, k_lens = _lengths(name, attributes, q, k)
+    q_lens, k_lens = _read_lengths(name, attributes, q, k)
     return Attention(q, k, v, mask, positions, names, causal, scale, q_lens, k_lens, window, softcap)
 
 
@@ -251,7 +251,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     return call("attention", inputs, attributes)
 
 
-def _lengths(
+def _read_lengths(
     name: str, attributes: Attributes, q: TensorDesc, k: TensorDesc
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The lengths of the packed sequences: in queries, and in keys."""

@@ -54,18 +54,18 @@ class Reshape(MappedOperator):
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
-        cuts = _cuts(self.tensor.shape, self.shape)
+        cuts = _find_cuts(self.tensor.shape, self.shape)
         return tuple(ShardableIndex(n, cut.extent) for n, cut in zip(self._names(cuts), cuts, strict=True))
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        cuts = _cuts(self.tensor.shape, self.shape)
+        cuts = _find_cuts(self.tensor.shape, self.shape)
         led = {cut.old: DimMap(n, cut.old_scale) for n, cut in zip(self._names(cuts), cuts, strict=True)}
         return (tuple(led.get(at, DimMap()) for at in range(self.tensor.rank)),)
 
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        cuts = _cuts(self.tensor.shape, self.shape)
+        cuts = _find_cuts(self.tensor.shape, self.shape)
         led = {cut.new: DimMap(n, cut.new_scale) for n, cut in zip(self._names(cuts), cuts, strict=True)}
         return (tuple(led.get(at, DimMap()) for at in range(len(self.shape))),)
 
@@ -88,7 +88,7 @@ class Reshape(MappedOperator):
         return make_unique(names)
 
 
-def _cuts(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[_ReshapeCut, ...]:
+def _find_cuts(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[_ReshapeCut, ...]:
     """The groups of two shapes of equal size that can be cut at all; dimensions of extent 1 belong to none."""
     left = [at for at, extent in enumerate(old) if extent > 1]
     right = [at for at, extent in enumerate(new) if extent > 1]

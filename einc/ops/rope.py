@@ -173,13 +173,15 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
             argument="positions",
         )
     lens = read_lengths("rope", attributes, "seq_lens", tokens, dim)
-    return Rope(tensor, positions, _frequencies(attributes, tensor.shape[-1] // 2), lens if positions is None else ())
+    return Rope(
+        tensor, positions, _read_frequencies(attributes, tensor.shape[-1] // 2), lens if positions is None else ()
+    )
 
 
-def _frequencies(attributes: Attributes, pairs: int) -> Frequencies:
+def _read_frequencies(attributes: Attributes, pairs: int) -> Frequencies:
     scaling = read_word("rope", attributes, "scaling", SCALINGS)
     if scaling == "longrope":
-        parameters = _factors(attributes, pairs)
+        parameters = _read_factors(attributes, pairs)
     else:
         parameters = [read_number("rope", attributes, key, above=0) for key in _PARAMETERS[scaling]]
     if scaling == "llama3" and parameters[1] >= parameters[2]:
@@ -190,7 +192,7 @@ def _frequencies(attributes: Attributes, pairs: int) -> Frequencies:
     return Frequencies(read_number("rope", attributes, "theta", THETA, above=0), scaling, tuple(parameters))
 
 
-def _factors(attributes: Attributes, pairs: int) -> list[float]:
+def _read_factors(attributes: Attributes, pairs: int) -> list[float]:
     """One for each pair."""
     given = attributes.get("factors")
     if not isinstance(given, tuple) or len(given) != pairs:

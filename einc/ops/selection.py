@@ -94,7 +94,7 @@ class Argmax(_Selection):
         return (TensorDesc(dims, shape, DType.I64), TensorDesc(dims, shape, self.tensor.dtype))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
-        order = _ranked(arrays[0], self.axis)[..., :1]
+        order = _rank(arrays[0], self.axis)[..., :1]
         return (order[..., 0], _at(arrays[0], self.axis, order)[..., 0])
 
 
@@ -119,11 +119,11 @@ class TopK(_Selection):
         return (TensorDesc(dims, shape, self.tensor.dtype), TensorDesc(dims, shape, DType.I64))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
-        order = _ranked(arrays[0], self.axis)[..., : self.count]
+        order = _rank(arrays[0], self.axis)[..., : self.count]
         return (_at(arrays[0], self.axis, order), order)
 
 
-def _ranked(x: Array, axis: int) -> Array:
+def _rank(x: Array, axis: int) -> Array:
     """The positions along `axis`, moved to the end, from the largest element to the smallest."""
     import numpy as np
 
