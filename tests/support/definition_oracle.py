@@ -21,7 +21,7 @@ from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc_runtime.plan.schema import JointAggregation
-from tests.support import merge_meaning
+from tests.support import joint_aggregation_meaning
 from tests.support.block_slices import slices
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -140,7 +140,7 @@ def combine(name: str, dims: Sequence[Sequence[int]], left: Sequence[Array], rig
     """Two partial tuples as one: what an aggregation means, element by element."""
     if name in COMBINE:
         return [COMBINE[name](left[0], right[0])]
-    return merge_meaning.combine(name, dims, left, right)
+    return joint_aggregation_meaning.combine(name, dims, left, right)
 
 
 def difference(found: Array, expected: Array, dtype: DType) -> str | None:

@@ -15,7 +15,7 @@ from einc.physical.program import DeviceProgram
 from einc_runtime.plan.regions import reads_of, span, writes_of
 from einc_runtime.plan.schema import AggregateTask, AnyTask, CopyTask, KernelTask, TransferTask
 from tests.support.block_slices import slices
-from tests.support.merge_meaning import combine
+from tests.support.joint_aggregation_meaning import combine
 from tests.support.physical_toys import UFUNC
 
 

@@ -10,7 +10,7 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.calls.ranking import rank_keys
 from einc_runtime.kernels.registry import prepare, prepare_joint_aggregation
-from tests.support.merge_meaning import combine
+from tests.support.joint_aggregation_meaning import combine
 
 pytestmark = pytest.mark.usefixtures("provider")
 

@@ -106,7 +106,7 @@ def test_the_directory_of_the_model_does_not_show() -> None:
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import hashlib
-from tests.physical.test_emit import bundle
+from tests.physical.test_records import bundle
 from einc_runtime.plan.codec import encode
 print(hashlib.sha256(b"".join(encode(bundle(n, s)) for n in (3, 6) for s in ("eindecomp", "random"))).hexdigest())
 """

@@ -22,7 +22,7 @@ from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import AggregateTask
 from tests.support.device_programs import exchanges_of, program_of
-from tests.support.merge_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
+from tests.support.joint_aggregation_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
 from tests.support.physical_interpreter import interpret
 from tests.support.physical_toys import Wild, switch
 from tests.support.racing import races

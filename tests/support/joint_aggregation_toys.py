@@ -171,7 +171,7 @@ def build_toy(invocation: Any) -> Kernel:
 
 @pytest.fixture
 def toy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PROVIDERS["numpy"], "toy", ("tests.support.merge_toys", "build_toy"))
+    monkeypatch.setitem(PROVIDERS["numpy"], "toy", ("tests.support.joint_aggregation_toys", "build_toy"))
 
 
 def toy_graph(kind: str, rng: random.Random) -> Graph:

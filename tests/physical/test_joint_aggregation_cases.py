@@ -23,7 +23,7 @@ from einc.physical.verify import verify
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import AggregateTask, JointAggregation, KernelTask, Region, TransferTask
 from tests.support.device_programs import program_of, tensor_name
-from tests.support.merge_toys import EXTENTS, SIGNATURES, Tuples
+from tests.support.joint_aggregation_toys import EXTENTS, SIGNATURES, Tuples
 from tests.support.physical_toys import graph_of, plan_of, switch
 
 
