@@ -1,4 +1,4 @@
-"""Random programs: the checker, the simulator and the printer against a second, independent form of their definitions."""
+"""Random programs: checker, simulator and printer against a second, independent form of their definitions."""
 
 import dataclasses
 

@@ -97,9 +97,9 @@ def _allocate(
     return allocate_routes(volumes, network, slack, cutoff, stop)
 
 
-def _wrap(packing: RouteAmounts, network: Network) -> PendingAmounts:
+def _wrap(amounts: RouteAmounts, network: Network) -> PendingAmounts:
     """A solution that was found without prices."""
-    return PendingAmounts(packing.fullest_ms, np.zeros(len(network.rates)), lambda: packing)
+    return PendingAmounts(amounts.fullest_ms, np.zeros(len(network.rates)), lambda: amounts)
 
 
 class _MembershipBounds:

@@ -53,7 +53,7 @@ def introduce_relay(program: Program, machine: Machine) -> Iterator[Program]:
 
 
 def eliminate_relay(program: Program, machine: Machine) -> Iterator[Program]:
-    """`X @ s -> r -> d` becomes `X @ s -> d`: valid where nobody else needs X at r."""
+    """`X @ s -> r -> d` becomes `X @ s -> d`: valid where no other action needs X at r."""
     paths = machine.routes
     for one, other in itertools.permutations(program.actions, 2):
         if one.aggregate == other.aggregate and other.source in one.destinations:
@@ -63,7 +63,7 @@ def eliminate_relay(program: Program, machine: Machine) -> Iterator[Program]:
 
 
 def push_down(program: Program, machine: Machine) -> Iterator[Program]:
-    """`X @ r -> s` and `Y @ r -> s` become `X+Y @ r -> s`: valid where nobody needs X or Y alone at s."""
+    """`X @ r -> s` and `Y @ r -> s` become `X+Y @ r -> s`: valid where X and Y alone are not needed at s."""
     for one, other in itertools.combinations(program.actions, 2):
         if one.source == other.source and not set(one.aggregate) & set(other.aggregate):
             whole = tuple(sorted((*one.aggregate, *other.aggregate)))

@@ -30,7 +30,7 @@ Route = tuple[RouteStep, ...]
 
 @lru_cache(maxsize=1 << 14)
 def tidy_route(shape: DemandShape, steps: tuple[RouteStep, ...]) -> Route | None:
-    """The steps as a route: reordered, without those that bring a copy that is there already or that nobody needs.
+    """The steps as a route: reordered, without those that bring a copy that is there already or is not needed.
 
     None where they do not meet the shape's targets. Results are kept, as prices that change little lead to the same
     steps again and again.
