@@ -42,10 +42,10 @@ test: .venv/dev  ## the test suite (a few minutes on two cores)
 test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
 	$(PYTEST) -n $(JOBS) -m slow
 
-test-new: .venv/dev  ## properties on examples that no run has tried; one that fails is printed
+test-new: .venv/dev  ## run the property tests on new random examples; print those that fail
 	$(PYTEST) -n $(JOBS) -m hypothesis --hypothesis-profile=new
 
-test-triton: .venv/triton  ## GPU kernels without a GPU: interpreted on the CPU, and compiled
+test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \
 		tests/triton/live_far.py tests/triton/live_plans.py
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
@@ -53,25 +53,25 @@ test-triton: .venv/triton  ## GPU kernels without a GPU: interpreted on the CPU,
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
 	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/gpu/live_rehearsal.py
 
-test-reference-slow: .venv/reference  ## the same for the other numbers of sites
+test-reference-slow: .venv/reference  ## the same comparison for more numbers of sites
 	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py
 
 references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
 	$(BIN)/python tests/reference/make_references.py
 
-lint: .venv/dev  ## style
+lint: .venv/dev  ## check the style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: .venv/dev  ## strict types
+types: .venv/dev  ## check the types
 	$(BIN)/mypy
 
-imports: .venv/dev  ## who may import whom
+imports: .venv/dev  ## check which package imports which
 	$(BIN)/lint-imports --no-logo
 
-check: lint types imports test  ## everything that must hold before a change lands
+check: lint types imports test  ## run all checks that a change must pass
 
-bench: .venv/dev  ## timings, paired and interleaved, as ratios
+bench: .venv/dev  ## measure run times in pairs, as ratios
 	$(BIN)/python -m tests.bench
 
 bench-exchanges: .venv/dev  ## synthesized exchanges of all workloads against their bounds, and compile times
@@ -84,19 +84,19 @@ bench-predicted: .venv/dev  ## predicted time of whole plans: synthesized exchan
 bench-selectors: .venv/dev  ## predicted time by selector, and its correlation with the proxy (paper, Experiments 3 and 5)
 	$(BIN)/python -m tests.bench.selectors
 
-testbed: .venv/dev  ## exchange programs in reality: network namespaces with limited links (needs root; removes what it makes)
+testbed: .venv/dev  ## run exchange programs in network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed
 
 # The interpreter that is used as it is: it has PyTorch and cupy, which .venv has not.
 GPU_PYTHON_BIN ?= python3
 
-gpu-check:  ## correctness and speed on the GPU of this machine; writes docs/gpu-results.md
+gpu-check:  ## test and measure the GPU of this machine; writes docs/gpu-results.md
 	$(GPU_PYTHON_BIN) tests/gpu
 
 # For a machine without a network: what it is likely to lack, for its version of Python.
 GPU_PYTHON ?= 3.12
 
-gpu-wheels: .venv/base  ## packages that make gpu-check may need elsewhere, into wheels/
+gpu-wheels: .venv/base  ## download packages that gpu-check may need on another machine into wheels/
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
 		--python-version $(GPU_PYTHON) --implementation cp \
 		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \

@@ -1,7 +1,7 @@
 """einc: an ahead-of-time compiler for computations over several GPUs.
 
 `import einc as es` offers the Python API of the paper's Section 2; its names are imported when they are first used,
-so that the command line does not pay for them.
+so that the command line starts faster.
 """
 
 from __future__ import annotations

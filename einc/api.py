@@ -174,7 +174,7 @@ class Graph:
         return self._apply(index_equation(inputs, result, program.program(product), "sum"), tensors)
 
     def save(self, tensor: Tensor) -> None:
-        """Keep a computed tensor available after execution."""
+        """Mark a computed tensor as an output of the plan."""
         self._descs(tensor)
         self._builder.save(tensor.name)
         self._saved.append(tensor.name)

@@ -30,7 +30,7 @@ MAX_PLAN_SITES = 1024
 class Target:
     """Where a plan is to run: the machine of its sites alone, numbered from 0, and their numbers in the whole one.
 
-    `note` says how the machine was found where the user did not name it.
+    `note` says how the machine was chosen if the user did not name one.
     """
 
     machine: Machine
@@ -140,7 +140,7 @@ def select_target(options: CompileOptions) -> Target:
             found = f"site {need - 1} was asked for"
         raise MachineError(
             f"{found}, and machine {machine.name} has {len(machine.sites)}, numbered from 0",
-            hint="`einc machine list` shows the machines; `-m host` takes any number of sites",
+            hint=f"`einc machine list` shows the machines; `-m host` takes any number of sites up to {MAX_PLAN_SITES}",
         )
     devices = tuple(range(len(machine.sites))) if wanted is None else wanted
     machine = machine if devices == tuple(range(len(machine.sites))) else machine.restrict(devices)

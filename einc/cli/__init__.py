@@ -1,1 +1,1 @@
-"""The command line: the only room that prints or exits."""
+"""The command line: with `einc_runtime.cli`, the only package that prints or exits."""

@@ -13,7 +13,10 @@ root = LazyGroup(
         "run": (f"{_COMMANDS}.run:run_command", "Execute a plan on arrays."),
         "explain": (f"{_COMMANDS}.explain:explain_command", "Show how a plan cuts, places and moves everything."),
         "check": (f"{_COMMANDS}.check:check_command", "Parse and type-check a model."),
-        "verify": ("einc_runtime.cli.verify:verify_command", "Prove a plan correct from its file alone."),
+        "verify": (
+            "einc_runtime.cli.verify:verify_command",
+            "Prove from a plan's file alone that data arrives complete and that no two tasks race.",
+        ),
         "describe": ("einc_runtime.cli.describe:describe_command", "Show what a plan takes, gives and needs."),
         "exprog": (f"{_COMMANDS}.exprog:group", "Check, simulate and optimize exchange programs."),
         "machine": (f"{_COMMANDS}.machine:group", "List, show, detect and import machines."),

@@ -7,7 +7,7 @@
         session.execute()
         result = session.offload("y")
 
-The names below are imported when they are first used, so that the command line does not pay for them.
+The names below are imported when they are first used, so that the command line starts faster.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Results:
     "architectures",
     type=Architectures(),
     metavar="sm_80,sm_90",
-    help="Compile the plan's GPU kernels for these, into PLAN.kernels; this needs Triton but no GPU.",
+    help="Compile the plan's GPU kernels for these architectures into PLAN.kernels; this needs Triton but no GPU.",
 )
 @json_option
 def compile_command(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def describe_command(plan: str, as_json: bool) -> None:
     """Show what a plan takes and gives, and what running it needs.
 
-    `einc explain`, of the compiler, says in addition how every operator is cut and why.
+    `einc explain`, which the compiler has, also says how every operator is cut and why.
     """
     document = describe_plan(files.read_plan(plan))
     if as_json:

@@ -8,7 +8,10 @@ root = LazyGroup(
     "einc-runtime",
     {
         "run": ("einc_runtime.cli.run:run_command", "Execute a plan on arrays."),
-        "verify": ("einc_runtime.cli.verify:verify_command", "Prove a plan correct from its file alone."),
+        "verify": (
+            "einc_runtime.cli.verify:verify_command",
+            "Prove from a plan's file alone that data arrives complete and that no two tasks race.",
+        ),
         "describe": ("einc_runtime.cli.describe:describe_command", "Show what a plan takes, gives and needs."),
     },
     help="Run, verify and describe plans that einc compiled.",

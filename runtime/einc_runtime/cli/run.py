@@ -75,7 +75,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="y.npy | NAME=y.npy | all.npz",
         help="Where to write an output, or all; - is standard output.",
     ),
-    click.option("--backend", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="What to run on."),
+    click.option(
+        "--backend",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        help="Run on GPUs (cuda) or on the CPU.",
+    ),
     click.option("--devices", type=Devices(), help="The GPU of every site, such as 0,0,1,1."),
     click.option(
         "--no-peer",

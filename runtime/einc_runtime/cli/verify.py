@@ -13,16 +13,16 @@ from einc_runtime.text import counted
 @click.command(
     "verify",
     cls=EincCommand,
-    short_help="Prove a plan correct from its file alone.",
+    short_help="Prove from a plan's file alone that data arrives complete and that no two tasks race.",
     epilog=examples("PROGRAM verify ffn.bin"),
 )
 @click.argument("plan", metavar="PLAN")
 @json_option
 def verify_command(plan: str, as_json: bool) -> None:
-    """Prove a plan correct from its file alone.
+    """Prove from a plan's file alone that data arrives complete and that no two tasks race.
 
     Every task is followed symbolically: each kernel must receive exactly its fully aggregated blocks, no two tasks may
-    race, and the outputs must be whole.
+    race, and the outputs must be complete. What kernels compute is not proved.
     """
     from einc_runtime.plan.proof import prove
 
@@ -37,6 +37,6 @@ def verify_command(plan: str, as_json: bool) -> None:
         output.say_json({"valid": True, "model": bundle.model, **counts})
     else:
         output.say(
-            f"{plan}: proved: every one of {counted(counts['tasks'], 'task')} on {counted(counts['sites'], 'site')} "
-            f"gets what it needs, and the outputs of {bundle.model} are whole"
+            f"{plan}: proved: on {counted(counts['sites'], 'site')}, all of {counted(counts['tasks'], 'task')} read "
+            f"complete data and no two of them race; the outputs of {bundle.model} are complete"
         )
