@@ -156,8 +156,8 @@ def optimize_command(
     slower than the naive body. The same FILE, machine, iterations and seed give the same program, unless the time limit
     or Ctrl-C ends the search: then the result is the best program found so far.
 
-    Candidates from other sources are checked and timed like those of the search, and a line for each says what happened to
-    it. The key for an endpoint is taken from EINC_LLM_KEY.
+    Candidates from other sources are checked and timed like those of the search, and a line for each says what happened
+    to it. The key for an endpoint is taken from EINC_LLM_KEY.
     """
     from einc.exchange.language.resolve import resolve_preamble
     from einc.exchange.synthesis import SynthesisOptions, synthesize, synthesize_naive
