@@ -112,5 +112,5 @@ print(' '.join(sorted(found)))
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    unnamed = {name for name in found if name not in gpu_check.NEEDED and not name.startswith(("_", "__editable__"))}
+    unnamed = {name for name in found if name not in gpu_check.NEEDED and not name.startswith(("_", "editables"))}
     assert unnamed <= {"regex", "typing_extensions"}, unnamed  # which are taken only where they are there
