@@ -26,7 +26,7 @@ from einc.errors import OperatorError, UsageError
 from einc.graph.builder import GraphBuilder
 from einc.ops import registry
 from einc.ops.base import Operator
-from einc.ops.equation import index_equation
+from einc.ops.equation import build_equation
 from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput, make_step
 from einc.options import SCHEDULES, CompileOptions
 
@@ -141,22 +141,22 @@ class Graph:
         wide, names = next((d, n) for d, n in zip(descs, labels, strict=True) if d.rank == rank)
         program = make_step(function, ScalarInput(0), ScalarInput(1))
         dims = list(zip(names, wide.dims, strict=True))
-        return self._apply(index_equation(list(zip(descs, labels, strict=True)), dims, program, None), (a, b))
+        return self._apply(build_equation(list(zip(descs, labels, strict=True)), dims, program, None), (a, b))
 
     def reduce(self, x: Tensor, aggregation: str, axes: int | Sequence[int]) -> Tensor:
         """The "sum", "max", "min" or "prod" over some dimensions, which the result does not have."""
         (desc,) = self._descs(x)
-        gone = [_axis(axis, desc) for axis in ([axes] if isinstance(axes, int) else axes)]
+        gone = [_resolve_axis(axis, desc) for axis in ([axes] if isinstance(axes, int) else axes)]
         if len(set(gone)) < len(gone):
             raise OperatorError(f"an axis of {desc} is named twice in {axes!r:.80}")
         labels = tuple(f"i{d}" for d in range(desc.rank))
         kept = [(label, desc.dims[d]) for d, label in enumerate(labels) if d not in gone]
-        return self._apply(index_equation([(desc, labels)], kept, make_step("copy", ScalarInput(0)), aggregation), (x,))
+        return self._apply(build_equation([(desc, labels)], kept, make_step("copy", ScalarInput(0)), aggregation), (x,))
 
     def softmax(self, x: Tensor, axis: int = -1) -> Tensor:
         """The softmax along one dimension."""
         (desc,) = self._descs(x)
-        return self._apply(registry.call("softmax", (desc, desc.dims[_axis(axis, desc)]), {}), (x,))
+        return self._apply(registry.call("softmax", (desc, desc.dims[_resolve_axis(axis, desc)]), {}), (x,))
 
     def einsum(self, equation: str, *tensors: Tensor) -> Tensor:
         """A product of tensors, summed over the indices that are not on the right side: "ij,jk->ik"."""
@@ -171,7 +171,7 @@ class Graph:
             product = program.add("mul", product, ScalarInput(k))
         result = [(label, f"d{d}") for d, label in enumerate(right)]
         inputs = list(zip(descs, labels, strict=True))
-        return self._apply(index_equation(inputs, result, program.program(product), "sum"), tensors)
+        return self._apply(build_equation(inputs, result, program.program(product), "sum"), tensors)
 
     def save(self, tensor: Tensor) -> None:
         """Mark a computed tensor as an output of the plan."""
@@ -274,7 +274,7 @@ def tensorDesc(shape: Sequence[int], dtype: Any = "f32") -> TensorDesc:
         if not 1 <= number <= _MAX_EXTENT:
             raise UsageError(f"a dimension must be at least 1 and fit 63 bits, not {number}")
         extents.append(number)
-    return TensorDesc(tuple(f"d{d}" for d in range(len(extents))), tuple(extents), _dtype(dtype))
+    return TensorDesc(tuple(f"d{d}" for d in range(len(extents))), tuple(extents), _parse_dtype(dtype))
 
 
 def compileGraph(
@@ -299,13 +299,13 @@ def compileGraph(
     return graph._compile(options)
 
 
-def _axis(axis: int, desc: TensorDesc) -> int:
+def _resolve_axis(axis: int, desc: TensorDesc) -> int:
     if not -desc.rank <= axis < desc.rank:
         raise OperatorError(f"there is no axis {axis} in {desc}")
     return axis % desc.rank
 
 
-def _dtype(dtype: Any) -> DType:
+def _parse_dtype(dtype: Any) -> DType:
     if isinstance(dtype, DType):
         return dtype
     known = {member.value: member for member in DType}

@@ -122,15 +122,15 @@ def select_target(options: CompileOptions) -> Target:
     from einc.machines.load import load_machine
     from einc_runtime.plan.schema import HOST
 
-    wanted = _wanted_devices(options)
+    wanted = _read_devices(options)
     need = None if wanted is None else max(wanted) + 1
     note = None
     if options.machine is not None:
         machine = load_machine(options.machine, need if options.machine == HOST else None)
     else:
-        from einc.machines.detect import visible_gpus
+        from einc.machines.detect import find_visible_gpus
 
-        machine = visible_gpus() or load_machine(HOST, need)
+        machine = find_visible_gpus() or load_machine(HOST, need)
         what = "the visible GPUs are" if machine.name != HOST else "no GPU is visible, so it is"
         note = f"no machine was named: {what} {machine.name}, {need or len(machine.sites)} sites"
     if need is not None and need > len(machine.sites):
@@ -147,7 +147,7 @@ def select_target(options: CompileOptions) -> Target:
     return Target(machine.ideal() if options.ideal else machine, devices, note)
 
 
-def _wanted_devices(options: CompileOptions) -> tuple[int, ...] | None:
+def _read_devices(options: CompileOptions) -> tuple[int, ...] | None:
     if options.devices is None:
         return None
     number = options.devices if isinstance(options.devices, int) else max(options.devices, default=-1) + 1

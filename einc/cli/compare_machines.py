@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from einc.cli.options import keeping_the_best
+from einc.cli.options import keep_best_on_interrupt
 from einc.errors import CapacityError, MachineError
 from einc.options import CompileOptions
 from einc_runtime.cli.base import Devices
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from einc.compiler import Compiled
 
 
-def options_for(options: CompileOptions, machines: Sequence[str]) -> tuple[CompileOptions, ...]:
+def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[CompileOptions, ...]:
     """The same options for other machines.
 
     The sites are those that `MACHINE:4` or `MACHINE:0,1,4` names; else as many as were asked for, at most all that the
@@ -60,7 +60,7 @@ def compare_costs(
         other = Compiled(compiled.source, options, lambda stage, name=name: phase(f"{name}: {stage}"))  # type: ignore[misc]
         target = other.target
         try:
-            with keeping_the_best(other.budget):
+            with keep_best_on_interrupt(other.budget):
                 rows.append(describe_costs(other.bundle))
         except (CapacityError, MachineError) as error:  # the model does not fit there, which is the answer
             rows.append(describe_failure(target.machine.name, len(target.devices), error.message))

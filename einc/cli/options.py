@@ -65,9 +65,9 @@ class ScheduleName(ParamType):
 
 
 def complete_machines(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from einc.machines.load import preset_names
+    from einc.machines.load import list_presets
 
-    return [name for name in preset_names() if name.startswith(incomplete)]
+    return [name for name in list_presets() if name.startswith(incomplete)]
 
 
 def machine_option(**more: Any) -> Callable[[F], F]:
@@ -119,7 +119,7 @@ def read_options(arguments: dict[str, Any]) -> CompileOptions:
 
 
 @contextmanager
-def keeping_the_best(budget: SearchBudget) -> Iterator[None]:
+def keep_best_on_interrupt(budget: SearchBudget) -> Iterator[None]:
     """Inside, the first interrupt during the search for exchange programs ends the search alone.
 
     The best programs found so far are kept, and one line says so at the end.

@@ -35,7 +35,9 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
 
             return dump_program(compiled.program)
         case "exprog":
-            programs = [f"# {name}\n{exchange.program.strip()}\n" for name, exchange in _exchanges(compiled.bundle)]
+            programs = [
+                f"# {name}\n{exchange.program.strip()}\n" for name, exchange in _list_exchanges(compiled.bundle)
+            ]
             return "\n".join(programs) if programs else "# nothing moves\n"
         case "bundle":
             import msgspec
@@ -46,7 +48,7 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
 
 def summarize_plan(bundle: Bundle) -> dict[str, Any]:
     """What a compilation produced, in fields that `einc explain --json` has as well."""
-    from einc.report.timing import plan_machine, unlisted_peaks
+    from einc.report.timing import describe_unlisted_peaks, read_plan_machine
 
     return {
         "model": bundle.model,
@@ -60,7 +62,7 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
         "operators": len(bundle.operations),
         "memory_bytes": list(bundle.memory),
         "predicted_ms": bundle.predicted_ms,
-        "note": unlisted_peaks(bundle, plan_machine(bundle)),
+        "note": describe_unlisted_peaks(bundle, read_plan_machine(bundle)),
         "exchanges": [
             {
                 "name": name,
@@ -71,12 +73,12 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
                 "bound_by": exchange.bound_by,
                 "splits": dict(exchange.splits),
             }
-            for name, exchange in _exchanges(bundle)
+            for name, exchange in _list_exchanges(bundle)
         ],
     }
 
 
-def _exchanges(bundle: Bundle) -> list[tuple[str, Exchange]]:
+def _list_exchanges(bundle: Bundle) -> list[tuple[str, Exchange]]:
     """The exchanges of a plan, each with the operator or output that it serves."""
     named = [(operation.name, operation.exchange) for operation in bundle.operations]
     named += [(f"output {bundle.tensors[output.tensor].name}", output.exchange) for output in bundle.outputs]

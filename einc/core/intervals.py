@@ -66,7 +66,7 @@ class ShardableIndex:
         return chosen
 
 
-def factorizations(product: int, limits: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def enumerate_factorizations(product: int, limits: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """All ways to write `product` as one factor per limit, none above its limit, in ascending order."""
     if not limits:
         if product == 1:
@@ -74,10 +74,10 @@ def factorizations(product: int, limits: Sequence[int]) -> Iterator[tuple[int, .
         return
     for factor in range(1, min(product, limits[0]) + 1):
         if product % factor == 0:
-            for rest in factorizations(product // factor, limits[1:]):
+            for rest in enumerate_factorizations(product // factor, limits[1:]):
                 yield (factor, *rest)
 
 
 def count_reachable_sites(sites: int, limits: Sequence[int]) -> int:
     """The largest product of admissible interval counts up to `sites`; the other sites stay idle."""
-    return next(p for p in range(sites, 0, -1) if next(factorizations(p, limits), None) is not None)
+    return next(p for p in range(sites, 0, -1) if next(enumerate_factorizations(p, limits), None) is not None)

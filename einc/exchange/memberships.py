@@ -73,7 +73,7 @@ def is_open(program: Program) -> bool:
     return any(partition.members is None for partition in program.partitions)
 
 
-def with_members(program: Program, chosen: Mapping[str, tuple[int, ...]]) -> Program:
+def close_partitions(program: Program, chosen: Mapping[str, tuple[int, ...]]) -> Program:
     """The program with the open partitions' members as chosen."""
     partitions = tuple(
         partition if partition.members is not None else dataclasses.replace(partition, members=chosen[partition.name])

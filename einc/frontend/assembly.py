@@ -21,7 +21,7 @@ from einc.graph.graph import TensorKind
 from einc.ops import registry
 from einc.ops.arguments import Argument
 from einc.ops.base import Operator
-from einc.ops.equation import index_equation
+from einc.ops.equation import build_equation
 from einc.ops.scalar import ScalarInput, make_step
 
 
@@ -51,8 +51,8 @@ def apply_operator(context: LoweringContext, call: EvaluatedCall) -> TensorValue
     try:
         operator = registry.call(
             call.function,
-            [_operator_argument(context, argument) for argument in call.arguments],
-            {name: _operator_argument(context, argument) for name, argument in call.keywords.items()},
+            [_convert_argument(context, argument) for argument in call.arguments],
+            {name: _convert_argument(context, argument) for name, argument in call.keywords.items()},
         )
     except OperatorError as error:
         raise context.findings.fail(error.message, call.span_of(error.argument), error.hint) from None
@@ -116,7 +116,7 @@ def save_outputs(context: LoweringContext) -> None:
 def _copy_tensor(context: LoweringContext, tensor: TensorValue, name: str, span: SourceSpan) -> TensorValue:
     labels = tuple(f"i{k}" for k in range(tensor.desc.rank))
     result = list(zip(labels, tensor.desc.dims, strict=True))
-    operator = index_equation([(tensor.desc, labels)], result, make_step("copy", ScalarInput(0)), None)
+    operator = build_equation([(tensor.desc, labels)], result, make_step("copy", ScalarInput(0)), None)
     return apply_equation(context, operator, (tensor,), (f"{name}.copy",), span)
 
 
@@ -156,7 +156,7 @@ def _add_node(
     return tensors[0] if len(tensors) == 1 else MultipleResults(tensors, first_stands_for_all=True)
 
 
-def _operator_argument(context: LoweringContext, value: Value) -> Argument:
+def _convert_argument(context: LoweringContext, value: Value) -> Argument:
     """An argument in the form that operators take: tensors by their types, element types as `--dtype` has them."""
     if isinstance(value, TensorValue):
         return value.desc

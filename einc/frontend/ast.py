@@ -240,7 +240,7 @@ def iterate_parts(expression: Expression) -> Iterator[Expression]:
     while waiting:
         current = waiting.pop()
         yield current
-        waiting += reversed(_operands(current))
+        waiting += reversed(_list_operands(current))
 
 
 def unfold_chain(last: BinaryExpr) -> list[BinaryExpr]:
@@ -255,7 +255,7 @@ def unfold_chain(last: BinaryExpr) -> list[BinaryExpr]:
     return links[::-1]
 
 
-def own_expressions(statement: Statement) -> tuple[Expression, ...]:
+def list_own_expressions(statement: Statement) -> tuple[Expression, ...]:
     """The expressions that stand in a statement itself, not in its body."""
     match statement:
         case ParamDecl() | DimDecl() | AssignStmt() | EquationStmt():
@@ -273,7 +273,7 @@ def own_expressions(statement: Statement) -> tuple[Expression, ...]:
 def measure_depth(statement: Statement) -> int:
     """How deeply operands nest in the statement's own expressions; a chain of operators is one level."""
     deepest = 0
-    waiting = [(expression, 1) for expression in own_expressions(statement)]
+    waiting = [(expression, 1) for expression in list_own_expressions(statement)]
     while waiting:
         expression, depth = waiting.pop()
         deepest = max(deepest, depth)
@@ -281,11 +281,11 @@ def measure_depth(statement: Statement) -> int:
             inner = depth if isinstance(expression.left, BinaryExpr) else depth + 1
             waiting += [(expression.left, inner), (expression.right, depth + 1)]
         else:
-            waiting += [(operand, depth + 1) for operand in _operands(expression)]
+            waiting += [(operand, depth + 1) for operand in _list_operands(expression)]
     return deepest
 
 
-def _operands(expression: Expression) -> tuple[Expression, ...]:
+def _list_operands(expression: Expression) -> tuple[Expression, ...]:
     """The expressions directly inside an expression, in the order of the text."""
     match expression:
         case ListExpr():

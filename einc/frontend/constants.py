@@ -43,7 +43,7 @@ def describe_value(value: Static) -> str:
 
 def negate(value: Static) -> Static:
     """`-value`"""
-    return _check_bounds(-_number("-", value, 0))
+    return _check_bounds(-_require_number("-", value, 0))
 
 
 def apply_infix(symbol: str, left: Static, right: Static) -> Static:
@@ -58,7 +58,7 @@ def apply_infix(symbol: str, left: Static, right: Static) -> Static:
         return left + right
     if symbol == "*" and (isinstance(left, tuple | str) or isinstance(right, tuple | str)):
         return _repeat(left, right)
-    a, b = _number(symbol, left, 0), _number(symbol, right, 1)
+    a, b = _require_number(symbol, left, 0), _require_number(symbol, right, 1)
     if symbol in _COMPARISONS:
         return _COMPARISONS[symbol](a, b)
     if symbol == "**" and isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and b > 64:
@@ -80,7 +80,7 @@ def apply_function(name: str, arguments: Sequence[Static]) -> Static:
         raise OperatorError(f"{name} takes one list", argument=0 if arguments else None)
     if name == "len":
         return len(items)
-    numbers = [_number(name, item, 0 if items is not arguments else k) for k, item in enumerate(items)]
+    numbers = [_require_number(name, item, 0 if items is not arguments else k) for k, item in enumerate(items)]
     if not numbers and name in ("max", "min"):
         raise OperatorError(f"an empty list has no {name}", argument=0)
     if name == "prod":  # step by step, so that no huge number is ever made
@@ -94,7 +94,7 @@ def apply_function(name: str, arguments: Sequence[Static]) -> Static:
         raise _make_overflow_error() from None
 
 
-def _number(symbol: str, value: Static, position: int) -> int | float:
+def _require_number(symbol: str, value: Static, position: int) -> int | float:
     if isinstance(value, bool | str | tuple):
         raise OperatorError(f"'{symbol}' expects a number, found {describe_value(value)}", argument=position)
     return value

@@ -19,7 +19,7 @@ from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import INFIX, NEGATION, TensorValue, evaluate_value
 from einc.frontend.findings import evaluate_each
 from einc.ops import registry
-from einc.ops.equation import index_equation
+from einc.ops.equation import build_equation
 from einc.ops.functions import AGGREGATIONS, FUNCTIONS
 from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput
 from einc_runtime.text import counted, did_you_mean
@@ -150,7 +150,7 @@ def _apply(
             raise OperatorError(f'expected numbers, found the string "{element[:40]}"')
         join.program.arity = len(join.tensors)
         last = element if isinstance(element, Operand) else join.program.add("copy", element)
-        operator = index_equation(
+        operator = build_equation(
             [(tensor.desc, labels) for tensor, labels in zip(join.tensors, join.labels, strict=True)],
             [(name, name) for name, _ in result],
             join.program.program(last),

@@ -14,7 +14,7 @@ from einc.core.tensor import DType, TensorDesc
 from einc.errors import SourceSpan
 from einc.frontend import ast, constants, limits
 from einc.frontend.assembly import apply_operator, collect_outputs, declare_tensor, resolve_dtype, save_outputs
-from einc.frontend.ast import iterate_parts, own_expressions
+from einc.frontend.ast import iterate_parts, list_own_expressions
 from einc.frontend.context import LoweringContext, Scope
 from einc.frontend.equations import lower_equation
 from einc.frontend.expressions import (
@@ -58,7 +58,9 @@ def lower_model(
         builder=GraphBuilder(name),
         dtype=dtype,
         lost_names=lost_names,
-        definition_lines={name.text: name.span.line for s in reversed(model.statements) for name in _defined_names(s)},
+        definition_lines={
+            name.text: name.span.line for s in reversed(model.statements) for name in _list_defined_names(s)
+        },
         blocks=blocks,
         broken_blocks=broken_blocks,
         apply_call=_apply_call,
@@ -76,7 +78,7 @@ def _lower_body(context: LoweringContext, statements: Sequence[ast.Statement]) -
             _count_steps(context, statement)
             _lower_statement(context, statement)
         except AlreadyReported:
-            for name in _defined_names(statement):
+            for name in _list_defined_names(statement):
                 context.poison(name)
 
 
@@ -120,7 +122,7 @@ def _count_steps(context: LoweringContext, statement: ast.Statement) -> None:
     """Bounds the work of unrolling."""
     sizes = context.statement_sizes
     if id(statement) not in sizes:
-        sizes[id(statement)] = 1 + sum(1 for own in own_expressions(statement) for _ in iterate_parts(own))
+        sizes[id(statement)] = 1 + sum(1 for own in list_own_expressions(statement) for _ in iterate_parts(own))
     context.step_count += sizes[id(statement)]
     if context.step_count <= limits.STEPS:
         return
@@ -131,7 +133,7 @@ def _count_steps(context: LoweringContext, statement: ast.Statement) -> None:
     raise AlreadyReported
 
 
-def _defined_names(statement: ast.Statement) -> tuple[ast.Name, ...]:
+def _list_defined_names(statement: ast.Statement) -> tuple[ast.Name, ...]:
     """The tensors and values that a statement defines in the scope where it stands."""
     match statement:
         case ast.AssignStmt():
@@ -141,9 +143,9 @@ def _defined_names(statement: ast.Statement) -> tuple[ast.Name, ...]:
         case ast.InputDecl() | ast.WeightDecl():
             return (statement.name,)
         case ast.OutputStmt(definition=ast.AssignStmt() | ast.EquationStmt() as definition):
-            return _defined_names(definition)
+            return _list_defined_names(definition)
         case ast.RepeatStmt():
-            return tuple(name for inner in statement.body for name in _defined_names(inner))
+            return tuple(name for inner in statement.body for name in _list_defined_names(inner))
         case _:
             return ()
 
@@ -260,7 +262,9 @@ def _apply_call(context: LoweringContext, call: EvaluatedCall) -> Value | Multip
         raise context.findings.fail(f"'{name}' takes a list of numbers", call.syntax.span)
     if context.may_be_lost(name) or name in context.broken_blocks:
         raise AlreadyReported
-    hint = FOREIGN_CALLS.get(name) or did_you_mean(name, [*registry.names(), *context.blocks, *constants.FUNCTIONS])
+    hint = FOREIGN_CALLS.get(name) or did_you_mean(
+        name, [*registry.list_names(), *context.blocks, *constants.FUNCTIONS]
+    )
     raise context.findings.fail(f"there is no operator or block '{name}'", call.syntax.span, hint)
 
 

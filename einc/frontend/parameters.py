@@ -46,9 +46,9 @@ def evaluate_parameters(
     `definitions` are pairs of a name and the text of an expression. `lost_names` are the names in statements that
     could not be parsed.
     """
-    declared = _declarations(model, findings)
+    declared = _collect_declarations(model, findings)
     defining = {name: statement.value for name, statement in declared.items()}
-    replaced = {**_preset(model, preset, findings), **_definitions(definitions, findings)}
+    replaced = {**_read_presets(model, preset, findings), **_parse_definitions(definitions, findings)}
     for name, assign in replaced.items():
         if name in defining:
             defining[name] = assign.value
@@ -74,7 +74,7 @@ def check_new_name(name: ast.Name, known: Mapping[str, SourceSpan], findings: Fi
         raise findings.fail(f"'{name.text}' is defined already, in line {line}", name.span, "choose another name")
 
 
-def _declarations(model: ast.ModelSyntax, findings: Findings) -> dict[str, ast.ParamDecl | ast.DimDecl]:
+def _collect_declarations(model: ast.ModelSyntax, findings: Findings) -> dict[str, ast.ParamDecl | ast.DimDecl]:
     declared: dict[str, ast.ParamDecl | ast.DimDecl] = {}
     spans: dict[str, SourceSpan] = {}
     for statement in model.statements:
@@ -86,7 +86,7 @@ def _declarations(model: ast.ModelSyntax, findings: Findings) -> dict[str, ast.P
     return declared
 
 
-def _preset(model: ast.ModelSyntax, chosen: str | None, findings: Findings) -> dict[str, ast.AssignStmt]:
+def _read_presets(model: ast.ModelSyntax, chosen: str | None, findings: Findings) -> dict[str, ast.AssignStmt]:
     """The assignments of the chosen preset; the others are checked, too."""
     presets: dict[str, dict[str, ast.AssignStmt]] = {}
     names = {s.name.text for s in model.statements if isinstance(s, ast.ParamDecl | ast.DimDecl)}
@@ -116,7 +116,7 @@ def _preset(model: ast.ModelSyntax, chosen: str | None, findings: Findings) -> d
     return presets.get(chosen, {})
 
 
-def _definitions(definitions: Sequence[tuple[str, str]], findings: Findings) -> dict[str, ast.AssignStmt]:
+def _parse_definitions(definitions: Sequence[tuple[str, str]], findings: Findings) -> dict[str, ast.AssignStmt]:
     """The given definitions, parsed as assignments; the last one of a name counts."""
     result = {}
     for name, text in definitions:

@@ -52,7 +52,7 @@ class _KeepAll:
 
 
 @functools.cache
-def _lark() -> Lark:
+def _load_lark() -> Lark:
     """The parser's tables; building them takes about 60 ms, once per process."""
     return Lark(
         (find_folder("grammars") / "ein.lark").read_text(encoding="utf-8"),
@@ -70,7 +70,7 @@ class _RecoveringParser:
     def __init__(self, source: SourceText, findings: Findings) -> None:
         self._source = source
         self._findings = findings
-        self._parser: Any = _lark().parse_interactive(source.text)  # its methods are not typed
+        self._parser: Any = _load_lark().parse_interactive(source.text)  # its methods are not typed
         self._layout = LineJoiner()
         self._statement: list[SpannedToken] = []  # the tokens of the statement so far
         self._braces: list[SpannedToken] = []  # the open bodies

@@ -15,33 +15,33 @@ _BINDING = {
 
 def print_model(model: ast.ModelSyntax) -> str:
     """The text of a model, one statement per line."""
-    return "".join(f"{line}\n" for line in _body(model.statements, ""))
+    return "".join(f"{line}\n" for line in _format_body(model.statements, ""))
 
 
 def print_expression(expression: ast.Expression) -> str:
     """The text of an expression, with no more parentheses than it needs."""
-    return _expression(expression, _COMPARISON)
+    return _format_expression(expression, _COMPARISON)
 
 
-def _body(statements: Sequence[ast.Statement], indent: str) -> Iterable[str]:
+def _format_body(statements: Sequence[ast.Statement], indent: str) -> Iterable[str]:
     for statement in statements:
         match statement:
             case ast.BlockDecl():
-                head = f"block {statement.name.text}({_names(statement.parameters)})"
+                head = f"block {statement.name.text}({_format_names(statement.parameters)})"
             case ast.RepeatStmt():
                 variable = "" if statement.variable is None else f" as {statement.variable.text}"
                 head = f"repeat {print_expression(statement.count)}{variable}"
             case ast.PresetDecl():
                 head = f"preset {statement.name.text}"
             case _:
-                yield indent + _statement(statement)
+                yield indent + _format_statement(statement)
                 continue
         yield f"{indent}{head} {{"
-        yield from _body(statement.body, indent + "    ")
+        yield from _format_body(statement.body, indent + "    ")
         yield f"{indent}}}"
 
 
-def _statement(statement: ast.Statement) -> str:
+def _format_statement(statement: ast.Statement) -> str:
     match statement:
         case ast.ModelDecl():
             return f"model {statement.name.text}"
@@ -50,40 +50,40 @@ def _statement(statement: ast.Statement) -> str:
         case ast.DimDecl():
             return f"dim {statement.name.text} = {print_expression(statement.value)}"
         case ast.InputDecl():
-            return f"input {statement.name.text} : {statement.dtype.text}[{_names(statement.dims)}]"
+            return f"input {statement.name.text} : {statement.dtype.text}[{_format_names(statement.dims)}]"
         case ast.WeightDecl():
             stored = "" if statement.stored is None else f" from {print_expression(statement.stored)}"
-            return f"weight {statement.name.text} : {statement.dtype.text}[{_names(statement.dims)}]{stored}"
+            return f"weight {statement.name.text} : {statement.dtype.text}[{_format_names(statement.dims)}]{stored}"
         case ast.AssignStmt():
-            return f"{_names(statement.targets)} = {print_expression(statement.value)}"
+            return f"{_format_names(statement.targets)} = {print_expression(statement.value)}"
         case ast.EquationStmt():
-            return f"{statement.target.text}[{_names(statement.indices)}] = {print_expression(statement.value)}"
+            return f"{statement.target.text}[{_format_names(statement.indices)}] = {print_expression(statement.value)}"
         case ast.OutputStmt():
             saved = statement.definition
-            return f"output {_names(statement.names) if saved is None else _statement(saved)}"
+            return f"output {_format_names(statement.names) if saved is None else _format_statement(saved)}"
         case ast.ReturnStmt():
             return f"return {', '.join(map(print_expression, statement.values))}"
         case _:
             raise AssertionError(f"{type(statement).__name__} has a body")
 
 
-def _names(names: Iterable[ast.Name]) -> str:
+def _format_names(names: Iterable[ast.Name]) -> str:
     return ", ".join(name.text for name in names)
 
 
-def _expression(expression: ast.Expression, binding: int) -> str:
+def _format_expression(expression: ast.Expression, binding: int) -> str:
     """The text, in parentheses where the expression binds less tightly than `binding` asks."""
     match expression:
         case ast.Name():
             return expression.text
         case ast.LiteralExpr():
-            return _literal(expression.value)
+            return _format_literal(expression.value)
         case ast.ListExpr():
             return f"[{', '.join(map(print_expression, expression.items))}]"
         case ast.NegativeExpr():
-            text, own = f"-{_expression(expression.operand, _UNARY)}", _UNARY
+            text, own = f"-{_format_expression(expression.operand, _UNARY)}", _UNARY
         case ast.BinaryExpr():
-            text, own = _binary(expression)
+            text, own = _format_binary(expression)
         case ast.CallExpr():
             given = [print_expression(argument) for argument in expression.arguments]
             given += [f"{keyword.name.text}={print_expression(keyword.value)}" for keyword in expression.keywords]
@@ -91,35 +91,35 @@ def _expression(expression: ast.Expression, binding: int) -> str:
         case ast.IndexedExpr():
             base = print_expression(expression.base)
             plain = isinstance(expression.base, ast.Name | ast.CallExpr)
-            return f"{base if plain else f'({base})'}[{_names(expression.indices)}]"
+            return f"{base if plain else f'({base})'}[{_format_names(expression.indices)}]"
         case ast.AggregateExpr():
             body = print_expression(expression.body)
-            return f"{expression.operation.text}[{_names(expression.indices)}]({body})"
+            return f"{expression.operation.text}[{_format_names(expression.indices)}]({body})"
     return f"({text})" if own < binding else text
 
 
-def _binary(expression: ast.BinaryExpr) -> tuple[str, int]:
+def _format_binary(expression: ast.BinaryExpr) -> tuple[str, int]:
     """The text of a chain of operators, and how tightly it binds."""
     links = unfold_chain(expression)
     own = _ATOM
-    opened, pieces = 0, [_expression(links[0].left, _operands(links[0].operator)[0])]
+    opened, pieces = 0, [_format_expression(links[0].left, _get_operand_bindings(links[0].operator)[0])]
     for link in links:
-        left, right = _operands(link.operator)
+        left, right = _get_operand_bindings(link.operator)
         if own < left:
             opened += 1
             pieces.append(")")
-        own = _binding(link.operator)
-        pieces.append(f" {link.operator} {_expression(link.right, right)}")
+        own = _get_binding(link.operator)
+        pieces.append(f" {link.operator} {_format_expression(link.right, right)}")
     return "(" * opened + "".join(pieces), own
 
 
-def _binding(operator: str) -> int:
+def _get_binding(operator: str) -> int:
     return _BINDING.get(operator, _COMPARISON)
 
 
-def _operands(operator: str) -> tuple[int, int]:
+def _get_operand_bindings(operator: str) -> tuple[int, int]:
     """How tightly the left and the right operand of an operator must bind."""
-    own = _binding(operator)
+    own = _get_binding(operator)
     if own == _POWER:  # to the right, and a minus may stand on its right
         return _ATOM, _UNARY
     if own == _COMPARISON:
@@ -127,7 +127,7 @@ def _operands(operator: str) -> tuple[int, int]:
     return own, own + 1
 
 
-def _literal(value: bool | int | float | str) -> str:
+def _format_literal(value: bool | int | float | str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -47,11 +47,11 @@ def read_source(text: str, file: str) -> SourceText:
     Raises ModelError if the text is longer than the language allows.
     """
     if len(text) > limits.TEXT_CHARACTERS:
-        raise ModelError([_too_long(file)])
+        raise ModelError([_make_length_error(file)])
     return SourceText(file, text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def _too_long(file: str) -> Diagnostic:
+def _make_length_error(file: str) -> Diagnostic:
     return Diagnostic(
         f"the model text is longer than {limits.TEXT_CHARACTERS:,} characters, the most that is read",
         SourceSpan(file, 1, 1, 2, ""),

@@ -30,11 +30,11 @@ def join_spans(first: SourceSpan, last: SourceSpan) -> SourceSpan:
     return SourceSpan(first.file, first.line, first.column, end, first.text)
 
 
-def _names(tokens: Children) -> tuple[ast.Name, ...]:
+def _make_names(tokens: Children) -> tuple[ast.Name, ...]:
     return tuple(ast.Name(str(token), span=token.span) for token in tokens)
 
 
-def _name(token: SpannedToken) -> ast.Name:
+def _make_name(token: SpannedToken) -> ast.Name:
     return ast.Name(str(token), span=token.span)
 
 
@@ -62,35 +62,35 @@ class AstBuilder:
         return children[0]
 
     def bracketed(self, children: Children) -> _Bracketed:
-        return _Bracketed(_names(children[1]) if len(children) == 3 else (), children[-1].span)
+        return _Bracketed(_make_names(children[1]) if len(children) == 3 else (), children[-1].span)
 
     # -- statements --
 
     def model_name(self, children: Children) -> ast.ModelDecl:
         word, name = children
-        return ast.ModelDecl(_name(name), span=join_spans(word.span, name.span))
+        return ast.ModelDecl(_make_name(name), span=join_spans(word.span, name.span))
 
     def param(self, children: Children) -> ast.ParamDecl:
         word, name, value = children
-        return ast.ParamDecl(_name(name), value, span=join_spans(word.span, value.span))
+        return ast.ParamDecl(_make_name(name), value, span=join_spans(word.span, value.span))
 
     def dim(self, children: Children) -> ast.DimDecl:
         word, name, value = children
-        return ast.DimDecl(_name(name), value, span=join_spans(word.span, value.span))
+        return ast.DimDecl(_make_name(name), value, span=join_spans(word.span, value.span))
 
     def input_tensor(self, children: Children) -> ast.InputDecl:
         word, name, dtype, dims = children
-        return ast.InputDecl(_name(name), _name(dtype), dims.names, span=join_spans(word.span, dims.end))
+        return ast.InputDecl(_make_name(name), _make_name(dtype), dims.names, span=join_spans(word.span, dims.end))
 
     def weight(self, children: Children) -> ast.WeightDecl:
         word, name, dtype, dims = children[:4]
         stored: ast.LiteralExpr | None = children[4] if len(children) > 4 else None
         end = dims.end if stored is None else stored.span
-        return ast.WeightDecl(_name(name), _name(dtype), dims.names, stored, span=join_spans(word.span, end))
+        return ast.WeightDecl(_make_name(name), _make_name(dtype), dims.names, stored, span=join_spans(word.span, end))
 
     def output_names(self, children: Children) -> ast.OutputStmt:
         word, names = children
-        return ast.OutputStmt(_names(names), span=join_spans(word.span, names[-1].span))
+        return ast.OutputStmt(_make_names(names), span=join_spans(word.span, names[-1].span))
 
     def output_assign(self, children: Children) -> ast.OutputStmt:
         word, names, value = children
@@ -103,11 +103,11 @@ class AstBuilder:
 
     def assign(self, children: Children) -> ast.AssignStmt:
         targets, value = children
-        return ast.AssignStmt(_names(targets), value, span=join_spans(targets[0].span, value.span))
+        return ast.AssignStmt(_make_names(targets), value, span=join_spans(targets[0].span, value.span))
 
     def equation(self, children: Children) -> ast.EquationStmt:
         target, indices, value = children
-        return ast.EquationStmt(_name(target), indices.names, value, span=join_spans(target.span, value.span))
+        return ast.EquationStmt(_make_name(target), indices.names, value, span=join_spans(target.span, value.span))
 
     def return_values(self, children: Children) -> ast.ReturnStmt:
         word, values = children
@@ -115,22 +115,22 @@ class AstBuilder:
 
     def block(self, children: Children) -> ast.BlockDecl:
         word, name = children[:2]
-        parameters = _names(children[3]) if len(children) == 6 else ()
-        return ast.BlockDecl(_name(name), parameters, tuple(children[-1]), span=join_spans(word.span, name.span))
+        parameters = _make_names(children[3]) if len(children) == 6 else ()
+        return ast.BlockDecl(_make_name(name), parameters, tuple(children[-1]), span=join_spans(word.span, name.span))
 
     def repeat(self, children: Children) -> ast.RepeatStmt:
         word, count = children[:2]
-        variable = _name(children[2]) if len(children) == 4 else None
+        variable = _make_name(children[2]) if len(children) == 4 else None
         return ast.RepeatStmt(count, variable, tuple(children[-1]), span=join_spans(word.span, count.span))
 
     def preset(self, children: Children) -> ast.PresetDecl:
         word, name, body = children
-        return ast.PresetDecl(_name(name), tuple(body), span=join_spans(word.span, name.span))
+        return ast.PresetDecl(_make_name(name), tuple(body), span=join_spans(word.span, name.span))
 
     # -- expressions --
 
     def name(self, children: Children) -> ast.Name:
-        return _name(children[0])
+        return _make_name(children[0])
 
     def integer(self, children: Children) -> ast.LiteralExpr:
         return ast.LiteralExpr(int(children[0]), span=children[0].span)
@@ -165,19 +165,19 @@ class AstBuilder:
 
     def keyword(self, children: Children) -> ast.KeywordArgument:
         name, value = children
-        return ast.KeywordArgument(_name(name), value, span=join_spans(name.span, value.span))
+        return ast.KeywordArgument(_make_name(name), value, span=join_spans(name.span, value.span))
 
     def call(self, children: Children) -> ast.CallExpr:
         function, given = children[0], children[2] if len(children) == 4 else []
         return ast.CallExpr(
-            _name(function),
+            _make_name(function),
             tuple(argument for argument in given if not isinstance(argument, ast.KeywordArgument)),
             tuple(argument for argument in given if isinstance(argument, ast.KeywordArgument)),
             span=join_spans(function.span, children[-1].span),
         )
 
     def indexed_name(self, children: Children) -> ast.IndexedExpr:
-        return self.indexed([_name(children[0]), children[1]])
+        return self.indexed([_make_name(children[0]), children[1]])
 
     def indexed(self, children: Children) -> ast.IndexedExpr:
         base, indices = children
@@ -185,4 +185,4 @@ class AstBuilder:
 
     def aggregate(self, children: Children) -> ast.AggregateExpr:
         operation, indices, _, body, end = children
-        return ast.AggregateExpr(_name(operation), indices.names, body, span=join_spans(operation.span, end.span))
+        return ast.AggregateExpr(_make_name(operation), indices.names, body, span=join_spans(operation.span, end.span))

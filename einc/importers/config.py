@@ -25,13 +25,13 @@ _REQUIRED = object()
 def parse_config(data: bytes, where: str) -> Mapping[str, Any]:
     """The JSON object in `data`; raises ModelError where there is none, or where a name stands twice in one object."""
     if len(data) > MAX_BYTES:
-        raise _no_object(where, f"it holds more than {MAX_BYTES // 2**20} MiB")
+        raise _make_config_error(where, f"it holds more than {MAX_BYTES // 2**20} MiB")
     try:
         document = parse_json(data.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
-        raise _no_object(where, str(error)) from None
+        raise _make_config_error(where, str(error)) from None
     if not isinstance(document, dict):
-        raise _no_object(where, f"expected an object in braces, found {describe_json(document)}")
+        raise _make_config_error(where, f"expected an object in braces, found {describe_json(document)}")
     return document
 
 
@@ -185,5 +185,5 @@ class ConfigFields:
         return default
 
 
-def _no_object(where: str, why: str) -> ModelError:
+def _make_config_error(where: str, why: str) -> ModelError:
     return ModelError([Diagnostic(f"{where}: this is no configuration: {why}")])

@@ -115,11 +115,15 @@ def _write_inputs(request: ImportRequest) -> list[str]:
 
 
 def _write_layer(model: Decoder, request: ImportRequest, table: list[StoredWeight]) -> list[str]:
-    lines = [f"block layer({_layer_arguments(model, request)}) {{", *declare_weights(table, model.dtype, "    "), ""]
+    lines = [
+        f"block layer({_format_layer_arguments(model, request)}) {{",
+        *declare_weights(table, model.dtype, "    "),
+        "",
+    ]
     return [*lines, *wrap_lines(_write_attention(model, request)), *_write_mlp(model, request), "}"]
 
 
-def _layer_arguments(model: Decoder, request: ImportRequest, local: str = "local") -> str:
+def _format_layer_arguments(model: Decoder, request: ImportRequest, local: str = "local") -> str:
     """What a layer is given. `local` is 1 where it sees the keys in a window alone, else 0."""
     cached = "keys, values, positions, " if request.decode else ""
     return f"x, {cached}i{f', {local}' if model.local else ''}"
@@ -151,11 +155,11 @@ def _write_attention(model: Decoder, request: ImportRequest) -> list[str]:
         lines += ["    bv = v + b_v"]
     if request.decode:
         lens = "positions, cache_lens=cache_lengths, new_lens=lengths"
-        lines += [f"    ks = append(keys, rk, {lens})", f"    vs = append(values, {_values_name(model)}, {lens})"]
-    keys, values = _cache_names(model, request)
+        lines += [f"    ks = append(keys, rk, {lens})", f"    vs = append(values, {_name_values(model)}, {lens})"]
+    keys, values = _name_caches(model, request)
     return [
         *lines,
-        f"    a = attention(rq, {keys}, {values}, {', '.join(_mask_arguments(model, request))})",
+        f"    a = attention(rq, {keys}, {values}, {', '.join(_list_mask_arguments(model, request))})",
         "    o[tokens, d_model] = a[heads_q, tokens, d_head] * w_o[d_model, heads_q, d_head]",
         f"    r = x + {_write_norm(model, 'o + b_o' if 'attention_bias' in model.biases else 'o', 'g_attn_out')}",
     ]
@@ -169,9 +173,9 @@ def _write_head_norm(model: Decoder, x: str, given: str) -> list[str]:
     heads = "heads_q" if x == "q" else "heads_kv"
     name = f"b{x}" if model.qkv_bias else x
     whole, element = name, f"{name}[{heads}, tokens, d_head]"
-    narrow = model.dtype != wide_type(model)
+    narrow = model.dtype != find_wide_type(model)
     if narrow:
-        whole, element = (f'cast({value}, "{wide_type(model)}")' for value in (whole, element))
+        whole, element = (f'cast({value}, "{find_wide_type(model)}")' for value in (whole, element))
     normed = f"{whole} * rsqrt(square_{x} / ({heads} * d_head) + {model.eps!r}) * g_{x}"
     return [
         *([f"    {name} = {given}"] if model.qkv_bias else []),
@@ -180,16 +184,16 @@ def _write_head_norm(model: Decoder, x: str, given: str) -> list[str]:
     ]
 
 
-def _values_name(model: Decoder) -> str:
+def _name_values(model: Decoder) -> str:
     return "bv" if model.qkv_bias else "v"
 
 
-def _cache_names(model: Decoder, request: ImportRequest) -> tuple[str, str]:
+def _name_caches(model: Decoder, request: ImportRequest) -> tuple[str, str]:
     """What the keys and values that attention looks at are called, which is also what a layer gives."""
-    return ("ks", "vs") if request.decode else ("rk", _values_name(model))
+    return ("ks", "vs") if request.decode else ("rk", _name_values(model))
 
 
-def _mask_arguments(model: Decoder, request: ImportRequest) -> list[str]:
+def _list_mask_arguments(model: Decoder, request: ImportRequest) -> list[str]:
     """The arguments of attention that say who sees whom."""
     sees = ["causal=true"]
     if request.decode:
@@ -218,16 +222,16 @@ def _write_mlp(model: Decoder, request: ImportRequest) -> list[str]:
         f"    up[{each}tokens, d_ff] = n[tokens, d_model] * w_up[{each}d_ff, d_model]",
         f"    f = {model.activation}({gate}) * {up}{share}",
         f"    down[tokens, d_model] = f[{each}tokens, d_ff] * w_down[{each}d_model, d_ff]",
-        f"    return r + {_write_norm(model, down, 'g_mlp_out')}, {', '.join(_cache_names(model, request))}",
+        f"    return r + {_write_norm(model, down, 'g_mlp_out')}, {', '.join(_name_caches(model, request))}",
     ]
 
 
 def _write_router(model: Decoder) -> list[str]:
     """The share that each expert has in each token: 0 for those that the token did not pick."""
-    narrow = model.dtype != wide_type(model)
+    narrow = model.dtype != find_wide_type(model)
     shares = 'picked / sum(picked, "experts")' if model.shares else "picked"
     return [
-        *([f'    wide = cast(n, "{wide_type(model)}")'] if narrow else []),
+        *([f'    wide = cast(n, "{find_wide_type(model)}")'] if narrow else []),
         f"    scores[tokens, experts] = {'wide' if narrow else 'n'}[tokens, d_model] * w_router[experts, d_model]",
         '    chances = softmax(scores, "experts")',
         '    least = min(topk(chances, top_k, "experts"), "k")  # of those picked',
@@ -245,13 +249,13 @@ def _write_body(model: Decoder, request: ImportRequest) -> list[str]:
             *declare_inputs(
                 [(name, f"{model.dtype}[heads_kv, places, d_head]", "") for name in ("keys", "values")], "    "
             ),
-            f"    x, new_keys, new_values = layer({_layer_arguments(model, request, model.local)})",
+            f"    x, new_keys, new_values = layer({_format_layer_arguments(model, request, model.local)})",
             "    output new_keys, new_values",
             "}",
         ]
     else:
         lines += [
-            f"    x, keys, values = layer({_layer_arguments(model, request, model.local)})",
+            f"    x, keys, values = layer({_format_layer_arguments(model, request, model.local)})",
             "    output keys, values",
             "}",
         ]
@@ -322,14 +326,14 @@ def _list_mlp(model: Decoder) -> list[StoredWeight]:
 def _list_experts(model: Decoder, names: Experts) -> list[StoredWeight]:
     """The router's, which computes in f32 at least, and those of all experts."""
     return [
-        StoredWeight("w_router", "experts, d_model", names.router, dtype=wide_type(model)),
+        StoredWeight("w_router", "experts, d_model", names.router, dtype=find_wide_type(model)),
         StoredWeight("w_gate", "experts, d_ff, d_model", names.gate, count=model.experts),
         StoredWeight("w_up", "experts, d_ff, d_model", names.up, count=model.experts),
         StoredWeight("w_down", "experts, d_model, d_ff", names.down, count=model.experts),
     ]
 
 
-def wide_type(model: Decoder) -> str:
+def find_wide_type(model: Decoder) -> str:
     """The type that takes what 16 bits would lose."""
     return "f64" if model.dtype == "f64" else "f32"
 
@@ -343,7 +347,7 @@ def _list_small(model: Decoder) -> list[StoredWeight]:
     if model.family.head_norms:
         each = model.family.head_norms == "each"
         for x, heads in (("q", "heads_q"), ("k", "heads_kv")):
-            dims, dtype = ("d_head", "") if each else (f"{heads}, d_head", wide_type(model))
+            dims, dtype = ("d_head", "") if each else (f"{heads}, d_head", find_wide_type(model))
             table.append(StoredWeight(f"g_{x}", dims, f"self_attn.{x}_norm.weight", dtype=dtype))
     if "attention_bias" in model.biases:
         table.append(StoredWeight("b_o", "d_model", "self_attn.o_proj.bias"))

@@ -104,7 +104,7 @@ def write_encoder(
     tokens = request.tokens or min(_PLANNED, model.longest)
     if tokens > model.longest:
         fields.fail(f"{tokens:,} tokens are more than its max_position_embeddings, {model.longest:,}")
-    before, layer, after = (_spell(stored, table) for table in _list_weights(model))
+    before, layer, after = (_match_spelling(stored, table) for table in _list_weights(model))
     stored.check([([*before, *after], 1), (layer, model.n_layers)])
     return [
         *_write_heading(request),
@@ -122,7 +122,7 @@ def write_encoder(
     ]
 
 
-def _spell(stored: StoredNames, table: list[StoredWeight]) -> list[StoredWeight]:
+def _match_spelling(stored: StoredNames, table: list[StoredWeight]) -> list[StoredWeight]:
     """Files of a model with a head name its encoder `bert.`, others do not; old ones say gamma and beta."""
 
     def plain(name: str) -> str:

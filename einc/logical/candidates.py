@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from math import prod
 
-from einc.core.intervals import Intervals, count_reachable_sites, factorizations
+from einc.core.intervals import Intervals, count_reachable_sites, enumerate_factorizations
 from einc.core.spec import JoinAggSpec, Tiling, find_spec_fault, find_tiling_fault
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import InternalError
@@ -36,17 +36,17 @@ def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...
     limits = [index.max_intervals for index in operator.indices]
     used = count_reachable_sites(sites, limits)
     rank = sum(desc.rank for desc in (*operator.inputs, *operator.outputs))
-    counts = islice(factorizations(used, limits), max(1, MAX_BOUNDS // (used * max(1, rank))))
+    counts = islice(enumerate_factorizations(used, limits), max(1, MAX_BOUNDS // (used * max(1, rank))))
     requests = sorted(
         tuple(index.intervals(count) for index, count in zip(operator.indices, request, strict=True))
         for request in counts
     )
-    inputs = [_Surveyor(desc, must_tile=False) for desc in operator.inputs]
-    outputs = [_Surveyor(desc, must_tile=True) for desc in operator.outputs]
+    inputs = [_BlockCache(desc, must_tile=False) for desc in operator.inputs]
+    outputs = [_BlockCache(desc, must_tile=True) for desc in operator.outputs]
     return tuple(_build_candidate(operator, request, inputs, outputs) for request in requests)
 
 
-class _Surveyor:
+class _BlockCache:
     """Remembers the blocks and tilings of one tensor, so that each is measured and checked only once.
 
     Enumeration would spend most of its time on hashing and comparing blocks. So equal blocks are replaced by the first
@@ -71,7 +71,7 @@ class _Surveyor:
                     return None
                 first = self.blocks[block] = (block, block.size)
             known[id(block)] = first
-        tiling = tuple(sorted({id(first): first for first, _ in known.values()}.values(), key=_bounds))
+        tiling = tuple(sorted({id(first): first for first, _ in known.values()}.values(), key=_get_bounds))
         key = tuple(map(id, tiling))
         if key not in self.tilings:
             if self.must_tile and find_tiling_fault(self.whole, tiling) is not None:
@@ -80,12 +80,12 @@ class _Surveyor:
         return self.tilings[key], sum(known[id(block)][1] for block in blocks)
 
 
-def _bounds(block: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _get_bounds(block: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (block.lower, block.upper)
 
 
 def _build_candidate(
-    operator: Operator, request: Intervals, inputs: Sequence[_Surveyor], outputs: Sequence[_Surveyor]
+    operator: Operator, request: Intervals, inputs: Sequence[_BlockCache], outputs: Sequence[_BlockCache]
 ) -> Candidate:
     """The spec for one request, after checking it, with its costs."""
     spec = operator.build_spec(request)

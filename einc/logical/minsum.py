@@ -81,11 +81,11 @@ def prune_values(costs: Sequence[Array], links: Sequence[Link]) -> list[Array]:
 Pairs = dict[tuple[int, int], "Array"]
 """Cost tables of pairs (a, b) of variables with a < b; axis 0 belongs to a."""
 
-LARGEST_TABLE = 1 << 23
+MAX_TABLE_ENTRIES = 1 << 23
 """Entries of the largest table that an exact solution may need (64 MiB)."""
-ALL_TABLES = 1 << 26
+MAX_TOTAL_ENTRIES = 1 << 26
 """Entries of all its tables together, which bounds the time to about two seconds."""
-OBJECT_ENTRY = 16
+OBJECT_ENTRY_SIZE = 16
 """An entry of arbitrary precision counts as this many 64-bit entries."""
 
 
@@ -111,9 +111,9 @@ def minimize(costs: Sequence[Array], links: Sequence[Link], bounded: bool = True
         model.pairs[key] = model.pairs[key] + table if key in model.pairs else table
     _simplify(model)
     while tied := [v for v, left in enumerate(model.values) if len(left) > 1]:
-        order, sizes = narrow_order(tied, {v: len(model.values[v]) for v in tied}, model.pairs)
-        entry = 1 if model.costs[tied[0]].dtype.kind == "i" else OBJECT_ENTRY
-        if bounded and (max(sizes) * entry > LARGEST_TABLE or sum(sizes) * entry > ALL_TABLES):
+        order, sizes = choose_elimination_order(tied, {v: len(model.values[v]) for v in tied}, model.pairs)
+        entry = 1 if model.costs[tied[0]].dtype.kind == "i" else OBJECT_ENTRY_SIZE
+        if bounded and (max(sizes) * entry > MAX_TABLE_ENTRIES or sum(sizes) * entry > MAX_TOTAL_ENTRIES):
             return None
         for v, optimal in _find_optimal_values(order, model).items():
             _restrict(model, v, optimal)
@@ -125,7 +125,7 @@ def minimize(costs: Sequence[Array], links: Sequence[Link], bounded: bool = True
     return tuple(int(left[0]) for left in model.values)
 
 
-def narrow_order(
+def choose_elimination_order(
     variables: Iterable[int], domain: dict[int, int], pairs: Iterable[tuple[int, int]]
 ) -> tuple[list[int], list[int]]:
     """An order of elimination, and the number of entries of each variable's table in that order.

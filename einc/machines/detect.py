@@ -21,16 +21,16 @@ _KNOWN = (("GB200", "gb200-nvl72"), ("H100", "dgx-h100"), ("H200", "dgx-h100"), 
 
 def detect() -> Machine:
     """The visible GPUs as a machine, or `host` with this machine's cores, memory and measured copy bandwidth."""
-    return visible_gpus() or _host()
+    return find_visible_gpus() or _describe_host()
 
 
-def visible_gpus() -> Machine | None:
+def find_visible_gpus() -> Machine | None:
     """The visible GPUs as a machine, or None where there are none; measures nothing."""
-    gpus = _gpus()
-    return gpu_machine(gpus) if gpus else None
+    gpus = _list_gpus()
+    return build_gpu_machine(gpus) if gpus else None
 
 
-def gpu_machine(gpus: list[tuple[str, int, float]]) -> Machine:
+def build_gpu_machine(gpus: list[tuple[str, int, float]]) -> Machine:
     """The machine of GPUs given as (name, memory in bytes, HBM bandwidth in GB/s or 0 where unknown).
 
     GPUs of one kind that a switched preset is built of get its fabric and peaks; any others one shared bridge. The
@@ -49,7 +49,7 @@ def gpu_machine(gpus: list[tuple[str, int, float]]) -> Machine:
     return Machine("gpus", tuple(Site(hbm or 900.0, memory) for _, memory, hbm in gpus), bridge, 10.0, 5.0)
 
 
-def _gpus() -> list[tuple[str, int, float]]:
+def _list_gpus() -> list[tuple[str, int, float]]:
     try:
         import cupy
 
@@ -64,11 +64,11 @@ def _gpus() -> list[tuple[str, int, float]]:
         return []
 
 
-def _host() -> Machine:
+def _describe_host() -> Machine:
     """`host` with what can be known here: cores, memory and the bandwidth of a copy, shared by all sites."""
     machine = load_machine(HOST)
-    cores, copy_gbs = len(machine.sites), round(copy_bandwidth(), 2)
-    memory = _memory_bytes() // cores
+    cores, copy_gbs = len(machine.sites), round(measure_copy_bandwidth(), 2)
+    memory = _measure_memory() // cores
     # A copy reads and writes, so memory serves twice what it moves; the sites share it.
     hbm = round(2 * copy_gbs / cores, 2)
     sites = tuple(
@@ -78,7 +78,7 @@ def _host() -> Machine:
     return dataclasses.replace(machine, sites=sites, resources=resources)
 
 
-def copy_bandwidth(size: int = 64 * 2**20, repeats: int = 5) -> float:
+def measure_copy_bandwidth(size: int = 64 * 2**20, repeats: int = 5) -> float:
     """GB/s at which one core copies `size` bytes: the best of several tries, as noise only slows them."""
     import numpy as np
 
@@ -91,7 +91,7 @@ def copy_bandwidth(size: int = 64 * 2**20, repeats: int = 5) -> float:
     return max(size / max(best, 1e-9) / 1e9, 0.01)
 
 
-def _memory_bytes() -> int:
+def _measure_memory() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -25,7 +25,7 @@ from einc_runtime.text import did_you_mean
 
 
 @functools.cache
-def preset_names() -> tuple[str, ...]:
+def list_presets() -> tuple[str, ...]:
     """The names that `load_machine` knows, in ascending order."""
     entries = (resources.files("einc.machines") / "presets").iterdir()
     return tuple(sorted(entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json")))
@@ -38,13 +38,13 @@ def load_machine(name_or_path: str, sites: int | None = None) -> Machine:
     it keeps the first `sites`. Raises MachineError for an unknown name, a broken file or too many sites, UsageError
     for a file that is not there, ReadError for one that cannot be read.
     """
-    if name_or_path in preset_names():
+    if name_or_path in list_presets():
         text = (resources.files("einc.machines") / "presets" / f"{name_or_path}.json").read_text("utf-8")
         if name_or_path == HOST:
-            return parse_machine(text, name_or_path, sites=host_cores() if sites is None else sites)
+            return parse_machine(text, name_or_path, sites=count_host_cores() if sites is None else sites)
         machine = parse_machine(text, name_or_path)
     else:
-        machine = parse_machine(_read(name_or_path), name_or_path)
+        machine = parse_machine(_read_file(name_or_path), name_or_path)
     if sites is None or sites == len(machine.sites):
         return machine
     if not 1 <= sites < len(machine.sites):
@@ -52,21 +52,21 @@ def load_machine(name_or_path: str, sites: int | None = None) -> Machine:
     return machine.restrict(range(sites))
 
 
-def host_cores() -> int:
+def count_host_cores() -> int:
     """The CPU cores that this process may use, at most as many as a machine may have sites."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     return min(cores, MAX_SITES)
 
 
-def _read(path: str) -> str:
+def _read_file(path: str) -> str:
     looks_like_file = path.endswith(".json") or "/" in path or os.sep in path or Path(path).exists()
     if not looks_like_file or "\0" in path:
-        close = did_you_mean(path, preset_names(), cutoff=0.4)
-        known = f"machines: {', '.join(preset_names())}, or a path to a JSON file"
+        close = did_you_mean(path, list_presets(), cutoff=0.4)
+        known = f"machines: {', '.join(list_presets())}, or a path to a JSON file"
         hint = f"{close} {known}" if close else known
         name, _, sites = path.rpartition(":")
-        if name in preset_names() and sites and set(sites) <= set("0123456789,"):  # as `--compare` has it
+        if name in list_presets() and sites and set(sites) <= set("0123456789,"):  # as `--compare` has it
             hint = f"-m {name} --devices {sites}"
         raise UsageError(f"there is no machine {path[:100]!r}", hint=hint)
     try:
@@ -164,7 +164,7 @@ def require_connected(machine: Machine, where: str, hint: str | None = None) -> 
         )
 
 
-def machine_json(machine: Machine) -> str:
+def format_machine(machine: Machine) -> str:
     """The canonical text of a machine: without rules, one site or resource a line; `parse_machine` reads it back."""
     sites = [
         {"hbm_gbs": site.hbm_gbs, "memory_bytes": site.memory_bytes, "flops": dict(site.flops)}
@@ -179,13 +179,13 @@ def machine_json(machine: Machine) -> str:
         (
             "{",
             f'  "name": {json.dumps(machine.name)},',
-            f'  "sites": [{_lines(sites)}],',
-            f'  "resources": [{_lines(resources)}],',
+            f'  "sites": [{_format_entries(sites)}],',
+            f'  "resources": [{_format_entries(resources)}],',
             f'  "latency_us": {json.dumps(latency)}',
             "}\n",
         )
     )
 
 
-def _lines(entries: list[dict[str, Any]]) -> str:
+def _format_entries(entries: list[dict[str, Any]]) -> str:
     return "".join(f"{',' if k else ''}\n    {json.dumps(entry)}" for k, entry in enumerate(entries)) + "\n  "

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from einc.machines.model import Machine, Pair, Resource
 from einc_runtime.text import counted
 
-_NUMBERS, _SYMBOLS = 16, 100
+_MAX_NUMBERED, _MAX_DRAWN = 16, 100
 """Up to so many sites the matrix has numbers; up to so many, one symbol per pair."""
 _MARKS = "#*+=-:abcdefgh"
 _TINTS = ("32", "36", "33", "35", "34")
@@ -21,21 +21,21 @@ def draw(machine: Machine, *, colour: bool = False) -> str:
     count = len(machine.sites)
     if count == 1:
         return "links: none, as there is one site"
-    speeds = _speeds(machine)
+    speeds = _compute_speeds(machine)
     rates = sorted(set(speeds.values()), reverse=True)
     tints = {rate: _TINTS[min(k, len(_TINTS) - 1)] for k, rate in enumerate(rates)} if colour else {}
-    groups = _groups(machine.resources)
+    groups = _group_resources(machine.resources)
     names = {base for base, _, _ in groups}
     uniform = len(rates) == 1 and len(speeds) == count * (count - 1)
-    if uniform and count <= _SYMBOLS and len(names) == 1 and "link" not in {shape for _, shape, _ in groups}:
-        lines = _bus(count, names.pop())
-    elif count <= _NUMBERS:
-        lines = _numbers(count, speeds, tints)
-    elif count <= _SYMBOLS:
-        lines = _symbols(count, speeds, tints)
+    if uniform and count <= _MAX_DRAWN and len(names) == 1 and "link" not in {shape for _, shape, _ in groups}:
+        lines = _draw_bus(count, names.pop())
+    elif count <= _MAX_NUMBERED:
+        lines = _draw_numbers(count, speeds, tints)
+    elif count <= _MAX_DRAWN:
+        lines = _draw_symbols(count, speeds, tints)
     else:
         lines = [f"GB/s between two sites: {rates[-1]:g} to {rates[0]:g}"] if rates else []
-    lines += _legend(groups, tints)
+    lines += _format_legend(groups, tints)
     uneven = [(a, b) for (a, b), rate in speeds.items() if a < b and speeds.get((b, a), rate) != rate]
     if uneven:
         a, b = uneven[0]
@@ -47,7 +47,7 @@ def draw(machine: Machine, *, colour: bool = False) -> str:
     return "\n".join(lines)
 
 
-def ranges(numbers: Iterable[int]) -> str:
+def format_ranges(numbers: Iterable[int]) -> str:
     """`0-2, 5` for 0, 1, 2, 5."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
@@ -58,7 +58,7 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _speeds(machine: Machine) -> dict[Pair, float]:
+def _compute_speeds(machine: Machine) -> dict[Pair, float]:
     """GB/s of each pair alone: the least of what it crosses."""
     speeds: dict[Pair, float] = {}
     for resource in machine.resources:
@@ -67,7 +67,7 @@ def _speeds(machine: Machine) -> dict[Pair, float]:
     return speeds
 
 
-def _groups(resources: Iterable[Resource]) -> dict[tuple[str, str, float], list[Resource]]:
+def _group_resources(resources: Iterable[Resource]) -> dict[tuple[str, str, float], list[Resource]]:
     """Resources of one kind: by their name without its sites, the shape of their pairs, and their rate."""
     groups: dict[tuple[str, str, float], list[Resource]] = {}
     for resource in resources:
@@ -85,7 +85,7 @@ def _groups(resources: Iterable[Resource]) -> dict[tuple[str, str, float], list[
     return groups
 
 
-def _bus(count: int, name: str) -> list[str]:
+def _draw_bus(count: int, name: str) -> list[str]:
     """Sites on one line, a row of them at a time."""
     lines = [f"{name} joins all sites:"]
     for start in range(0, count, _BUS_ROW):
@@ -98,7 +98,7 @@ def _bus(count: int, name: str) -> list[str]:
     return lines
 
 
-def _numbers(count: int, speeds: Mapping[Pair, float], tints: Mapping[float, str]) -> list[str]:
+def _draw_numbers(count: int, speeds: Mapping[Pair, float], tints: Mapping[float, str]) -> list[str]:
     width = max((len(f"{rate:g}") for rate in speeds.values()), default=1) + 2
     lines = ["GB/s from row to column:", "    " + "".join(f"{b:>{width}}" for b in range(count))]
     for a in range(count):
@@ -106,15 +106,15 @@ def _numbers(count: int, speeds: Mapping[Pair, float], tints: Mapping[float, str
         for b in range(count):
             rate = speeds.get((a, b))
             empty = "." if a == b else "-"
-            row += f"{empty:>{width}}" if rate is None else _painted(f"{rate:>{width}g}", rate, tints)
+            row += f"{empty:>{width}}" if rate is None else _paint(f"{rate:>{width}g}", rate, tints)
         lines.append(row)
     return lines
 
 
-def _symbols(count: int, speeds: Mapping[Pair, float], tints: Mapping[float, str]) -> list[str]:
+def _draw_symbols(count: int, speeds: Mapping[Pair, float], tints: Mapping[float, str]) -> list[str]:
     rates = sorted(set(speeds.values()), reverse=True)
     marks = {rate: _MARKS[min(k, len(_MARKS) - 1)] for k, rate in enumerate(rates)}
-    legend = [_painted(f"{marks[rate]} {rate:g}", rate, tints) for rate in rates[: len(_MARKS)]]
+    legend = [_paint(f"{marks[rate]} {rate:g}", rate, tints) for rate in rates[: len(_MARKS)]]
     if len(rates) > len(_MARKS):
         legend.append(f"{_MARKS[-1]} below that")
     lines = [
@@ -127,19 +127,19 @@ def _symbols(count: int, speeds: Mapping[Pair, float], tints: Mapping[float, str
         for b in range(count):
             rate = speeds.get((a, b))
             empty = "\\" if a == b else " "
-            row += empty if rate is None else _painted(marks[rate], rate, tints)
+            row += empty if rate is None else _paint(marks[rate], rate, tints)
         lines.append(row.rstrip())
     return lines
 
 
-def _legend(groups: Mapping[tuple[str, str, float], list[Resource]], tints: Mapping[float, str]) -> list[str]:
+def _format_legend(groups: Mapping[tuple[str, str, float], list[Resource]], tints: Mapping[float, str]) -> list[str]:
     """A line for each group; the two halves of a switch that are alike in one."""
     lines = []
     done: set[tuple[str, str, float]] = set()
     for (base, shape, gbs), members in groups.items():
         if (base, shape, gbs) in done:
             continue
-        rate = _painted(f"{gbs:g} GB/s", gbs, tints)
+        rate = _paint(f"{gbs:g} GB/s", gbs, tints)
         match shape:
             case "link":
                 lines.append(f"{base}: {rate}, {counted(len(members), 'link')} in one direction each")
@@ -154,14 +154,14 @@ def _legend(groups: Mapping[tuple[str, str, float], list[Resource]], tints: Mapp
                 lines.append(f"{base}: {rate}, {paths} that {pairs} share, {ways}")
             case _:
                 end = 0 if shape == "out of" else 1
-                sites = ranges(resource.pairs[0][end] for resource in members)
+                sites = format_ranges(resource.pairs[0][end] for resource in members)
                 opposite = (base, "into", gbs)
-                if shape == "out of" and ranges(r.pairs[0][1] for r in groups.get(opposite, ())) == sites:
+                if shape == "out of" and format_ranges(r.pairs[0][1] for r in groups.get(opposite, ())) == sites:
                     done.add(opposite)
                     shape = "out of, and as much into,"
                 lines.append(f"{base}: {rate} {shape} each of the sites {sites}")
     return lines
 
 
-def _painted(text: str, rate: float, tints: Mapping[float, str]) -> str:
+def _paint(text: str, rate: float, tints: Mapping[float, str]) -> str:
     return f"\x1b[{tints[rate]}m{text}\x1b[0m" if rate in tints else text

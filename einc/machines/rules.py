@@ -25,7 +25,7 @@ def expand_rules(rules: Sequence[Rule], sites: int, before: Sequence[Resource]) 
         if listed > MAX_PAIRS:
             raise MachineError(f"{at}: more than {MAX_PAIRS} pairs before this rule")
         if isinstance(rule, SharedRule) and rule.pairs == "rest":
-            added = [] if complete else _rest(rule, sites, [*before, *resources])
+            added = [] if complete else _build_rest(rule, sites, [*before, *resources])
             complete = True
         else:
             added = _expand_rule(rule, at, sites)
@@ -34,7 +34,7 @@ def expand_rules(rules: Sequence[Rule], sites: int, before: Sequence[Resource]) 
     return resources
 
 
-def _rest(rule: SharedRule, sites: int, before: Sequence[Resource]) -> list[Resource]:
+def _build_rest(rule: SharedRule, sites: int, before: Sequence[Resource]) -> list[Resource]:
     """One resource over all pairs that no resource before it lists."""
     listed = {pair for resource in before for pair in resource.pairs}
     pairs = tuple((a, b) for a in range(sites) for b in range(sites) if a != b and (a, b) not in listed)
@@ -48,7 +48,7 @@ def _expand_rule(rule: Rule, at: str, sites: int) -> list[Resource]:
             members = (
                 range(sites) if isinstance(rule.sites, UnsetType) else _check_sites(rule.sites, f"{at}.sites", sites)
             )
-            return switch_resources(rule.name, dict.fromkeys(members, rule.gbs))
+            return build_switch(rule.name, dict.fromkeys(members, rule.gbs))
         case LinksRule():
             return [
                 Resource(f"{rule.name} {x}>{y}", rule.gbs, ((x, y),))
@@ -62,10 +62,10 @@ def _expand_rule(rule: Rule, at: str, sites: int) -> list[Resource]:
             return [Resource(rule.name, rule.gbs, pairs)]
         case NetworkRule():
             groups = _check_groups(rule.groups, f"{at}.groups", sites)
-            return _network_resources(rule.name, rule.gbs, groups, rule.per == "site")
+            return _build_network(rule.name, rule.gbs, groups, rule.per == "site")
 
 
-def switch_resources(name: str, gbs: Mapping[int, float]) -> list[Resource]:
+def build_switch(name: str, gbs: Mapping[int, float]) -> list[Resource]:
     """A switch over the sites that `gbs` gives a rate per direction: an egress each, then an ingress each."""
     if len(gbs) < 2:
         return []
@@ -76,7 +76,7 @@ def switch_resources(name: str, gbs: Mapping[int, float]) -> list[Resource]:
     ]
 
 
-def _network_resources(name: str, gbs: float, groups: Sequence[Sequence[int]], each_site: bool) -> list[Resource]:
+def _build_network(name: str, gbs: float, groups: Sequence[Sequence[int]], each_site: bool) -> list[Resource]:
     """An egress and an ingress for each group, or for each site, over its pairs with the sites of other groups."""
     resources = []
     for number, group in enumerate(groups):

@@ -29,7 +29,7 @@ from einc.ops.arguments import (
     reject_others,
     require_tensors,
 )
-from einc.ops.base import Attributes, KernelCall, Operator, product_precision
+from einc.ops.base import Attributes, KernelCall, Operator, find_product_precision
 from einc.ops.sequence_packing import SequencePacking
 from einc_runtime.plan.schema import JointAggregation
 
@@ -113,9 +113,13 @@ class Attention(Operator):
         group = self.queries.shape[0] // self.keys.shape[0]
         heads_q = (heads[0] * group, heads[1] * group)
         width, width_v = (0, self.queries.shape[2]), (0, self.values.shape[2])
-        extras = {"mask": _block(tokens_k), "positions": _block(tokens_q)}
-        inputs = (_block(heads_q, tokens_q, width), _block(heads, tokens_k, width), _block(heads, tokens_k, width_v))
-        outputs = (_block(heads_q, tokens_q, width_v), _block(heads_q, tokens_q))
+        extras = {"mask": _make_block(tokens_k), "positions": _make_block(tokens_q)}
+        inputs = (
+            _make_block(heads_q, tokens_q, width),
+            _make_block(heads, tokens_k, width),
+            _make_block(heads, tokens_k, width_v),
+        )
+        outputs = (_make_block(heads_q, tokens_q, width_v), _make_block(heads_q, tokens_q))
         return (*inputs, *(extras[name] for name in self.extras)), outputs
 
     @property
@@ -140,13 +144,13 @@ class Attention(Operator):
         """One sequence and head after the other, with all scores at once."""
         import numpy as np
 
-        from einc.ops.evaluate import accumulating_dtype
+        from einc.ops.evaluate import find_accumulating_dtype
 
         q, k, v = arrays[:3]
         extras = dict(zip(self.extras, arrays[3:], strict=True))
-        wide = accumulating_dtype(self.queries.dtype)
+        wide = find_accumulating_dtype(self.queries.dtype)
         results, totals = (np.zeros(desc.shape, wide) for desc in self.outputs)
-        for rows, columns in zip(_slices(self.q_lens), _slices(self.k_lens), strict=True):
+        for rows, columns in zip(_make_slices(self.q_lens), _make_slices(self.k_lens), strict=True):
             q_len, k_len = rows.stop - rows.start, columns.stop - columns.start
             place = extras["positions"][rows] if "positions" in extras else np.arange(q_len) + k_len - q_len
             behind = place[:, np.newaxis] - np.arange(k_len)  # how far every key is behind every query
@@ -186,7 +190,7 @@ class Attention(Operator):
 
     @property
     def precision(self) -> str:
-        return product_precision(self.queries, self.keys, self.values)
+        return find_product_precision(self.queries, self.keys, self.values)
 
     def _packing(self) -> SequencePacking:
         """Which queries see which keys, as far as this is known without data."""
@@ -195,11 +199,11 @@ class Attention(Operator):
         return SequencePacking(self.q_lens, self.k_lens, self.causal, self.window)
 
 
-def _block(*bounds: Interval) -> TensorType:
+def _make_block(*bounds: Interval) -> TensorType:
     return TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds))
 
 
-def _slices(lens: tuple[int, ...]) -> list[slice]:
+def _make_slices(lens: tuple[int, ...]) -> list[slice]:
     return [slice(lo, up) for lo, up in itertools.pairwise((0, *compute_ends(lens)))]
 
 

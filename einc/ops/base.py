@@ -59,7 +59,7 @@ class Operator(ABC):
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         """The fields that are tensors, or tuples of them, in order."""
-        return tuple(chain.from_iterable(map(_tensors, self._fields())))
+        return tuple(chain.from_iterable(map(_list_tensors, self._fields())))
 
     @property
     @abstractmethod
@@ -68,11 +68,11 @@ class Operator(ABC):
     @property
     def attributes(self) -> Attributes:
         """Everything that `registry.restore` needs, beside the types of the inputs, to make an equal operator."""
-        values = zip(_field_names(type(self)), self._fields(), strict=True)
-        return {name: value for name, value in values if not _tensors(value)}
+        values = zip(_list_field_names(type(self)), self._fields(), strict=True)
+        return {name: value for name, value in values if not _list_tensors(value)}
 
     def _fields(self) -> Iterator[Any]:
-        return (getattr(self, name) for name in _field_names(type(self)))
+        return (getattr(self, name) for name in _list_field_names(type(self)))
 
     @property
     @abstractmethod
@@ -136,7 +136,7 @@ class Operator(ABC):
 
         Operators without matrix products compute in f32, also for 16-bit types (f64 for f64).
         """
-        return vector_precision(*self.inputs, *self.outputs)
+        return find_vector_precision(*self.inputs, *self.outputs)
 
     def fan_in(self, k: int) -> int:
         """How many elements of input `k` are contracted into one element of output (for scaling random weights)."""
@@ -158,11 +158,11 @@ class Operator(ABC):
 
 
 @cache
-def _field_names(family: Any) -> tuple[str, ...]:
+def _list_field_names(family: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(family))
 
 
-def _tensors(value: object) -> tuple[TensorDesc, ...]:
+def _list_tensors(value: object) -> tuple[TensorDesc, ...]:
     """The tensors in the value of a field: itself, its items, or none if it is an attribute."""
     items = value if isinstance(value, tuple) else (value,)
     return tuple(item for item in items if isinstance(item, TensorDesc))
@@ -205,16 +205,16 @@ def find_tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
     return None
 
 
-def vector_precision(*tensors: TensorDesc) -> str:
+def find_vector_precision(*tensors: TensorDesc) -> str:
     """The dtype whose peak limits operations on single elements: f64 if a tensor has it, else f32."""
     return "f64" if any(desc.dtype is DType.F64 for desc in tensors) else "f32"
 
 
-def product_precision(*operands: TensorDesc) -> str:
+def find_product_precision(*operands: TensorDesc) -> str:
     """The dtype whose peak limits matrix products: that of the operands, if they share a floating one."""
     first = operands[0].dtype
     alike = first.is_float and all(desc.dtype is first for desc in operands)
-    return first.value if alike else vector_precision(*operands)
+    return first.value if alike else find_vector_precision(*operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +254,12 @@ class MappedOperator(Operator):
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
         names = [index.name for index in self.indices]
         tensors = zip((*self.input_maps, *self.output_maps), (*self.inputs, *self.outputs), strict=True)
-        blocks = [_blocks(maps, desc.shape, names, intervals) for maps, desc in tensors]
+        blocks = [_build_blocks(maps, desc.shape, names, intervals) for maps, desc in tensors]
         first = len(self.inputs)
         return JoinAggSpec(tuple(FunctionSpec(row[:first], row[first:]) for row in zip(*blocks, strict=True)))
 
 
-def _blocks(
+def _build_blocks(
     maps: Sequence[DimMap], shape: Sequence[int], names: Sequence[str], intervals: Intervals
 ) -> list[TensorType]:
     """The block of one tensor in every function specification; equal blocks are one object."""

@@ -109,16 +109,16 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
             hint="the others align with it by position, whatever their dimensions are called",
         )
     (axis,) = find_positions(name, parts[0], [(over, "over")])
-    return _concat(parts, axis, attributes.get("into", over))
+    return _make_concat(parts, axis, attributes.get("into", over))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The concatenation with these attributes; raises OperatorError if they are not those of a concatenation."""
     _, axis = restore_axis("concat", inputs[:1], attributes)
-    return _concat(inputs, axis, attributes.get("into"))
+    return _make_concat(inputs, axis, attributes.get("into"))
 
 
-def _concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Operator:
+def _make_concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Operator:
     first = parts[0]
     into = read_dimension("concat", "into", into)
     if into in drop_item(first.dims, axis):

@@ -9,7 +9,7 @@ from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, format_value, make_unique, reject_others, take_tensor_and_names
 from einc.ops.base import Attributes, Operator
-from einc.ops.equation import index_equation
+from einc.ops.equation import build_equation
 from einc.ops.functions import FUNCTIONS, fit_literal, infer_step_types
 from einc.ops.scalar import FunctionStep, Operand, ScalarInput, ScalarLiteral, ScalarProgram, make_step
 
@@ -22,7 +22,7 @@ CALLS = (*(name for name in FUNCTIONS if ":" not in name and name not in BINARY_
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """A scalar function of tensors and literals, such as `mul(x, 0.5)`; `cast(x, "f16")` names an element type."""
     if name == "cast":
-        return _cast(arguments, attributes)
+        return _make_cast(arguments, attributes)
     reject_others(name, attributes)
     arity = FUNCTIONS[name].arity
     if len(arguments) != arity:
@@ -53,7 +53,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     return _align(name, descs, places, ScalarProgram(len(descs), (FunctionStep(name, tuple(operands)),)))
 
 
-def _cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+def _make_cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     reject_others("cast", attributes, "dtype")
     tensor, given = take_tensor_and_names("cast", arguments, attributes, "dtype")
     names, known = [name for name, _ in given], [str(dtype) for dtype in DType]
@@ -100,7 +100,7 @@ def _align(name: str, descs: Sequence[TensorDesc], places: Sequence[int], progra
         if desc.dims == widest.dims and desc.shape != widest.shape:
             at = next(i for i in range(desc.rank) if desc.shape[i] != widest.shape[i])
             raise _make_extent_error(name, position, desc.dims[at], desc.shape[at], widest.shape[at])
-    return index_equation(inputs, list(zip(labels, widest.dims, strict=True)), program, None)
+    return build_equation(inputs, list(zip(labels, widest.dims, strict=True)), program, None)
 
 
 def _check_literal(name: str, position: int, literal: ScalarLiteral, dtype: DType) -> None:

@@ -23,8 +23,8 @@ from einc.ops.base import (
     KernelCall,
     MappedOperator,
     Operator,
-    product_precision,
-    vector_precision,
+    find_product_precision,
+    find_vector_precision,
 )
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.scalar import ScalarProgram, compose, merge_inputs
@@ -44,7 +44,7 @@ MAX_INDICES = 30
 
 @dataclass(frozen=True, slots=True)
 class Equation(MappedOperator):
-    """`result[...] = aggregation[...](program(operands[labels]...))`; made by `index_equation`, which checks it.
+    """`result[...] = aggregation[...](program(operands[labels]...))`; made by `build_equation`, which checks it.
 
     `dims` names the dimensions of the result. `aggregation` is None if, and only if, no index is aggregated.
     """
@@ -143,8 +143,8 @@ class Equation(MappedOperator):
     @property
     def precision(self) -> str:
         if self.kernel.name == "contract":
-            return product_precision(*self.operands)
-        return vector_precision(*self.operands)
+            return find_product_precision(*self.operands)
+        return find_vector_precision(*self.operands)
 
     def fan_in(self, k: int) -> int:
         if self.aggregation != "sum":
@@ -209,7 +209,7 @@ class Equation(MappedOperator):
         return j == j2 and self.result == (*shared, i, k) and self.labels[1] in ((*shared, j, k), (j, k))
 
 
-def index_equation(
+def build_equation(
     inputs: Sequence[tuple[TensorDesc, tuple[str, ...]]],
     result: Sequence[tuple[str, str]],
     program: ScalarProgram,
@@ -301,7 +301,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     result = right.split()
     if not arrow or len(labels) != len(inputs) or len(result) != len(dims):
         raise OperatorError(f"indices {indices[:80]!r} do not fit {len(inputs)} tensors and {len(dims)} dimensions")
-    return index_equation(
+    return build_equation(
         list(zip(inputs, labels, strict=True)),
         [(name, str(dim)) for name, dim in zip(result, dims, strict=True)],
         ScalarProgram.parse(program, len(inputs)),

@@ -62,12 +62,12 @@ _MEANING: dict[str, Callable[..., Any]] = {
 _REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
-def computing_dtype(dtype: DType) -> np.dtype[Any]:
+def find_computing_dtype(dtype: DType) -> np.dtype[Any]:
     """The numpy type that chains over `dtype` are computed in: 16-bit floats in f32, all others in their own."""
     return np.dtype(np.float32) if dtype in (DType.F16, DType.BF16) else dtype.numpy()
 
 
-def accumulating_dtype(dtype: DType) -> np.dtype[Any]:
+def find_accumulating_dtype(dtype: DType) -> np.dtype[Any]:
     """The numpy type that contractions and aggregations over `dtype` are computed in: the next wider one."""
     if dtype.is_float:
         return np.dtype(np.float32 if dtype in (DType.F16, DType.BF16) else np.float64)
@@ -77,7 +77,7 @@ def accumulating_dtype(dtype: DType) -> np.dtype[Any]:
 def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[DType]) -> Array:
     """The program's result, not yet rounded, on arrays that broadcast against one another."""
     program, types = program.resolve(dtypes)
-    inputs = [array.astype(computing_dtype(dtype)) for array, dtype in zip(arrays, dtypes, strict=True)]
+    inputs = [array.astype(find_computing_dtype(dtype)) for array, dtype in zip(arrays, dtypes, strict=True)]
     results: list[Array] = []
 
     def value(operand: Operand, dtype: np.dtype[Any] | None) -> Array:
@@ -93,7 +93,7 @@ def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[D
                 result = operands[0].astype(dtype.numpy())
             else:
                 result = _MEANING[step.function](*operands)
-            results.append(np.asarray(result).astype(computing_dtype(dtype)))
+            results.append(np.asarray(result).astype(find_computing_dtype(dtype)))
     return results[-1]
 
 
@@ -104,7 +104,7 @@ def contract(
     number = _number_indices(labels)
     operands: list[Any] = []
     for array, names in zip(arrays, labels, strict=True):
-        operands += [array.astype(accumulating_dtype(dtype)), [number[name] for name in names]]
+        operands += [array.astype(find_accumulating_dtype(dtype)), [number[name] for name in names]]
     total: Array = np.einsum(*operands, [number[name] for name in result], optimize=True)
     return (total if factor == 1 else total * factor).astype(dtype.numpy())
 
@@ -127,7 +127,7 @@ def join_and_aggregate(
     value = np.broadcast_to(value, np.broadcast_shapes(*(operand.shape for operand in operands)))
     if aggregation is not None:
         gone = tuple(axis for name, axis in number.items() if name not in result)
-        value = _REDUCTIONS[aggregation](value.astype(accumulating_dtype(dtype)), axis=gone)
+        value = _REDUCTIONS[aggregation](value.astype(find_accumulating_dtype(dtype)), axis=gone)
     kept = [name for name in number if name in result]
     return value.transpose([kept.index(name) for name in result]).astype(dtype.numpy())
 

@@ -86,10 +86,10 @@ class MeanPool(MappedOperator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from einc.ops.evaluate import accumulating_dtype
+        from einc.ops.evaluate import find_accumulating_dtype
 
         x, mask = arrays
-        result = np.zeros(self.outputs[0].shape, accumulating_dtype(self.tensor.dtype))
+        result = np.zeros(self.outputs[0].shape, find_accumulating_dtype(self.tensor.dtype))
         for number, (end, length) in enumerate(zip(compute_ends(self.seq_lens), self.seq_lens, strict=True)):
             chosen = x[end - length : end][mask[end - length : end]]
             if len(chosen):

@@ -73,9 +73,9 @@ class Norm(MappedOperator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from einc.ops.evaluate import accumulating_dtype
+        from einc.ops.evaluate import find_accumulating_dtype
 
-        x, gain, *bias = (array.astype(accumulating_dtype(self.operands[0].dtype)) for array in arrays)
+        x, gain, *bias = (array.astype(find_accumulating_dtype(self.operands[0].dtype)) for array in arrays)
         if self.kind == "layernorm":
             x = x - x.mean(axis=-1, keepdims=True)
         result = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps) * (gain + self.offset)
@@ -91,7 +91,7 @@ class Norm(MappedOperator):
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`rmsnorm(x, gain, eps=1e-5, offset=1.0)`, `layernorm(x, gain, bias, eps=1e-5)`."""
     reject_others(name, attributes, "eps", "offset")
-    return _norm(name, require_tensors(name, arguments, len(_OPERANDS[name])), attributes)
+    return _make_norm(name, require_tensors(name, arguments, len(_OPERANDS[name])), attributes)
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -99,10 +99,10 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     kind = attributes.get("kind")
     if not isinstance(kind, str) or len(_OPERANDS.get(kind, ())) != len(inputs):
         raise OperatorError("a norm has the attribute kind, rmsnorm with two inputs or layernorm with three")
-    return _norm(kind, inputs, attributes)
+    return _make_norm(kind, inputs, attributes)
 
 
-def _norm(kind: str, operands: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+def _make_norm(kind: str, operands: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     tensor = operands[0]
     if not tensor.dtype.is_float:
         raise OperatorError(f"{kind} does not take {tensor.dtype}", argument=0, hint='convert it: cast(x, "f32")')

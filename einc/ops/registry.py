@@ -55,7 +55,7 @@ _ALIASES = {"regroup": "reshape"}
 """Older names that calls may still use, and the names that replaced them."""
 
 
-def names() -> tuple[str, ...]:
+def list_names() -> tuple[str, ...]:
     """Every name that can be called, without aliases, in alphabetical order."""
     return tuple(sorted(_CALLS))
 
@@ -72,7 +72,7 @@ def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argume
     """
     make = _CALLS.get(_ALIASES.get(name, name))
     if make is None:
-        raise OperatorError(f"there is no operator '{name}'", hint=_suggestion(name))
+        raise OperatorError(f"there is no operator '{name}'", hint=_suggest_operators(name))
     tensors = {key: value for key, value in keywords.items() if isinstance(value, TensorDesc)}
     attributes = {key: value for key, value in keywords.items() if not isinstance(value, TensorDesc)}
     known = _EXTRAS.get(name, ())
@@ -100,5 +100,5 @@ def restore(family: str, inputs: tuple[TensorDesc, ...], attributes: Attributes)
     return make(inputs, attributes)
 
 
-def _suggestion(name: str) -> str:
-    return did_you_mean(name, names()) or "the operators are " + ", ".join(names())
+def _suggest_operators(name: str) -> str:
+    return did_you_mean(name, list_names()) or "the operators are " + ", ".join(list_names())

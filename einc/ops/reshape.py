@@ -119,7 +119,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
                 f"{name}: the extent of dimension '{dim}' must be a positive integer, not {format_value(extent)}",
                 argument=dim,
             )
-    return _reshape(name, tensor, tuple(attributes), tuple(filter(is_integer, attributes.values())))
+    return _make_reshape(name, tensor, tuple(attributes), tuple(filter(is_integer, attributes.values())))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -130,10 +130,10 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     extents = tuple(extent for extent in shape if is_integer(extent) and extent > 0)
     if len(extents) != len(shape):
         raise OperatorError("reshape: extents must be positive integers")
-    return _reshape("reshape", inputs[0], tuple(map(str, dims)), extents)
+    return _make_reshape("reshape", inputs[0], tuple(map(str, dims)), extents)
 
 
-def _reshape(name: str, tensor: TensorDesc, dims: tuple[str, ...], shape: tuple[int, ...]) -> Operator:
+def _make_reshape(name: str, tensor: TensorDesc, dims: tuple[str, ...], shape: tuple[int, ...]) -> Operator:
     if math.prod(shape) != tensor.type.size:
         raise OperatorError(
             f"{name}: {tensor} has {tensor.type.size} elements, "

@@ -124,10 +124,10 @@ class Rope(MappedOperator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from einc.ops.evaluate import accumulating_dtype
+        from einc.ops.evaluate import find_accumulating_dtype
 
         positions = arrays[1] if self.positions is not None else np.concatenate(list(map(np.arange, self.seq_lens)))
-        wide = accumulating_dtype(self.tensor.dtype)
+        wide = find_accumulating_dtype(self.tensor.dtype)
         angles = (positions[:, None] * self.frequencies.of(self.tensor.shape[-1])).astype(np.float32).astype(wide)
         first, second = np.split(arrays[0].astype(wide), 2, axis=-1)
         cosine, sine = np.cos(angles), np.sin(angles)

@@ -159,7 +159,7 @@ class ProgramBuilder:
 
     def add(self, function: str, *operands: Operand | Number) -> Operand:
         """The result of applying `function`, as an operand of later steps."""
-        step = _new_step(function, operands)
+        step = _build_step(function, operands)
         if function == "copy" and len(operands) == 1:
             return step.operands[0]
         if step not in self._known:
@@ -198,7 +198,7 @@ class ProgramBuilder:
 def make_step(function: str, *operands: Operand | Number) -> ScalarProgram:
     """The program of one step with these operands."""
     arity = 1 + max((x.position for x in operands if isinstance(x, ScalarInput)), default=-1)
-    return ScalarProgram(arity, (_new_step(function, operands),))
+    return ScalarProgram(arity, (_build_step(function, operands),))
 
 
 def compose(consumer: ScalarProgram, k: int, producer: ScalarProgram, rounding: DType | None) -> ScalarProgram:
@@ -223,7 +223,7 @@ def merge_inputs(program: ScalarProgram, first: int, second: int) -> ScalarProgr
     return builder.program(builder.insert(program, kept))
 
 
-def _new_step(function: str, operands: Sequence[Operand | Number]) -> FunctionStep:
+def _build_step(function: str, operands: Sequence[Operand | Number]) -> FunctionStep:
     return FunctionStep(function, tuple(x if isinstance(x, Operand) else ScalarLiteral.of(x) for x in operands))
 
 

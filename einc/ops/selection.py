@@ -94,8 +94,8 @@ class Argmax(_Selection):
         return (TensorDesc(dims, shape, DType.I64), TensorDesc(dims, shape, self.tensor.dtype))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
-        order = _rank(arrays[0], self.axis)[..., :1]
-        return (order[..., 0], _at(arrays[0], self.axis, order)[..., 0])
+        order = _order_positions(arrays[0], self.axis)[..., :1]
+        return (order[..., 0], _take_along(arrays[0], self.axis, order)[..., 0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +119,11 @@ class TopK(_Selection):
         return (TensorDesc(dims, shape, self.tensor.dtype), TensorDesc(dims, shape, DType.I64))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
-        order = _rank(arrays[0], self.axis)[..., : self.count]
-        return (_at(arrays[0], self.axis, order), order)
+        order = _order_positions(arrays[0], self.axis)[..., : self.count]
+        return (_take_along(arrays[0], self.axis, order), order)
 
 
-def _rank(x: Array, axis: int) -> Array:
+def _order_positions(x: Array, axis: int) -> Array:
     """The positions along `axis`, moved to the end, from the largest element to the smallest."""
     import numpy as np
 
@@ -134,7 +134,7 @@ def _rank(x: Array, axis: int) -> Array:
     return np.lexsort((-wide, ~np.isnan(wide)), axis=-1)  # stable
 
 
-def _at(x: Array, axis: int, order: Array) -> Array:
+def _take_along(x: Array, axis: int, order: Array) -> Array:
     import numpy as np
 
     return np.take_along_axis(np.moveaxis(x, axis, -1), order, -1)
@@ -146,30 +146,30 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     if name == "argmax":
         reject_others(name, attributes, "over")
         tensor, over = take_tensor_and_names(name, arguments, attributes, "over")
-        return _argmax(tensor, find_axis(name, tensor, over))
+        return _make_argmax(tensor, find_axis(name, tensor, over))
     reject_others(name, attributes, "over", "into")
     if len(arguments) < 2 or not isinstance(arguments[0], TensorDesc):
         raise OperatorError("topk takes a tensor and how many elements to find", hint='topk(x, 5, "dimension")')
     tensor, over = take_tensor_and_names(name, arguments, attributes, "over", first=2)
-    return _topk(tensor, find_axis(name, tensor, over), arguments[1], attributes.get("into", INTO))
+    return _make_topk(tensor, find_axis(name, tensor, over), arguments[1], attributes.get("into", INTO))
 
 
 def restore_argmax(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The argmax with these attributes; raises OperatorError if they are not those of an argmax."""
-    return _argmax(*restore_axis("argmax", inputs, attributes))
+    return _make_argmax(*restore_axis("argmax", inputs, attributes))
 
 
 def restore_topk(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The topk with these attributes; raises OperatorError if they are not those of a topk."""
-    return _topk(*restore_axis("topk", inputs, attributes), attributes.get("count"), attributes.get("into"))
+    return _make_topk(*restore_axis("topk", inputs, attributes), attributes.get("count"), attributes.get("into"))
 
 
-def _argmax(tensor: TensorDesc, axis: int) -> Operator:
+def _make_argmax(tensor: TensorDesc, axis: int) -> Operator:
     _check_numbers("argmax", tensor)
     return Argmax(tensor, axis)
 
 
-def _topk(tensor: TensorDesc, axis: int, count: object, into: object) -> Operator:
+def _make_topk(tensor: TensorDesc, axis: int, count: object, into: object) -> Operator:
     _check_numbers("topk", tensor)
     if not is_integer(count):
         raise OperatorError("topk: how many elements to find must be an integer", argument=1)

@@ -47,7 +47,7 @@ class SequencePacking:
     def sequences(self) -> ShardableIndex:
         """The index over queries, which may be cut between sequences and is balanced by the number of pairs."""
         q_ends = compute_ends(self.q_lens)
-        return ShardableIndex("sequence", q_ends[-1], q_ends[:-1], work=_work(self))
+        return ShardableIndex("sequence", q_ends[-1], q_ends[:-1], work=_sum_work(self))
 
     def keys(self) -> ShardableIndex:
         """The index over keys, which may be cut anywhere; see `key_bounds` for the meaning of its positions.
@@ -62,7 +62,7 @@ class SequencePacking:
         `queries` is an interval of `sequence`. If there is one sequence and every query sees every key, positions are
         keys. There are at least as many keys as shares, and no interval is empty.
         """
-        q_ends, k_ends, work = compute_ends(self.q_lens), compute_ends(self.k_lens), _work(self)
+        q_ends, k_ends, work = compute_ends(self.q_lens), compute_ends(self.k_lens), _sum_work(self)
         first, last = bisect_right(q_ends, queries[0]), bisect_left(q_ends, queries[1])
         lower, upper = k_ends[first] - self.k_lens[first], k_ends[last]
         done = work[first - 1] if first else 0
@@ -74,7 +74,7 @@ class SequencePacking:
 
     def _key_at(self, target: int) -> int:
         """The first packed key such that the keys before it take `target` work."""
-        work = _work(self)
+        work = _sum_work(self)
         s = bisect_left(work, target)
         missing = target - (work[s - 1] if s else 0)
         length, queries = self.k_lens[s], (0, self.q_lens[s])
@@ -85,24 +85,24 @@ class SequencePacking:
         """The pairs in one sequence, of its own queries and keys."""
         ahead = self.k_lens[s] - self.q_lens[s]
         everything = (queries[1] - queries[0]) * (keys[1] - keys[0])
-        seen = _up_to(ahead, queries, keys) if self.causal else everything
-        return seen - _up_to(ahead - self.window, queries, keys) if self.window else seen
+        seen = _count_pairs_up_to(ahead, queries, keys) if self.causal else everything
+        return seen - _count_pairs_up_to(ahead - self.window, queries, keys) if self.window else seen
 
 
 @lru_cache(maxsize=256)
-def _work(packing: SequencePacking) -> tuple[int, ...]:
+def _sum_work(packing: SequencePacking) -> tuple[int, ...]:
     """For each sequence, the number of pairs in it and all sequences before it."""
     sizes = zip(packing.q_lens, packing.k_lens, strict=True)
     return tuple(itertools.accumulate(packing._pairs(s, (0, q), (0, k)) for s, (q, k) in enumerate(sizes)))
 
 
-def _up_to(shift: int, queries: Interval, keys: Interval) -> int:
+def _count_pairs_up_to(shift: int, queries: Interval, keys: Interval) -> int:
     """The pairs with key <= query + shift: a query i sees min(max(i + shift + 1 - first key, 0), all) of the keys."""
     total = 0
     for edge, sign in ((keys[0], 1), (keys[1], -1)):
-        total += sign * (_triangle(queries[1] + shift - edge) - _triangle(queries[0] + shift - edge))
+        total += sign * (_count_triangle(queries[1] + shift - edge) - _count_triangle(queries[0] + shift - edge))
     return total
 
 
-def _triangle(n: int) -> int:
+def _count_triangle(n: int) -> int:
     return n * (n + 1) // 2 if n > 0 else 0

@@ -19,7 +19,7 @@ from einc.ops.arguments import (
     take_tensor_and_names,
 )
 from einc.ops.base import Attributes, Operator
-from einc.ops.equation import index_equation
+from einc.ops.equation import build_equation
 from einc.ops.scalar import ScalarInput, make_step
 
 CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose")
@@ -63,7 +63,7 @@ def _multiply(name: str, arguments: Sequence[Argument], attributes: Attributes) 
     labels_a = (*(batch if a.rank > 2 else ()), "i", "j")
     labels_b = (*(batch if b.rank > 2 else ()), "j", "k")
     dims = make_unique([*batch_desc.dims[:-2], a.dims[-2], b.dims[-1]])
-    return index_equation(
+    return build_equation(
         [(a, labels_a), (b, labels_b)],
         list(zip((*batch, "i", "k"), dims, strict=True)),
         make_step("mul", ScalarInput(0), ScalarInput(1)),
@@ -93,8 +93,8 @@ def _reduce(name: str, arguments: Sequence[Argument], attributes: Attributes) ->
         program = make_step(
             "div", ScalarInput(0), float(count)
         )  # divided first: partial sums of 16-bit floats stay in range
-        return index_equation([(tensor, labels)], result, program, "sum")
-    return index_equation([(tensor, labels)], result, make_step("copy", ScalarInput(0)), name)
+        return build_equation([(tensor, labels)], result, program, "sum")
+    return build_equation([(tensor, labels)], result, make_step("copy", ScalarInput(0)), name)
 
 
 def _transpose(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
@@ -117,4 +117,4 @@ def _transpose(name: str, arguments: Sequence[Argument], attributes: Attributes)
         order = (*range(tensor.rank - 2), tensor.rank - 1, tensor.rank - 2)
     labels = make_unique(tensor.dims)
     result = [(labels[at], tensor.dims[at]) for at in order]
-    return index_equation([(tensor, labels)], result, make_step("copy", ScalarInput(0)), None)
+    return build_equation([(tensor, labels)], result, make_step("copy", ScalarInput(0)), None)

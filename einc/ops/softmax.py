@@ -53,10 +53,10 @@ class Softmax(MappedOperator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
 
-        from einc.ops.evaluate import accumulating_dtype
+        from einc.ops.evaluate import find_accumulating_dtype
 
         (x,) = arrays
-        wide = x.astype(accumulating_dtype(self.tensor.dtype))
+        wide = x.astype(find_accumulating_dtype(self.tensor.dtype))
         powers = np.exp(wide - wide.max(axis=self.axis, keepdims=True))
         return ((powers / powers.sum(axis=self.axis, keepdims=True)).astype(x.dtype),)
 
@@ -69,15 +69,15 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     """`softmax(scores, "keys")`; without a name, over the last dimension."""
     reject_others(name, attributes, "over")
     tensor, over = take_tensor_and_names(name, arguments, attributes, "over")
-    return _softmax(tensor, find_axis(name, tensor, over))
+    return _make_softmax(tensor, find_axis(name, tensor, over))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The softmax with these attributes; raises OperatorError if they are not those of a softmax."""
-    return _softmax(*restore_axis("softmax", inputs, attributes))
+    return _make_softmax(*restore_axis("softmax", inputs, attributes))
 
 
-def _softmax(tensor: TensorDesc, axis: int) -> Operator:
+def _make_softmax(tensor: TensorDesc, axis: int) -> Operator:
     if not tensor.dtype.is_float:
         raise OperatorError(f"softmax does not take {tensor.dtype}", argument=0, hint='convert it: cast(x, "f32")')
     return Softmax(tensor, axis)

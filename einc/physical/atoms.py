@@ -170,22 +170,24 @@ def find_inflows(
             existing = itertools.chain(residency.copies, (whole.block for whole in residency.wholes))
             grid = Grid(Overlay(Block.whole(residency.tensor.shape), set(itertools.chain(existing, *blocks))).cuts)
             found[number] = Read(residency, blocks, grid)
-            inflows.append(_single_inflow(found[number], residency.copies, found[number].needs()))
+            inflows.append(_build_single_inflow(found[number], residency.copies, found[number].needs()))
         else:
             own = {member: reads[member] for member in residency.group.tensors if member in reads}
-            made, flows = _joint_inflows(own, [residencies[member] for member in residency.group.tensors])
+            made, flows = _build_joint_inflows(own, [residencies[member] for member in residency.group.tensors])
             found.update(made)
             inflows += flows
     return [found[number] for number in reads], inflows
 
 
-def _single_inflow(read: Read, copies: Mapping[Block, tuple[Copy, ...]], needs: Sequence[Iterable[int]]) -> Inflow:
+def _build_single_inflow(
+    read: Read, copies: Mapping[Block, tuple[Copy, ...]], needs: Sequence[Iterable[int]]
+) -> Inflow:
     residency = read.residency
     dims = (tuple(range(len(residency.tensor.shape))),)
     return Inflow((residency,), dims, read.grid, needs, copies, residency.wholes, read.whole)
 
 
-def _joint_inflows(
+def _build_joint_inflows(
     reads: Mapping[int, Sequence[tuple[Block, ...]]], members: Sequence[Residency]
 ) -> tuple[dict[int, Read], list[Inflow]]:
     """Members of one joint aggregation that are read.
@@ -212,18 +214,18 @@ def _joint_inflows(
         settled = set().union(*read.whole.values())
         needs = read.needs()
         if any(own & settled for own in needs):
-            inflows.append(_single_inflow(read, {}, [own & settled for own in needs]))
+            inflows.append(_build_single_inflow(read, {}, [own & settled for own in needs]))
         for own, needed in zip(needs, open_needs, strict=True):
             there = {tuples.block(cell).projected(dims) for cell in needed}
             for cell in sorted(own - settled):
                 if not any(part.contains(grid.block(cell)) for part in there):
-                    needed.add(_first_cell(tuples, grid.block(cell), dims))
+                    needed.add(_find_first_cell(tuples, grid.block(cell), dims))
     if any(open_needs):
         inflows.append(Inflow(members, group.dims, tuples, open_needs, primary.copies))
     return found, inflows
 
 
-def _first_cell(grid: Grid, block: Block, dims: Sequence[int]) -> int:
+def _find_first_cell(grid: Grid, block: Block, dims: Sequence[int]) -> int:
     """The first cell whose projection to `dims` contains `block`."""
     cell = 0
     for d, (count, cuts) in enumerate(zip(grid.counts, grid.cuts, strict=True)):

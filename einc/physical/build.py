@@ -17,12 +17,12 @@ from einc.physical.atoms import find_inflows
 from einc.physical.budget import SearchBudget
 from einc.physical.lowering import Lowering
 from einc.physical.memory import check_capacity, plan_memory
-from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_regions, with_buffers_renumbered
-from einc.physical.records import operation_records, place_operation, tensor_records
+from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
+from einc.physical.records import make_operation_records, make_tensor_records, place_operation
 from einc.physical.residency import Copy, Residency
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import Report, SearchScope, SynthesizingScheduler, ignore_report
-from einc.predict.costs import task_costs
+from einc.predict.costs import compute_task_costs
 from einc.predict.timeline import time_tasks
 from einc_runtime.plan.joint_aggregation import groups_of
 from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
@@ -37,7 +37,7 @@ class PlanRecords:
 
     @staticmethod
     def of(plan: LogicalPlan) -> PlanRecords:
-        return PlanRecords(tensor_records(plan.graph), operation_records(plan))
+        return PlanRecords(make_tensor_records(plan.graph), make_operation_records(plan))
 
 
 def build(
@@ -52,7 +52,7 @@ def build(
     if len(machine.sites) < plan.sites:
         raise MachineError(f"the plan is for {plan.sites} sites, and machine {machine.name} has {len(machine.sites)}")
     placer = _Placer(plan, machine, scheduler or NaiveScheduler(machine, plan.sites), records or PlanRecords.of(plan))
-    last_user = _last_users(plan)
+    last_user = _find_last_users(plan)
     outputs: dict[str, Output] = {}
     for name in plan.graph.outputs:
         if name not in last_user:
@@ -101,7 +101,7 @@ def build_fast(
     return best
 
 
-def _last_users(plan: LogicalPlan) -> dict[str, str]:
+def _find_last_users(plan: LogicalPlan) -> dict[str, str]:
     """For every computed tensor, the last node that produces or reads it."""
     computed = {name for node in plan.graph.nodes for name in node.outputs}
     return {name: node.name for node in plan.graph.nodes for name in (*node.outputs, *node.inputs) if name in computed}
@@ -199,7 +199,7 @@ class _Placer:
         if redundant:
             number = {b: i for i, b in enumerate(kept)}
             number.update([(b, number[larger]) for b, larger in redundant.items()])
-            tasks = [with_buffers_renumbered(task, number) for task in tasks]
+            tasks = [renumber_buffers(task, number) for task in tasks]
             outputs = tuple(
                 msgspec.structs.replace(output, regions=renumber_regions(output.regions, number)) for output in outputs
             )
@@ -215,7 +215,7 @@ class _Placer:
             memory.sizes,
             0.0,
         )
-        return replace(program, predicted_ms=time_tasks(task_costs(program), self._machine).predicted_ms)
+        return replace(program, predicted_ms=time_tasks(compute_task_costs(program), self._machine).predicted_ms)
 
     def _place(self, blocks: dict[int, list[tuple[Block, ...]]], functions: int) -> _Placed:
         """Chooses sites for function specifications that read these blocks, and brings the blocks there."""

@@ -11,10 +11,10 @@ from einc_runtime.plan.schema import AggregateTask, AnyTask, Exchange, KernelTas
 
 def dump(program: DeviceProgram) -> str:
     """Sites, memory, buffers, exchanges and tasks; equal programs have equal texts."""
-    return "\n".join(_lines(program)) + "\n"
+    return "\n".join(_format_lines(program)) + "\n"
 
 
-def _lines(program: DeviceProgram) -> Iterator[str]:
+def _format_lines(program: DeviceProgram) -> Iterator[str]:
     yield f"device program {program.plan.graph.name}: {program.plan.sites} sites"
     yield ""
     yield "memory"
@@ -33,37 +33,37 @@ def _lines(program: DeviceProgram) -> Iterator[str]:
         sites = ", ".join(str(function.site) for function in operation.functions)
         yield ""
         yield f"operator {operation.name} ({operation.title}) on sites {sites}"
-        yield from _exchange(operation.exchange)
+        yield from _format_exchange(operation.exchange)
         # The tasks of an output of the same name come after the kernels; they are listed with the output below.
-        yield from _tasks(program, _until_kernels(program, positions.get(operation.name, [])))
+        yield from _format_tasks(program, _take_until_kernels(program, positions.get(operation.name, [])))
     for output in program.outputs:
         name = program.tensors[output.tensor].name
         yield ""
-        yield f"output {name} = {_regions(output.regions)}"
-        yield from _exchange(output.exchange)
+        yield f"output {name} = {_format_regions(output.regions)}"
+        yield from _format_exchange(output.exchange)
         own = positions.get(name, [])
-        yield from _tasks(program, own[len(_until_kernels(program, own)) :])
+        yield from _format_tasks(program, own[len(_take_until_kernels(program, own)) :])
 
 
-def _until_kernels(program: DeviceProgram, positions: list[int]) -> list[int]:
+def _take_until_kernels(program: DeviceProgram, positions: list[int]) -> list[int]:
     """The leading tasks up to the last kernel."""
     kernels = [i for i, position in enumerate(positions) if isinstance(program.tasks[position], KernelTask)]
     return positions[: kernels[-1] + 1] if kernels else []
 
 
-def _exchange(exchange: Exchange | None) -> Iterator[str]:
+def _format_exchange(exchange: Exchange | None) -> Iterator[str]:
     if exchange is not None:
         yield "  exchange" + (" (naive)" if exchange.naive else "")
         for line in exchange.program.splitlines():
             yield f"    {line}".rstrip()
 
 
-def _tasks(program: DeviceProgram, positions: Sequence[int]) -> Iterator[str]:
+def _format_tasks(program: DeviceProgram, positions: Sequence[int]) -> Iterator[str]:
     for position in positions:
-        yield f"  t{position} = {_task(program.tasks[position])}"
+        yield f"  t{position} = {_format_task(program.tasks[position])}"
 
 
-def _task(task: AnyTask) -> str:
+def _format_task(task: AnyTask) -> str:
     what = str(task.__struct_config__.tag)
     if isinstance(task, KernelTask):
         what += f" {task.function}"
@@ -72,9 +72,9 @@ def _task(task: AnyTask) -> str:
     text = f"{what} at {task.site}"
     reads, writes = reads_of(task), writes_of(task)
     if reads or writes:
-        text += f": {_regions(reads)} -> {_regions(writes)}"
+        text += f": {_format_regions(reads)} -> {_format_regions(writes)}"
     return text + (f" after {', '.join(f't{before}' for before in task.after)}" if task.after else "")
 
 
-def _regions(regions: Sequence[Region]) -> str:
+def _format_regions(regions: Sequence[Region]) -> str:
     return ", ".join(f"b{region.buffer}{region.block}" for region in regions)

@@ -21,7 +21,7 @@ from einc.physical.atoms import Inflow, Read
 from einc.physical.preamble import Atom
 from einc.physical.program import DeviceProgramBuilder
 from einc.physical.residency import Residency, Whole
-from einc.physical.schedule import no_route_error
+from einc.physical.schedule import make_route_error
 from einc_runtime.plan.schema import Block, Region
 
 Located = tuple[tuple[Region, ...], tuple[int, ...]]
@@ -78,7 +78,9 @@ class Lowering:
         self._gathered: set[tuple[int, int, int]] = set()
         for r, read in enumerate(reads):
             for f, (site, blocks) in enumerate(zip(placement, read.blocks, strict=True)):
-                slots = self._slots[r, site] = [self._slot(read, site, block) for block in _maximal_blocks(blocks)]
+                slots = self._slots[r, site] = [
+                    self._slot(read, site, block) for block in _drop_contained_blocks(blocks)
+                ]
                 filled = [slot for slot in slots if slot.whole is None]
                 if filled:
                     self._expect(read, f, site, filled)
@@ -109,7 +111,7 @@ class Lowering:
                 if self._find(atom, action.aggregate, site) is not None:
                     continue  # it is there already: sending it again would only overwrite it with itself
                 if (action.source, site) not in machine.routes:
-                    raise no_route_error(self._builder.serves, machine, action.source, site)
+                    raise make_route_error(self._builder.serves, machine, action.source, site)
                 targets = self._location(atom, action.aggregate, site)
                 sent = tuple(
                     self._builder.add_transfer(action.source, region, target, (*ready, *waits))
@@ -322,7 +324,7 @@ def _find_gathered_cells(firings: Sequence[Firing], atoms: Mapping[str, Atom]) -
     return {key for key, found in brought.items() if len(found) == len(pieces[key[:2]])}
 
 
-def _maximal_blocks(blocks: Sequence[Block]) -> list[Block]:
+def _drop_contained_blocks(blocks: Sequence[Block]) -> list[Block]:
     """The blocks that no other one contains."""
     return [
         block for i, block in enumerate(blocks)

@@ -100,7 +100,7 @@ def plan_memory(
         if buffer.role != "scratch":
             offsets[b] = bottoms[buffer.site]
             bottoms[buffer.site] += sizes[b]
-    uses = _uses(buffers, tasks)
+    uses = _collect_uses(buffers, tasks)
     arenas, peaks = [ArenaAllocator(bottom) for bottom in bottoms], [""] * sites
     begins: dict[int, list[int]] = {}
     for b, use in enumerate(uses):
@@ -141,7 +141,7 @@ class _Use:
         return max(self.writers[-1], self.readers[-1] if self.readers else 0)
 
 
-def _uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask]) -> list[_Use | None]:
+def _collect_uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask]) -> list[_Use | None]:
     """The uses of every buffer; None for buffers that are never reused."""
     writers: list[list[int]] = [[] for _ in buffers]
     readers: list[list[int]] = [[] for _ in buffers]
@@ -222,7 +222,7 @@ def check_capacity(plan: LogicalPlan, machine: Machine, tensors: Sequence[Tensor
     if lacking[site] <= 0:
         return
     needed, kept, available = memory.sizes[site], memory.kept[site], machine.sites[site].memory_bytes
-    name = memory.peaks[site] or _heaviest_reader(plan, tensors, memory.buffers, site)
+    name = memory.peaks[site] or _find_heaviest_reader(plan, tensors, memory.buffers, site)
     span = next((node.span for node in plan.graph.nodes if node.name == name), None)
     raise CapacityError(
         f"{name}: site {site} of {machine.name} would need {sized(needed)} of memory ({sized(kept)} for inputs, "
@@ -233,7 +233,7 @@ def check_capacity(plan: LogicalPlan, machine: Machine, tensors: Sequence[Tensor
     )
 
 
-def _heaviest_reader(plan: LogicalPlan, tensors: Sequence[Tensor], buffers: Sequence[Buffer], site: int) -> str:
+def _find_heaviest_reader(plan: LogicalPlan, tensors: Sequence[Tensor], buffers: Sequence[Buffer], site: int) -> str:
     """The first operator that reads the largest tensor kept at a site (the tensor itself, where none does)."""
     sizes: Counter[str] = Counter()
     for buffer in buffers:

@@ -22,7 +22,7 @@ def count_max_pieces(inflows: Sequence[Inflow], preamble: Preamble) -> dict[str,
     for name, atom in preamble.atoms.items():
         inflow = inflows[atom.inflow]
         shape = atom.block.shape
-        counts[name] = max(1, math.prod(shape[d] for d in _cuttable_dims(inflow)))
+        counts[name] = max(1, math.prod(shape[d] for d in _list_cuttable_dims(inflow)))
     return counts
 
 
@@ -42,15 +42,15 @@ def split_atoms(inflows: Sequence[Inflow], preamble: Preamble, splits: Mapping[s
         atoms.update({name: atom} if own == [atom] else {f"{name}.{k}": piece for k, piece in enumerate(own, start=1)})
     holdings = [
         Holding(
-            _piece_names(holding.aggregate, k, piece, atoms), holding.sites, inflows[piece.inflow].bytes_of(piece.block)
+            _name_pieces(holding.aggregate, k, piece, atoms), holding.sites, inflows[piece.inflow].bytes_of(piece.block)
         )
         for holding in preamble.program.holdings
-        for k, piece in enumerate(_pieces_of(holding, preamble, pieces), start=1)
+        for k, piece in enumerate(_get_pieces(holding, preamble, pieces), start=1)
     ]
     requirements = [
         Requirement(piece.aggregate, requirement.targets)
         for requirement in preamble.program.requirements
-        for piece in _pieces_of(requirement, preamble, pieces)
+        for piece in _get_pieces(requirement, preamble, pieces)
     ]
     program = replace(preamble.program, holdings=tuple(holdings), requirements=tuple(requirements))
     return Preamble(program, atoms, preamble.groups)
@@ -59,7 +59,7 @@ def split_atoms(inflows: Sequence[Inflow], preamble: Preamble, splits: Mapping[s
 def _cut_atom(atom: Atom, count: int, inflow: Inflow) -> list[Atom]:
     if count == 1:
         return [atom]
-    boxes = cut_block(atom.block, count, _cuttable_dims(inflow))
+    boxes = cut_block(atom.block, count, _list_cuttable_dims(inflow))
     found = []
     for k, box in enumerate(boxes, start=1):
         names = tuple(f"{copy}.{k}" for copy in atom.copies)
@@ -67,7 +67,7 @@ def _cut_atom(atom: Atom, count: int, inflow: Inflow) -> list[Atom]:
     return found
 
 
-def _pieces_of(
+def _get_pieces(
     entry: Holding | Requirement, preamble: Preamble, pieces: Mapping[tuple[int, int], Sequence[Atom]]
 ) -> Sequence[Atom]:
     """The pieces of the atom of an entry."""
@@ -75,7 +75,7 @@ def _pieces_of(
     return pieces[atom.inflow, atom.cell]
 
 
-def _piece_names(aggregate: Aggregate, k: int, piece: Atom, atoms: Mapping[str, Atom]) -> Aggregate:
+def _name_pieces(aggregate: Aggregate, k: int, piece: Atom, atoms: Mapping[str, Atom]) -> Aggregate:
     """The names of the k-th pieces of an aggregate; an atom in one piece keeps its name."""
     if atoms.get(aggregate[0]) is piece:
         return aggregate
@@ -115,7 +115,7 @@ def _halve(block: Block, pieces: int, dims: Sequence[int], found: list[Block]) -
     _halve(Block((*block.lower[:d], middle, *block.lower[d + 1 :]), block.upper), pieces - first, dims, found)
 
 
-def _cuttable_dims(inflow: Inflow) -> list[int]:
+def _list_cuttable_dims(inflow: Inflow) -> list[int]:
     """The dimensions of an inflow's grid that its atoms may be cut in."""
     group = inflow.carried[0].group
     tuples = len(inflow.carried) > 1

@@ -52,18 +52,18 @@ def count_moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> 
                 row = np.full(sites, float(len(own)))
                 for copy in own:
                     row[copy.site] -= 1
-                missing[_inside(cells, start, end)] = row
+                missing[_select_inside(cells, start, end)] = row
             for cells, _ in wholes:
-                missing[_inside(cells, start, end)] = 1
+                missing[_select_inside(cells, start, end)] = 1
             for cells, site in wholes:
-                missing[_inside(cells, start, end), site] = 0
+                missing[_select_inside(cells, start, end), site] = 0
             for function, cells in enumerate(needs):
-                needed[function, _inside(cells, start, end)] = 1
+                needed[function, _select_inside(cells, start, end)] = 1
             total += needed @ (missing * sizes[start:end, None])
     return total
 
 
-def _inside(cells: Cells, start: int, end: int) -> Cells:
+def _select_inside(cells: Cells, start: int, end: int) -> Cells:
     """Those of the ascending `cells` from `start` up to `end`, counted from `start`."""
     first, last = cells.searchsorted((start, end))
     return cells[first:last] - start

@@ -94,10 +94,10 @@ class DeviceProgramBuilder:
         writes: tuple[Region, ...],
         after: Iterable[int],
     ) -> int:
-        return self._add(KernelTask(site, self.serves, _ascending(after), operation, function, reads, writes))
+        return self._add(KernelTask(site, self.serves, _sort_unique(after), operation, function, reads, writes))
 
     def add_transfer(self, site: int, read: Region, write: Region, after: Iterable[int]) -> int:
-        return self._add(TransferTask(site, self.serves, _ascending(after), read, write))
+        return self._add(TransferTask(site, self.serves, _sort_unique(after), read, write))
 
     def add_aggregation(
         self,
@@ -107,13 +107,13 @@ class DeviceProgramBuilder:
         writes: tuple[Region, ...],
         after: Iterable[int],
     ) -> int:
-        return self._add(AggregateTask(site, self.serves, _ascending(after), aggregation, reads, writes))
+        return self._add(AggregateTask(site, self.serves, _sort_unique(after), aggregation, reads, writes))
 
     def add_copy(self, site: int, reads: tuple[Region, ...], writes: tuple[Region, ...], after: Iterable[int]) -> int:
-        return self._add(CopyTask(site, self.serves, _ascending(after), reads, writes))
+        return self._add(CopyTask(site, self.serves, _sort_unique(after), reads, writes))
 
     def add_fence(self, site: int, after: Iterable[int]) -> int:
-        return self._add(FenceTask(site, self.serves, _ascending(after)))
+        return self._add(FenceTask(site, self.serves, _sort_unique(after)))
 
     def _add(self, task: AnyTask) -> int:
         """Appends a task and returns its position."""
@@ -137,11 +137,11 @@ class DeviceProgramBuilder:
         return redundant
 
 
-def _ascending(positions: Iterable[int]) -> tuple[int, ...]:
+def _sort_unique(positions: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(set(positions)))
 
 
-def with_buffers_renumbered(task: AnyTask, number: dict[int, int]) -> AnyTask:
+def renumber_buffers(task: AnyTask, number: dict[int, int]) -> AnyTask:
     """The task with buffer b of its regions replaced by buffer `number[b]`."""
     if isinstance(task, FenceTask):
         return task

@@ -12,7 +12,7 @@ from einc.core.spec import JoinAggSpec
 from einc.errors import SourceSpan
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Choice, LogicalPlan
-from einc.machines.load import machine_json
+from einc.machines.load import format_machine
 from einc.machines.model import Machine
 from einc.ops.base import Attribute, MappedOperator, Operator
 from einc.physical.program import DeviceProgram
@@ -34,7 +34,7 @@ def emit(program: DeviceProgram, machine: Machine, devices: tuple[int, ...], sch
         producer=f"einc {VERSION}",
         model=plan.graph.name,
         machine=machine.name,
-        machine_file=machine_json(machine),
+        machine_file=format_machine(machine),
         devices=devices,
         selector=plan.selector,
         schedule=schedule,
@@ -51,9 +51,9 @@ def emit(program: DeviceProgram, machine: Machine, devices: tuple[int, ...], sch
     )
 
 
-def tensor_records(graph: Graph) -> tuple[schema.Tensor, ...]:
+def make_tensor_records(graph: Graph) -> tuple[schema.Tensor, ...]:
     """The record of every tensor of a graph, in its order."""
-    consumers, orders = graph.consumers(), memory_orders(graph)
+    consumers, orders = graph.consumers(), find_memory_orders(graph)
 
     def fan_in(tensor: GraphTensor) -> int:
         """The fan-in of the first operator that reads a weight."""
@@ -75,7 +75,7 @@ def tensor_records(graph: Graph) -> tuple[schema.Tensor, ...]:
     )
 
 
-def operation_records(plan: LogicalPlan) -> tuple[schema.Operation, ...]:
+def make_operation_records(plan: LogicalPlan) -> tuple[schema.Operation, ...]:
     """The record of every operator of a plan: function specification i runs at site i, and nothing is brought yet."""
     tensors = {tensor.name: position for position, tensor in enumerate(plan.graph.tensors)}
     known: dict[tuple[Operator, JoinAggSpec], tuple[schema.Function, ...]] = {}  # layers repeat their operators
@@ -83,8 +83,8 @@ def operation_records(plan: LogicalPlan) -> tuple[schema.Operation, ...]:
     for node, choice in zip(plan.graph.nodes, plan.choices, strict=True):
         key = node.operator, choice.candidate.spec
         if key not in known:
-            known[key] = _functions(*key)
-        records.append(_operation(node, choice, known[key], tensors))
+            known[key] = _make_functions(*key)
+        records.append(_make_operation(node, choice, known[key], tensors))
     return tuple(records)
 
 
@@ -101,7 +101,7 @@ def place_operation(
     return msgspec.structs.replace(operation, functions=functions, exchange=exchange)
 
 
-def _operation(
+def _make_operation(
     node: Node, choice: Choice, functions: tuple[schema.Function, ...], tensors: Mapping[str, int]
 ) -> schema.Operation:
     operator, candidate = node.operator, choice.candidate
@@ -109,14 +109,14 @@ def _operation(
         name=node.name,
         title=operator.title,
         family=operator.family,
-        attributes=_attributes(operator.attributes),
-        source=_source(node.span),
+        attributes=_convert_attributes(operator.attributes),
+        source=_format_source(node.span),
         inputs=tuple(tensors[name] for name in node.inputs),
         outputs=tuple(tensors[name] for name in node.outputs),
         aggregations=tuple(operator.aggregations),  # type: ignore[arg-type]  # a name that no reader knows is refused
         joint_aggregations=operator.joint_aggregations,
         kernel=operator.kernel.name,
-        kernel_attributes=_attributes(dict(operator.kernel.attributes)),
+        kernel_attributes=_convert_attributes(dict(operator.kernel.attributes)),
         indices=tuple(
             schema.Index(index.name, index.extent, index.cuts, intervals)
             for index, intervals in zip(operator.indices, candidate.intervals, strict=True)
@@ -128,25 +128,25 @@ def _operation(
     )
 
 
-def _functions(operator: Operator, spec: JoinAggSpec) -> tuple[schema.Function, ...]:
+def _make_functions(operator: Operator, spec: JoinAggSpec) -> tuple[schema.Function, ...]:
     return tuple(
         schema.Function(site, one.inputs, one.outputs, operator.flops(one), operator.traffic(one))
         for site, one in enumerate(spec.functions)
     )
 
 
-def _attributes(attributes: Mapping[str, Attribute]) -> dict[str, schema.Attribute]:
+def _convert_attributes(attributes: Mapping[str, Attribute]) -> dict[str, schema.Attribute]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in sorted(attributes.items())}
 
 
-def _source(span: SourceSpan | None) -> str | None:
+def _format_source(span: SourceSpan | None) -> str | None:
     """File and line, without the directory: a plan does not depend on where it was compiled."""
     if span is None:
         return None
     return f"{replace_unprintable(PurePath(span.file).name)}:{span.line}"  # plans have printable names only
 
 
-def memory_orders(graph: Graph) -> Mapping[str, Order]:
+def find_memory_orders(graph: Graph) -> Mapping[str, Order]:
     """The tensors whose dimensions lie in memory in another order than the one in which they are declared.
 
     An operator may want another order, so that its kernel needs no copy of its operands: attention, for example, takes
@@ -161,7 +161,7 @@ def memory_orders(graph: Graph) -> Mapping[str, Order]:
         for name, order in zip((*node.inputs, *node.outputs), node.operator.memory_orders, strict=True):
             if order is not None and name in free:
                 found.setdefault(name, order)
-        for one, other in _mapped_alike(node):
+        for one, other in _pair_mapped_alike(node):
             if {one, other} <= free:
                 alike[one].append(other)
                 alike[other].append(one)
@@ -175,7 +175,7 @@ def memory_orders(graph: Graph) -> Mapping[str, Order]:
     return found
 
 
-def _mapped_alike(node: Node) -> list[tuple[str, str]]:
+def _pair_mapped_alike(node: Node) -> list[tuple[str, str]]:
     """Pairs of an input and an output whose dimensions follow the same indices, one by one."""
     operator = node.operator
     if not isinstance(operator, MappedOperator):

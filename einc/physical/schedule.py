@@ -81,10 +81,10 @@ class NaiveScheduler:
             for site in list_targets(program, requirement):
                 for name in requirement.aggregate:
                     if not any(holder == site or (holder, site) in self._machine.routes for holder in holders[name]):
-                        raise no_route_error(node, self._machine, holders[name][0], site)
+                        raise make_route_error(node, self._machine, holders[name][0], site)
 
 
-def no_route_error(node: str, machine: Machine, source: int, destination: int) -> MachineError:
+def make_route_error(node: str, machine: Machine, source: int, destination: int) -> MachineError:
     """The error for data that no path can carry to where it is needed."""
     return MachineError(
         f"{node} needs data of site {source} at site {destination}, and no resource of {machine.name} connects the two",

@@ -86,7 +86,7 @@ def break_down(
         if cost.kind is TaskKind.TRANSFER:
             moving.setdefault(label, []).append((start, end))
     for label, spans in moving.items():
-        times_of[label].exchange = _union_length(spans)
+        times_of[label].exchange = _measure_union(spans)
     critical = [0.0, 0.0, 0.0]
     for position in find_critical_chain(costs, times):
         length = times.ends[position] - times.starts[position]
@@ -141,12 +141,12 @@ def _measure_links(costs: Sequence[TaskCost], times: PlanTimeline, machine: Mach
                 carried[resource] += cost.size
                 spans[resource].append((start + latency, end))
     return tuple(
-        LinkUse(resource.name, count, _union_length(own), count / (resource.gbs * BYTES_PER_MS))
+        LinkUse(resource.name, count, _measure_union(own), count / (resource.gbs * BYTES_PER_MS))
         for resource, count, own in zip(machine.resources, carried, spans, strict=True)
     )
 
 
-def _union_length(spans: Iterable[tuple[float, float]]) -> float:
+def _measure_union(spans: Iterable[tuple[float, float]]) -> float:
     """The length of the union of intervals."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):

@@ -40,12 +40,12 @@ class TaskCost(NamedTuple):
     target: int = -1
 
 
-def task_costs(plan: ExecutablePlan) -> tuple[TaskCost, ...]:
+def compute_task_costs(plan: ExecutablePlan) -> tuple[TaskCost, ...]:
     """The costs of the tasks of a device program or a plan file, in its order."""
-    return tuple(_task_costs(plan))
+    return tuple(_iterate_task_costs(plan))
 
 
-def _task_costs(plan: ExecutablePlan) -> Iterator[TaskCost]:
+def _iterate_task_costs(plan: ExecutablePlan) -> Iterator[TaskCost]:
     operations, buffers = plan.operations, plan.buffers
     for task in plan.tasks:
         site, after = task.site, task.after
@@ -63,7 +63,7 @@ def _task_costs(plan: ExecutablePlan) -> Iterator[TaskCost]:
             yield TaskCost(TaskKind.COMBINE, site, after, size)
 
 
-def occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) -> float:
+def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) -> float:
     """How long a kernel or a combining task occupies its site.
 
     This is the latency, and the longer of the two times for computing and for moving its bytes.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from einc.errors import MachineError
 from einc.exchange.simulation.fluid import SAME_INSTANT, Fluid, find_private_capacities
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
-from einc.predict.costs import TaskCost, TaskKind, occupied_ms
+from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
 
 
 class TooLarge(MachineError):
@@ -130,7 +130,9 @@ class _Simulation:
                 position = heapq.heappop(self.waiting[site])
                 self.starts[position] = self.now
                 self.idle[site] = False
-                length = occupied_ms(self.costs[position], self.machine.sites[site], self.machine.kernel_latency_us)
+                length = compute_occupied_ms(
+                    self.costs[position], self.machine.sites[site], self.machine.kernel_latency_us
+                )
                 heapq.heappush(self.later, (self.now + length, position))
         self.free.clear()
         self.fluid.balance(self.now)

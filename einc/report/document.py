@@ -14,7 +14,7 @@ from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.report.restore import restore_plan
-from einc.report.timing import Label, Timing, labels, plan_machine, time_plan, unlisted_peaks
+from einc.report.timing import Label, Timing, describe_unlisted_peaks, make_labeller, read_plan_machine, time_plan
 from einc.report.weights import describe_tensor, describe_weights
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import Block, Bundle, Exchange, Operation, TransferTask
@@ -34,7 +34,7 @@ def explain(
 
     `timing` is that of the plan on that machine, if it is known already.
     """
-    machine = plan_machine(bundle)
+    machine = read_plan_machine(bundle)
     timer = _ExchangeTimer(machine.ideal() if ideal else machine, machine)
     moves = _count_moves(bundle)
     timing = timing or time_plan(bundle, timer.machine)
@@ -79,7 +79,7 @@ def explain(
         "memory_bytes": list(bundle.memory),
         "predicted_ms": timing.predicted_ms,
         "time": timing.document(),
-        "note": unlisted_peaks(bundle, machine),
+        "note": describe_unlisted_peaks(bundle, machine),
     }
 
 
@@ -161,7 +161,7 @@ def _describe_intervals(node: Node, intervals: Intervals) -> Document:
 def _count_moves(bundle: Bundle) -> Mapping[Label, Document]:
     """The number of transfers for every operator and output, and the bytes that they move."""
     moves: dict[Label, Document] = {}
-    label = labels(bundle)
+    label = make_labeller(bundle)
     for task in bundle.tasks:
         if isinstance(task, TransferTask):
             row = moves.setdefault(label(task), {"transfers": 0, "bytes": 0})

@@ -20,10 +20,10 @@ def draw_grid(operation: dict[str, Any], *, whole: bool = False) -> list[str]:
     cut = [name for name, parts in intervals.items() if len(parts) > 1]
     if not cut:
         return []
-    aggregated = _aggregated_indices(operation)
+    aggregated = _find_aggregated_indices(operation)
     spanning = ([name for name in cut if name not in aggregated] or cut)[:2]
     rows, columns = (spanning[0] if len(spanning) == 2 else None), spanning[-1]
-    cells = _sites_by_cell(operation, rows, columns)
+    cells = _group_sites_by_cell(operation, rows, columns)
     row_names = _format_bounds(rows, intervals[rows]) if rows is not None else [""]
     column_names = _format_bounds(columns, intervals[columns])
     joint = "+" if any(name in aggregated for name in cut if name not in spanning) else ","
@@ -36,7 +36,7 @@ def draw_grid(operation: dict[str, Any], *, whole: bool = False) -> list[str]:
     return [line.rstrip() for line in _align(table)]
 
 
-def _aggregated_indices(operation: dict[str, Any]) -> set[str]:
+def _find_aggregated_indices(operation: dict[str, Any]) -> set[str]:
     """The cut indices that the output blocks do not depend on: along them partial results are aggregated."""
     names = list(operation["intervals"])
     counts = [len(parts) for parts in operation["intervals"].values()]
@@ -51,7 +51,7 @@ def _aggregated_indices(operation: dict[str, Any]) -> set[str]:
     }
 
 
-def _sites_by_cell(operation: dict[str, Any], rows: str | None, columns: str) -> dict[tuple[int, int], list[int]]:
+def _group_sites_by_cell(operation: dict[str, Any], rows: str | None, columns: str) -> dict[tuple[int, int], list[int]]:
     """The sites per (row, column); specs are in the lexicographic order of their intervals."""
     names = list(operation["intervals"])
     ranges = [range(len(parts)) for parts in operation["intervals"].values()]

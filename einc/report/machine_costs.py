@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einc.report.tables import align_columns
-from einc.report.timing import plan_machine, time_plan, unlisted_peaks
+from einc.report.timing import describe_unlisted_peaks, read_plan_machine, time_plan
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import sized
 
@@ -18,7 +18,7 @@ def describe_costs(bundle: Bundle) -> Document:
 
     `exchange_ms` is the part of the critical path in transfers and in combining, `compute_ms` the part in kernels.
     """
-    machine = plan_machine(bundle)
+    machine = read_plan_machine(bundle)
     whole = time_plan(bundle, machine).document()
     critical = whole["critical"] if whole is not None else None
     return {
@@ -31,7 +31,7 @@ def describe_costs(bundle: Bundle) -> Document:
         "total_cost": bundle.total_cost,
         "memory_bytes": max(bundle.memory),
         "error": None,
-        "note": unlisted_peaks(bundle, machine),
+        "note": describe_unlisted_peaks(bundle, machine),
     }
 
 

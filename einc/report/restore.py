@@ -27,13 +27,13 @@ def restore_graph(bundle: Bundle) -> Graph:
     nodes = tuple(
         Node(
             operation.name,
-            _operator(bundle, operation),
+            _restore_operator(bundle, operation),
             tuple(names[t] for t in operation.inputs),
             tuple(names[t] for t in operation.outputs),
         )
         for operation in bundle.operations
     )
-    tensors = tuple(GraphTensor(t.name, _describe(t), TensorKind(t.kind), t.stored) for t in bundle.tensors)
+    tensors = tuple(GraphTensor(t.name, _make_desc(t), TensorKind(t.kind), t.stored) for t in bundle.tensors)
     return Graph(bundle.model, tensors, nodes, tuple(names[output.tensor] for output in bundle.outputs))
 
 
@@ -70,19 +70,19 @@ def compute_outputs(bundle: Bundle, loaded: Mapping[str, Array]) -> dict[str, Ar
     return {name: values[name] for name in graph.outputs}
 
 
-def _operator(bundle: Bundle, operation: Operation) -> Operator:
+def _restore_operator(bundle: Bundle, operation: Operation) -> Operator:
     from einc.ops import registry
 
-    inputs = tuple(_describe(bundle.tensors[t]) for t in operation.inputs)
+    inputs = tuple(_make_desc(bundle.tensors[t]) for t in operation.inputs)
     attributes = {k: tuple(v) if isinstance(v, list) else v for k, v in operation.attributes.items()}
     try:
         operator = registry.restore(operation.family, inputs, attributes)
     except OperatorError as error:
         raise OperatorError(f"operator {operation.name} cannot be restored: {error.message}") from None
-    if operator.outputs != tuple(_describe(bundle.tensors[t]) for t in operation.outputs):
+    if operator.outputs != tuple(_make_desc(bundle.tensors[t]) for t in operation.outputs):
         raise OperatorError(f"operator {operation.name} does not make the outputs that the plan says")
     return operator
 
 
-def _describe(tensor: Tensor) -> TensorDesc:
+def _make_desc(tensor: Tensor) -> TensorDesc:
     return TensorDesc(tensor.dims, tensor.shape, DType(tensor.dtype))

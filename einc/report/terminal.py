@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einc.machines.picture import ranges
+from einc.machines.picture import format_ranges
 from einc.report.grid import draw_grid
 from einc.report.tables import align_columns, describe_links, describe_operator_time, summarize_time, tabulate_times
 from einc_runtime.text import counted, shorten, sized
@@ -33,7 +33,7 @@ def format_overview(document: Document, strong: Emphasis = str) -> str:
     lines = [strong(_format_heading(document)), *_format_totals(document), ""]
     times = _format_times(document, groups, strong)
     lines += [*_format_table(groups, strong), *(["", *times] if times else [])]
-    by_cost = sorted(range(len(groups)), key=lambda g: (-_total_cost(groups[g][0]) * len(groups[g]), g))
+    by_cost = sorted(range(len(groups)), key=lambda g: (-_sum_cost_parts(groups[g][0]) * len(groups[g]), g))
     shown = sorted(by_cost[:MAX_SECTIONS])
     for g in shown:
         lines += ["", *_format_section(groups[g], document["devices"], strong)]
@@ -94,9 +94,9 @@ def format_comparison(document: Document, other: Document, names: tuple[str, str
     differing = [["operator", "cut in A", "cut in B", "cost A", "cost B"]]
     for name in [*here, *(name for name in there if name not in here)]:
         a, b = here.get(name), there.get(name)
-        if a is None or b is None or a["intervals"] != b["intervals"] or _total_cost(a) != _total_cost(b):
+        if a is None or b is None or a["intervals"] != b["intervals"] or _sum_cost_parts(a) != _sum_cost_parts(b):
             differing.append([name, *(_format_cut(x["intervals"]) if x else "-" for x in (a, b)),
-                              *(f"{_total_cost(x):,}" if x else "-" for x in (a, b))])  # fmt: skip
+                              *(f"{_sum_cost_parts(x):,}" if x else "-" for x in (a, b))])  # fmt: skip
     lines += align_columns(differing, right=(3, 4)) if len(differing) > 1 else ["every operator is cut alike"]
     return "\n".join(lines) + "\n"
 
@@ -197,11 +197,11 @@ def _format_section(group: Sequence[Document], sites: int, strong: Emphasis, who
     used = len(operation["specs"])
     idle = operation["idle_sites"]
     if idle:
-        lines.append(f"  {used} of {sites} sites work; idle: {ranges(idle)}")
+        lines.append(f"  {used} of {sites} sites work; idle: {format_ranges(idle)}")
     cost = operation["cost"]
     together = f"  combined by {operation['aggregate']}" if cost["aggregation"] else ""
     lines.append(
-        f"  cost {_total_cost(operation):,} = repartition {cost['repartition']:,} + join {cost['join']:,}"
+        f"  cost {_sum_cost_parts(operation):,} = repartition {cost['repartition']:,} + join {cost['join']:,}"
         f" + aggregation {cost['aggregation']:,}{together}"
     )
     lines.append(f"  {_format_movement(operation)}")
@@ -233,7 +233,7 @@ def _format_alternative(operation: Document) -> str:
     if other is None:
         return "there is no other cut"
     more = other["more"]
-    now = _total_cost(operation)
+    now = _sum_cost_parts(operation)
     if more == 0:
         return f"{_format_cut(other['intervals'])} costs as much"
     share = f" ({more / now:+.0%} of this operator's cost)" if now else ""
@@ -259,7 +259,7 @@ def _format_outputs(document: Document, strong: Emphasis) -> list[str]:
     lines = [strong("outputs")]
     for output in document["outputs"]:
         blocks, home = counted(len(output["blocks"]), "block"), set(output["sites"])
-        where = f"site{'s' if len(home) > 1 else ''} {ranges(home)}"
+        where = f"site{'s' if len(home) > 1 else ''} {format_ranges(home)}"
         lines.append(f"  {output['name']}: {_format_type(output)}, {blocks} at {where}; {_format_moves(output)}")
     return lines
 
@@ -299,7 +299,7 @@ def _format_cut(intervals: dict[str, list[list[int]]]) -> str:
     return " ".join(f"{name}/{len(parts)}" for name, parts in intervals.items() if len(parts) > 1) or "whole"
 
 
-def _total_cost(operation: Document) -> int:
+def _sum_cost_parts(operation: Document) -> int:
     cost: dict[str, int] = operation["cost"]
     return cost["repartition"] + cost["join"] + cost["aggregation"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from einc.errors import MachineError
 from einc.machines.model import Machine
 from einc.predict.breakdown import LabelTime, TimeBreakdown, break_down
-from einc.predict.costs import task_costs
+from einc.predict.costs import compute_task_costs
 from einc.predict.timeline import PlanTimeline, TooLarge, time_tasks
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 
@@ -56,14 +56,14 @@ class Timing:
         }
 
 
-def plan_machine(bundle: Bundle) -> Machine:
+def read_plan_machine(bundle: Bundle) -> Machine:
     """The machine of a plan's sites."""
     from einc.machines.load import parse_machine
 
     return parse_machine(bundle.machine_file, connected=False)
 
 
-def unlisted_peaks(bundle: Bundle, machine: Machine) -> str | None:
+def describe_unlisted_peaks(bundle: Bundle, machine: Machine) -> str | None:
     """A note on element types that the plan computes in and the machine file has no peak for, if any."""
     used = {operation.precision for operation in bundle.operations if any(f.flops for f in operation.functions)}
     listed = set.intersection(*({name for name, _ in site.flops} for site in machine.sites))
@@ -79,17 +79,17 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
         raise MachineError(
             f"the plan is for {len(bundle.devices)} sites, and the machine in it has {len(machine.sites)}"
         )
-    costs = task_costs(bundle)
+    costs = compute_task_costs(bundle)
     try:
         times = time_tasks(costs, machine, MAX_EFFORT)
     except TooLarge:
-        known = bundle.predicted_ms if machine == plan_machine(bundle) else None
+        known = bundle.predicted_ms if machine == read_plan_machine(bundle) else None
         return Timing(known, None, None)
-    served = list(map(labels(bundle), bundle.tasks))
+    served = list(map(make_labeller(bundle), bundle.tasks))
     return Timing(times.predicted_ms, times, break_down(costs, served, times, machine))
 
 
-def labels(bundle: Bundle) -> Callable[[AnyTask], Label]:
+def make_labeller(bundle: Bundle) -> Callable[[AnyTask], Label]:
     """A function that gives the label of a task.
 
     An operator bears the name of its first output. It never reads what it makes: a task that serves it and moves or

@@ -43,7 +43,7 @@ class Row:
 def compare(machine: str, case: str, devices: int, schedule: str, limit: float | None) -> Row:
     from einc.compiler import compile_model
     from einc.options import CompileOptions
-    from einc.predict.costs import TaskKind, task_costs
+    from einc.predict.costs import TaskKind, compute_task_costs
     from einc.predict.timeline import time_tasks
 
     chain = case in CHAINS
@@ -57,7 +57,7 @@ def compare(machine: str, case: str, devices: int, schedule: str, limit: float |
     naive_ms = naive.program.predicted_ms
     free = [
         cost if cost.kind is TaskKind.KERNEL else cost._replace(kind=TaskKind.FENCE, size=0)
-        for cost in task_costs(naive.program)
+        for cost in compute_task_costs(naive.program)
     ]
     start = time.monotonic()
     found = compile_model(text, f"{name}.ein", replace(options, schedule=schedule, time_limit=limit))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from einc.cli.options import keeping_the_best
+from einc.cli.options import keep_best_on_interrupt
 from einc.physical.budget import SearchBudget
 from einc_runtime.cli import output
 
@@ -60,7 +60,7 @@ def test_an_ignored_interrupt_does_not_end_a_search() -> None:
     try:
         budget = SearchBudget()
         budget.begin()
-        with keeping_the_best(budget), budget.searching():
+        with keep_best_on_interrupt(budget), budget.searching():
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)

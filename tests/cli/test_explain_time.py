@@ -11,7 +11,7 @@ import pytest
 
 from einc.machines.load import parse_machine
 from einc.machines.model import MS_PER_US
-from einc.report.timing import plan_machine, time_plan
+from einc.report.timing import read_plan_machine, time_plan
 from einc_runtime.execution.trace import task_kind
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.schema import Bundle, KernelTask, TransferTask
@@ -96,7 +96,7 @@ def test_the_trace_is_the_predicted_timeline(plan: Path, einc: Callable[..., Any
     assert "predicted" in shown.out
     text = target.read_text()
     bars, bundle = check_trace(text), decode(plan.read_bytes())
-    times = time_plan(bundle, plan_machine(bundle)).times
+    times = time_plan(bundle, read_plan_machine(bundle)).times
     titles, tracks = names(text, "process_name"), names(text)
     assert set(titles.values()) == {f"site {site} (predicted: ffn)" for site in range(8)}
     seen: dict[int, set[str]] = {}
@@ -145,9 +145,9 @@ def test_a_trace_of_a_model_is_that_of_its_plan(plan: Path, einc: Callable[..., 
 def test_a_plan_whose_machine_does_not_fit_gets_one_error(plan: Path, einc: Callable[..., Any]) -> None:
     bundle = decode(plan.read_bytes())
     small = parse_machine(bundle.machine_file).restrict((0, 1, 2))
-    from einc.machines.load import machine_json
+    from einc.machines.load import format_machine
 
-    changed: Bundle = msgspec.structs.replace(bundle, machine_file=machine_json(small))
+    changed: Bundle = msgspec.structs.replace(bundle, machine_file=format_machine(small))
     plan.write_bytes(encode(changed))
     shown = einc("explain", plan)
     assert shown.code == 65

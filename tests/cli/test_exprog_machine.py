@@ -33,7 +33,7 @@ def test_the_host_has_the_sites_that_a_program_names(
     tmp_path: Path, einc: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load.load_machine("host", 1)  # before the limit is changed, which the first file to be decoded settles
-    monkeypatch.setattr(load, "host_cores", lambda: 2)
+    monkeypatch.setattr(load, "count_host_cores", lambda: 2)
     monkeypatch.setattr(schema, "MAX_SITES", 16)
     path = tmp_path / "far.ex"
     path.write_text("IN: A @ 13\nOUT: A @ 12\nA @ 13 -> 12\n")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.core.intervals import ShardableIndex, count_reachable_sites, factorizations
+from einc.core.intervals import ShardableIndex, count_reachable_sites, enumerate_factorizations
 
 
 @given(st.integers(1, 200), st.data())
@@ -53,7 +53,7 @@ def test_counts_beyond_the_most_are_refused(count: int) -> None:
 @given(st.integers(1, 24), st.lists(st.integers(1, 6), max_size=4))
 def test_factorizations_by_exhaustion(product: int, limits: list[int]) -> None:
     every = itertools.product(*(range(1, limit + 1) for limit in limits))
-    assert list(factorizations(product, limits)) == sorted(f for f in every if prod(f) == product)
+    assert list(enumerate_factorizations(product, limits)) == sorted(f for f in every if prod(f) == product)
 
 
 @given(st.integers(1, 30), st.lists(st.integers(1, 6), max_size=3))

@@ -14,7 +14,7 @@ from einc.exchange.bounds.demands import DemandTable
 from einc.exchange.bounds.demands import collect_demands as wanted_of
 from einc.exchange.bounds.memberships import compute_quick_bounds
 from einc.exchange.language.program import Holding, Partition, Program, Requirement
-from einc.exchange.memberships import decode_masks, enumerate_masks, with_members
+from einc.exchange.memberships import close_partitions, decode_masks, enumerate_masks
 from einc.exchange.network import build_network
 from einc.exchange.synthesis.allocation import allocate_greedily, allocate_routes, sum_volumes
 from einc.exchange.synthesis.demands import find_demands, group_by_shape
@@ -85,8 +85,8 @@ def test_memberships_against_brute_force(program):
     assert len(set(found)) == len(found)
     assert found == sorted(found)
     if any(one.members is None for one in program.partitions):
-        best = min(received(with_members(program, dict(chosen))) for chosen in expected)
-        assert received(with_members(program, choose_fewest_bytes(program, sites))) == best
+        best = min(received(close_partitions(program, dict(chosen))) for chosen in expected)
+        assert received(close_partitions(program, choose_fewest_bytes(program, sites))) == best
         missing = tabulate_moved_bytes(program, find_demands_anywhere(program, sites), sites)
         assert missing.min() >= 0
 
@@ -99,7 +99,7 @@ def test_quick_bounds_are_those_of_all_cuts_combining_and_counting(program):
     masks = enumerate_masks(program, network.sites)
     bounds, sent = compute_quick_bounds(program, DemandTable(program), masks, network)
     for row, quick, bytes_ in zip(masks, bounds, sent, strict=True):
-        demands = wanted_of(with_members(program, decode_masks(program, row, network.sites)))
+        demands = wanted_of(close_partitions(program, decode_masks(program, row, network.sites)))
         sets = range(1, network.all_sites)
         proved = [CutWitness(one).proved_ms(demands, network) for one in sets] + [
             CountingWitness().proved_ms(demands, network)
@@ -115,7 +115,7 @@ def check_the_placement(program, sites):
     network = build_network(machine, program.gpus)
     placed, _, packing = place(program, network, 0.02)
     each = {tuple(sorted(chosen.items())): chosen for chosen in closed(program, sites)}
-    least = min(place(with_members(program, chosen), network, 0.02)[2].fullest_ms for chosen in each.values())
+    least = min(place(close_partitions(program, chosen), network, 0.02)[2].fullest_ms for chosen in each.values())
     assert packing.fullest_ms <= least * 1.03 + 1e-12
     assert placed.partitions != program.partitions or not any(one.members is None for one in program.partitions)
 

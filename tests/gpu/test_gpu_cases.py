@@ -71,7 +71,7 @@ def test_every_operator_is_in_some_case():
     from einc.ops import registry
 
     called = {name for text in TEXTS.values() for name in re.findall(r"\b([a-z_]+)\(", text)}
-    assert set(registry.names()) <= called
+    assert set(registry.list_names()) <= called
 
 
 def test_every_kernel_and_aggregation_is_in_some_plan():

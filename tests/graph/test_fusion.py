@@ -12,7 +12,7 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.fuse import fuse
 from einc.graph.graph import Graph, dump_graph, verify_graph
 from einc.ops import registry
-from einc.ops.equation import MAX_STEPS, Equation, index_equation
+from einc.ops.equation import MAX_STEPS, Equation, build_equation
 from einc.ops.scalar import ScalarInput, make_step
 from tests.support.graph_interpreter import interpret
 from tests.support.paced import within
@@ -101,13 +101,13 @@ def test_a_tensor_read_twice_is_one_input_of_an_elementwise_operator() -> None:
 def test_a_contraction_keeps_its_operands() -> None:
     g = Maker(x="t d")
     x = desc("t d")
-    gram = index_equation(
+    gram = build_equation(
         [(x, ("i", "j")), (x, ("k", "j"))],
         [("i", "t"), ("k", "u")],
         make_step("mul", ScalarInput(0), ScalarInput(1)),
         "sum",
     )
-    norm = index_equation(
+    norm = build_equation(
         [(x, ("i", "j")), (x, ("i", "j"))], [("i", "t")], make_step("mul", ScalarInput(0), ScalarInput(1)), "sum"
     )
     g.builder.apply(gram, ["x", "x"], ["gram"])
@@ -167,7 +167,7 @@ def test_diagonals_and_reductions_end_a_group() -> None:
     square = TensorDesc(("a", "b"), (5, 5), DType.F32)
     g.builder.input("x", square)
     g("e", "exp", "x")
-    diagonal = index_equation([(square, ("i", "i"))], [("i", "a")], make_step("neg", ScalarInput(0)), None)
+    diagonal = build_equation([(square, ("i", "i"))], [("i", "a")], make_step("neg", ScalarInput(0)), None)
     g.builder.apply(diagonal, ["e"], ["diag"])
     g("s", "tanh", "diag")
     g("m", "max", "s", over="a")
@@ -179,7 +179,7 @@ def test_the_same_producer_indexed_in_two_ways_stays() -> None:
     g = Maker()
     g.builder.input("x", square)
     g("e", "exp", "x")
-    both = index_equation(
+    both = build_equation(
         [(square, ("i", "j")), (square, ("j", "i"))],
         [("i", "a"), ("j", "b")],
         make_step("add", ScalarInput(0), ScalarInput(1)),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.logical import minsum
-from einc.logical.minsum import Link, minimize, narrow_order, prune_values
+from einc.logical.minsum import Link, choose_elimination_order, minimize, prune_values
 
 
 def random_model(rng, dtype, scale=1, most=6, domain=4):
@@ -110,7 +110,7 @@ def test_narrow_order_counts_the_tables(seed):
     count = rng.randint(1, 9)
     domain = {v: rng.randint(1, 5) for v in range(count)}
     pairs = [pair for pair in itertools.combinations(range(count), 2) if rng.random() < 0.4]
-    order, sizes = narrow_order(domain, domain, pairs)
+    order, sizes = choose_elimination_order(domain, domain, pairs)
     assert sorted(order) == list(domain)
     edges = {frozenset(pair) for pair in pairs}
     for v, size in zip(order, sizes, strict=True):
@@ -122,12 +122,12 @@ def test_narrow_order_counts_the_tables(seed):
 def test_narrow_order_on_a_chain_and_a_ladder():
     domain = dict.fromkeys(range(400), 10)
     chain = [(v, v + 1) for v in range(399)]
-    assert max(narrow_order(domain, domain, chain)[1]) == 100
+    assert max(choose_elimination_order(domain, domain, chain)[1]) == 100
     ladder = [(v, v + 2) for v in range(398)] + [(v, v + 1) for v in range(0, 400, 2)]
-    assert max(narrow_order(domain, domain, ladder)[1]) == 1000
+    assert max(choose_elimination_order(domain, domain, ladder)[1]) == 1000
 
 
-@pytest.mark.parametrize("limit", ["LARGEST_TABLE", "ALL_TABLES"])
+@pytest.mark.parametrize("limit", ["MAX_TABLE_ENTRIES", "MAX_TOTAL_ENTRIES"])
 def test_limits(monkeypatch, limit):
     costs = [np.arange(3) for _ in range(4)]
     classes = [np.array(c) for c in ((0, 1, 2), (1, 2, 0), (2, 0, 1), (1, 0, 2))]

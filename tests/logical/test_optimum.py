@@ -260,7 +260,7 @@ def test_falls_back_to_the_cut_heuristic(monkeypatch):
         if (plan := optimize(graph, 6)).cut_cost > plan.total_cost
     )
     best = optimize(graph, 6)
-    monkeypatch.setattr(minsum, "LARGEST_TABLE", 1)
+    monkeypatch.setattr(minsum, "MAX_TABLE_ENTRIES", 1)
     plan = optimize(graph, 6)
     assert not plan.exact
     assert plan.total_cost == plan.cut_cost == best.cut_cost > best.total_cost

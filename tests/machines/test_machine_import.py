@@ -7,9 +7,9 @@ import pytest
 
 from einc.errors import EincError, MachineError, UsageError
 from einc.machines.importers import import_machine
-from einc.machines.importers.gpus import GPUS, by_name, pcie_gbs
+from einc.machines.importers.gpus import GPUS, compute_pcie_gbs, find_by_name
 from einc.machines.importers.topology import MachineOverrides, Topology, build_machine
-from einc.machines.load import load_machine, machine_json, parse_machine
+from einc.machines.load import format_machine, load_machine, parse_machine
 from tests.support.paced import within
 from tests.support.topologies import DGX1V, bus, cells, nccl, new_style, old_style, switched
 
@@ -34,7 +34,7 @@ def test_the_cube_mesh_is_the_preset(text):
     machine = machine_of(text)
     assert dataclasses.replace(machine, name="dgx-v100") == load_machine("dgx-v100")
     assert machine.name == "v100-x8"
-    assert parse_machine(machine_json(machine)) == machine
+    assert parse_machine(format_machine(machine)) == machine
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_file_may_name_the_gpus():
     ],
 )
 def test_names_of_drivers(name, key):
-    gpu = by_name(name)
+    gpu = find_by_name(name)
     assert (None if gpu is None else gpu.key) == key
 
 
@@ -176,7 +176,7 @@ def test_unknown_gpus_need_an_option():
 
 
 def test_pcie_rates():
-    assert [pcie_gbs(gts, 16) for gts in (2.5, 5, 8, 16, 32)] == [4, 8, 15.75, 31.51, 63.02]
+    assert [compute_pcie_gbs(gts, 16) for gts in (2.5, 5, 8, 16, 32)] == [4, 8, 15.75, 31.51, 63.02]
     rows = [["X", "SYS"], ["SYS", "X"]]
     read = [links(machine_of(nccl(rows, speed=speed)))[0, 1] for speed in ("16.0 GT/s PCIe", "2.5 GT/s", "Unknown", "")]
     assert read == [(31.51, 2), (15.75, 2), (15.75, 2), (15.75, 2)]
@@ -318,7 +318,7 @@ def test_damaged_files_are_refused_or_read_but_never_crash(text):
         except EincError as error:
             reports.append(len(error.render()))
             continue
-        assert parse_machine(machine_json(machine)) == machine
+        assert parse_machine(format_machine(machine)) == machine
     assert max(reports) < 1200
 
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from einc.machines.load import load_machine, parse_machine, preset_names
+from einc.machines.load import list_presets, load_machine, parse_machine
 from einc.machines.model import Machine, Resource, Site
-from einc.machines.picture import draw, ranges
+from einc.machines.picture import draw, format_ranges
 
 
 def test_a_mesh_is_a_matrix_with_its_resources_below():
@@ -31,7 +31,7 @@ def test_a_switch_is_a_bus():
     ]
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", list_presets())
 def test_pictures_fit_a_terminal_and_colour_changes_nothing_else(name):
     machine = load_machine(name, 5 if name == "host" else None)
     plain, tinted = draw(machine), draw(machine, colour=True)
@@ -88,5 +88,5 @@ def test_large_machines_have_a_summary():
 
 
 def test_ranges():
-    assert ranges([]) == ""
-    assert ranges({5, 0, 1, 2}) == "0-2, 5"
+    assert format_ranges([]) == ""
+    assert format_ranges({5, 0, 1, 2}) == "0-2, 5"

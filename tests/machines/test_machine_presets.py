@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from einc.errors import MachineError, ReadError, UsageError
-from einc.machines.load import host_cores, load_machine, machine_json, parse_machine, preset_names
+from einc.machines.load import count_host_cores, format_machine, list_presets, load_machine, parse_machine
 
 V100 = """
 X 1 1 2 2 S S S
@@ -28,15 +28,15 @@ def width(machine, pair):
 
 
 def test_the_names():
-    assert preset_names() == ("dgx-a100", "dgx-h100", "dgx-v100", "dgx-v100-paper", "gb200-nvl72", "host")
+    assert list_presets() == ("dgx-a100", "dgx-h100", "dgx-v100", "dgx-v100-paper", "gb200-nvl72", "host")
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", list_presets())
 def test_a_preset_survives_its_canonical_text(name):
     machine = load_machine(name)
-    text = machine_json(machine)
+    text = format_machine(machine)
     assert parse_machine(text) == machine
-    assert machine_json(parse_machine(text)) == text
+    assert format_machine(parse_machine(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_the_paper_machine_has_the_links_that_its_example_names():
 
 
 def test_host_takes_any_number_of_sites_and_shares_one_memory():
-    assert len(load_machine("host").sites) == host_cores()
+    assert len(load_machine("host").sites) == count_host_cores()
     for sites in (1, 2, 3, 72):
         machine = load_machine("host", sites)
         assert len(machine.sites) == sites
         assert len(machine.routes) == sites * (sites - 1)
         assert len(machine.resources) == (sites > 1)
-        assert parse_machine(machine_json(machine)) == machine
+        assert parse_machine(format_machine(machine)) == machine
     for sites in (0, -1, 10**9):
         with pytest.raises(MachineError):
             load_machine("host", sites)
@@ -116,7 +116,7 @@ def test_files_and_names_that_are_not_there(tmp_path):
     with pytest.raises(UsageError):
         load_machine("a\0b")
     path = tmp_path / "mine.json"
-    path.write_text(machine_json(load_machine("dgx-v100")))
+    path.write_text(format_machine(load_machine("dgx-v100")))
     assert load_machine(str(path)) == load_machine("dgx-v100")
     path.write_bytes(b"\xff\xfe{}")
     with pytest.raises(MachineError, match="UTF-8"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
-from einc.ops.equation import Equation, index_equation
+from einc.ops.equation import Equation, build_equation
 from einc.ops.scalar import ScalarInput, ScalarProgram, make_step
 from tests.support.definition_oracle import fault, random_array, requests
 
@@ -33,7 +33,7 @@ def equations(draw: st.DrawFn) -> Equation:
         steps.append(f"t{k - 1} = {draw(st.sampled_from(sorted(PYTHON)))} {last} x{k}")
         last = f"t{k - 1}"
     inputs = [(TensorDesc(tuple(part), tuple(extents[n] for n in part), DType.I64), tuple(part)) for part in labels]
-    operator = index_equation(
+    operator = build_equation(
         inputs,
         [(name, name) for name in result],
         ScalarProgram.parse("; ".join(steps) or "t0 = copy x0", len(labels)),
@@ -88,14 +88,14 @@ def test_references_agree_with_numpy() -> None:
     ]
     (found,) = registry.call("matmul", descs[:2], {}).reference(a, b)
     np.testing.assert_allclose(found, a @ b, rtol=1e-13)
-    contraction = index_equation(
+    contraction = build_equation(
         [(descs[0], ("h", "t", "d")), (descs[1], ("h", "d", "e")), (descs[2], ("d",))],
         [("e", "e"), ("t", "t")],
         ScalarProgram.parse("t0 = mul x0 x1; t1 = mul t0 x2", 3),
         "sum",
     )
     np.testing.assert_allclose(contraction.reference(a, b, v)[0], ((a * v) @ b).sum(0).T, rtol=1e-12)
-    distance = index_equation(
+    distance = build_equation(
         [(descs[0], ("h", "t", "d")), (descs[2], ("d",))],
         [("t", "t"), ("h", "h")],
         ScalarProgram.parse("t0 = sub x0 x1; t1 = mul t0 t0", 2),
@@ -161,7 +161,7 @@ def test_faulty_equations(
         make_step("mul", ScalarInput(0), ScalarInput(1)) if len(inputs) == 2 else make_step("copy", ScalarInput(0))
     )
     with pytest.raises(OperatorError) as caught:
-        index_equation(inputs, [(name, name) for name in result.split()], program, aggregation)
+        build_equation(inputs, [(name, name) for name in result.split()], program, aggregation)
     assert caught.value.argument == argument
     assert word is None or word in str(caught.value.hint)
 

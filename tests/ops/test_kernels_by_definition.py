@@ -10,7 +10,7 @@ import pytest
 
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
-from einc.ops.equation import index_equation
+from einc.ops.equation import build_equation
 from einc.ops.functions import FUNCTIONS
 from einc.ops.scalar import ScalarInput, make_step
 from tests.support.block_slices import slices
@@ -69,7 +69,7 @@ def test_kernels_and_references_agree_on_special_values(dtype: DType) -> None:
         if dtype not in signature.accepts or name == "where" or name.startswith("cast:"):
             continue
         labels: list[tuple[TensorDesc, tuple[str, ...]]] = [(rows, ("i",)), (columns, ("j",))][: signature.arity]
-        operator = index_equation(
+        operator = build_equation(
             labels,
             [("i", "i"), ("j", "j")][: signature.arity],
             make_step(name, *map(ScalarInput, range(signature.arity))),

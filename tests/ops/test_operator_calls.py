@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from einc.core.intervals import factorizations
+from einc.core.intervals import enumerate_factorizations
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
@@ -39,7 +39,7 @@ def test_aliases_make_the_same_operator() -> None:
     new = {"rows": 6, "heads": 2, "d_head": 4}
     assert registry.call("regroup", [A], new) == registry.call("reshape", [A], new)
     assert registry.is_callable("regroup")
-    assert "regroup" not in registry.names()
+    assert "regroup" not in registry.list_names()
     with pytest.raises(OperatorError) as caught:
         registry.call("regroup", [A], {"rows": 47})
     assert caught.value.message.startswith("regroup: ")
@@ -205,7 +205,7 @@ def test_hash_and_specs_are_fast_enough_to_plan_with() -> None:
     n = 9 * 8 * 16
     operator = registry.call("matmul", [desc("h i j", 8, n, n), desc("h j k", 8, n, n)], {})
     limits = [index.max_intervals for index in operator.indices]
-    requests = list(factorizations(72, limits))[:100]
+    requests = list(enumerate_factorizations(72, limits))[:100]
     with within(1):
         for counts in requests:
             operator.build_spec(tuple(i.intervals(c) for i, c in zip(operator.indices, counts, strict=True)))

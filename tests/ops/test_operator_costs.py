@@ -56,11 +56,11 @@ def test_matrix_products_run_at_the_peak_of_their_operands(dtype: DType, expecte
 def test_products_of_mixed_operands_run_in_the_plain_peak() -> None:
     half, single = TensorDesc(("i", "j"), (4, 8), DType.F16), TensorDesc(("j", "k"), (8, 2), DType.F32)
     double = TensorDesc(("j", "k"), (8, 2), DType.F64)
-    from einc.ops.base import product_precision
+    from einc.ops.base import find_product_precision
 
-    assert product_precision(half, single) == "f32"
-    assert product_precision(half, double) == product_precision(double, double) == "f64"
-    assert product_precision(TensorDesc((), (), DType.I32), TensorDesc((), (), DType.I32)) == "f32"
+    assert find_product_precision(half, single) == "f32"
+    assert find_product_precision(half, double) == find_product_precision(double, double) == "f64"
+    assert find_product_precision(TensorDesc((), (), DType.I32), TensorDesc((), (), DType.I32)) == "f32"
 
 
 def test_a_lookup_reads_the_rows_that_it_picks() -> None:

@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
 
 def test_every_call_is_documented() -> None:
     documented = set(re.findall(r"`(\w+)\([^`]*\)`", PAGE.split("## Calls")[1].split("## Index equations")[0]))
-    assert documented == set(registry.names())
+    assert documented == set(registry.list_names())
 
 
 def test_the_model_on_the_page_compiles() -> None:

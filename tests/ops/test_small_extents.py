@@ -20,7 +20,7 @@ from einc.core.intervals import count_reachable_sites
 from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
-from einc.ops.equation import index_equation
+from einc.ops.equation import build_equation
 from einc.ops.scalar import ScalarProgram
 from tests.support import attention_oracle
 from tests.support.definition_oracle import Array, fault, requests
@@ -46,7 +46,7 @@ def equation(draw: Drawn) -> Case:
     program = draw(st.sampled_from(["t0 = mul x0 x1", "t0 = sub x0 x1; t1 = abs t0", "t0 = max x0 x1; t1 = mul t0 x0"]))
     inputs = [(TensorDesc(names, tuple(size[n] for n in names), DType.F32), names) for names in labels]
     aggregation = draw(st.sampled_from(["sum", "max", "min", "prod"]))
-    return Case(index_equation(inputs, [(n, n) for n in kept], ScalarProgram.parse(program, 2), aggregation))
+    return Case(build_equation(inputs, [(n, n) for n in kept], ScalarProgram.parse(program, 2), aggregation))
 
 
 def reshape(draw: Drawn) -> Case:

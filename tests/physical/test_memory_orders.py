@@ -8,7 +8,7 @@ from einc.frontend import build
 from einc.graph.builder import GraphBuilder
 from einc.ops import registry
 from einc.options import CompileOptions
-from einc.physical.records import memory_orders
+from einc.physical.records import find_memory_orders
 
 BY_TOKENS = (1, 0, 2)
 
@@ -32,18 +32,18 @@ output y
 
 
 def test_queries_and_results_lie_by_tokens_and_so_does_what_maps_them():
-    found = memory_orders(build(TEXT, "m.ein"))
+    found = find_memory_orders(build(TEXT, "m.ein"))
     assert found == dict.fromkeys(("q", "b", "r", "a", "s"), BY_TOKENS)
 
 
 def test_what_is_saved_or_loaded_lies_as_it_stands():
-    found = memory_orders(build(TEXT.replace("output y", "output y, b"), "m.ein"))
+    found = find_memory_orders(build(TEXT.replace("output y", "output y, b"), "m.ein"))
     assert found == dict.fromkeys(("r", "a", "s"), BY_TOKENS)  # and q is not reached beyond b
 
 
 def test_nobody_else_wishes_anything():
     graph = build("model m\ndim n = 4\ninput x : f32[n, n]\nz = exp(x)\ny = matmul(z, x)\noutput y", "m.ein")
-    assert memory_orders(graph) == {}
+    assert find_memory_orders(graph) == {}
 
 
 def test_a_tensor_that_is_also_keys_keeps_one_wish():
@@ -53,11 +53,11 @@ def test_a_tensor_that_is_also_keys_keeps_one_wish():
     attention = registry.call("attention", [builder.desc(h)] * 3, {"seq_lens": (3,)})
     builder.apply(attention, [h] * 3, ["a", "lse"])
     builder.save("a")
-    assert memory_orders(builder.build()) == {"h": BY_TOKENS}
+    assert find_memory_orders(builder.build()) == {"h": BY_TOKENS}
 
 
 def test_plans_say_how_their_tensors_lie():
     made = compile_model(TEXT, "m.ein", CompileOptions(machine="host", devices=2))
     found = {tensor.name: tensor.order for tensor in made.bundle.tensors if tensor.order}
-    assert found == memory_orders(made.graph)
+    assert found == find_memory_orders(made.graph)
     assert BY_TOKENS in found.values()

@@ -14,9 +14,9 @@ from einc.machines.load import load_machine
 from einc.machines.model import Machine, Site
 from einc.options import CompileOptions
 from einc.physical.program import DeviceProgram
-from einc.predict.costs import TaskKind, occupied_ms, task_costs
+from einc.predict.costs import TaskKind, compute_occupied_ms, compute_task_costs
 from einc.predict.timeline import time_tasks
-from einc.report.timing import plan_machine, time_plan
+from einc.report.timing import read_plan_machine, time_plan
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import AggregateTask, KernelTask, TransferTask
 from tests.support.device_programs import exchanges_of, kind_of, program_of
@@ -47,10 +47,10 @@ def test_a_plan_file_predicts_what_its_device_program_does(case: tuple[str, dict
     model, options = case
     found = compiled(model, machine, **options)
     target = found.target.machine
-    expected = time_tasks(task_costs(found.program), target)
-    assert time_plan(found.bundle, plan_machine(found.bundle)).times == expected
+    expected = time_tasks(compute_task_costs(found.program), target)
+    assert time_plan(found.bundle, read_plan_machine(found.bundle)).times == expected
     assert found.bundle.predicted_ms == expected.predicted_ms == found.program.predicted_ms > 0
-    works = task_costs(found.program)
+    works = compute_task_costs(found.program)
     assert expected.predicted_ms >= critical_path_ms(works, target) * (1 - 1e-9)
     assert expected.predicted_ms >= capacity_bound_ms(works, target) * (1 - 1e-9)
     assert sum(work.flops for work in works) == sum(
@@ -59,7 +59,7 @@ def test_a_plan_file_predicts_what_its_device_program_does(case: tuple[str, dict
 
 
 def predict_ms(program: DeviceProgram, machine: Machine) -> float:
-    return time_tasks(task_costs(program), machine).predicted_ms
+    return time_tasks(compute_task_costs(program), machine).predicted_ms
 
 
 def _flops(found: Compiled) -> list[list[int]]:
@@ -72,7 +72,7 @@ def test_a_plan_without_latencies_is_predicted_without_them() -> None:
     assert ideal.predicted_ms is not None
     assert real.predicted_ms is not None
     assert ideal.predicted_ms < real.predicted_ms
-    assert time_plan(real, plan_machine(real).ideal()).predicted_ms == ideal.predicted_ms
+    assert time_plan(real, read_plan_machine(real).ideal()).predicted_ms == ideal.predicted_ms
 
 
 def test_a_matrix_product_by_hand() -> None:
@@ -82,7 +82,7 @@ def test_a_matrix_product_by_hand() -> None:
         "y = matmul(x, w)\nz[a] = y[a,c] * v[c]\noutput z\n"
     )
     found = compile_model(text, "m.ein", CompileOptions(machine="dgx-v100", devices=1, ideal=True, schedule="naive"))
-    first, second = (task_costs(found.program)[t] for t in (0, 1))
+    first, second = (compute_task_costs(found.program)[t] for t in (0, 1))
     assert (first.flops, second.flops) == (2 * 1024 * 2048 * 512, 2 * 1024 * 512)
     assert first.size == 2 * (1024 * 2048 + 2048 * 512 + 1024 * 512)
     assert second.size == 2 * (1024 * 512 + 512 + 1024)
@@ -95,7 +95,7 @@ def test_transfers_and_copies_are_as_long_as_their_regions() -> None:
     found = compiled("llama_block", "dgx-a100", preset="tiny", selector="random", seed=2)
     program = found.program
     kinds = set()
-    for task, work in zip(program.tasks, task_costs(program), strict=True):
+    for task, work in zip(program.tasks, compute_task_costs(program), strict=True):
         kinds.add(kind_of(task))
         reads, writes = (
             sum(r.block.size * DType(program.tensors[program.buffers[r.buffer].tensor].dtype).itemsize for r in regions)
@@ -133,9 +133,9 @@ def test_an_exchange_between_kernels_takes_its_own_time(machine: str, devices: i
 def test_kernels_are_never_free_of_their_bytes() -> None:
     machine = load_machine("dgx-a100").ideal()
     found = compiled("llama_block", "dgx-a100", preset="b1x1k", ideal=True)
-    for work in task_costs(found.program):
+    for work in compute_task_costs(found.program):
         if work.kind is TaskKind.KERNEL:
-            took = occupied_ms(work, machine.sites[0], 0.0)
+            took = compute_occupied_ms(work, machine.sites[0], 0.0)
             assert took >= work.size / 1555e6 * (1 - 1e-12)
             assert took >= work.flops / 312e12 * 1e3 * (1 - 1e-12)
             assert math.isfinite(took)

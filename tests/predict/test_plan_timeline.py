@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from einc.errors import MachineError
 from einc.exchange.language.closure import order_firings
 from einc.exchange.language.parser import parse
-from einc.exchange.language.program import collect_atom_sizes, get_aggregate_size
+from einc.exchange.language.program import collect_atom_sizes
 from einc.exchange.language.resolve import resolve
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
@@ -127,7 +127,7 @@ def works_of_exchange(program):
     made, works, ends = {}, [], {}
     for firing in order_firings(program):
         action = firing.action
-        size = get_aggregate_size(action.aggregate, sizes)
+        size = sizes[action.aggregate[0]]
         waits = [task for awaited in action.after for task in ends[awaited.aggregate, awaited.source]]
         ready = sorted({task for part in firing.parts for task in made.get((part, action.source), ())} | set(waits))
         mine = list(ready)

@@ -8,7 +8,7 @@ import pytest
 
 from einc.compiler import compile_model
 from einc.options import CompileOptions
-from einc.predict.costs import task_costs
+from einc.predict.costs import compute_task_costs
 from einc.predict.timeline import time_tasks
 from tests.support.paced import within
 
@@ -30,4 +30,4 @@ def test_predicting_is_fast(model: str, machine: str, most: float) -> None:
     program = found.program
     with within(3 * most):
         for _ in range(3):
-            time_tasks(task_costs(program), found.target.machine)
+            time_tasks(compute_task_costs(program), found.target.machine)

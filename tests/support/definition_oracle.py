@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from einc.core.intervals import Intervals, count_reachable_sites, factorizations
+from einc.core.intervals import Intervals, count_reachable_sites, enumerate_factorizations
 from einc.core.spec import FunctionSpec, JoinAggSpec, find_spec_fault
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.ops import registry
@@ -78,7 +78,7 @@ def one_number(name: str) -> tuple[int]:
 def requests(operator: Operator, sites: int) -> Iterator[Intervals]:
     """Every request for intervals with the largest reachable number of function specifications up to `sites`."""
     limits = [index.max_intervals for index in operator.indices]
-    for counts in factorizations(count_reachable_sites(sites, limits), limits):
+    for counts in enumerate_factorizations(count_reachable_sites(sites, limits), limits):
         yield tuple(index.intervals(count) for index, count in zip(operator.indices, counts, strict=True))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
-from einc.ops.equation import index_equation
+from einc.ops.equation import build_equation
 from einc.ops.functions import FUNCTIONS
 from einc.ops.scalar import ScalarProgram
 
@@ -26,7 +26,7 @@ def equation(
     """Tensors separated by commas ("t d, d f"), their index names likewise, and the result's."""
     descs = [desc(dims, dtype) for dims in inputs.split(",")]
     labels = [tuple(part.split()) for part in indices.split(",")]
-    return index_equation(
+    return build_equation(
         list(zip(descs, labels, strict=True)),
         [(name, name) for name in result.split()],
         ScalarProgram.parse(program, len(descs)),

@@ -19,7 +19,6 @@ from einc.exchange.language.program import (
     Aggregate,
     Program,
     collect_atom_sizes,
-    get_aggregate_size,
     list_targets,
 )
 from einc.exchange.simulation.body_run import ActionEvent, Timeline
@@ -257,7 +256,7 @@ class PlainSimulation:
             self.send(position)
             return
         # A kernel's latency occupies its site: it weighs as much as the bytes that HBM could move in that time.
-        traffic = (len(record.parts) + 1) * get_aggregate_size(aggregate, self.sizes)
+        traffic = (len(record.parts) + 1) * self.sizes[aggregate[0]]
         lane = self.aggregations.setdefault(source, _Lane(self.now))
         lane.add(traffic + self.kernel_latency * self.hbm[source], (position, source), self.now)
         self.changed = True
@@ -276,7 +275,7 @@ class PlainSimulation:
     def depart(self, position: int) -> None:
         """All flows of an action begin."""
         action = self.records[position].action
-        size = get_aggregate_size(action.aggregate, self.sizes)
+        size = self.sizes[action.aggregate[0]]
         for site in action.destinations:
             route = self.route(position, site)
             self.network.add(route, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
-from einc.predict.costs import TaskCost, TaskKind, occupied_ms
+from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
 
 
 def critical_path_ms(works: Sequence[TaskCost], machine: Machine) -> float:
@@ -18,7 +18,7 @@ def critical_path_ms(works: Sequence[TaskCost], machine: Machine) -> float:
             slowest = min(machine.resources[r].gbs for r in routes[work.site, work.target])
             length = machine.transfer_latency_us * MS_PER_US + work.size / (slowest * BYTES_PER_MS)
         elif work.kind is not TaskKind.FENCE:
-            length = occupied_ms(work, machine.sites[work.site], machine.kernel_latency_us)
+            length = compute_occupied_ms(work, machine.sites[work.site], machine.kernel_latency_us)
         ends.append(max((ends[before] for before in work.after), default=0.0) + length)
     return max(ends, default=0.0)
 
@@ -33,5 +33,5 @@ def capacity_bound_ms(works: Sequence[TaskCost], machine: Machine) -> float:
             for resource in routes[work.site, work.target]:
                 resources[resource] += work.size / (machine.resources[resource].gbs * BYTES_PER_MS)
         elif work.kind is not TaskKind.FENCE:
-            sites[work.site] += occupied_ms(work, machine.sites[work.site], machine.kernel_latency_us)
+            sites[work.site] += compute_occupied_ms(work, machine.sites[work.site], machine.kernel_latency_us)
     return max([*sites, *resources], default=0.0)

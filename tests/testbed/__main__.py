@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from einc.exchange.simulation.simulator import simulate
-from einc.machines.load import load_machine, machine_json
+from einc.machines.load import format_machine, load_machine
 from einc.machines.model import Machine
 
 from .executor import ExecutionError, Executor, processes
@@ -47,7 +47,7 @@ def main() -> int:
             machine = measured_machine(executor, nominal, MBITS)
             if options.output:
                 with open(options.output, "w") as file:
-                    file.write(machine_json(machine))
+                    file.write(format_machine(machine))
             _describe(machine, nominal)
             return _compare(executor, machine, options.seconds, options.search, options.only)
     except Unsupported as reason:

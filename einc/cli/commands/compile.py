@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.compare_machines import compare_costs, options_for
+from einc.cli.compare_machines import compare_costs, derive_options
 from einc.cli.files import read_text
-from einc.cli.options import compile_options, complete_machines, keeping_the_best, read_options
+from einc.cli.options import compile_options, complete_machines, keep_best_on_interrupt, read_options
 from einc.cli.precompile import Architectures, precompile, require_compiler
 from einc.cli.stages import STAGES, dump_stage, dump_syntax, summarize_plan
 from einc_runtime.cli import output
@@ -105,7 +105,7 @@ def compile_command(
     arguments = CompileArguments(model, target, emit, machines, architectures, as_json)
     arguments.check()
     options = read_options(chosen)
-    others = options_for(options, machines)
+    others = derive_options(options, machines)
     text = read_text(model)
     if target is not None:
         output.require_outputs([target], [model, options.machine, *(other.machine for other in others)])
@@ -117,7 +117,7 @@ def compile_command(
 
     with show_phases() as phase:
         compiled = compile_model(text, model, options, phase)
-        with keeping_the_best(compiled.budget):
+        with keep_best_on_interrupt(compiled.budget):
             dumped = None
             if emit is not None:
                 dumped = dump_syntax(text, model) if emit == "ast" else dump_stage(compiled, emit)

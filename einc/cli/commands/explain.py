@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli.files import is_plan, read_text
-from einc.cli.options import compile_options, keeping_the_best, read_options
+from einc.cli.options import compile_options, keep_best_on_interrupt, read_options
 from einc.errors import UsageError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, examples, json_option
@@ -92,14 +92,14 @@ def _load_plan(source: str, arguments: dict[str, Any], phase: Any) -> Bundle:
     compiled = compile_model(read_text(source), source, read_options(arguments), phase)
     if compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
-    with keeping_the_best(compiled.budget):
+    with keep_best_on_interrupt(compiled.budget):
         return compiled.bundle
 
 
 def _time_tasks(bundle: Bundle, ideal: bool) -> Timing:
-    from einc.report.timing import plan_machine, time_plan
+    from einc.report.timing import read_plan_machine, time_plan
 
-    machine = plan_machine(bundle)
+    machine = read_plan_machine(bundle)
     return time_plan(bundle, machine.ideal() if ideal else machine)
 
 

@@ -241,11 +241,11 @@ def _load_machine(name: str | None, ideal: bool, tree: ProgramTree) -> Machine |
     """The machine of that name; the host has all the sites that a program names."""
     if name is None:
         return None
-    from einc.machines.load import host_cores, load_machine
+    from einc.machines.load import count_host_cores, load_machine
     from einc.machines.schema import MAX_SITES
     from einc_runtime.plan.schema import HOST
 
-    sites = min(max(host_cores(), tree.span), MAX_SITES) if name == HOST else None
+    sites = min(max(count_host_cores(), tree.span), MAX_SITES) if name == HOST else None
     machine = load_machine(name, sites)
     return machine.ideal() if ideal else machine
 

@@ -40,9 +40,9 @@ group = LazyGroup(
 @json_option
 def list_command(as_json: bool) -> None:
     """List the machines that einc knows by name."""
-    from einc.machines.load import load_machine, preset_names
+    from einc.machines.load import list_presets, load_machine
 
-    machines = {name: load_machine(name) for name in preset_names()}
+    machines = {name: load_machine(name) for name in list_presets()}
     if as_json:
         output.say_json({"machines": [{"name": name, "sites": len(m.sites)} for name, m in machines.items()]})
         return
@@ -132,7 +132,7 @@ def import_command(file: str, target: str | None, as_json: bool, **overrides: An
     """
     from einc.machines.importers import import_machine
     from einc.machines.importers.topology import MachineOverrides
-    from einc.machines.load import machine_json
+    from einc.machines.load import format_machine
 
     if target is not None:
         output.require_outputs([target], [file])
@@ -146,7 +146,7 @@ def import_command(file: str, target: str | None, as_json: bool, **overrides: An
     for warning in imported.warnings:
         output.note(f"warning: {warning}")
     if target is not None:
-        output.write_text(target, machine_json(imported.machine))
+        output.write_text(target, format_machine(imported.machine))
     if target != output.STDOUT:
         _show(imported.machine, as_json)
     if target is None and not as_json:
@@ -154,11 +154,11 @@ def import_command(file: str, target: str | None, as_json: bool, **overrides: An
 
 
 def _show(machine: Machine, as_json: bool) -> None:
-    from einc.machines.load import machine_json
+    from einc.machines.load import format_machine
     from einc.machines.picture import draw
 
     if as_json:
-        output.say(machine_json(machine))
+        output.say(format_machine(machine))
         return
     output.say(f"{machine.name}: {_summarize_sites(machine)}")
     latencies = f"transfer {machine.transfer_latency_us:g} us, kernel {machine.kernel_latency_us:g} us"

@@ -52,7 +52,7 @@ class FlowRow:
         return enters(pair, self.sites)
 
 
-def is_satisfied(row: FlowRow, demand: DemandClass, network: Network) -> bool:
+def is_satisfied(row: FlowRow, demand: DemandClass) -> bool:
     """Whether every body satisfies the row."""
     if row.kind == "enter":
         return demand.must_enter(row.sites)
@@ -94,7 +94,7 @@ def _group_by_demand(rows: Iterable[FlowRow]) -> dict[int, list[FlowRow]]:
 
 def _prove_share(demand: DemandClass, rows: list[FlowRow], prices: ResourcePrices, network: Network) -> float:
     """The bytes, times their price, that the rows of a demand prove; weights beyond the prices are scaled down."""
-    if not all(row.weight >= 0 and is_satisfied(row, demand, network) for row in rows):
+    if not all(row.weight >= 0 and is_satisfied(row, demand) for row in rows):
         return 0.0
     scale = 1.0
     for pair in network.paths:
@@ -132,7 +132,7 @@ def solve_flow(demands: DemandSet, network: Network) -> FlowWitness | None:
     for _ in range(MAX_ROUNDS):
         if not program.solve() or not program.add_violated():
             break
-    return program.witness()
+    return program.make_witness()
 
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
@@ -152,7 +152,7 @@ class _CutMatrices:
         self.out_of: Matrix = (here > there).astype(np.float64)
         self.inside: Matrix = (self.sets[:, None] >> np.array(network.sites) & 1).astype(np.float64)
 
-    def possible(self, demand: DemandClass) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
+    def find_possible(self, demand: DemandClass) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
         """For which sets a demand has rows, by kind."""
         lacking = [self.sets & holder == 0 for holder in demand.holders]
         around = [~self.sets & holder == 0 for holder in demand.holders]
@@ -177,6 +177,8 @@ class _DemandColumns:
 
 
 class _FlowProgram:
+    """The linear program: the least time in which fractional transfers satisfy the rows so far."""
+
     def __init__(self, demands: DemandSet, network: Network) -> None:
         import highspy as library
 
@@ -191,13 +193,13 @@ class _FlowProgram:
         self.values: Any = None
         self.duals: Any = None
         self.solver.addCol(1.0, 0.0, highspy.kHighsInf, 0, [], [])
-        self.columns = [self._columns(demand) for demand in demands.family]
-        self.possible = [self.cuts.possible(demand) for demand in demands.family]
-        self._resources()
+        self.columns = [self._add_columns(demand) for demand in demands.family]
+        self.possible = [self.cuts.find_possible(demand) for demand in demands.family]
+        self._add_resource_rows()
         for position, demand in enumerate(demands.family):
-            self._start(position, demand)
+            self._add_first_rows(position, demand)
 
-    def _columns(self, demand: DemandClass) -> _DemandColumns:
+    def _add_columns(self, demand: DemandClass) -> _DemandColumns:
         """Transfers of a copy by pair; in two stages where several sites have atoms and several are targets."""
         count = len(self.cuts.pairs)
         start = self.solver.getNumCol()
@@ -212,7 +214,7 @@ class _FlowProgram:
         self.rows.append(None)
         return own
 
-    def _resources(self) -> None:
+    def _add_resource_rows(self) -> None:
         """What crosses a resource takes no longer than the time, in units of all bytes through the widest resource."""
         total = sum(demand.size for demand in self.demands.family)
         used = sorted({resource for route in self.network.paths.values() for resource in route})
@@ -229,20 +231,20 @@ class _FlowProgram:
             self.resource_rows.append((len(self.rows), resource))
             self.rows.append(None)
 
-    def _start(self, position: int, demand: DemandClass) -> None:
+    def _add_first_rows(self, position: int, demand: DemandClass) -> None:
         everything = self.network.all_sites
         sets = [1 << site for site in list_sites(demand.targets)]
         sets += [everything & ~holder for holder in demand.holders]
         for mask in sets:
             if mask and demand.must_enter(mask):
-                self._add(FlowRow(position, "enter", mask, 0.0))
+                self._add_row(FlowRow(position, "enter", mask, 0.0))
         if self.columns[position].first >= 0:
             for site in list_sites(demand.targets):
-                self._add(FlowRow(position, "receive", 1 << site, 0.0))
+                self._add_row(FlowRow(position, "receive", 1 << site, 0.0))
             for holder in demand.holders:
-                self._add(FlowRow(position, "leave", holder, 0.0))
+                self._add_row(FlowRow(position, "leave", holder, 0.0))
 
-    def _add(self, row: FlowRow) -> bool:
+    def _add_row(self, row: FlowRow) -> bool:
         key = (row.demand, row.kind, row.sites)
         if key in self.known:
             return False
@@ -276,21 +278,21 @@ class _FlowProgram:
             early = self.values[own.early : own.early + count]
             late = self.values[own.late : own.late + count]
             both = early if own.first < 0 else early + late
-            for row in self._violated(position, "enter", self.cuts.into @ both):
-                added |= self._add(row)
+            for row in self._find_violated(position, "enter", self.cuts.into @ both):
+                added |= self._add_row(row)
             if own.first >= 0:
                 first = self.cuts.inside @ self.values[own.first : own.first + sites]
-                for row in self._violated(position, "leave", self.cuts.out_of @ early + first):
-                    added |= self._add(row)
+                for row in self._find_violated(position, "leave", self.cuts.out_of @ early + first):
+                    added |= self._add_row(row)
         return added
 
-    def _violated(self, position: int, kind: Any, left: Any) -> Iterator[FlowRow]:
+    def _find_violated(self, position: int, kind: Any, left: Any) -> Iterator[FlowRow]:
         short = np.where(self.possible[position][kind], 1.0 - left, 0.0)
         for number in np.argsort(-short, kind="stable")[:_PER_ROUND]:
             if short[number] > _VIOLATED:
                 yield FlowRow(position, kind, int(self.cuts.sets[number]), 0.0)
 
-    def witness(self) -> FlowWitness | None:
+    def make_witness(self) -> FlowWitness | None:
         """The dual solution as weights and prices."""
         if self.duals is None:
             return None

@@ -6,7 +6,6 @@ are one (paper, Section 5.2).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 Aggregate = tuple[str, ...]
@@ -83,8 +82,3 @@ def collect_atom_sizes(program: Program) -> dict[str, int]:
         for atom in holding.aggregate:
             sizes.setdefault(atom, holding.size)
     return sizes
-
-
-def get_aggregate_size(aggregate: Aggregate, sizes: Mapping[str, int]) -> int:
-    """Bytes of one copy of an aggregate whose atoms are known and of one size."""
-    return sizes[aggregate[0]]

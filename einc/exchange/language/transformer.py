@@ -38,21 +38,21 @@ class _PlacedValue(NamedTuple):
     place: Place
 
 
-def _place(*tokens: Token) -> Place:
+def _locate(*tokens: Token) -> Place:
     return tokens[0].start_pos or 0, tokens[-1].end_pos or 0
 
 
-def _site(token: Token) -> int:
+def _read_site(token: Token) -> int:
     value = int(token) if len(token) <= 7 else MAX_SITE
     if value >= MAX_SITE:
         raise InvalidEntry(
-            f"there is no site {token[:20]}", _place(token), f"sites are numbered from 0 to {MAX_SITE - 1}"
+            f"there is no site {token[:20]}", _locate(token), f"sites are numbered from 0 to {MAX_SITE - 1}"
         )
     return value
 
 
-def _sites(tokens: list[Token]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(map(_site, tokens)))
+def _read_sites(tokens: list[Token]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(map(_read_site, tokens)))
 
 
 class ProgramTreeBuilder(Transformer[Token, Any]):
@@ -75,37 +75,37 @@ class ProgramTreeBuilder(Transformer[Token, Any]):
     open = closed
 
     def gpus(self, parts: list[Token]) -> Declaration:
-        sites = _sites(parts[1:])
+        sites = _read_sites(parts[1:])
         if len(sites) != len(parts) - 1:
-            raise InvalidEntry("GPUS names a site twice", _place(*parts))
-        return Declaration("GPUS", list(sites), _place(*parts))
+            raise InvalidEntry("GPUS names a site twice", _locate(*parts))
+        return Declaration("GPUS", list(sites), _locate(*parts))
 
     def partitions(self, parts: list[Any]) -> Declaration:
-        return Declaration("PARTITIONS", parts[1:], _place(parts[0]))
+        return Declaration("PARTITIONS", parts[1:], _locate(parts[0]))
 
     def open_partition(self, parts: list[Token]) -> PartitionNode:
-        return PartitionNode(str(parts[0]), _site(parts[2]), None, _place(*parts))
+        return PartitionNode(str(parts[0]), _read_site(parts[2]), None, _locate(*parts))
 
     def fixed_partition(self, parts: list[Token]) -> PartitionNode:
-        members = _sites(parts[1:])
+        members = _read_sites(parts[1:])
         if len(members) != len(parts) - 1:
-            raise InvalidEntry(f"partition {parts[0]} names a site twice", _place(*parts))
-        return PartitionNode(str(parts[0]), len(members), members, _place(*parts))
+            raise InvalidEntry(f"partition {parts[0]} names a site twice", _locate(*parts))
+        return PartitionNode(str(parts[0]), len(members), members, _locate(*parts))
 
     def holdings(self, parts: list[Any]) -> Declaration:
-        return Declaration("IN", parts[1:], _place(parts[0]))
+        return Declaration("IN", parts[1:], _locate(parts[0]))
 
     def holding(self, parts: list[Any]) -> HoldingNode:
         aggregate: _PlacedValue = parts[0]
         size = parts.pop() if isinstance(parts[-1], _PlacedValue) else _PlacedValue(GIGABYTE, aggregate.place)
         last = parts[-1].end_pos
-        return HoldingNode(Holding(aggregate.value, _sites(parts[1:]), size.value), (aggregate.place[0], last))
+        return HoldingNode(Holding(aggregate.value, _read_sites(parts[1:]), size.value), (aggregate.place[0], last))
 
     def size(self, parts: list[Token]) -> _PlacedValue:
         number, unit = parts[1:]
-        place = _place(number, unit)
+        place = _locate(number, unit)
         if unit not in UNITS:
-            raise InvalidEntry(f"{unit} is no unit of size", _place(unit), f"units: {', '.join(UNITS)}")
+            raise InvalidEntry(f"{unit} is no unit of size", _locate(unit), f"units: {', '.join(UNITS)}")
         if len(number) > 40:
             raise InvalidEntry(f"the size {number[:20]}... has too many digits", place)
         size = Decimal(number) * UNITS[unit]
@@ -114,7 +114,7 @@ class ProgramTreeBuilder(Transformer[Token, Any]):
         return _PlacedValue(int(size), place)
 
     def requirements(self, parts: list[Any]) -> Declaration:
-        return Declaration("OUT", parts[1:], _place(parts[0]))
+        return Declaration("OUT", parts[1:], _locate(parts[0]))
 
     def requirement(self, parts: list[_PlacedValue]) -> RequirementNode:
         aggregate, targets = parts
@@ -138,15 +138,15 @@ class ProgramTreeBuilder(Transformer[Token, Any]):
 
     def aggregate(self, parts: list[Token]) -> _PlacedValue:
         if len(parts) == 1:
-            return _PlacedValue((str(parts[0]),), _place(*parts))
+            return _PlacedValue((str(parts[0]),), _locate(*parts))
         if len(parts) > MAX_ATOMS:
-            raise InvalidEntry(f"an aggregate of {len(parts)} atoms; at most {MAX_ATOMS} are allowed", _place(*parts))
+            raise InvalidEntry(f"an aggregate of {len(parts)} atoms; at most {MAX_ATOMS} are allowed", _locate(*parts))
         atoms: Aggregate = tuple(sorted(set(map(str, parts))))
         if len(atoms) != len(parts):
             twice = next(atom for k, atom in enumerate(parts) if atom in parts[:k])
-            raise InvalidEntry(f"atom {twice} stands twice in one aggregate: it would count twice", _place(*parts))
-        return _PlacedValue(atoms, _place(*parts))
+            raise InvalidEntry(f"atom {twice} stands twice in one aggregate: it would count twice", _locate(*parts))
+        return _PlacedValue(atoms, _locate(*parts))
 
     def targets(self, parts: list[Token]) -> _PlacedValue:
-        targets: list[Target] = [_site(part) if part.type == "INT" else str(part) for part in parts]
-        return _PlacedValue(tuple(dict.fromkeys(targets)), _place(*parts))
+        targets: list[Target] = [_read_site(part) if part.type == "INT" else str(part) for part in parts]
+        return _PlacedValue(tuple(dict.fromkeys(targets)), _locate(*parts))

@@ -19,7 +19,7 @@ from einc.errors import ProgramError
 from einc.exchange.bounds import Certificate, bound
 from einc.exchange.language.checker import check
 from einc.exchange.language.program import Action, Program
-from einc.exchange.memberships import is_open, with_members
+from einc.exchange.memberships import close_partitions, is_open
 from einc.exchange.naive import build_naive_body
 from einc.exchange.network import Network, build_network
 from einc.exchange.simulation.simulator import BodyEvaluator, simulate
@@ -174,7 +174,9 @@ def synthesize_naive(preamble: Program, machine: Machine) -> Synthesis:
 def _build_placed_naive_body(preamble: Program, machine: Machine) -> Program:
     """The naive body; where memberships are open, with those that move the fewest bytes."""
     if is_open(preamble):
-        preamble = with_members(preamble, choose_fewest_bytes(preamble, build_network(machine, preamble.gpus).sites))
+        preamble = close_partitions(
+            preamble, choose_fewest_bytes(preamble, build_network(machine, preamble.gpus).sites)
+        )
     return build_naive_body(preamble, machine)
 
 
@@ -368,7 +370,7 @@ class _SynthesisSearch:
         assert check(self.best, self.machine).valid, "only valid programs end in a finite time"
         if self.certificate is None:
             members = {partition.name: partition.members or () for partition in self.best.partitions}
-            whole = dataclasses.replace(with_members(self.preamble, members), actions=())
+            whole = dataclasses.replace(close_partitions(self.preamble, members), actions=())
             self.certificate = bound(whole, self.machine)
         proposals = tuple(self.proposals)
         return Synthesis(

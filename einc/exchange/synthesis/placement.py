@@ -16,12 +16,12 @@ from einc.exchange.language.program import Program, Requirement
 from einc.exchange.memberships import (
     MAX_SITES,
     Ints,
+    close_partitions,
     compute_target_masks,
     decode_masks,
     enumerate_masks,
     is_open,
     list_free_sites,
-    with_members,
 )
 from einc.exchange.network import Network
 from einc.exchange.synthesis.allocation import (
@@ -64,7 +64,7 @@ def place(
         demands = find_demands(program)
         return program, demands, _allocate(demands, network, slack, np.inf, stop).finish()
     if len(network.sites) > MAX_SITES:
-        placed = with_members(program, choose_fewest_bytes(program, network.sites))
+        placed = close_partitions(program, choose_fewest_bytes(program, network.sites))
         demands = find_demands(placed)
         return placed, demands, _allocate(demands, network, slack, np.inf, stop).finish()
     search = _MembershipBounds(program, network)
@@ -75,7 +75,7 @@ def place(
             fullest = best[2].fullest_ms
             if stop() or search.bounds[pick] >= min(fullest * _CLOSE, below) or fullest <= least * _EQUAL:
                 break
-        trial = with_members(program, search.members(pick))
+        trial = close_partitions(program, search.members(pick))
         demands = find_demands(trial)
         draft = _allocate(demands, network, slack, below if best is None else min(below, best[2].fullest_ms), stop)
         if best is None or draft.fullest_ms < best[2].fullest_ms:

@@ -9,7 +9,7 @@ from einc.errors import MachineError, UsageError
 from einc.machines.importers.nccl import read_nccl
 from einc.machines.importers.smi import read_smi
 from einc.machines.importers.topology import ImportedMachine, MachineOverrides, build_machine
-from einc.machines.load import machine_json, parse_machine
+from einc.machines.load import format_machine, parse_machine
 
 MAX_TEXT = 4 * 2**20
 """Characters of the largest file; one of 72 GPUs has a hundred thousand."""
@@ -30,7 +30,7 @@ def import_machine(text: str, where: str = "topology", overrides: MachineOverrid
     topology = read_nccl(text, where) if start == "<" else read_smi(text, where)
     imported = build_machine(topology, overrides or MachineOverrides(), where)
     try:  # what is written must be readable: names and numbers come from the user unchecked
-        parse_machine(machine_json(imported.machine), connected=False)
+        parse_machine(format_machine(imported.machine), connected=False)
     except MachineError as error:
         raise UsageError(f"no machine can be like this: {error.message}") from None
     return imported

@@ -25,10 +25,10 @@ class Gpu:
 
     @property
     def pcie_gbs(self) -> float:
-        return pcie_gbs(self.pcie_gts, 16)
+        return compute_pcie_gbs(self.pcie_gts, 16)
 
 
-def _site(hbm_gbs: float, gib: int, tflops_f16: float, tflops_f32: float, *, bf16: bool = True) -> Site:
+def _make_site(hbm_gbs: float, gib: int, tflops_f16: float, tflops_f32: float, *, bf16: bool = True) -> Site:
     flops = (("f16", tflops_f16 * 1e12), ("f32", tflops_f32 * 1e12))
     return Site(float(hbm_gbs), gib * 2**30, ((("bf16", tflops_f16 * 1e12), *flops)) if bf16 else flops)
 
@@ -36,15 +36,15 @@ def _site(hbm_gbs: float, gib: int, tflops_f16: float, tflops_f32: float, *, bf1
 GPUS = {
     gpu.key: gpu
     for gpu in (
-        Gpu("p100", _site(732, 16, 21.2, 10.6, bf16=False), 4, 20, 8, 60, ("0x15f9",)),
-        Gpu("v100", _site(900, 32, 125, 15.7, bf16=False), 6, 25, 8, 70, ("0x1db5", "0x1db8")),
-        Gpu("v100-16gb", _site(900, 16, 125, 15.7, bf16=False), 6, 25, 8, 70, ("0x1db1",)),
-        Gpu("a100", _site(1555, 40, 312, 19.5), 12, 25, 16, 80, ("0x20b0", "0x20f1")),
-        Gpu("a100-80gb", _site(2039, 80, 312, 19.5), 12, 25, 16, 80, ("0x20b2", "0x20b5")),
-        Gpu("h100", _site(3350, 80, 989, 67), 18, 25, 32, 90, ("0x2330",)),
-        Gpu("h200", _site(4800, 140, 989, 67), 18, 25, 32, 90, ("0x2335",)),
-        Gpu("b200", _site(8000, 179, 2250, 75), 18, 50, 32, 100, ("0x2901",)),
-        Gpu("gb200", _site(8000, 186, 2500, 80), 18, 50, 32, 100, ("0x2941",)),
+        Gpu("p100", _make_site(732, 16, 21.2, 10.6, bf16=False), 4, 20, 8, 60, ("0x15f9",)),
+        Gpu("v100", _make_site(900, 32, 125, 15.7, bf16=False), 6, 25, 8, 70, ("0x1db5", "0x1db8")),
+        Gpu("v100-16gb", _make_site(900, 16, 125, 15.7, bf16=False), 6, 25, 8, 70, ("0x1db1",)),
+        Gpu("a100", _make_site(1555, 40, 312, 19.5), 12, 25, 16, 80, ("0x20b0", "0x20f1")),
+        Gpu("a100-80gb", _make_site(2039, 80, 312, 19.5), 12, 25, 16, 80, ("0x20b2", "0x20b5")),
+        Gpu("h100", _make_site(3350, 80, 989, 67), 18, 25, 32, 90, ("0x2330",)),
+        Gpu("h200", _make_site(4800, 140, 989, 67), 18, 25, 32, 90, ("0x2335",)),
+        Gpu("b200", _make_site(8000, 179, 2250, 75), 18, 50, 32, 100, ("0x2901",)),
+        Gpu("gb200", _make_site(8000, 186, 2500, 80), 18, 50, 32, 100, ("0x2941",)),
     )
 }
 """By the name that `--gpu` takes; where several share an `sm`, the first stands for it."""
@@ -52,18 +52,18 @@ GPUS = {
 MAX_LINKS = max(gpu.links for gpu in GPUS.values())
 
 
-def by_links(count: int) -> Gpu | None:
+def find_by_links(count: int) -> Gpu | None:
     """The first model that has exactly so many NVLinks, V100 before others."""
     return next((gpu for gpu in GPUS.values() if gpu.links == count), None)
 
 
-def by_pci(device: str | None, sm: int | None) -> Gpu | None:
+def find_by_pci(device: str | None, sm: int | None) -> Gpu | None:
     """The model with this PCI device id, else the first with this compute capability (70 for 7.0)."""
     exact = next((gpu for gpu in GPUS.values() if device is not None and device.lower() in gpu.pci_devices), None)
     return exact or next((gpu for gpu in GPUS.values() if gpu.sm == sm), None)
 
 
-def by_name(name: str) -> Gpu | None:
+def find_by_name(name: str) -> Gpu | None:
     """The model that a driver calls `name`, such as "NVIDIA A100-SXM4-80GB"."""
     found = re.search(r"\b(P100|V100|A100|H100|H200|GB200|B200)(?![0-9])", name.upper())
     if found is None:
@@ -74,6 +74,6 @@ def by_name(name: str) -> Gpu | None:
     return GPUS.get(variant, GPUS[key])
 
 
-def pcie_gbs(gts: float, lanes: int) -> float:
+def compute_pcie_gbs(gts: float, lanes: int) -> float:
     """GB/s per direction of a PCIe link of `lanes` at `gts` GT/s: 8b/10b coding up to 5 GT/s, 128b/130b above."""
     return round(gts / 8 * lanes * (0.8 if gts <= 5 else 128 / 130), 2)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from einc.errors import MachineError
-from einc.machines.importers.gpus import by_pci, pcie_gbs
+from einc.machines.importers.gpus import compute_pcie_gbs, find_by_pci
 from einc.machines.importers.topology import Topology
 from einc.machines.importers.xml_reader import Element, read_elements
 from einc.machines.model import Pair
@@ -28,12 +28,12 @@ def read_nccl(text: str, where: str) -> Topology:
     """The topology of a dump. Raises MachineError, pointing at the first element that cannot be."""
     elements = read_elements(text, where)
     _check_root(elements[0])
-    gpus = _in_order([element for element in elements if element.name == "gpu"], where)
-    keys = [_key(gpu) for gpu in gpus]
+    gpus = _order_gpus([element for element in elements if element.name == "gpu"], where)
+    keys = [_get_key(gpu) for gpu in gpus]
     number = {key: site for site, key in enumerate(keys)}
     if len(number) < len(keys):
         twice = next(gpu for site, gpu in enumerate(gpus) if number[keys[site]] != site)
-        raise MachineError(f"two GPUs have the bus id {_key(twice)[1]}", where=twice.span)
+        raise MachineError(f"two GPUs have the bus id {_get_key(twice)[1]}", where=twice.span)
     hosts = sorted({host for host, _ in keys}, key=[host for host, _ in keys].index)
     direct: dict[Pair, int] = {}
     switched = [0] * len(gpus)
@@ -43,13 +43,13 @@ def read_nccl(text: str, where: str) -> Topology:
         gpu = link.path[-1] if link.path else None
         if link.name != "nvlink" or gpu is None or gpu.name != "gpu":
             continue
-        site, count = number[_key(gpu)], _count(link)
-        target, kind = _bus_id(_attribute(link, "target")), _attribute(link, "tclass").lower()
+        site, count = number[_get_key(gpu)], _read_count(link)
+        target, kind = _normalize_bus_id(_get_attribute(link, "target")), _get_attribute(link, "tclass").lower()
         other = number.get((keys[site][0], target))
         if kind in _SWITCH:
             switched[site] += count
         elif other == site:
-            raise MachineError(f"an NVLink from {_label(gpus[site], site)} to itself", where=link.span)
+            raise MachineError(f"an NVLink from {_make_label(gpus[site], site)} to itself", where=link.span)
         elif other is not None:
             direct[site, other] = direct.get((site, other), 0) + count
             ends[site, other] = link
@@ -57,7 +57,7 @@ def read_nccl(text: str, where: str) -> Topology:
             absent.add(target)
         elif kind != _CPU:
             raise MachineError(f"an NVLink to a device of the unknown class {kind[:20]!r}", where=link.span)
-    labels = tuple(_label(gpu, site) for site, gpu in enumerate(gpus))
+    labels = tuple(_make_label(gpu, site) for site, gpu in enumerate(gpus))
     for (a, b), count in direct.items():
         if direct.get((b, a), 0) != count:
             back = direct.get((b, a), 0)
@@ -67,11 +67,12 @@ def read_nccl(text: str, where: str) -> Topology:
                 where=ends[a, b].span,
                 hint="the file is damaged, or a link is down: `nvidia-smi nvlink -s` shows the state of each",
             )
-    rate, notes = _pcie(gpus)
+    rate, notes = _find_pcie_rate(gpus)
     if absent:
         notes.append(f"NVLinks to GPUs that the file does not list are left out: {', '.join(sorted(absent)[:8])}")
     models = tuple(
-        by_pci(pci.attributes.get("device") if (pci := gpu.inside("pci")) else None, _whole(gpu, "sm")) for gpu in gpus
+        find_by_pci(pci.attributes.get("device") if (pci := gpu.inside("pci")) else None, _read_whole_number(gpu, "sm"))
+        for gpu in gpus
     )
     return Topology(
         labels,
@@ -97,7 +98,7 @@ def _check_root(root: Element) -> None:
         raise MachineError(message, where=root.span, hint="version 2 is written by RCCL, for AMD GPUs")
 
 
-def _in_order(gpus: Sequence[Element], where: str) -> list[Element]:
+def _order_gpus(gpus: Sequence[Element], where: str) -> list[Element]:
     """GPUs by their device numbers; where several hosts make these repeat, by their ranks, else as they stand."""
     if not gpus:
         raise MachineError(
@@ -106,7 +107,7 @@ def _in_order(gpus: Sequence[Element], where: str) -> list[Element]:
     if len(gpus) > MAX_SITES:
         raise MachineError(f"the file lists more than {MAX_SITES} GPUs", where=where)
     for name in ("dev", "rank"):
-        numbers = [_whole(gpu, name) for gpu in gpus]
+        numbers = [_read_whole_number(gpu, name) for gpu in gpus]
         if None not in numbers and len(set(numbers)) == len(gpus):
             return [
                 gpu
@@ -117,7 +118,7 @@ def _in_order(gpus: Sequence[Element], where: str) -> list[Element]:
     return list(gpus)
 
 
-def _pcie(gpus: Sequence[Element]) -> tuple[float | None, list[str]]:
+def _find_pcie_rate(gpus: Sequence[Element]) -> tuple[float | None, list[str]]:
     """The slowest slot of a GPU in GB/s, or None where none tells, and what was odd."""
     rates = []
     idle = False
@@ -126,17 +127,17 @@ def _pcie(gpus: Sequence[Element]) -> tuple[float | None, list[str]]:
         speed = pci.attributes.get("link_speed", "") if pci is not None else ""
         if pci is None or not speed or speed.lower().startswith("unknown"):
             continue
-        gts = _speed(pci, speed)
-        lanes = _whole(pci, "link_width") or 16  # NCCL takes a missing width, or 0, as 16 too
+        gts = _read_speed(pci, speed)
+        lanes = _read_whole_number(pci, "link_width") or 16  # NCCL takes a missing width, or 0, as 16 too
         if gts <= 2.5:
             idle = True
         else:
-            rates.append(pcie_gbs(gts, lanes))
+            rates.append(compute_pcie_gbs(gts, lanes))
     notes = ["PCIe: links of 2.5 GT/s are asleep, so that their rate was not taken"] if idle else []
     return (min(rates) if rates else None), notes
 
 
-def _speed(pci: Element, text: str) -> float:
+def _read_speed(pci: Element, text: str) -> float:
     found = re.fullmatch(r"([0-9.]{1,10}|nan|inf) ?GT/s( PCIe)?", text.strip(), re.IGNORECASE)
     try:
         gts = float(found[1]) if found else math.nan
@@ -147,37 +148,40 @@ def _speed(pci: Element, text: str) -> float:
     return gts
 
 
-def _key(gpu: Element) -> _Key:
+def _get_key(gpu: Element) -> _Key:
     pci, cpu = gpu.inside("pci"), gpu.inside("cpu")
     if pci is None:
         raise MachineError("a <gpu> that stands in no <pci>", where=gpu.span)
-    return (cpu.attributes.get("host_hash", "") if cpu is not None else ""), _bus_id(_attribute(pci, "busid"))
+    return (cpu.attributes.get("host_hash", "") if cpu is not None else ""), _normalize_bus_id(
+        _get_attribute(pci, "busid")
+    )
 
 
-def _bus_id(text: str) -> str:
+def _normalize_bus_id(text: str) -> str:
     """`0000:1b:00.0` however it was written: the domain may have more zeros, letters either case."""
     domain, colon, rest = text.strip().lower().partition(":")
     return f"{domain.lstrip('0'):0>4}{colon}{rest}"[:40]
 
 
-def _label(gpu: Element, site: int) -> str:
-    return f"GPU {_whole(gpu, 'dev') if _whole(gpu, 'dev') is not None else site}"
+def _make_label(gpu: Element, site: int) -> str:
+    number = _read_whole_number(gpu, "dev")
+    return f"GPU {site if number is None else number}"
 
 
-def _attribute(element: Element, name: str) -> str:
+def _get_attribute(element: Element, name: str) -> str:
     if name not in element.attributes:
         raise MachineError(f"<{element.name}> lacks its attribute {name}", where=element.span)
     return element.attributes[name]
 
 
-def _count(link: Element) -> int:
-    text = _attribute(link, "count")
+def _read_count(link: Element) -> int:
+    text = _get_attribute(link, "count")
     if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_LINKS:
         raise MachineError(f"expected a count of NVLinks from 1, found {text[:40]!r}", where=link.span)
     return int(text)
 
 
-def _whole(element: Element, name: str) -> int | None:
+def _read_whole_number(element: Element, name: str) -> int | None:
     """A number from 0 to a million; None where it is not given, or -1 for unknown."""
     text = element.attributes.get(name, "").strip()
     if text in ("", "-1"):

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from einc.errors import MachineError, SourceSpan
-from einc.machines.importers.gpus import Gpu, by_name
+from einc.machines.importers.gpus import Gpu, find_by_name
 from einc.machines.importers.topology import Topology
 from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
@@ -62,16 +62,16 @@ def read_smi(text: str, where: str) -> Topology:
     texts = text.splitlines()
     if len(texts) > _LINES:
         raise MachineError(f"more than {_LINES} lines, which is no topology table", where=where)
-    lines = [_line(line, number) for number, line in enumerate(texts, 1)]
-    position = _header(lines)
+    lines = [_split_line(line, number) for number, line in enumerate(texts, 1)]
+    position = _find_header(lines)
     if position is None:
         raise MachineError(
             "there is no topology table: a line that names GPU0 GPU1 ... and below it a row for each",
             where=where,
             hint="`nvidia-smi topo -m > topo.txt` prints one; NCCL writes NCCL_TOPO_DUMP_FILE=topo.xml",
         )
-    columns = _columns(lines[position], where)
-    rows = _rows(lines[position + 1 :], columns, where)
+    columns = _read_columns(lines[position], where)
+    rows = _read_rows(lines[position + 1 :], columns, where)
     labels = [name for name in columns if _GPU.fullmatch(name)]
     place = {name: 1 + position for position, name in enumerate(columns)}
     cells = {(a, b): rows[a].words[place[b]].text for a in labels for b in labels}
@@ -93,7 +93,7 @@ def read_smi(text: str, where: str) -> Topology:
             unreachable.add((number[a], number[b]))
     return Topology(
         tuple(labels),
-        _models(lines, labels),
+        _find_models(lines, labels),
         direct,
         (0,) * len(labels),
         (0,) * len(labels),
@@ -102,7 +102,7 @@ def read_smi(text: str, where: str) -> Topology:
     )
 
 
-def _line(text: str, number: int) -> _Line:
+def _split_line(text: str, number: int) -> _Line:
     clean = _ESCAPE.sub("", text).replace("\t", "    ")
     if not clean.isprintable():
         clean = replace_unprintable(clean, " ")
@@ -110,7 +110,7 @@ def _line(text: str, number: int) -> _Line:
     return _Line(clean, number, tuple(_Word(found[0], found.start()) for found in words))
 
 
-def _header(lines: Sequence[_Line]) -> int | None:
+def _find_header(lines: Sequence[_Line]) -> int | None:
     """Where the line stands that names columns: a GPU first, no link second, and a row of a GPU below it.
 
     Without any row, what might be a header counts as one, so that an error can say what is missing.
@@ -133,7 +133,7 @@ def _is_cell(text: str) -> bool:
     return text == "X" or text in _PCIE or text in _NO_PATH or _NVLINK.fullmatch(text) is not None
 
 
-def _columns(header: _Line, where: str) -> list[str]:
+def _read_columns(header: _Line, where: str) -> list[str]:
     """The devices that have a column each; what follows them (affinities) has a word or none in each row."""
     names: dict[str, None] = {}
     for position, word in enumerate(header.words):
@@ -149,7 +149,7 @@ def _columns(header: _Line, where: str) -> list[str]:
     return list(names)
 
 
-def _rows(lines: Sequence[_Line], columns: Sequence[str], where: str) -> Mapping[str, _Line]:
+def _read_rows(lines: Sequence[_Line], columns: Sequence[str], where: str) -> Mapping[str, _Line]:
     """For every GPU its row, in which each device column holds a word that a table may hold."""
     rows: dict[str, _Line] = {}
     known = frozenset(columns)
@@ -204,11 +204,11 @@ def _check_row(line: _Line, label: str, columns: Sequence[str], where: str) -> N
         raise MachineError(f"{counts}, and has more", where=at)
 
 
-def _models(lines: Sequence[_Line], labels: Sequence[str]) -> tuple[Gpu | None, ...]:
+def _find_models(lines: Sequence[_Line], labels: Sequence[str]) -> tuple[Gpu | None, ...]:
     """The models that lists of GPUs above or below the table name."""
     named: dict[str, Gpu | None] = {}
     for line in lines:
         found = _MODEL.match(line.text)
         if found is not None:
-            named[f"GPU{int(found[1] or found[3])}"] = by_name(found[2] or found[4])
+            named[f"GPU{int(found[1] or found[3])}"] = find_by_name(found[2] or found[4])
     return tuple(named.get(label) for label in labels)

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from einc.errors import MachineError, UsageError
-from einc.machines.importers.gpus import GPUS, MAX_LINKS, Gpu, by_links
+from einc.machines.importers.gpus import GPUS, MAX_LINKS, Gpu, find_by_links
 from einc.machines.load import require_connected
 from einc.machines.model import Machine, Pair, Resource, Site
-from einc.machines.picture import ranges
-from einc.machines.rules import switch_resources
+from einc.machines.picture import format_ranges
+from einc.machines.rules import build_switch
 
 _TRANSFER_US, _KERNEL_US = 4.0, 2.0
 PCIE_GBS = 15.75
@@ -76,49 +76,49 @@ def build_machine(topology: Topology, overrides: MachineOverrides, where: str) -
     """The machine of a topology. Raises MachineError where links contradict each other or sites are cut off,
     UsageError where neither the file nor the overrides tell enough."""
     assumptions: list[str] = []
-    models = _models(topology, overrides, assumptions)
-    sites = _sites(models, overrides, assumptions)
+    models = _choose_models(topology, overrides, assumptions)
+    sites = _build_sites(models, overrides, assumptions)
     direct, fabrics = _split_switches(topology, models, where)
     rates = [overrides.nvlink_gbs or (float(model.link_gbs) if model else 0.0) for model in models]
     if direct or fabrics:
         _require(all(rates), "the rate of its NVLinks", "--nvlink-gbs")
         if overrides.nvlink_gbs is None:
-            assumptions.append(f"NVLink: {_listed(rates)} GB/s per link and direction (--nvlink-gbs)")
-    resources = _links(direct, rates)
+            assumptions.append(f"NVLink: {_format_numbers(rates)} GB/s per link and direction (--nvlink-gbs)")
+    resources = _build_links(direct, rates)
     for k, fabric in enumerate(fabrics):
         capacity = {site: links * rates[site] for site, links in fabric.items()}
-        resources += switch_resources("nvswitch" if k == 0 else f"nvswitch{k}", capacity)
-    resources += _bridges(topology, resources, models, overrides, assumptions)
+        resources += build_switch("nvswitch" if k == 0 else f"nvswitch{k}", capacity)
+    resources += _build_bridges(topology, resources, models, overrides, assumptions)
     if len(sites) > 1:
         assumptions.append(f"latencies: {_TRANSFER_US:g} us per transfer, {_KERNEL_US:g} us per kernel (edit the file)")
     name = overrides.name or f"{models[0].key if models[0] else 'gpus'}-x{len(sites)}"
     machine = Machine(name, sites, tuple(resources), _TRANSFER_US, _KERNEL_US)
     require_connected(machine, where, "the file shows no way between them; each computer of several is its own machine")
-    return ImportedMachine(machine, tuple(assumptions), (*topology.notes, *_unlinked(topology, resources)))
+    return ImportedMachine(machine, tuple(assumptions), (*topology.notes, *_warn_of_unlinked(topology, resources)))
 
 
-def _models(topology: Topology, overrides: MachineOverrides, assumptions: list[str]) -> tuple[Gpu | None, ...]:
+def _choose_models(topology: Topology, overrides: MachineOverrides, assumptions: list[str]) -> tuple[Gpu | None, ...]:
     if overrides.gpu is not None:
         return (GPUS[overrides.gpu],) * len(topology.labels)
     if all(topology.gpus):
         keys = sorted({gpu.key for gpu in topology.gpus if gpu is not None})
         assumptions.append(f"GPU: {', '.join(keys)}, as the file names it (--gpu)")
         return topology.gpus
-    guess = _guess(topology)
+    guess = _guess_model(topology)
     if guess is not None:
         assumptions.append(f"GPU: {guess.key}, a guess from its {guess.links} NVLinks (--gpu)")
         return (guess,) * len(topology.labels)
     return topology.gpus
 
 
-def _guess(topology: Topology) -> Gpu | None:
+def _guess_model(topology: Topology) -> Gpu | None:
     """The model whose number of NVLinks the file shows, of one GPU in all or, through a switch, of every pair."""
     everything = range(len(topology.labels))
     in_all = max(max(topology.degree(site), topology.switched[site]) for site in everything)
-    return by_links(in_all) or by_links(max(topology.direct.values(), default=0))
+    return find_by_links(in_all) or find_by_links(max(topology.direct.values(), default=0))
 
 
-def _sites(models: Sequence[Gpu | None], overrides: MachineOverrides, assumptions: list[str]) -> tuple[Site, ...]:
+def _build_sites(models: Sequence[Gpu | None], overrides: MachineOverrides, assumptions: list[str]) -> tuple[Site, ...]:
     if None in models:
         _require(overrides.hbm_gbs is not None, "its memory bandwidth", "--hbm-gbs")
         _require(overrides.memory_gib is not None, "its memory", "--memory-gib")
@@ -131,9 +131,11 @@ def _sites(models: Sequence[Gpu | None], overrides: MachineOverrides, assumption
             site = dataclasses.replace(site, memory_bytes=int(overrides.memory_gib * 2**30))
         made.append(site)
     if overrides.memory_gib is None:
-        assumptions.append(f"memory: {_listed(site.memory_bytes / 2**30 for site in made)} GiB per site (--memory-gib)")
+        assumptions.append(
+            f"memory: {_format_numbers(site.memory_bytes / 2**30 for site in made)} GiB per site (--memory-gib)"
+        )
     if overrides.hbm_gbs is None:
-        assumptions.append(f"HBM: {_listed(site.hbm_gbs for site in made)} GB/s per site (--hbm-gbs)")
+        assumptions.append(f"HBM: {_format_numbers(site.hbm_gbs for site in made)} GB/s per site (--hbm-gbs)")
     peaks = ", ".join(f"{flops / 1e12:g} {dtype}" for dtype, flops in made[0].flops) or "unknown"
     assumptions.append(f"peak TFLOP/s: {peaks} (edit the file)")
     return tuple(made)
@@ -146,7 +148,7 @@ def _split_switches(
     fabrics = [{site: links for site, links in enumerate(topology.switched) if links}]
     direct = dict(topology.direct)
     if topology.counts_switches:
-        for island in _islands(topology):
+        for island in _find_islands(topology):
             most = [model.links if (model := models[site]) else MAX_LINKS for site in island]
             crowded = next((s for s, links in zip(island, most, strict=True) if topology.degree(s) > links), None)
             if crowded is None:
@@ -155,13 +157,13 @@ def _split_switches(
             for a in island:
                 for b in island:
                     if a != b and topology.direct.get((a, b), 0) != min(links[a], links[b]):
-                        raise _overfull(topology, crowded, most[island.index(crowded)], (a, b), where)
+                        raise _make_contradiction(topology, crowded, most[island.index(crowded)], (a, b), where)
                     direct.pop((a, b), None)
             fabrics.append(links)
     return direct, [fabric for fabric in fabrics if len(fabric) > 1]
 
 
-def _islands(topology: Topology) -> list[list[int]]:
+def _find_islands(topology: Topology) -> list[list[int]]:
     """The groups of sites that NVLinks join."""
     neighbours: dict[int, list[int]] = {}
     for a, b in topology.direct:
@@ -182,7 +184,7 @@ def _islands(topology: Topology) -> list[list[int]]:
     return islands
 
 
-def _overfull(topology: Topology, site: int, has: int, pair: Pair, where: str) -> MachineError:
+def _make_contradiction(topology: Topology, site: int, has: int, pair: Pair, where: str) -> MachineError:
     a, b = (topology.labels[end] for end in pair)
     between = f"NV{topology.direct[pair]}" if pair in topology.direct else "no NVLink"
     return MachineError(
@@ -193,7 +195,7 @@ def _overfull(topology: Topology, site: int, has: int, pair: Pair, where: str) -
     )
 
 
-def _links(direct: dict[Pair, int], rates: Sequence[float]) -> list[Resource]:
+def _build_links(direct: dict[Pair, int], rates: Sequence[float]) -> list[Resource]:
     made = []
     for count, a, b in sorted((count, *pair) for pair, count in direct.items() if pair[0] < pair[1]):
         gbs = count * min(rates[a], rates[b])
@@ -201,7 +203,7 @@ def _links(direct: dict[Pair, int], rates: Sequence[float]) -> list[Resource]:
     return made
 
 
-def _bridges(
+def _build_bridges(
     topology: Topology,
     resources: Sequence[Resource],
     models: Sequence[Gpu | None],
@@ -224,13 +226,13 @@ def _bridges(
     return made
 
 
-def _unlinked(topology: Topology, resources: Sequence[Resource]) -> list[str]:
+def _warn_of_unlinked(topology: Topology, resources: Sequence[Resource]) -> list[str]:
     """A warning where some GPUs have NVLinks and others none."""
     linked = {site for resource in resources if resource.name[:4] != "pcie" for pair in resource.pairs for site in pair}
     alone = set(range(len(topology.labels))) - linked
     if not linked or not alone:
         return []
-    return [f"no NVLink at {ranges(alone)}: are its links up? `nvidia-smi nvlink -s` shows the state of each"]
+    return [f"no NVLink at {format_ranges(alone)}: are its links up? `nvidia-smi nvlink -s` shows the state of each"]
 
 
 def _require(known: object, what: str, option: str) -> None:
@@ -241,5 +243,5 @@ def _require(known: object, what: str, option: str) -> None:
         )
 
 
-def _listed(values: Iterable[float]) -> str:
+def _format_numbers(values: Iterable[float]) -> str:
     return ", ".join(f"{value:.6g}" for value in sorted(set(values)))
