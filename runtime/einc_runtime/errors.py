@@ -1,4 +1,4 @@
-"""What the runtime reports on purpose, and the base of what both packages report.
+"""The errors that the runtime reports on purpose, and the base class of those that both packages report.
 
 `RuntimeFault` and its kinds are raised when a plan is read, proved or run. The compiler's errors
 (`einc.errors.EincError`) have the same base, `ReportedError`, so that one `except` takes both and the command line has
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 
 class ReportedError(Exception):
-    """Base of all errors that a user can cause or mend.
+    """Base of all errors that a user can cause or correct.
 
     `code` is the stable word in JSON output, `exit_code` is what a command ends with. `where` is the place, if it is
     known: a file, or a part of a file or plan. `hint` says what would help.
@@ -71,7 +71,7 @@ class WriteFault(RuntimeFault):
 
 
 class PlanFault(RuntimeFault):
-    """The bytes are no plan bundle, or one that contradicts itself."""
+    """The bytes are not a plan bundle, or are one that contradicts itself."""
 
     code, exit_code = "plan", 65
 

@@ -1,4 +1,4 @@
-"""JSON of unknown origin: read strictly, so that every failure is a ValueError, and described in messages."""
+"""Reads JSON of unknown origin strictly, with a ValueError for every failure, and describes its values in messages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from einc_runtime.text import counted, printable
 def parse_json(text: str | bytes) -> object:
     """The value in a JSON text, in UTF-8 if it is bytes.
 
-    Raises ValueError, whose message says what is wrong, also for what `json` would take: `NaN`, `Infinity`, numbers
-    too large for a float, and objects with a name twice, of which only one of two readers would see the same value.
+    Raises ValueError, whose message says what is wrong. It also refuses what `json` accepts: `NaN`, `Infinity`, numbers
+    too large for a float, and objects that have a name twice, since two readers could see different values there.
     """
     try:
         return json.loads(
@@ -40,7 +40,7 @@ def describe_json(value: object, limit: int = 80) -> str:
     if isinstance(value, list):
         return f"a list of {counted(len(value), 'item')}"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**30:
-        return "an integer of more than 30 digits"  # of which Python may refuse to write all
+        return "an integer of more than 30 digits"  # Python may refuse to format it
     return printable(json.dumps(value) if isinstance(value, bool | str) or value is None else repr(value), limit)
 
 

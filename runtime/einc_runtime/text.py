@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 _MAX_COMPARED = 2000
-"""Names that a misspelled one is compared with; comparing takes up to a tenth of a millisecond each."""
+"""The greatest number of names that a misspelled one is compared with; each takes up to a tenth of a millisecond."""
 
 
 def shorten(text: str, limit: int) -> str:
@@ -21,7 +21,7 @@ def printable(text: str, limit: int = 200) -> str:
 def replace_unprintable(text: str, substitute: str = "?", keep: str = "") -> str:
     """The text with one character in place of each that is not printable, apart from those in `keep`.
 
-    Positions in the text stay what they are, which `printable` does not promise.
+    All positions in the text stay the same; with `printable` they may not.
     """
     return "".join(c if c.isprintable() or c in keep else substitute for c in text)
 

@@ -1,3 +1,3 @@
-"""The version of einc and of its runtime, which is written into every plan and told by both commands."""
+"""The version of einc and of its runtime, which is written into every plan and printed by `--version`."""
 
 VERSION = "0.1.0"

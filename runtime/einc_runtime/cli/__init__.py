@@ -1,1 +1,1 @@
-"""The command line `einc-runtime`, and what `einc` builds its own on: of this package, only it prints or exits."""
+"""The command line `einc-runtime`, which `einc` builds on. Nothing else in `einc_runtime` prints or exits."""

@@ -1,4 +1,4 @@
-"""Arrays on the command line of `run`, read and written: `x.npy`, `NAME=x.npy`, `all.npz`, `NAME=rand:SEED`."""
+"""Reads and writes the arrays that arguments of `run` name: `x.npy`, `NAME=x.npy`, `all.npz`, `NAME=rand:SEED`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ArrayArgument:
-    """One argument, taken apart: the tensor it names (if it does) and its file, or `rand:SEED` to draw from."""
+    """One argument, parsed: the tensor that it names, or None, and its file or `rand:SEED`."""
 
     name: str | None
     source: str
@@ -38,7 +38,7 @@ class ArrayArgument:
 
 
 def parse_arguments(arguments: Sequence[str]) -> list[ArrayArgument]:
-    """Takes `NAME=FILE` and `FILE` apart; a name is an identifier, so that paths may contain `=`."""
+    """Parses `NAME=FILE` and `FILE`. A name must be an identifier, so that paths may contain `=`."""
     parsed = []
     for text in arguments:
         name, equals, source = text.partition("=")
@@ -79,7 +79,7 @@ def require_known(name: str, names: Sequence[str], what: str) -> None:
 
 
 def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
-    """The array of every input. Raises ArrayFault where one is missing, given twice, unknown, or unfit."""
+    """The array of every input. Raises ArrayFault where one is missing, given twice, unknown, or does not fit."""
     from einc_runtime.execution.data.random_arrays import make_random_array, parse_seed
 
     tensors = {tensor.name: tensor for tensor in bundle.tensors if tensor.kind == "input"}
@@ -105,7 +105,7 @@ def read_expected(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
 
 
 def read_arrays(parsed: Sequence[ArrayArgument], tensors: Mapping[str, Tensor], what: str) -> dict[str, Array]:
-    """The arrays given, each read as its tensor. Raises ArrayFault where one is unknown, given twice or unfit."""
+    """The given arrays, each in its tensor's type. Raises ArrayFault where one is unknown, given twice or unfit."""
     from einc_runtime.execution.data.npy import read_npy, read_npz
     from einc_runtime.execution.data.random_arrays import make_random_array, parse_seed
 

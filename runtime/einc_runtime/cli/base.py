@@ -1,4 +1,4 @@
-"""What the commands of both programs are made of: click commands that are imported when called, and shared options."""
+"""The base of the commands of both programs: click commands that are imported when they are called, and options."""
 
 from __future__ import annotations
 

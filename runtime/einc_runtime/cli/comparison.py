@@ -1,4 +1,4 @@
-"""How far the outputs of a run are from what they should be."""
+"""Compares the outputs of a run with the expected arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TOLERANCE = {"f64": 1e-11, "f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}
 """Largest error, relative to the largest value of the tensor, by the coarsest floating dtype that the plan computes in.
 
-Those of f16 and bf16 are ten roundings. Where nothing is floating, values must be equal.
+For f16 and bf16 that is ten roundings. A plan without floating types must give equal values.
 """
 
 

@@ -1,4 +1,4 @@
-"""How each way of failing is reported: the one place that knows which exception means which exit code."""
+"""Reports failures. Only this module decides which exception leads to which exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import click
-from click.exceptions import Exit  # an interrupted import may leave click without its attribute `exceptions`
+from click.exceptions import Exit  # after an interrupted import, click may lack its attribute `exceptions`
 
 from einc_runtime.cli import output
 from einc_runtime.cli.signals import Terminated, exit_code_of
@@ -69,7 +69,7 @@ def report(error: BaseException, *, debug: bool, as_json: bool, program: str = "
         output.note("".join(traceback.format_exception(error)).rstrip())
     if failure.text:  # lines of models and names of files may have what a terminal takes for commands
         output.note(replace_unprintable(failure.text, keep="\n\t"))
-    # Standard output may be what failed; then there is nowhere left to say so.
+    # If standard output is what failed, the JSON document cannot be printed either.
     with contextlib.suppress(ReportedError, OSError):
         if as_json and not isinstance(error, BrokenPipeError):
             output.say_json(failure.json())
@@ -78,7 +78,7 @@ def report(error: BaseException, *, debug: bool, as_json: bool, program: str = "
 
 
 def describe(error: BaseException, program: str = "einc") -> Failure:
-    """Which failure an exception stands for."""
+    """The failure to report for an exception."""
     match error:
         case ReportedError():
             return _reported(error, program)

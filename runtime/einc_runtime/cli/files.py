@@ -1,4 +1,4 @@
-"""Reading what a command is given: a file that is not there is wrong usage, one that cannot be read an error."""
+"""Reads the files that a command is given. A missing file is wrong usage; one that cannot be read is a read error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The entry point of `einc-runtime`, and of `einc`: runs one command and turns however it ends into an exit code.
+"""The entry point of `einc-runtime`, and of `einc`: it runs one command and returns its exit code.
 
-It imports next to nothing at the top, so that an interrupt while the rest is being imported is handled like any other.
+It imports very little at the top. So an interrupt during the other imports is handled like any other interrupt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run_program(name: str, table: str, arguments: Sequence[str] | None) -> int:
         output.flush()
         signals.over = own_process
     except BaseException as error:
-        signals.over = own_process  # nothing that can be interrupted comes before this
+        signals.over = own_process  # this must be the first statement of the handler
         return _end(error, name, given, own_process=own_process)
     if own_process:
         signals.restore()
@@ -74,5 +74,5 @@ def _end(error: BaseException, name: str, arguments: list[str], *, own_process: 
     if own_process and code == CANNOT_WRITE:
         output.abandon_stdout()
     if ended:
-        os._exit(code)  # without waiting for worker threads: whoever interrupts wants the prompt back
+        os._exit(code)  # without waiting for worker threads: the user wants the prompt back at once
     return code

@@ -1,4 +1,4 @@
-"""Everything that leaves the process: results on stdout, notes on stderr, and files that are never partial."""
+"""All output of the process: results on stdout, notes on stderr, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STDOUT = "-"
 
 
 def prepare_streams() -> None:
-    """Let text that the terminal's encoding lacks be escaped rather than fail."""
+    """Escape characters that the terminal's encoding lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -36,21 +36,21 @@ def say_json(document: dict[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Print something that is no result: a warning, an error, what was written where."""
-    with contextlib.suppress(OSError, AttributeError, ValueError):  # no stderr: nobody to tell
+    """Print something that is not a result: a warning, an error, or where a file was written."""
+    with contextlib.suppress(OSError, AttributeError, ValueError):  # without stderr nothing can be reported
         sys.stderr.write(text if text.endswith("\n") else text + "\n")
         sys.stderr.flush()
 
 
 def flush() -> None:
-    """Make sure that everything printed has arrived."""
+    """Write out everything that was printed, and report an error if that fails."""
     with _stdout_errors():
         if sys.stdout is not None:
             sys.stdout.flush()
 
 
 def abandon_stdout() -> None:
-    """Drop what is still buffered, so that the interpreter does not try once more to write it when it ends."""
+    """Drop what is still buffered, so that the interpreter does not try again to write it when it ends."""
     with contextlib.suppress(OSError, AttributeError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
@@ -88,8 +88,8 @@ def _is_terminal(stream: Any) -> bool:
 def require_outputs(targets: Sequence[str], reads: Sequence[str | None]) -> None:
     """Raise before any work where an output could not be written later, or would replace what the command reads.
 
-    `reads` may hold names that are no files at all, such as those of machines. Of a folder, the files that make a model
-    of it count. Two outputs in one file are refused too.
+    `reads` may also hold names that are not files, such as names of machines. Where it names a folder, the files of a
+    model in that folder count as read. Two outputs in one file are refused, too.
     """
     for at, target in enumerate(targets):
         require_writable(target)
@@ -110,7 +110,7 @@ def _read_from(source: str, target: Path) -> bool:
 
 
 def require_writable(path: str) -> None:
-    """Raise early, before any work, where an output could not be written later (missing or read-only places)."""
+    """Raise before any work if an output could not be written later, because its place is missing or read-only."""
     if path == STDOUT:
         return
     if path == "":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _DELAY = 0.5
-"""Seconds that work may take before anything is shown; most commands never show it."""
+"""Seconds before anything is shown; most commands end earlier."""
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""The command `run`: execute a plan on arrays, and compare what it computed with what it should have computed.
+"""The command `run`: execute a plan on arrays, and compare its outputs with the expected ones.
 
-`einc run` has one option more, `--check`, whose reference results need the compiler's operators.
+`einc run` has one more option, `--check`, whose reference results need the compiler's operators.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def run_command(**arguments: Any) -> None:
 def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
     """Load, execute, write and report.
 
-    `reference` computes from the plan, its inputs and its weights what the outputs should be; they are compared then.
+    If `reference` is given, it computes the expected outputs from the plan, its inputs and its weights, and the outputs
+    are compared with them.
     """
     on_stdout = options.uses_of_stdout
     if len(on_stdout) > 1:
@@ -176,8 +177,8 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
 def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float], dict[str, Any]]:
     """The milliseconds of every run, and what the backend reports about itself.
 
-    On the CPU tracing takes no time worth mentioning. On GPUs it takes the plan's graph apart, and gets a run of its
-    own.
+    On the CPU, tracing takes almost no time. On GPUs, a traced run does not use the plan's graph and is slower, so it
+    is an extra run that is not timed.
     """
     apart = session.backend == "cuda"
     times, launches = [], []

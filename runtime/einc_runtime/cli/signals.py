@@ -1,7 +1,7 @@
-"""Interrupts and requests to end: each ends a command as an exception does, so that nothing half done stays.
+"""Turns interrupts and requests to terminate into exceptions, so that a command cleans up before it ends.
 
-It imports next to nothing (`_signal` is what `signal` has without its enumerations), so that a signal that comes while
-the rest of a command is being imported is handled like any other.
+It imports very little (`_signal` is `signal` without its enumerations). So a signal during the other imports of a
+command is handled like any other signal.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import sys
 import time
 
 ENDING = tuple(getattr(_signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(_signal, name))
-"""Signals that ask a process to end and are no interrupt: from a supervisor, or a terminal that was closed."""
+"""Signals other than an interrupt that ask a process to end: from a supervisor, or from a terminal that was closed."""
 
 RESEND_DELAY = 0.01
 """Seconds after which a signal that Python lost is sent again."""
 
 PATIENCE = 2.0
-"""Seconds that a command which was ended has to say so; the reader of its output may have stopped reading."""
+"""Seconds that an interrupted command has to report its end; the reader of its output may have stopped reading."""
 
 over = False
 """Whether the exit code is decided, so that no interrupt changes it any more."""
@@ -34,7 +34,7 @@ class Terminated(BaseException):
 
 
 def install() -> None:
-    """From here on signals are raised as exceptions in the main thread; ignored ones stay ignored, as for `nohup`."""
+    """From now on, signals raise exceptions in the main thread. Ignored ones stay ignored, as under `nohup`."""
     for number in ENDING:
         if _signal.getsignal(number) == _signal.SIG_DFL:
             _signal.signal(number, _end)
@@ -44,10 +44,10 @@ def install() -> None:
 
 
 def restore() -> None:
-    """From here on, once `over` is set, interrupts are ignored, and what asks the process to end does so at once.
+    """From now on, interrupts are ignored, and signals that ask the process to end do so at once. `over` must be set.
 
-    An interrupt that meets Python's own end, which takes a while after a large compilation, would turn it into death by
-    a signal.
+    After a large compilation, the interpreter takes a while to end. An interrupt in that time would replace the
+    command's exit code.
     """
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     for number in ENDING:

@@ -1,4 +1,4 @@
-"""Which backend runs a plan: the choice, and whether GPUs are visible, which costs nothing where there are none."""
+"""Chooses the backend that runs a plan. On a machine without GPUs, finding out that there are none takes no time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 BACKENDS = ("auto", "cpu", "cuda", "null")
 
 _DEVICE_FILES = ("nvidia[0-9]*", "dxg")
-"""Under /dev: those of NVIDIA, and that of the Windows subsystem for Linux."""
+"""Under /dev: the files of NVIDIA's driver, and that of the Windows subsystem for Linux."""
 
 
 def count_visible_gpus(dev: Path = Path("/dev"), library: str = "libcuda.so.1") -> int:
-    """How many GPUs the driver of CUDA shows to this process; the driver is not asked where there is no device file."""
+    """How many GPUs CUDA's driver shows to this process. Without a device file, the driver is not asked."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1", "NoDevFiles"):
         return 0
     if not any(next(dev.glob(pattern), None) for pattern in _DEVICE_FILES):

@@ -1,4 +1,4 @@
-"""What an executor does for a session, and the one that computes nothing."""
+"""The interface of executors, and the executor that computes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Executor(Protocol):
 
     @property
     def name(self) -> str:
-        """The backend's name: cpu, null."""
+        """The backend's name: cpu, cuda or null."""
 
     def fill(self, buffer: int, values: Array) -> None:
         """Writes a whole input or weight buffer, rounding to its type."""
@@ -46,7 +46,7 @@ def make_trace(records: Sequence[TaskRecord], milliseconds: float, backend: str)
 
 
 class NullExecutor:
-    """Walks through the tasks in their order and touches no data: what an execution costs when nothing is computed.
+    """Walks through the tasks in their order without touching data, which shows what an execution costs by itself.
 
     It takes any input, needs no memory, and gives zeros for every output.
     """

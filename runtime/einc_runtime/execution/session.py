@@ -1,6 +1,6 @@
-"""A session: a bundle prepared on a backend. Load inputs and weights, execute, and offload results, again and again.
+"""A session is a bundle prepared on a backend. Load inputs and weights, execute, and offload results, many times.
 
-Inputs and weights stay loaded until others are loaded, so that many executions need to load weights only once.
+Inputs and weights stay loaded until others are loaded, so weights need to be loaded only once for many executions.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Session:
         self.load_all([(name, array)])
 
     def load_all(self, arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-        """Loads all arrays, or none of them: every array that is unknown, unfit or given twice is reported."""
+        """Loads all arrays, or none if one of them is unknown, unfit or given twice; all problems are reported."""
         pairs = list(arrays.items() if isinstance(arrays, Mapping) else arrays)
         problems = [problem for name, array in pairs if (problem := self._find_problem(name, array)) is not None]
         names = [name for name, _ in pairs]

@@ -27,7 +27,7 @@ def name_task(number: int, task: AnyTask) -> str:
 
 @contextmanager
 def locate_faults(number: int, task: AnyTask) -> Iterator[None]:
-    """Adds the task to where a PlanFault is that is raised inside."""
+    """Adds the task to the place of any PlanFault that is raised inside."""
     try:
         yield
     except PlanFault as fault:
@@ -37,7 +37,7 @@ def locate_faults(number: int, task: AnyTask) -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """The message of a fault of the runtime; of another error its type, too."""
+    """The message of an error, with its type if it is not a fault of the runtime."""
     if isinstance(error, RuntimeFault):
         return error.message
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 
 class PrepackedOperand:
-    """A constant operand in the layout that a library wants: `data`, once `make` was called, takes `size` bytes."""
+    """A constant operand in the layout that a library needs. After `make`, it is in `data` and takes `size` bytes."""
 
     __slots__ = ("__weakref__", "_make", "data", "size", "source")
 

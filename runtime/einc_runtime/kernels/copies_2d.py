@@ -48,8 +48,8 @@ def list_2d_copies(shape: Sequence[int], itemsize: int, targets: Sequence[int], 
 
 
 def count_2d_copies(shape: Sequence[int], itemsize: int, targets: Sequence[int], sources: Sequence[int]) -> int:
-    """At most how many copies `list_2d_copies` would give, without making them: one for each position of all dimensions
-    but the last two."""
+    """An upper bound of the number of copies in `list_2d_copies`, without making them: one for each position of all
+    dimensions but the last two."""
     flat = list(zip(shape, targets, sources, strict=True))
     width = itemsize
     while flat and (flat[-1][0] == 1 or flat[-1][1] == flat[-1][2] == width):

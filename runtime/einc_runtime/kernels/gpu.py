@@ -1,4 +1,4 @@
-"""What the CUDA executor asks of kernels: they are prepared for operands, bound to memory, launched in a capture.
+"""The interface between the CUDA executor and its kernels, and arrays and devices as both see them.
 
 The life of a kernel, always with its device current and in this order:
 
@@ -136,7 +136,7 @@ class GpuKernel:
 
 
 class Kernels(Protocol):
-    """What the CUDA executor asks of kernels; `cuda.kernels.open_kernels` makes the real ones.
+    """The kernels that the CUDA executor can ask for; `cuda.kernels.open_kernels` makes the real ones.
 
     All methods raise PlanFault for what no variant can do. They raise MissingFault where a library or a compiler is
     missing, also if kernels were compiled ahead for other architectures only.
@@ -152,7 +152,7 @@ class Kernels(Protocol):
         self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: GpuTarget
     ) -> GpuKernel | None:
         """One kernel for both, or None where there is none. `then` is a map; its operand at `place` is the result of
-        `first`, which no other task reads, so that it need not be written."""
+        `first`. No other task reads that result, so it need not be written."""
 
     def batched_pair(
         self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: GpuTarget

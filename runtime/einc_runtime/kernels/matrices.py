@@ -27,7 +27,7 @@ def mergeable(operand: NamedArray, group: Names) -> bool:
 
 def split_off_batches(group: Names, operands: Sequence[NamedArray], least: int) -> tuple[Names, Names]:
     """Splits a group into leading indices, which become batches, and the longest tail that is one dimension in all
-    operands. A tail smaller than `least` is not taken: then the whole group stays together and must be copied."""
+    operands. If the tail has less than `least` positions, the whole group stays together, and must be copied."""
     start = 0
     while not all(mergeable(operand, group[start:]) for operand in operands):
         start += 1
@@ -58,7 +58,7 @@ def view_as_matrices(operand: NamedArray, batch: Names, first: Names, second: Na
 def blas_ready(array: Array) -> bool:
     """Whether BLAS can read the matrices: unit stride along one dimension, no overlap along the other."""
     if array.dtype.kind != "f":
-        return True  # integers have no BLAS anyway
+        return True  # BLAS is not used for integers
     (rows, columns), (row, column) = array.shape[-2:], array.strides[-2:]
     size = array.itemsize
     by_rows = column == size and row % size == 0 and row >= columns * size

@@ -69,18 +69,18 @@ FASTEST = "llvm"
 
 
 def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
-    """The invocation, ready to be bound and run. Raises PlanFault for everything that is wrong with it."""
+    """The kernel of an invocation, ready to be bound. Raises PlanFault for everything that is wrong with it."""
     build: KernelBuilder = find_kernel_builder(invocation.name, PROVIDERS["numpy"] | PROVIDERS[provider])
     return build(invocation)
 
 
 def prepare_aggregate(aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST) -> Kernel:
-    """The aggregation of copies of a block in their order, rounded once at the end."""
+    """The kernel that aggregates copies of a block in their order, and rounds once at the end."""
     return prepare(aggregation_as_map(aggregation, reads, write), provider)
 
 
 def prepare_joint_aggregation(invocation: JointInvocation[Array], provider: str = FASTEST) -> Kernel:
-    """The aggregation of copies of a tuple, ready to be bound and run. Raises PlanFault."""
+    """The kernel that aggregates copies of a tuple, ready to be bound. Raises PlanFault."""
     table = JOINT_AGGREGATIONS["numpy"] | JOINT_AGGREGATIONS[provider]
     build: Callable[[JointAggregationCall], Kernel] = find_joint_builder(invocation.aggregation, table)
     return build(JointAggregationCall.parse(invocation))

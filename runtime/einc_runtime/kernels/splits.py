@@ -1,6 +1,6 @@
-"""How one invocation of a kernel can be split into several, each of which computes a part of its results.
+"""How one invocation of a kernel can be split into several, each of which computes a part of the results.
 
-The parts compute the same elements as the whole would.
+Together, the parts compute the same elements as the whole invocation.
 """
 
 from __future__ import annotations

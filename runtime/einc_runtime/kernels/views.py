@@ -30,7 +30,7 @@ def merge_axes(views: Sequence[Array], kinds: Sequence[bool]) -> tuple[list[Arra
 
 
 def _mergeable(view: Array, left: int, right: int) -> bool:
-    """Whether two axes of a view are one. Both are above 1 in some view, so an extent of 1 means a broadcast here."""
+    """Whether two axes of a view can become one. Each is longer than 1 in some view, so here 1 is a broadcast."""
     if view.shape[left] == 1 or view.shape[right] == 1:
         return bool(view.shape[left] == view.shape[right])
     return bool(view.strides[left] == view.strides[right] * view.shape[right])

@@ -12,7 +12,7 @@ from einc_runtime.plan.schema import Block
 
 
 class StepBudget:
-    """The number of steps that checking a plan may take. A hostile plan exceeds it; a real one takes far fewer."""
+    """The number of steps that checking a plan may take. A hostile plan may need more; a real one needs far fewer."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -54,9 +54,10 @@ def subtract(a: Block, b: Block) -> list[Block]:
 def tiling_fault(outer: Block, blocks: Sequence[Block], budget: StepBudget, where: str) -> str | None:
     """Why distinct non-empty blocks inside `outer` do not tile it, in words, or None where they do.
 
-    A block is the signed sum of its corners (the finite differences of its indicator function give them back), and
-    indicator functions add up to that of `outer` exactly where the corners do. This takes time linear in the number
-    of blocks; only dimensions that some block does not span count.
+    Each corner of a block gets a sign: the product of +1 for every lower and -1 for every upper bound in it. The signed
+    corners are the finite differences of the block's indicator function, so they determine it. Therefore the indicator
+    functions of the blocks add up to that of `outer` exactly if the signed corners do. The time is linear in the number
+    of blocks. Dimensions that all blocks span are left out.
     """
     bounds = [list(zip(block.lower, block.upper, strict=True)) for block in blocks]
     spans = list(zip(outer.lower, outer.upper, strict=True))

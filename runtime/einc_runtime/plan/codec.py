@@ -1,9 +1,9 @@
-"""The plan bundle on the wire: header, checksum, canonical payload (`runtime/README.md` has the layout to the byte).
+"""The bytes of a plan bundle: header, checksum, canonical payload (`runtime/README.md` has the layout to the byte).
 
-A plan file is untrusted. Its size is known before it is read, its checksum is compared before it is decoded, its types
-are checked before it is looked at, and `validation` has passed it before anybody gets it. There is one way only to
-write a plan: bytes that decode but would be written in another way (duplicate keys, wide integers, another order of
-keys) are refused.
+A plan file is untrusted. Its size is known before it is read, and its checksum is compared before it is decoded. Its
+types are checked while it is decoded, and `validation` checks the rest before a caller gets the bundle. Every plan has
+exactly one encoding: bytes that can be decoded but would be written differently (duplicate keys, wide integers, another
+order of keys) are refused.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from typing import IO, cast
 import msgspec
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.schema import (
-    SCHEMA_VERSION,
-    Bundle,
-)
+from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle
 from einc_runtime.plan.validation import require_short_texts, validate
 from einc_runtime.text import printable
 
 MAGIC = b"\x89EINC\r\n\x1a"
-"""It is not ASCII, and any transfer that rewrites line ends breaks it."""
+"""It is not ASCII text, and it shows whether a transfer has changed line ends."""
 
 HEADER = struct.Struct(">8sIQ32s")
 """Magic, schema version, payload length, SHA-256 of the payload; big-endian, as MessagePack is."""

@@ -88,7 +88,7 @@ def span(plan: ExecutablePlan, number: int) -> tuple[int, int]:
 
 
 class ByteOwners(Generic[Owner]):
-    """Who claimed each byte of an arena last: disjoint spans in ascending order, each with its owner."""
+    """The owner that claimed each byte of an arena last: disjoint spans in ascending order, each with its owner."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

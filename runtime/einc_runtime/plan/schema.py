@@ -1,8 +1,8 @@
 """The schema of a plan file: what the compiler hands to the runtime. Both use these records.
 
-It is typed and closed (no free-form values), so that decoding is bounded in depth and every field has been checked
-for its type before any other code sees it. `validation` checks what types cannot say; `runtime/README.md` has
-the rules for changing it. Import these names from `codec`.
+It is typed and closed (no free-form values). So decoding has a bounded depth, and the type of every field has been
+checked before any other code sees it. `validation` checks what types cannot express. `runtime/README.md` has the rules
+for changing the schema.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
 SCHEMA_VERSION = 5
-"""It goes up with every change that an older runtime could misread."""
+"""It increases by one with every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
 AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk"]
@@ -37,8 +37,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 class Block(Record, frozen=True, array_like=True, order=True):
     """A box in tensor coordinates: lower bounds inclusive, upper bounds exclusive (paper, Definition 1).
 
-    Blocks order by lower bounds, then by upper bounds. A plan file may say anything: use a block only after it has been
-    found to lie in its tensor (`contains`).
+    Blocks are ordered by lower bounds, then by upper bounds. A block in a plan file may have any bounds: use it only
+    after a check that it lies in its tensor (`contains`).
     """
 
     lower: tuple[int, ...]
@@ -122,9 +122,10 @@ class Function(Record, frozen=True):
 class Exchange(Record, frozen=True):
     """An exchange program as text, in the numbering of the plan's sites.
 
-    Times are simulated; `naive_ms` is that of the naive schedule. No program is faster than `bound_ms` with these sites
-    of the function specifications, nor than `bound_free_ms` with any sites; `bound_by` names the argument. None means
-    that the value was not computed. `splits` has the number of pieces of every atom that is cut.
+    Times are simulated; `naive_ms` is the time of the naive schedule. No program takes less than `bound_ms` if the
+    function specifications run on these sites, nor less than `bound_free_ms` on any sites; `bound_by` names the
+    argument for the bound. None means that the value was not computed. `splits` has the number of pieces of every atom
+    that is cut.
     """
 
     program: str

@@ -66,9 +66,9 @@ class LiveRange:
     come after all of `before`, so that it is enough to wait for one of them. `overwritten_by` is the buffer that has
     taken the bytes.
 
-    Many tasks that fill a buffer mostly cut it along one dimension. Pieces are sorted along that dimension, which is
-    the one that `first` cuts most, the first block written into the buffer's block `whole`. So the pieces that meet a
-    block are found among few neighbours.
+    If many tasks fill a buffer, they mostly cut it along one dimension. Pieces are sorted along that dimension, so that
+    the pieces that overlap with a block are found among few neighbours. It is the dimension of which `first`, the first
+    block that is written, spans the smallest part of the buffer's block `whole`.
     """
 
     __slots__ = ("_along", "_count", "_longest", "_order", "_pieces", "accesses", "before", "gates", "overwritten_by")
@@ -128,7 +128,7 @@ class LiveRange:
 
 
 class SymbolicMemory:
-    """The contents of all buffers of a valid plan, before its first task runs."""
+    """The contents of all buffers of a valid plan. At first, only input and weight buffers have contents."""
 
     def __init__(self, bundle: Bundle, ancestors: TaskAncestors, budget: boxes.StepBudget) -> None:
         self._bundle = bundle
@@ -140,7 +140,7 @@ class SymbolicMemory:
     def read(self, region: Region, where: str, task: int | None = None) -> Content:
         """The content of a region, in pieces.
 
-        `task` reads it while others run; None stands for a look at it after the last task. Raises PlanFault where a
+        `task` reads it while others run; None means that it is read after the last task. Raises PlanFault where a
         part was never written, has been overwritten, or may not have been written yet when `task` starts.
         """
         if self._bundle.buffers[region.buffer].role in ("input", "weight"):

@@ -1,8 +1,7 @@
 """Checks on a plan file that has just been decoded: everything that the types of the schema cannot express.
 
-Every number that the rest of the runtime uses as a position, a size or an address has been checked here, in time
-that is close to linear in the size of the plan. What a plan computes is `proof`'s matter, and which kernels
-exist is the registry's.
+Every number that the rest of the runtime uses as a position, a size or an address is checked here, in time that is
+close to linear in the size of the plan. `proof` checks what a plan computes, and the registry which kernels exist.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
 MAX_COUNT = (1 << 63) - 1
 MAX_TEXT = 1 << 20  # characters of an attribute
 MAX_FILE = 32 << 20  # characters of an exchange program or a machine file
-MAX_CORNERS = 1 << 22  # corners of blocks looked at in tiling checks, some seconds' worth
+MAX_CORNERS = 1 << 22  # corners of blocks in checks of tilings: they take some seconds
 
 
 def validate(bundle: Bundle) -> None:

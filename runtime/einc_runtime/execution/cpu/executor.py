@@ -1,9 +1,9 @@
 """Runs a bundle on the cores of this machine: all sites in one process, one arena each, tasks in any allowed order.
 
 Everything is prepared when the executor is made: tasks are rewritten, kernels are built for their views, and a kernel
-that does not fit is refused. What a worker needs of its own (scratch memory, and callables that use it) is made when it
-first runs a task. Every sum is added up in an order that the plan and the number of workers give, so that results are
-equal to the bit from run to run.
+that does not fit is refused. Each worker's own scratch memory, and the callables that use it, are made when the worker
+first runs a task. The order of every sum depends only on the plan and the number of workers, so results are equal to
+the bit from run to run.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class CpuExecutor:
         return tasks, kernels
 
     def facts(self) -> dict[str, Any]:
-        """The workers, the tasks that are run, and bytes: of arenas, of scratch space, of weights laid out for kernels,
-        and the most that the process has held."""
+        """The workers, the tasks that are run, and memory in bytes: arenas, scratch space, prepacked weights, and the
+        most that the process has held."""
         scratch, packed = self._scratch_size * self.workers, self._prepacked.size
         memory = {"plan": sum(self.bundle.memory), "scratch": scratch, "packed": packed, "process": peak_memory()}
         return {"workers": self.workers, "tasks": len(self._tasks), "memory_bytes": memory}

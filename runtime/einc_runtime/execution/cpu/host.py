@@ -85,7 +85,7 @@ _limiter: Any = None
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """BLAS computes only in the calling thread inside of this; its setting is restored when the last thread leaves."""
+    """Lets BLAS use only the calling thread. Its setting is restored when the last thread leaves this context."""
     global _users, _limiter
     with _lock:
         _users += 1

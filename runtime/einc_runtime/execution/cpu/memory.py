@@ -1,4 +1,4 @@
-"""The memory of a plan's sites on the host: arenas with a view for every buffer, and weights laid out for products."""
+"""The memory of a plan's sites on the host: arenas with a view for every buffer, and prepacked weights."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class HostMemory:
 
 
 class PrepackedWeights:
-    """Weights as products want them: laid out once after they were loaded, beside the weights as they were loaded.
+    """Weights in the layouts that products can use fastest, made once after loading, in addition to the loaded weights.
 
-    Nothing is laid out where it would take too much memory: kernels do without.
+    If they would take too much memory, none is made: kernels also work without them.
     """
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
@@ -111,7 +111,7 @@ class PrepackedWeights:
             self._stale.add(pack)
 
     def pack(self, workers: int) -> None:
-        """Lays out what has changed, with so many threads."""
+        """Makes the layouts of weights that have changed, on this many threads."""
         if self._stale:
             from concurrent.futures import ThreadPoolExecutor
 

@@ -2,7 +2,7 @@
 
 The calling thread is one of the workers, so that a single worker needs no other thread, and work begins before any
 thread has started. A worker takes the lock once per task, when it reports the end of one task and picks the next.
-Others are woken only for work that is worth it: waking a thread takes longer than a tiny task.
+It wakes other workers only for larger tasks, since waking a thread takes longer than a tiny task.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _start_thread(function: Callable[..., None], *arguments: object) -> threadin
 
 
 class _PoolState:
-    """What the workers share, under one lock."""
+    """The state that the workers share, under one lock."""
 
     def __init__(self, graph: RankedTaskGraph) -> None:
         self.graph = graph
@@ -141,8 +141,8 @@ class _PoolState:
     def stop(self) -> None:
         """Starts no more tasks; a worker that waits for one ends.
 
-        An interrupt can come when this thread holds the lock and does not know it yet. Only this thread can release it
-        then, and it may take it once more: so the lock is released as often as it was taken.
+        An interrupt can come when this thread has just taken the lock and has not recorded that yet. Only this thread
+        can release it then, and it can also take it again. So the lock is released as often as it was taken.
         """
         with self.changed:
             self._finish()

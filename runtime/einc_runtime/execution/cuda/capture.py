@@ -1,4 +1,4 @@
-"""Enqueuing a prepared plan: step by step to warm it up, into one graph, or with every step timed."""
+"""Enqueues a prepared plan: step by step to warm it up, into one graph, or with a time for every step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def capture(driver: Driver, resources: CudaResources, plan: PreparedPlan) -> int
 
 
 def enqueue(driver: Driver, plan: PreparedPlan, profile: Profile | None = None) -> None:
-    """Enqueues all steps on their streams, with the events between them; the origin's end comes after all of them."""
+    """Enqueues all steps on their streams, with the events between them; at its end, stream 0 waits for all others."""
     order, handles = plan.event_schedule, plan.stream_handles
 
     def event_of(step: int) -> int:
@@ -81,7 +81,7 @@ def enqueue(driver: Driver, plan: PreparedPlan, profile: Profile | None = None) 
 
 @contextmanager
 def _collect_nothing() -> Iterator[None]:
-    """Without garbage collection: what is collected in a capture may wait or free memory, which breaks the capture."""
+    """Turns garbage collection off: collected objects may wait or free memory, which breaks a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -92,7 +92,7 @@ def _collect_nothing() -> Iterator[None]:
 
 
 def _abandon_capture(driver: Driver, resources: CudaResources, origin: int) -> None:
-    """Ends a broken capture, for which CUDA may report an error or not."""
+    """Ends a broken capture. CUDA may report an error for it, or return a graph."""
     try:
         graph = driver.end_capture(origin)
     except DriverError:
@@ -103,9 +103,9 @@ def _abandon_capture(driver: Driver, resources: CudaResources, origin: int) -> N
 class Profile:
     """The timing events of one run, in which every step is between two events of its device.
 
-    All events are made before the run, so that none delays a launch. Events of different devices cannot be compared:
+    All events are made before the run, so that none delays a launch. Events of different devices cannot be compared, so
     each device has an origin of its own, recorded right after one event of the device of stream 0. The origins differ
-    by the time in which an event gets from device to device, some microseconds.
+    by the time that an event takes from device to device, some microseconds.
     """
 
     def __init__(self, driver: Driver, schedule: StreamSchedule, handles: Sequence[int]) -> None:
@@ -127,7 +127,7 @@ class Profile:
             raise
 
     def start(self) -> None:
-        """Lets all streams begin together."""
+        """Records the origins, and lets all streams begin after them."""
         first: dict[int, int] = {}  # device -> its first stream
         for stream, handle in zip(self._schedule.streams, self._handles, strict=True):
             first.setdefault(stream.device, handle)

@@ -1,4 +1,4 @@
-"""Which device every site is on, how devices reach each other's memory, and the memory of the sites on them."""
+"""Sites on devices: the mapping, access between the memories of devices, and the memory of each site."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def query_peer_access(driver: Driver, pairs: Sequence[tuple[int, int]], no_peer:
     direct: set[tuple[int, int]] = set()
     staged: set[tuple[int, int]] = set()
     for source, target in pairs:
-        # The copy runs on a stream of the source. Access is asked in both directions: a pair is connected or it is not.
+        # The copy runs on a stream of the source. A pair counts as connected if there is access in both directions.
         both = driver.can_reach(source, target) and driver.can_reach(target, source)
         (direct if both else staged).add((source, target))
     if staged and no_peer == "refuse":

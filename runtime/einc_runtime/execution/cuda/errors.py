@@ -1,4 +1,4 @@
-"""Failures on a GPU: values that kernels report through device memory, and one clear error for everything else."""
+"""Failures on a GPU: values that kernels report through device memory, and one kind of fault for all other errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TaskErrors:
         return task_errors.name_subject(self.bundle, self.tasks[number])
 
     def make_fault(self, error: Exception, number: int) -> RuntimeFault:
-        """The fault that an error of a task is for the caller; a number below 0 belongs to no task."""
+        """The fault to raise for an error of a task; a number below 0 means that no task caused it."""
         if isinstance(error, RuntimeFault):
             return error
         if number < 0:
@@ -55,7 +55,7 @@ def make_plan_fault(error: Exception, what: str) -> RuntimeFault:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether CUDA says so by its status, or a library (cuBLAS, PyTorch) by the name of its error."""
+    """Whether the status of CUDA, or the name of a library's error (cuBLAS, PyTorch), means that memory ran out."""
     if isinstance(error, DriverError) or type(error).__name__ in _CUPY_ERRORS:
         return bool(getattr(error, "status", None) == OUT_OF_MEMORY)
     return "OutOfMemory" in type(error).__name__

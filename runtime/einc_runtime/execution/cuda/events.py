@@ -1,4 +1,4 @@
-"""The fewest events that keep the dependencies of a plan's steps: pure, and the same for every run.
+"""Computes the fewest events that keep the dependencies of a plan's steps, from the steps alone.
 
 Steps are enqueued in their order, each on one stream, so that the steps of a stream need no events among themselves.
 Of all other dependencies only those are kept that no path implies: the transitive reduction of the dependencies of the
@@ -17,7 +17,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.execution.cuda.streams import StreamSpec, StreamStep
 
 START = -1
-"""As a step that is waited for: the start of the origin."""
+"""In place of a step that is waited for: the start of the origin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """Runs a bundle on GPUs as one CUDA graph over all of them: prepared once, replayed by one launch per execution.
 
-Each site has one arena on its device, from the memory layout of the plan; nothing is allocated after the executor has
-been made. Kernels are prepared for their views, and run once on zeros, so that what they load lazily is loaded and a
-kernel that fails is named. Then they are captured with all transfers, on several streams (`streams.py`) with the fewest
-events that keep the order of the plan (`events.py`). Aggregations add up in the order that the plan gives, and nothing
-is chosen at run time: every replay gives the same bits. If anything fails up to here and a library took part that is
-not necessary, everything begins again without it.
+Each site has one arena on its device, with the memory layout of the plan; nothing is allocated after the executor has
+been made. Kernels are prepared for their views and run once on zeros: then everything that they load lazily has been
+loaded, and a kernel that fails can be named. They are then captured with all transfers, on several streams
+(`streams.py`) with the fewest events that keep the order of the plan (`events.py`). Aggregations add up in the order
+that the plan gives, and nothing is chosen at run time, so every replay gives the same bits. If something fails up to
+here and an optional library was in use, everything begins again without that library.
 
 Sites may share a device. Transfers between them are elided where their readers can read the source (`rewrites`).
 """
@@ -31,7 +31,7 @@ from einc_runtime.kernels.gpu import Kernels
 from einc_runtime.plan.schema import Bundle, Region
 
 MAX_FETCH_COPIES = 64
-"""Copies that fetch a region for offloading; a region that takes more comes with the whole buffer."""
+"""The most copies that fetch a region for offloading; if more are needed, the whole buffer is fetched."""
 
 
 class CudaExecutor:
@@ -79,7 +79,7 @@ class CudaExecutor:
             origin = self._plan.schedule.streams[0].device
             self._start, self._end = (self._resources.create_event(origin, timing=True) for _ in range(2))
             warm_up(self._driver, self._plan)
-            self._plan.status.clear()  # zeros may be what no input may have
+            self._plan.status.clear()  # zeros are not always allowed as inputs
             self._instance = capture(self._driver, self._resources, self._plan)
 
     def fill(self, buffer: int, values: Array) -> None:
@@ -146,7 +146,7 @@ class CudaExecutor:
         return (*staged, *self._kernels.notes)
 
     def facts(self) -> dict[str, object]:
-        """How the plan runs here: devices, the graph's size, who runs the tasks, and how long the last launch took."""
+        """How the plan runs here: devices, the graph's size, kernels by library, and how long the last launch took."""
         plan = self._plan
         devices = [
             {
@@ -220,7 +220,7 @@ class CudaExecutor:
 
     @contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
-        """Releases everything where something fails, and makes one fault of the runtime of it."""
+        """Releases everything if something fails, and turns errors into faults of the runtime."""
         try:
             yield
         except BaseException as error:

@@ -35,8 +35,8 @@ __all__ = ["ARCHITECTURES", "compile_all", "list_sources", "precompile", "requir
 Job = tuple[KernelSource, str]
 """A kernel and the architecture that it is compiled for."""
 
-_ARENA_DISTANCE = 1 << 40  # bytes between the arenas of sites, which nothing reads
-_MAX_SERIAL = 4  # so few kernels are compiled in this process
+_ARENA_DISTANCE = 1 << 40  # bytes between the addresses of arenas; nothing is stored there
+_MAX_SERIAL = 4  # up to this many kernels are compiled in this process
 
 
 def require_compiler() -> str:

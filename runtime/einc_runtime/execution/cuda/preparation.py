@@ -1,4 +1,4 @@
-"""Preparing a plan for GPUs, up to the first launch: devices, memory, kernels bound to it, streams and events."""
+"""Prepares a plan for GPUs, up to the first launch: devices, memory, kernels bound to it, streams and events."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def prepare_plan(
     site_devices: Sequence[int] | None,
     no_peer: str,
 ) -> PreparedPlan:
-    """Does everything up to the first launch. What is taken is in `resources`, also where this raises."""
+    """Does everything up to the first launch. All that is taken is in `resources`, also if this raises."""
     devices = map_sites(len(bundle.memory), site_devices, driver.device_count())
     targets = {device: driver.target(device) for device in sorted(set(devices))}
     peers = query_peer_access(driver, find_exchanging_devices(bundle.tasks, bundle.buffers, devices), no_peer)

@@ -69,7 +69,7 @@ class CudaResources:
     def release(self) -> Exception | None:
         """Waits for the devices and releases everything, once; returns the first error on the way, if there was one.
 
-        After a device is lost every call fails. All are made all the same, since other devices may still work.
+        After a device is lost, every call for it fails. All calls are still made, since other devices may work.
         """
         error: Exception | None = self._finalizer()
         return error

@@ -1,4 +1,4 @@
-"""What every step of a plan enqueues: kernels from the registry, and CUDA's own copies for transfers."""
+"""Prepares what every step of a plan enqueues: kernels for tasks, and CUDA's own copies for transfers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks of a plan as steps on streams: pure, before any memory is taken.
+"""Turns the tasks of a plan into steps on streams, before any memory is taken.
 
 Kernels, aggregations and copies of a site follow one another on the compute stream of the site. Transfers have a stream
 for every pair of sites, on the sender's device, so that each direction of each link is busy on its own. A transfer

@@ -1,7 +1,7 @@
-"""Reading arrays from untrusted .npy and .npz files: the header is compared with the plan before memory is taken.
+"""Reads arrays from untrusted .npy and .npz files: the header is compared with the plan before memory is taken.
 
-A header that does not describe exactly the tensor of the plan is refused, so that the plan bounds what a file can make
-this process allocate. Nothing is ever unpickled. Any byte order and Fortran order are read.
+A header that does not describe exactly the plan's tensor is refused, so a file cannot make this process allocate more
+than the plan says. Nothing is ever unpickled. Any byte order and Fortran order are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from einc_runtime.text import listed, printable
 
 NPY_MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000
-"""Of a header's text; numpy itself reads no longer header from an untrusted file."""
+"""The limit of a header's text; numpy has the same limit for untrusted files."""
 CHUNK = 1 << 20
 STDIN = "-"
 
@@ -153,11 +153,11 @@ class NpyFile:
         if self.stream.read(1):
             raise self._fault("it has bytes after the array")
         if header.dtype == np.bool_:
-            array = array.view(np.uint8) != 0  # any byte can stand in a file
+            array = array.view(np.uint8) != 0  # a file may hold any byte
         return array.astype(header.dtype.newbyteorder("="), copy=False)
 
     def _read_exactly(self, count: int, what: str) -> bytes:
-        data = self.stream.read(count)  # buffered streams give less at their end only
+        data = self.stream.read(count)  # a buffered stream returns fewer bytes only at its end
         if len(data) < count:
             raise self._fault(f"it ends within its {what}")
         return data
@@ -226,7 +226,7 @@ class NpzFile:
 
 @contextmanager
 def _refuse_broken_zip(where: str) -> Iterator[None]:
-    """Makes one ArrayFault of all that zipfile and zlib raise for broken archives, a seek to nowhere included."""
+    """Raises ArrayFault for every error that a broken archive causes, also for a seek to an impossible position."""
     try:
         yield
     except (

@@ -1,10 +1,11 @@
-"""Reading safetensors files and folders of them, strictly: the header is bounded and checked whole, and data is mapped.
+"""Reads safetensors files and folders of them strictly: the whole header is limited and checked, and data is mapped.
 
 The format is eight bytes of header length, a JSON header, and data that the header's offsets must cover without gaps
-or overlaps. This reader keeps weights on disk until a block of them is needed.
+or overlaps. This reader leaves weights on disk until a block of them is needed.
 
-The index of a folder (`model.safetensors.index.json`) names the file of every tensor; other files in the folder then do
-not belong to the model. Without an index, all .safetensors files count, and their names together must be distinct.
+The index of a folder (`model.safetensors.index.json`) names the file of every tensor; other files in the folder do not
+belong to the model then. Without an index, all .safetensors files belong to it, and no two may have a tensor of the
+same name.
 """
 
 from __future__ import annotations

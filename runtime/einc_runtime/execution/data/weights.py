@@ -53,7 +53,7 @@ class StoredArray:
 
 @dataclass(frozen=True, slots=True)
 class StoredArrays:
-    """The names of all stored arrays, and the array of a name. An array that is not asked for may be anything."""
+    """The names of all stored arrays, and a function that finds the array of a name. Unused arrays are not checked."""
 
     names: Collection[str]
     find: Callable[[str], StoredArray]

@@ -1,9 +1,9 @@
-"""Accumulation in place: products add to partial results in place of separate sums, where sites share a memory.
+"""Accumulation in place: where sites share a memory, products add to partial results, and separate sums are not needed.
 
-Kernels that make partial copies of one block, all of which go into the same sums, become a few chains. The first kernel
-of a chain writes its copy, and each of the others adds its own result to that. The sums then read one copy per chain. A
-sum with a single copy left to read becomes a transfer, which copy elision may remove. There are as many chains as keep
-all workers busy. The order of additions depends only on the plan and the number of workers.
+Kernels that make partial copies of one block, all of which go into the same sums, are divided into a few chains. The
+first kernel of a chain writes its copy, and each of the others adds its own result to that. The sums then read one copy
+per chain. A sum with a single copy left to read becomes a transfer, which copy elision may remove. There are as many
+chains as keep all workers busy. The order of additions depends only on the plan and the number of workers.
 """
 
 from __future__ import annotations

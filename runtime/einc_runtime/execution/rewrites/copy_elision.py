@@ -1,8 +1,8 @@
-"""Copy elision: transfers that need no copy because sites share one memory. Their readers read the source instead.
+"""Copy elision: where sites share one memory, transfers are removed and their readers read the source instead.
 
-A transfer becomes a fence if every reader of what it wrote can be pointed at the source region, and if no task writes
-that region before the last of them has read it. Tasks that write it later have to wait for those readers, which
-`dependencies` sees to.
+A transfer becomes a fence if every reader of what it wrote can read the source region instead, and if no task writes
+that region before the last of them has read it. Tasks that write it later have to wait for those readers:
+`dependencies` finds that.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MAX_OVERLAPS = 1 << 20
 def elide_copies(bundle: Bundle, tasks: Sequence[AnyTask], devices: Sequence[int] | None = None) -> tuple[AnyTask, ...]:
     """The tasks of a validated bundle with as many transfers as possible replaced by fences.
 
-    `devices` gives every site its device: sites of one device share their memory. Without it, all sites do. What tasks
-    wait for stays as it was, which is not enough any more.
+    `devices` gives every site its device: sites of one device share their memory. Without it, all sites do. The `after`
+    of tasks is not changed, and is not enough any more: see `dependencies`.
     """
     overlaps = _find_overlaps(bundle)
     return tuple(tasks) if overlaps is None else _CopyElision(bundle, tasks, overlaps, devices).run()
 
 
 class _OperandUse:
-    """Operand `operand` of the task `reader` is `block` of a buffer; `torn` if several later tasks write the block."""
+    """Operand `operand` of task `reader` is `block` of a buffer; `torn` if a task passed so far writes a part of it."""
 
     __slots__ = ("block", "operand", "reader", "torn")
 
@@ -40,10 +40,10 @@ class _OperandUse:
 
 
 class _CopyElision:
-    """A walk from the last task to the first, so that a transfer that passes on what another brought comes before it.
+    """Walks from the last task to the first. So if a transfer reads what another one wrote, it is handled before that.
 
-    `uses[buffer]` are the reads, by the tasks passed so far, of what the buffer holds at this point; `writes[buffer]`
-    are the writes of those tasks to it, with the next write at the end.
+    `uses[buffer]` are the reads, by the tasks passed so far, of what the buffer holds at this point of the walk.
+    `writes[buffer]` are the writes of those tasks to it; the write that runs first is at the end.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class _CopyElision:
         return tuple(self.tasks)
 
     def _redirect_readers(self, transfer: TransferTask) -> bool:
-        """Points all readers of what the transfer writes at what it reads; False where one of them cannot be."""
+        """Lets all readers of what the transfer writes read its source. False, and no change, if one of them cannot."""
         source, target = transfer.read, transfer.write
         if target.buffer in self.saved or self.devices[source.buffer] != self.devices[target.buffer]:
             return False
@@ -106,7 +106,7 @@ class _CopyElision:
 
 
 def _keep_earlier(uses: Sequence[_OperandUse], written: Block) -> Iterator[_OperandUse]:
-    """The reads of something that was there before a block is written."""
+    """The reads of which at least a part is older than the written block."""
     for use in uses:
         if not written.contains(use.block):
             use.torn = use.torn or use.block.overlaps(written)

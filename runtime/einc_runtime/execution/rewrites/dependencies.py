@@ -1,4 +1,4 @@
-"""What tasks have to wait for where all sites share one memory: earlier tasks that touch the same bytes.
+"""Finds what tasks have to wait for where all sites share one memory: earlier tasks that touch the same bytes.
 
 Any two tasks that touch the same bytes, one of them writing, have to run in their order in the plan. Nothing else is
 needed: a plan's own dependencies also keep transfers from sharing a link, and here there is no link.
@@ -23,7 +23,7 @@ def find_dependencies(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[tuple[i
 
 @dataclass(slots=True)
 class _BufferAccesses:
-    """The accesses to a buffer since it owns its bytes; `before`: the tasks that used what was there until then."""
+    """The accesses to a buffer since it has owned its bytes; `before`: the tasks that used these bytes until then."""
 
     reads: list[Access] = field(default_factory=list)
     writes: list[Access] = field(default_factory=list)
@@ -58,7 +58,7 @@ class _DependencySweep:
             own.reads = [access for access in own.reads if not region.block.contains(access[1])]
             own.writes = [access for access in own.writes if not region.block.contains(access[1])]
             own.writes.append((number, region.block))
-        for region in reads:  # also of a buffer that has just lost its bytes to one that is written
+        for region in reads:  # also if the buffer has just lost its bytes to one that the task writes
             self.accesses[region.buffer].reads.append((number, region.block))
         waits.discard(number)
         self.after.append(tuple(sorted(waits)))

@@ -1,8 +1,8 @@
-"""Kernel fusion: pairs of tasks that one kernel can run together, the later one where the earlier one is.
+"""Kernel fusion: finds pairs of tasks that one kernel could run, at the place of the earlier task.
 
-The executor for GPUs asks its kernels whether there is one for a pair. Either kind is right where everything that the
-later task waits for comes before the earlier one. Then the later one finds what it reads, and all tasks that had to be
-done with the bytes that it writes are done: they are among those that one of the two waits for.
+The executor for GPUs asks its kernels whether there is a kernel for a pair. A pair is right if everything that the
+later task waits for comes before the earlier task, or is that task. Then all that the later task reads has been
+written, and all tasks that use the bytes that it writes have ended: one of the two tasks waits for each of them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask
 
 
 def find_epilogues(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:
-    """For contractions (positions of tasks) the map that may run with each, and the map's operand that it computes.
+    """For each contraction (a position of a task) the map that may run with it, and the map's operand that it computes.
 
-    No other task reads or writes what is contracted, so that it need not be written. The contraction itself may read
-    bytes that the map writes: kernels know their addresses, and see to that.
+    No other task reads or writes the contraction's result, so the fused kernel need not write it. The contraction may
+    read bytes that the map writes. That is not checked here: kernels know the addresses, and check it.
     """
     (readers, writers), kept = find_users(tasks), find_output_buffers(bundle)
     epilogues: dict[int, tuple[int, int]] = {}
@@ -35,7 +35,7 @@ def find_epilogues(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, tuple[
             contracts = isinstance(first, KernelTask) and bundle.operations[first.operation].kernel == "contract"
             if contracts and first.site == task.site and writes_of(first) == (region,) and own[0] < number:
                 candidates.append((own[0], place))
-        for contraction, place in sorted(candidates, reverse=True)[:1]:  # the last one that is waited for
+        for contraction, place in sorted(candidates, reverse=True)[:1]:  # the last contraction that it waits for
             if all(earlier <= contraction for earlier in task.after):
                 epilogues[contraction] = number, place
     return epilogues

@@ -26,9 +26,9 @@ MAX_PARTS = 64
 
 
 def count_parts(kernels: int, workers: int, nanoseconds: float) -> int:
-    """The parts of each of some equal kernels, which take so long, that keep the workers busy for the fewest rounds.
+    """Into how many parts each of `kernels` equal kernels is split: few, but enough to keep all workers busy.
 
-    Less than 1 where a kernel is too short for a part.
+    `nanoseconds` is the time of one kernel. The result is 0 where that is less than the least time of a part.
     """
     return min(_count_busy_parts(kernels, workers), int(nanoseconds / MIN_PART_NS))
 
@@ -42,7 +42,7 @@ def _count_busy_parts(kernels: int, workers: int) -> int:
 
 
 def split_kernel(operation: Operation, task: KernelTask, parts: int) -> Sequence[KernelTask]:
-    """A task that fits its kernel, in so many parts, or in fewer where it cannot be cut like that."""
+    """The task in `parts` parts, or in fewer where its kernel cannot be split so often; the task fits its kernel."""
     reads, writes = ([region.block.shape for region in regions] for regions in (task.reads, task.writes))
     possible = (
         find_splits(Invocation(operation.kernel, operation.kernel_attributes, reads, writes)) if parts > 1 else []

@@ -1,4 +1,4 @@
-"""Runs the rewrite passes in their order: the one entry point for both executors.
+"""Runs the rewrite passes in their order; `rewrite` is the only entry point for both executors.
 
 Every pass takes the tasks of a validated bundle and returns the same number of tasks, with a fence in the place of each
 task that it removes, so that a task keeps its position. Only kernel splitting, which comes last, makes several tasks

@@ -1,7 +1,7 @@
 """Calls of the kernels `argmax` and `topk`, checked against their operands, and the order in which values are ranked.
 
-Larger values come first, and of equal values the one with the smaller index. Not-a-number comes before all numbers, and
--0 equals 0. So partial results can be combined in any order with the same outcome.
+Larger values come first; of equal values, the one with the smaller index does. Not-a-number comes before all numbers,
+and -0 equals 0. So partial results can be combined in any order with the same outcome.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ INDEX = "i64"
 """The element type of indices."""
 
 NOWHERE = np.iinfo(np.int64).max
-"""The index that stands where there are fewer values than places; the value there is `lowest_value`."""
+"""The index of places that remain empty because there are fewer values; the value there is `lowest_value`."""
 
 
 def lowest_value(dtype: DType) -> Any:

@@ -99,7 +99,7 @@ def _read_parameters(invocation: Invocation[Array], half: int) -> tuple[Array, l
 
 
 def _read_factors(invocation: Invocation[Array], pairs: int) -> Array:
-    """The factors of longrope, by which each pair turns slower."""
+    """The factors of longrope: each pair turns slower by its factor."""
     values = invocation.attribute("factors", list)
     found = [value for value in values if type(value) is float and 0 < value < math.inf]
     if len(found) != pairs or len(values) != pairs:

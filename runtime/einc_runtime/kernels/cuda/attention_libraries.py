@@ -1,8 +1,7 @@
-"""Libraries that compute attention: the package flash-attn, and PyTorch with the kernels that its own attention would
-use.
+"""Libraries that compute attention: the package flash-attn, and PyTorch with the kernels behind its own attention.
 
-A library is imported only if EINC_ATTENTION names it. Its results are not trusted: before it computes invocations of a
-kind (type, width, causal, window, group), it must compute a small one correctly, together with its lse
+A library is imported only if EINC_ATTENTION names it; without the variable, all are tried. Before a library computes
+invocations of a kind (type, width, causal, window, group), it must compute a small one correctly, together with its lse
 (`varlen_attention.find_flaw`).
 """
 

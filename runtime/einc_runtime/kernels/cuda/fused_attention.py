@@ -41,7 +41,7 @@ class AttentionLibraries:
         return self._used
 
     def give_up(self, reason: str) -> bool:
-        """Does not use again what was in use. False if nothing was."""
+        """Stops using the libraries that were in use; False if there was none."""
         if not self._taken:
             return False
         named = ", ".join(f"{name} ({variant})" for name, variant in sorted(self._taken))

@@ -1,5 +1,4 @@
-"""The kernels of GPUs as the CUDA executor asks for them: launch sequences are built, compiled or found compiled, and
-bound.
+"""The kernels of GPUs as the CUDA executor asks for them: launch sequences are built, compiled and bound.
 
 Libraries are tried for attention before our own kernel: see `fused_attention.py`. Contractions may include the map
 after them: see `triton/epilogue.py`. Every other kernel has one provider.

@@ -1,4 +1,4 @@
-"""Compiled kernels on devices: found or compiled, loaded when they are first bound, with their tables, and launched.
+"""Finds or compiles kernels, loads them and their tables when they are first bound, and launches them.
 
 `ModuleDriver` is the small part of CUDA's driver that this needs.
 """

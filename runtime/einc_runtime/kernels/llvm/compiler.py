@@ -79,7 +79,7 @@ def describe_missing() -> str | None:
 
 @contextmanager
 def expect_alike(alike: int) -> Iterator[None]:
-    """What is prepared inside is one of `alike` invocations of its kind in every execution."""
+    """Says that the invocation prepared inside is one of `alike` invocations of its kind in every execution."""
     before = _ALIKE.set(alike)
     try:
         yield

@@ -33,8 +33,8 @@ def build_map(invocation: Invocation[Array]) -> Kernel:
 def compile_map(
     steps: tuple[scalar_program.TypedStep, ...], names: tuple[str, ...], views: Sequence[Array]
 ) -> compiler.CompiledCall | None:
-    """The program over views of one rank (extent 1 where one is broadcast), the last of which it writes. None for what
-    has no machine code. Callers check that kernels can be compiled."""
+    """The program over views of one rank (extent 1 where one is broadcast), the last of which it writes. None if there
+    is no machine code for it. Callers check that kernels can be compiled."""
     from einc_runtime.kernels.llvm.vectors import is_supported
 
     views, _ = merge_axes(views, [False] * views[0].ndim) if views[0].ndim else ([view[None] for view in views], [])

@@ -39,7 +39,7 @@ def build_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:
 
 
 def compile_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | None:
-    """Returns what copies arrays of equal shapes and types; None where numpy is as fast."""
+    """Returns a function that copies arrays of equal shapes and types; None where numpy is as fast."""
     pairs = [(target, source) for target, source in zip(targets, sources, strict=True) if target.size]
     if len(pairs) < MIN_MOVES or not compiler.is_worthwhile(sum(target.size for target, _ in pairs)):
         return None

@@ -3,7 +3,7 @@
 Intel's MKL is used where it is installed (the extra `mkl`): it is a tenth faster than the OpenBLAS in numpy's wheels.
 Else that OpenBLAS is used to add products, which `np.matmul` cannot do. Where neither is found, or matrices are small
 or of another type, `np.matmul` computes products, and none can be added. Libraries are looked for when a large product
-is first prepared. They compute in the calling thread alone; the executors set that.
+is first prepared. They use the calling thread alone: the executor sees to that.
 """
 
 from __future__ import annotations

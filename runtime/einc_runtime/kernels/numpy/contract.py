@@ -153,7 +153,7 @@ class _BlasLowering:
             self._store(temporary, c)
 
     def _least(self, group: Names, operand: NamedArray, summed: Names) -> int:
-        """How many rows or columns matrices must have, else a copy is made."""
+        """The least number of rows or columns for matrices that are not copied."""
         of_result = mergeable(operand, group)  # then only the result needs a copy
         return NARROW if of_result and math.prod(self._shape(summed)) >= DEEP else MIN_GROUP
 

@@ -1,8 +1,8 @@
 """Lowers scalar programs to straight-line code of numpy calls over a few registers.
 
-First every function becomes calls that write a new value into their last argument. Then `allocate` assigns registers,
-which values share that are not alive at the same time. A chain of any length needs a few registers only, so a caller
-that walks an array in small pieces stays in the cache.
+First every function becomes calls that write a new value into their last argument. Then `allocate` assigns registers;
+values that are not alive at the same time share one. A chain of any length needs only a few registers, so a caller that
+walks an array in small pieces stays in the cache.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def lower(steps: Sequence[TypedStep], inputs: Sequence[str], breadths: Sequence[
 
 
 def _maximum(one: Any, other: Any, target: Any) -> None:
-    np.maximum(one, other, out=target)  # deprecated: a third positional argument as the output
+    np.maximum(one, other, out=target)  # numpy deprecates the output as a third positional argument
 
 
 def _minimum(one: Any, other: Any, target: Any) -> None:

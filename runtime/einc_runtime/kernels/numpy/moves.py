@@ -67,7 +67,7 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
 
     def bind(memory: Array) -> Run:
         local, missing = place.of(memory), absent.of(memory)
-        before: list[Resolved] = [  # only a run may copy ids that are not dense: before it there are none
+        before: list[Resolved] = [  # in every run, since ids are only there when the kernel runs
             (call.require_ids, []),
             (np.subtract, [ids, np.int64(lower), local.reshape(ids.shape)]),
         ]

@@ -134,7 +134,7 @@ class PieceEvaluator:
 
 
 def make_runner(calls: Sequence[Resolved]) -> Run:
-    """Returns what makes all calls in order."""
+    """Returns a function that makes all calls in order."""
     if len(calls) == 1:
         function, arguments = calls[0]
         return lambda: function(*arguments)
@@ -147,7 +147,7 @@ def make_runner(calls: Sequence[Resolved]) -> Run:
 
 
 def make_walk_runner(walk: Walk, resolve: Callable[[ArrayPiece], Sequence[Resolved]]) -> Run:
-    """Returns what makes the calls of every piece; they are prepared beforehand if there are few pieces."""
+    """Returns a function that makes the calls of every piece; they are prepared beforehand if there are few pieces."""
     if walk.pieces <= MAX_PREPARED:
         return make_runner([call for piece in walk for call in resolve(piece)])
 

@@ -1,7 +1,7 @@
 """Constant operands of matrix products in a layout that is made once: packed by MKL, or converted to another type.
 
-Weights are constant operands: views of them are read-only. MKL's packed products are 6 to 20 percent faster than those
-that pack their operands in every call, and twice as fast where the other operand has few rows. A kernel also works
+Weights are constant operands: views of them are read-only. MKL's products with packed operands are 6 to 20 percent
+faster than products that pack in every call, and twice as fast if the other operand has few rows. A kernel also works
 without its prepacked operands: the executor makes them after weights were loaded, and may leave them out.
 """
 
@@ -43,8 +43,8 @@ class PrepackedForm(Protocol):
 def choose_form(
     left: Array, right: Array, target: Array, side: int, *, add: bool, converted: bool
 ) -> PrepackedForm | None:
-    """The best form of the left (0) or right (1) operand. None where the product is small or one of stacks, or where
-    nothing is gained. `converted` says that the operand has another type than the matrix that is given."""
+    """The best form of the left (0) or right (1) operand. None if the product is small, if it is one of stacks, or if
+    no form is faster. `converted` says that the stored operand has another type than the given matrix."""
     if target.ndim != 2 or not blas.is_large(left, target):
         return None
     functions, product = _load_functions(target.dtype.str), blas.MatrixProduct.of(left, right, target)

@@ -17,7 +17,7 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
 
 
 def make_rope(rotation: RopeCall) -> Kernel:
-    """Angles are rounded to f32, as other implementations do with which models were trained."""
+    """Angles are rounded to f32, as in the implementations that models are trained with."""
     source, target, frequencies, positions = rotation.source, rotation.target, rotation.frequencies, rotation.positions
     tokens, half = source.shape[-2], source.shape[-1] // 2
     dtype = storage_dtype(compute_type(dtype_name(target)))

@@ -1,8 +1,8 @@
 """Two contractions that share an operand as one batch of products, such as gate and up, or keys and values.
 
-A product of few tiles leaves multiprocessors idle, in its last round or altogether. Two products of one form whose
-operands lie equally far apart can be one launch. They are batched where that uses the multiprocessors better by some
-percent.
+A product of few tiles leaves some multiprocessors idle, at least in its last round. Two products of one form whose
+operands are equally far apart in memory can be one launch. They are batched where that uses the multiprocessors better
+by some percent.
 """
 
 from __future__ import annotations

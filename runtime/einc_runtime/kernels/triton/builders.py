@@ -1,6 +1,6 @@
 """The kernels of GPUs by name, and the functions that build their launch sequences.
 
-A module is imported when a device program first needs it. Launch sequences are built without a GPU, from shapes,
+A module is imported when a plan first needs it. Launch sequences are built without a GPU, from shapes,
 strides and addresses alone, so the same invocation always gives the same launches.
 """
 

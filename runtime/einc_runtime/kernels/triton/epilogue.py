@@ -74,7 +74,7 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
     if not products or sequence.steps[-len(products) :] != tuple(products) or any(p.result != kind for p in products):
         return None
     if any(_overlaps(output, *operand) for product in products for operand in _read_ranges(product, output.itemsize)):
-        return None  # what only the copies read may be overwritten, but not what the products read
+        return None  # products must not write over what they read; the copies before them have ended
     done = [replace(product, activation=epilogue.activation) for product in products]
     in_memory = [names.output[dim] for dim in output.memory_order]
     for position in epilogue.added:

@@ -1,7 +1,8 @@
 """Launch sequences for what the executor asks for: one kernel, two at once, aggregations and copies.
 
 Layers of a model have thousands of invocations that differ in addresses alone. The launches of such invocations are
-built once, for stand-in addresses that are far apart and aligned as the real ones are, and then moved to these.
+built once, for stand-in addresses that are far apart and aligned like the real ones. The real addresses are then put in
+their place.
 """
 
 from __future__ import annotations

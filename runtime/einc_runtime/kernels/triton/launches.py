@@ -1,8 +1,8 @@
 """What a GPU kernel is before it is compiled: launches of Triton sources, products of matrices, and workspace.
 
-A launch sequence is pure data, made from shapes, strides and addresses alone. Everything that is known of an operand
-except its address (extents, strides, type) is a number in the source. So kernels take pointers and nothing else, the
-compiler sees every constant, and equal work has equal text. Nothing here needs Triton or a GPU: `kernels.cuda` compiles
+A launch sequence is pure data, made from shapes, strides and addresses alone. Everything about an operand except its
+address (extents, strides, type) is written into the source. So kernels take pointers and nothing else, the compiler
+sees every constant, and equal work has equal text. Nothing here needs Triton or a GPU: `kernels.cuda` compiles
 a `KernelSource`, and runs launch sequences.
 """
 
@@ -101,7 +101,7 @@ LaunchStep = KernelLaunch | Gemm
 
 @dataclass(frozen=True, slots=True)
 class LaunchSequence:
-    """The steps of one kernel of a device program in their order, and the bytes of workspace that they share.
+    """The steps of one kernel in their order, and the bytes of workspace that they share.
 
     `status_message` is that of `gpu.GpuKernel`; if it is set, some step has the status word as an argument.
     """

@@ -58,7 +58,7 @@ ELEMENTS = 2048
 """Partial aggregates in a program's tile."""
 
 SHARED_OUT = 16
-"""Programs with fewer steps than this in their loop are not divided."""
+"""The least number of loop steps in a share: reductions with fewer steps are not divided."""
 
 _COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "largest({0}, {1})", "min": "smallest({0}, {1})"}
 _FINISH = {

@@ -1,6 +1,6 @@
 """Scalar programs as lines of Triton source: every function in its compute type.
 
-Not-a-numbers, signs of quotients and small results come out as in the CPU's kernels. What the functions mean is in
+Not-a-numbers, signs of quotients and small results are the same as in the CPU's kernels. The functions are defined in
 `kernels/scalar_program.py`.
 """
 
