@@ -1,5 +1,5 @@
 """Models of other formats as texts of the model language.
 
-`hf` is the way in for the configurations of Hugging Face models: `fields` reads a configuration without trusting it,
-`decoders` and `encoders` know the families of models, `writing` lays the text out. Nothing of a folder is executed.
+`hf` imports the configurations of Hugging Face models: `config` reads a configuration without trusting it, `decoders`
+and `encoders` know the families of models, and `writing` lays the text out. Nothing in a folder is executed.
 """

@@ -55,7 +55,7 @@ HARMLESS = (
     "sep_token_id", "directionality", "suppress_tokens", "task_specific_params", "temperature", "tokenizer_class",
     "top_k", "top_p", "torchscript", "transformers_version", "unsloth_version", "use_bfloat16", "use_cache",
 )  # fmt: skip
-"""ConfigFields that do not change what a forward pass computes: training, generation, labels and housekeeping.
+"""Fields that do not change what a forward pass computes: training, generation, labels and housekeeping.
 
 `auto_map` names code that comes with a model; none is ever run, and the architecture alone decides what is computed.
 """
@@ -76,7 +76,7 @@ def read_element_type(fields: ConfigFields) -> str:
 
 
 def refuse_other_forms(fields: ConfigFields) -> None:
-    """ConfigRefuses fields of all families that ask for something no importer supports."""
+    """Notes a problem for each field, common to all families, that asks for something no importer supports."""
     fields.require("quantization_config", (), "quantized weights cannot be read")
     fields.require("is_encoder_decoder", (False,), "encoder-decoder models are not")
     fields.require("add_cross_attention", (False,), "cross attention is not")

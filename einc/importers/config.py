@@ -71,35 +71,35 @@ class ConfigFields:
         self._asked.add(name)
         return name in self._document and self._document[name] is None
 
-    def integer(self, name: str, most: int, default: object = _REQUIRED, least: int = 1) -> int:
-        """An integer between `least` and `most`; with no default the field must be there."""
+    def integer(self, name: str, maximum: int, default: object = _REQUIRED, minimum: int = 1) -> int:
+        """An integer between `minimum` and `maximum`; with no default the field must be there."""
         found = self.value(name)
         if found is None:
-            return int(self._missing(name, default, least))
+            return int(self._missing(name, default, minimum))
         if isinstance(found, bool) or not isinstance(found, int):
             self.fail(f"{name}: expected an integer, found {describe_json(found)}")
-        elif not least <= found <= most:
-            self.fail(f"{name}: expected an integer from {least:,} to {most:,}, found {describe_json(found)}")
+        elif not minimum <= found <= maximum:
+            self.fail(f"{name}: expected an integer from {minimum:,} to {maximum:,}, found {describe_json(found)}")
         else:
             return found
-        return least
+        return minimum
 
-    def real(self, name: str, default: object = _REQUIRED, *, above: float = 0.0, most: float = 1e12) -> float:
-        """A finite number above a bound; integers are as good."""
+    def real(self, name: str, default: object = _REQUIRED, *, above: float = 0.0, maximum: float = 1e12) -> float:
+        """A finite number above a bound; an integer is accepted, too."""
         found = self.value(name)
         if found is None:
             return float(self._missing(name, default, 1.0))
         if isinstance(found, bool) or not isinstance(found, int | float):
             self.fail(f"{name}: expected a number, found {describe_json(found)}")
-        elif not above < found <= most or not math.isfinite(found):
-            self.fail(f"{name}: expected a number above {above:g}, at most {most:g}, found {describe_json(found)}")
+        elif not above < found <= maximum or not math.isfinite(found):
+            self.fail(f"{name}: expected a number above {above:g}, at most {maximum:g}, found {describe_json(found)}")
         else:
             return float(found)
         return 1.0
 
-    def optional_real(self, name: str, default: float, *, most: float) -> float:
+    def optional_real(self, name: str, default: float, *, maximum: float) -> float:
         """A number above 0, or the default. The default is not noted."""
-        return default if self.value(name) is None else self.real(name, most=most)
+        return default if self.value(name) is None else self.real(name, maximum=maximum)
 
     def reals(self, name: str, count: int) -> tuple[float, ...]:
         """A list of exactly `count` numbers above 0."""
@@ -142,8 +142,10 @@ class ConfigFields:
         return meanings[found]
 
     def nested(self, *names: str) -> ConfigFields | None:
-        """The fields of the object under the first of these names; None where there is none. Notes and problems are
-        the outer ones'."""
+        """The fields of the object under the first of these names, or None if there is none.
+
+        They share the notes and problems of these fields.
+        """
         found = self.value(*names)
         if found is None:
             return None
@@ -156,7 +158,7 @@ class ConfigFields:
         return inner
 
     def require(self, name: str, expected: Collection[object], why: str) -> None:
-        """Anything else in this field would be another computation, which is not supported."""
+        """Notes a problem if the field has another value: that would be another computation, which is not supported."""
         found = self.value(name)
         if found is not None and not any(type(found) is type(e) and found == e for e in expected):
             self.fail(f"{name}: {describe_json(found)} is not supported: {why}")
@@ -172,9 +174,9 @@ class ConfigFields:
             if name in ignored:
                 self.note(f"{printable(name, 80)} is ignored, as asked")
                 continue
-            wanted = len(self._problems) < _MAX_PROBLEMS  # guessing is slow, and the rest is not shown
-            likely = did_you_mean(name, known, cutoff=0.8) if wanted else None
-            hint = likely or f"--ignore {printable(name, 80)} leaves it out of account"
+            is_shown = len(self._problems) < _MAX_PROBLEMS  # finding a similar name is slow
+            likely = did_you_mean(name, known, cutoff=0.8) if is_shown else None
+            hint = likely or f"--ignore {printable(name, 80)} ignores it"
             self.fail(f"{printable(name, 80)}: unknown field, {describe_json(found)}", hint)
 
     def _missing(self, name: str, default: object, stand_in: object) -> Any:

@@ -24,7 +24,7 @@ from einc.importers.writing import (
     wrap_lines,
 )
 
-_PROMPT, _CACHE = 1024, 2048  # what is planned for where nothing is asked, if the model can take it
+_PROMPT, _CACHE = 1024, 2048  # the default lengths, if the model allows them
 
 
 def write_decoder(
@@ -124,13 +124,13 @@ def _write_layer(model: Decoder, request: ImportRequest, table: list[StoredWeigh
 
 
 def _format_layer_arguments(model: Decoder, request: ImportRequest, local: str = "local") -> str:
-    """What a layer is given. `local` is 1 where it sees the keys in a window alone, else 0."""
+    """The arguments of a layer. `local` is 1 in a layer that sees only the keys in a window, else 0."""
     cached = "keys, values, positions, " if request.decode else ""
     return f"x, {cached}i{f', {local}' if model.local else ''}"
 
 
 def _write_norm(model: Decoder, tensor: str, gain: str) -> str:
-    """A tensor normalized, or as it is where the layer has no such norm."""
+    """The expression for a normalized tensor, or the tensor itself if the layer has no such norm."""
     if gain in GAINS and model.family.norms[GAINS.index(gain)] is None:
         return tensor
     offset = f", offset={model.family.offset!r}" if model.family.offset else ""
@@ -138,7 +138,7 @@ def _write_norm(model: Decoder, tensor: str, gain: str) -> str:
 
 
 def _write_attention(model: Decoder, request: ImportRequest) -> list[str]:
-    """From `x` to `r`, its sum with what attention gives."""
+    """The lines that compute `r`, the sum of `x` and the result of attention."""
     lines = [
         f"    h = {_write_norm(model, 'x', 'g_attn')}",
         "    q[heads_q, tokens, d_head] = h[tokens, d_model] * w_q[heads_q, d_head, d_model]",
@@ -189,12 +189,12 @@ def _name_values(model: Decoder) -> str:
 
 
 def _name_caches(model: Decoder, request: ImportRequest) -> tuple[str, str]:
-    """What the keys and values that attention looks at are called, which is also what a layer gives."""
+    """The names of the keys and values that attention reads, which a layer returns, too."""
     return ("ks", "vs") if request.decode else ("rk", _name_values(model))
 
 
 def _list_mask_arguments(model: Decoder, request: ImportRequest) -> list[str]:
-    """The arguments of attention that say who sees whom."""
+    """The arguments of attention that say which keys a query sees."""
     sees = ["causal=true"]
     if request.decode:
         sees += ["q_lens=lengths", "k_lens=cache_lengths", "positions=positions"]
@@ -210,7 +210,7 @@ def _list_mask_arguments(model: Decoder, request: ImportRequest) -> list[str]:
 
 
 def _write_mlp(model: Decoder, request: ImportRequest) -> list[str]:
-    """From `r` to what the layer gives."""
+    """The lines that compute the results of the layer from `r`."""
     gate, up, down = "gate", "up", "down"
     if "mlp_bias" in model.biases:
         gate, up, down = "gate + b_gate", "(up + b_up)", "down + b_down"
@@ -270,10 +270,10 @@ def _write_body(model: Decoder, request: ImportRequest) -> list[str]:
     return [*lines, "", "output logits"]
 
 
-# ---- weights: what they are called in a text, and in files ----
+# ---- weights: their names in a text and in files ----
 
 GAINS = ("g_attn", "g_attn_out", "g_mlp", "g_mlp_out")
-"""What the gains of the norms in a layer are called, in the order of `Norms`."""
+"""The names of the gains of the norms in a layer, in the order of `Norms`."""
 
 
 def list_weights(model: Decoder) -> tuple[list[StoredWeight], list[StoredWeight]]:
@@ -324,7 +324,7 @@ def _list_mlp(model: Decoder) -> list[StoredWeight]:
 
 
 def _list_experts(model: Decoder, names: Experts) -> list[StoredWeight]:
-    """The router's, which computes in f32 at least, and those of all experts."""
+    """The weights of the router, which computes in f32 or wider, and of all experts."""
     return [
         StoredWeight("w_router", "experts, d_model", names.router, dtype=find_wide_type(model)),
         StoredWeight("w_gate", "experts, d_ff, d_model", names.gate, count=model.experts),
@@ -334,7 +334,7 @@ def _list_experts(model: Decoder, names: Experts) -> list[StoredWeight]:
 
 
 def find_wide_type(model: Decoder) -> str:
-    """The type that takes what 16 bits would lose."""
+    """The type for numbers that need more precision than 16 bits."""
     return "f64" if model.dtype == "f64" else "f32"
 
 

@@ -12,7 +12,7 @@ from einc_runtime.strict_json import describe_json
 
 ARCHITECTURES = {family.architecture: kind for kind, family in FAMILIES.items()}
 REFUSED_OPTIONS = ("pool", "normalize", "segments")
-"""What a request for a decoder cannot have."""
+"""Options of a request that mean nothing for a decoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Decoder:
     eps: float
     activation: str
     rotary: RotaryEmbedding
-    scale: float | None  # of scores, where it is not that of the width of heads
-    score_cap: float | None  # soft caps
-    final_cap: float | None
+    scale: float | None  # the factor of scores; None if it follows from the width of heads
+    score_cap: float | None  # the soft cap of scores
+    final_cap: float | None  # the soft cap of logits
     window: int  # how many keys a query sees in local layers; 0 is no window
     local: str  # an expression that is 1 in layer i if it is local, and else 0; all layers are alike where it is empty
-    biases: frozenset[str]  # the fields that are true of those that the family has
+    biases: frozenset[str]  # those of the family's bias fields that are true
     tied: bool
     longest: int
 
@@ -53,8 +53,8 @@ def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
     family = FAMILIES[kind]
     d_model = fields.integer("hidden_size", MAX_EXTENT)
     heads_q = fields.integer("num_attention_heads", MAX_EXTENT)
-    unsaid = heads_q if fields.is_null("num_key_value_heads") else family.heads_kv or heads_q
-    heads_kv = fields.integer("num_key_value_heads", MAX_EXTENT, unsaid)
+    default_kv = heads_q if fields.is_null("num_key_value_heads") else family.heads_kv or heads_q
+    heads_kv = fields.integer("num_key_value_heads", MAX_EXTENT, default_kv)
     if heads_q % heads_kv:
         fields.fail(f"num_attention_heads: expected a multiple of the {heads_kv} num_key_value_heads, found {heads_q}")
     d_head = _read_head_width(fields, family, d_model, heads_q)
@@ -79,7 +79,7 @@ def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
         picks=picks,
         shares=shares,
         vocab=fields.integer("vocab_size", MAX_LENGTH),
-        eps=fields.real("rms_norm_eps", family.eps, most=1.0),
+        eps=fields.real("rms_norm_eps", family.eps, maximum=1.0),
         activation=fields.choice(family.activation_field, family.activations, family.activation),
         rotary=read_rotary(fields, family, d_head, longest),
         scale=_read_scale(fields, family),
@@ -130,14 +130,14 @@ def _read_window(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> 
     last, flagged = family.windows == "last", family.windows != "all"
     used = fields.flag("use_sliding_window", False) if flagged else True
     if flagged:
-        fields.value("max_window_layers")  # known, where it has no effect, too
+        fields.value("max_window_layers")  # a known field, even if it has no effect
     unsaid = fields.value("sliding_window") is None and family.window is None
     if not used or unsaid or fields.is_null("sliding_window"):
         fields.value("sliding_window")
         window, first = 0, n_layers
     else:
         window = fields.integer("sliding_window", MAX_LENGTH, family.window)
-        first = min(n_layers, fields.integer("max_window_layers", MAX_LAYERS, 28, least=0) if last else 0)
+        first = min(n_layers, fields.integer("max_window_layers", MAX_LAYERS, 28, minimum=0) if last else 0)
     kinds = fields.value("layer_types")
     if kinds not in (None, ["full_attention"] * first + ["sliding_attention"] * (n_layers - first)):
         fields.fail(
@@ -148,7 +148,7 @@ def _read_window(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> 
 
 
 def _read_pattern(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> tuple[int, str]:
-    """The same for families in which every `period`-th layer sees all keys."""
+    """As `_read_window`, for families in which every `period`-th layer sees all keys."""
     kinds, period = fields.value("layer_types"), family.period
     if fields.value("sliding_window_pattern") is not None:
         period = fields.integer("sliding_window_pattern", MAX_LENGTH)
@@ -168,7 +168,7 @@ def _read_pattern(fields: ConfigFields, family: DecoderFamily, n_layers: int) ->
 
 
 def _read_scale(fields: ConfigFields, family: DecoderFamily) -> float | None:
-    """The factor of scores."""
+    """The factor of scores, or None if it follows from the width of heads."""
     if family.query_scalar is None:
         return None
     return float(fields.real("query_pre_attn_scalar", family.query_scalar) ** -0.5)

@@ -29,12 +29,12 @@ ARCHITECTURES = {
     "BertForSequenceClassification": "sequences",
     "BertForTokenClassification": "tokens",
 }
-"""What each computes in the end."""
+"""What each architecture computes from the hidden states."""
 
 REFUSED_OPTIONS = ("decode", "cache", "logits")
-"""What a request for an encoder cannot have."""
+"""Options of a request that mean nothing for an encoder."""
 
-_PLANNED = 128  # tokens of a sequence, where nothing is asked
+_PLANNED = 128  # tokens of a sequence, by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ def read_encoder(fields: ConfigFields, head: str) -> Encoder:
         longest=fields.integer("max_position_embeddings", MAX_LENGTH, 512),
         segments=fields.integer("type_vocab_size", MAX_LENGTH, 2),
         labels=_count_labels(fields) if head in ("sequences", "tokens") else 0,
-        eps=fields.real("layer_norm_eps", 1e-12, most=1.0),
+        eps=fields.real("layer_norm_eps", 1e-12, maximum=1.0),
         activation=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
-        tied=fields.flag("tie_word_embeddings", True) if head == "words" else _pass_over_tied(fields),
+        tied=fields.flag("tie_word_embeddings", True) if head == "words" else _skip_tied(fields),
     )
 
 
@@ -89,7 +89,7 @@ def _count_labels(fields: ConfigFields) -> int:
     return fields.integer("num_labels", MAX_EXTENT, 2)
 
 
-def _pass_over_tied(fields: ConfigFields) -> bool:
+def _skip_tied(fields: ConfigFields) -> bool:
     """Reads the field without using it: without a head of words there is nothing to tie."""
     fields.value("tie_word_embeddings")
     return True
@@ -123,7 +123,11 @@ def write_encoder(
 
 
 def _match_spelling(stored: StoredNames, table: list[StoredWeight]) -> list[StoredWeight]:
-    """Files of a model with a head name its encoder `bert.`, others do not; old ones say gamma and beta."""
+    """The weights with the names that the files have.
+
+    Files of a model with a head have `bert.` before the names of its encoder, others do not. Old files say gamma and
+    beta.
+    """
 
     def plain(name: str) -> str:
         return name.removeprefix("bert.")

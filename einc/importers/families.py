@@ -1,4 +1,4 @@
-"""The families of decoders that can be imported: how they differ, and what holds where a configuration says nothing."""
+"""The families of decoders that can be imported: how they differ, and their defaults."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from einc.importers.common import ACTIVATIONS
 
 Norms = tuple[str | None, str | None, str | None, str | None]
-"""What the norms of a layer are called: before attention and after it, before the MLP and after it; None is no norm."""
+"""The names of a layer's norms: before and after attention, before and after the MLP; None is no norm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A mixture of experts in place of one MLP: how many there are and how many of them a token picks where a
-    configuration does not say so, the field that says how wide each is, and the names of a layer's weights, with `*`
-    for the number of an expert."""
+    """A mixture of experts in place of one MLP.
+
+    `count` experts, of which a token picks `picks`, are the defaults of a configuration. `width` is the field that says
+    how wide each expert is. The others are names of a layer's weights, with `*` for the number of an expert.
+    """
 
     count: int
     picks: int
@@ -24,7 +26,7 @@ class Experts:
     gate: str
     up: str
     down: str
-    shares: bool | None = True  # the shares of those picked add up to 1; None where `norm_topk_prob` says so
+    shares: bool | None = True  # the shares of the picked experts add up to 1; None: `norm_topk_prob` says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +36,39 @@ class DecoderFamily:
     kind: str
     architecture: str
 
-    # what holds where a configuration says nothing
+    # defaults of a configuration
     theta: float = 10000.0
     eps: float = 1e-6
     longest: int = 32768
     tied: bool = False
     activation: str = "silu"
     activation_field: str = "hidden_act"
-    heads_kv: int | None = None  # as many as heads of queries
-    d_head: int | None = None  # d_model divided among the heads
-    window: int | None = None  # no window
-    period: int = 0  # of as many layers one sees all keys
-    query_scalar: int | None = None  # the number by whose root scores are divided; the width of heads
-    score_cap: float | None = None  # no soft cap of scores
-    final_cap: float | None = None  # no soft cap of logits
+    heads_kv: int | None = None  # None: as many as heads of queries
+    d_head: int | None = None  # None: d_model divided among the heads
+    window: int | None = None  # None: no window
+    period: int = 0  # one layer in this many sees all keys
+    query_scalar: int | None = None  # scores are divided by its root; None: by that of the width of heads
+    score_cap: float | None = None  # the soft cap of scores
+    final_cap: float | None = None  # the soft cap of logits
 
     # what the fields mean
     activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
     biases: tuple[str, ...] = ()  # fields that say whether projections have biases
-    windows: str = "none"  # layers with one: none, all, a pattern, or, if `use_sliding_window` says so, used or last
-    local_theta: float | None = None  # of layers with a window, where that is another one
+    windows: str = "none"  # which layers have one: none, all, a pattern; used or last need `use_sliding_window`
+    local_theta: float | None = None  # theta of layers with a window, if it differs
     caps: bool = False  # there are fields of soft caps
-    partial: bool = False  # a part of each head may be turned
-    only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # fields with all that they may say
+    partial: bool = False  # a part of each head may be rotated
+    only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # fields, each with all its supported values
     harmless: tuple[str, ...] = ()  # fields that change nothing
 
     # what is computed
     qkv_bias: bool = False  # queries, keys and values have biases in any case
-    fused: bool = False  # projections stand under each other in one tensor
-    offset: float = 0.0  # gains of norms are stored less this
+    fused: bool = False  # projections are stacked in one tensor
+    offset: float = 0.0  # what was subtracted from the gains of norms before storing them
     scaled: bool = False  # embeddings are multiplied by the root of their width
     experts: Experts | None = None  # in place of one MLP
     norms: Norms = ("input_layernorm", None, "post_attention_layernorm", None)
-    head_norms: str = ""  # queries and keys are normalized before they are turned: "each" head, or "all" heads together
+    head_norms: str = ""  # queries and keys are normalized before rotation: "each" head, or "all" heads together
 
 
 _GEMMA_NORMS: Norms = (

@@ -44,12 +44,12 @@ def read_rotary(fields: ConfigFields, family: DecoderFamily, d_head: int, longes
     inner = fields.nested("rope_parameters", "rope_scaling")
     # Older configurations have theta and the rotated part beside the scaling, newer ones inside.
     holders = [fields] if inner is None else [inner, fields]
-    theta = _find_holder(holders, "rope_theta").real("rope_theta", family.theta, most=1e15)
+    theta = _find_holder(holders, "rope_theta").real("rope_theta", family.theta, maximum=1e15)
     width = d_head
     if family.partial:
         width = int(
             d_head
-            * _find_holder(holders, "partial_rotary_factor").optional_real("partial_rotary_factor", 1.0, most=1.0)
+            * _find_holder(holders, "partial_rotary_factor").optional_real("partial_rotary_factor", 1.0, maximum=1.0)
         )
     for holder in [] if family.partial else holders:
         holder.require("partial_rotary_factor", (1, 1.0), "all of a head is rotated")
@@ -69,14 +69,16 @@ def _read_two_thetas(fields: ConfigFields, theta: float, local_theta: float) -> 
     far, near = (None, None) if both is None else (both.nested("full_attention"), both.nested("sliding_attention"))
     if far is None:
         far = fields.nested("rope_scaling")
-    slow = _find_holder([fields] if far is None else [far, fields], "rope_theta").real("rope_theta", theta, most=1e15)
+    slow = _find_holder([fields] if far is None else [far, fields], "rope_theta").real(
+        "rope_theta", theta, maximum=1e15
+    )
     if near is not None and near.value("rope_theta") is not None:
-        fast = near.real("rope_theta", most=1e15)
+        fast = near.real("rope_theta", maximum=1e15)
     else:
-        fast = fields.real("rope_local_base_freq", local_theta, most=1e15)
+        fast = fields.real("rope_local_base_freq", local_theta, maximum=1e15)
     factor, kind = 1.0, None if far is None else far.value("rope_type", "type")
     if far is not None and kind == "linear":
-        factor = far.real("factor", most=1e6)
+        factor = far.real("factor", maximum=1e6)
     elif kind not in (None, "default"):
         fields.fail(f"rope_type {describe_json(kind)} is not supported", "supported are default, linear")
     if near is not None:
@@ -93,13 +95,13 @@ def _read_longrope(
     """Each pair of elements has a factor for short texts and one for long texts. A plan cannot choose by the length of
     a text, so only the factors for short texts are taken."""
     original = _find_holder([inner, fields], "original_max_position_embeddings").integer(
-        "original_max_position_embeddings", MAX_LENGTH, 4096, least=2
+        "original_max_position_embeddings", MAX_LENGTH, 4096, minimum=2
     )
     inner.value("long_factor")
     factors = inner.reals("short_factor", width // 2)
-    growth = longest / original if inner.value("factor") is None else inner.real("factor", most=1e6)
+    growth = longest / original if inner.value("factor") is None else inner.real("factor", maximum=1e6)
     plain = 1.0 if growth <= 1 else math.sqrt(1 + math.log(growth) / math.log(original))
-    amplitude = inner.optional_real("attention_factor", plain, most=1e6)
+    amplitude = inner.optional_real("attention_factor", plain, maximum=1e6)
     inner.check_unknown((), ())
     return RotaryEmbedding(f'{arguments}, scaling="longrope", factors=factors', width, amplitude, factors, original)
 
@@ -118,9 +120,11 @@ def _read_scaling(inner: ConfigFields) -> str:
     kind = inner.value("rope_type", "type") or "default"
     arguments = ""
     if kind == "linear":
-        arguments = f', scaling="linear", factor={inner.real("factor", most=1e6)!r}'
+        arguments = f', scaling="linear", factor={inner.real("factor", maximum=1e6)!r}'
     elif kind == "llama3":
-        factor, low, high = (inner.real(name, most=1e6) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+        factor, low, high = (
+            inner.real(name, maximum=1e6) for name in ("factor", "low_freq_factor", "high_freq_factor")
+        )
         original = inner.integer("original_max_position_embeddings", MAX_LENGTH)
         if low >= high:
             inner.fail(f"expected a low_freq_factor below the high_freq_factor, found {low!r} and {high!r}")

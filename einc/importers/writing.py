@@ -41,7 +41,7 @@ class StoredWeight:
 
 
 def name_rows(stored: str, counts: Sequence[int]) -> list[str]:
-    """What tensors that stand under each other in one are called, by how many rows each has."""
+    """The names of tensors that are stacked in one stored tensor, given the number of rows of each."""
     ends = [0, *itertools.accumulate(counts)]
     return [f"{stored}[{lo}:{up}]" for lo, up in itertools.pairwise(ends)]
 
@@ -77,7 +77,7 @@ def declare_weights(table: Sequence[StoredWeight], dtype: str, indent: str = "")
 
 
 def wrap_lines(lines: Sequence[str]) -> list[str]:
-    """Calls and lists that are too long for a line go on in the next one, after their bracket."""
+    """The lines, with long calls and lists continued on the next line after their bracket."""
     result = []
     for line in lines:
         bracket = re.search(r"[(\[]", line)
@@ -100,7 +100,7 @@ def make_name(text: str) -> str:
 
 
 MAX_MISSING = 10
-_COMPARED = 2_000  # names among which a missing one's likeness is looked for
+_COMPARED = 2_000  # names that a missing one is compared with, to suggest a similar one
 
 
 class StoredNames:
@@ -120,18 +120,18 @@ class StoredNames:
         return spelled
 
     def check(self, tables: Sequence[tuple[Sequence[StoredWeight], int]]) -> None:
-        """Whether the files have all weights of these tables, each of which comes with its number of layers."""
+        """Notes a problem for every weight that the files lack; each table comes with its number of layers."""
         if self._names is None:
             self._fields.note("there are no weights beside it; their names are those that transformers gives")
             return
-        wanted = dict.fromkeys(
+        expected = dict.fromkeys(
             name
             for table, layers in tables
             for layer in range(layers)
             for weight in table
             for name in weight.files(layer)
         )
-        missing = [name for name in wanted if name not in self._names]
+        missing = [name for name in expected if name not in self._names]
         known = sorted(self._names)[:_COMPARED]
         for name in missing[:MAX_MISSING]:
             self._fields.fail(f"the weight files beside it have no '{name}'", did_you_mean(name, known))

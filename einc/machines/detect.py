@@ -33,8 +33,8 @@ def find_visible_gpus() -> Machine | None:
 def build_gpu_machine(gpus: list[tuple[str, int, float]]) -> Machine:
     """The machine of GPUs given as (name, memory in bytes, HBM bandwidth in GB/s or 0 where unknown).
 
-    GPUs of one kind that a switched preset is built of get its fabric and peaks; any others one shared bridge. The
-    DGX-1V has no switch: its links are in the preset of that name.
+    GPUs of one kind that a preset with a switch has get its fabric and peaks; all others share one bridge. The DGX-1V
+    has no switch: its links are in the preset of that name.
     """
     preset = next((preset for part, preset in _KNOWN if all(part in name for name, _, _ in gpus)), None)
     if preset is not None and len(gpus) <= len(load_machine(preset).sites):
@@ -60,7 +60,7 @@ def _list_gpus() -> list[tuple[str, int, float]]:
             bandwidth = 2 * clock_khz * 1e3 * bus_bits / 8 / 1e9  # double data rate
             found.append((facts["name"].decode(), int(facts["totalGlobalMem"]), round(bandwidth, 1)))
         return found
-    except Exception:  # cupy raises kinds of its own for a missing driver, no device, a library too old
+    except Exception:  # cupy has its own exceptions for a missing driver, no device or an old library
         return []
 
 

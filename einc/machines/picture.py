@@ -9,7 +9,7 @@ from einc.machines.model import Machine, Pair, Resource
 from einc_runtime.text import counted
 
 _MAX_NUMBERED, _MAX_DRAWN = 16, 100
-"""Up to so many sites the matrix has numbers; up to so many, one symbol per pair."""
+"""Up to this many sites the matrix has numbers, and up to this many one symbol per pair."""
 _MARKS = "#*+=-:abcdefgh"
 _TINTS = ("32", "36", "33", "35", "34")
 """Colours of the rates, fastest first: green, cyan, yellow, magenta, blue."""
@@ -86,7 +86,7 @@ def _group_resources(resources: Iterable[Resource]) -> dict[tuple[str, str, floa
 
 
 def _draw_bus(count: int, name: str) -> list[str]:
-    """Sites on one line, a row of them at a time."""
+    """All sites on one bus, drawn in rows."""
     lines = [f"{name} joins all sites:"]
     for start in range(0, count, _BUS_ROW):
         row = range(start, min(start + _BUS_ROW, count))
@@ -133,7 +133,7 @@ def _draw_symbols(count: int, speeds: Mapping[Pair, float], tints: Mapping[float
 
 
 def _format_legend(groups: Mapping[tuple[str, str, float], list[Resource]], tints: Mapping[float, str]) -> list[str]:
-    """A line for each group; the two halves of a switch that are alike in one."""
+    """A line for each group; the two halves of a switch share a line if their rates are equal."""
     lines = []
     done: set[tuple[str, str, float]] = set()
     for (base, shape, gbs), members in groups.items():

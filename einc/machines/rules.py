@@ -12,14 +12,14 @@ from einc.machines.model import Pair, Resource
 from einc.machines.schema import LinksRule, NetworkRule, Rule, SharedRule, SwitchRule
 
 MAX_PAIRS = 3_000_000
-"""Of all resources together: more than a switch over the greatest number of sites has."""
+"""Pairs of all resources together; a switch over the greatest number of sites has fewer."""
 
 
 def expand_rules(rules: Sequence[Rule], sites: int, before: Sequence[Resource]) -> list[Resource]:
     """The resources that the rules stand for, in order; `before` are those that the file lists one by one."""
     resources: list[Resource] = []
     listed = sum(len(resource.pairs) for resource in before)
-    complete = False  # a rule has listed all pairs that were left
+    complete = False  # whether a rule has listed all pairs that were left
     for k, rule in enumerate(rules):
         at = f"rules[{k}]"
         if listed > MAX_PAIRS:

@@ -173,7 +173,7 @@ def read_endpoint(text: str) -> EndpointProposer:
     if parts.scheme not in ("http", "https") or not host:
         raise UsageError(f"{text[:200]!r} is no http or https URL", hint="llm:https://HOST/v1?model=NAME")
     if parts.username is not None or parts.fragment:
-        raise UsageError(f"the URL of {host} must have no user and no fragment", hint=f"the key belongs into {KEY}")
+        raise UsageError(f"the URL of {host} must have no user and no fragment", hint=f"the key belongs in {KEY}")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     model = query.pop("model", "")
     if not model:

@@ -1,6 +1,6 @@
 """What topology files do not say: the memory, speed and links of the GPUs that they name or imply.
 
-The figures are the vendor's nominal ones. A row is a starting point: what was measured belongs into the machine file.
+The figures are the vendor's nominal ones. A row is a starting point: measured numbers belong in the machine file.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ GPUS = {
         Gpu("gb200", _make_site(8000, 186, 2500, 80), 18, 50, 32, 100, ("0x2941",)),
     )
 }
-"""By the name that `--gpu` takes; where several share an `sm`, the first stands for it."""
+"""By the name that `--gpu` takes; if several share an `sm`, the first is taken for it."""
 
 MAX_LINKS = max(gpu.links for gpu in GPUS.values())
 
 
 def find_by_links(count: int) -> Gpu | None:
-    """The first model that has exactly so many NVLinks, V100 before others."""
+    """The first model that has exactly this many NVLinks, V100 before others."""
     return next((gpu for gpu in GPUS.values() if gpu.links == count), None)
 
 

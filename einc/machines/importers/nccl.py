@@ -1,7 +1,7 @@
 """The topology that NCCL writes with NCCL_TOPO_DUMP_FILE: `<system>` of `<cpu>` of `<pci>` of `<gpu>` with its links.
 
 `<nvlink target= count= tclass=>` leads to another GPU (class 0x03....), to a switch (0x0680..) or to a CPU. All
-switches are taken as one fabric. Network cards and whatever else stands there is passed over.
+switches are taken as one fabric. Network cards and all other elements are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Key = tuple[str, str]
 
 
 def read_nccl(text: str, where: str) -> Topology:
-    """The topology of a dump. Raises MachineError, pointing at the first element that cannot be."""
+    """The topology of a dump. Raises MachineError, pointing at the first element that is wrong."""
     elements = read_elements(text, where)
     _check_root(elements[0])
     gpus = _order_gpus([element for element in elements if element.name == "gpu"], where)
@@ -99,7 +99,7 @@ def _check_root(root: Element) -> None:
 
 
 def _order_gpus(gpus: Sequence[Element], where: str) -> list[Element]:
-    """GPUs by their device numbers; where several hosts make these repeat, by their ranks, else as they stand."""
+    """The GPUs by device number; if several hosts repeat these, by rank; else in the order of the file."""
     if not gpus:
         raise MachineError(
             "the file lists no GPUs: it describes PCIe alone, for virtual machines", where=where, hint=_DUMP
@@ -119,7 +119,7 @@ def _order_gpus(gpus: Sequence[Element], where: str) -> list[Element]:
 
 
 def _find_pcie_rate(gpus: Sequence[Element]) -> tuple[float | None, list[str]]:
-    """The slowest slot of a GPU in GB/s, or None where none tells, and what was odd."""
+    """The rate of the slowest PCIe slot in GB/s, or None if no slot states it; and notes on what looks wrong."""
     rates = []
     idle = False
     for gpu in gpus:
@@ -158,7 +158,7 @@ def _get_key(gpu: Element) -> _Key:
 
 
 def _normalize_bus_id(text: str) -> str:
-    """`0000:1b:00.0` however it was written: the domain may have more zeros, letters either case."""
+    """`0000:1b:00.0` however it was written: the domain may have more zeros, letters may have either case."""
     domain, colon, rest = text.strip().lower().partition(":")
     return f"{domain.lstrip('0'):0>4}{colon}{rest}"[:40]
 

@@ -2,7 +2,7 @@
 
 A header line names columns: GPUs first, then network cards, then affinities. A row names its GPU, then holds one word
 per column: `X`, `NV4` (bonded NVLinks) or how far the PCIe path goes. Rows of network cards, the legend, colours and
-shell prompts are passed over; `nvidia-smi -L` or the table of plain `nvidia-smi`, above or below the matrix, names the
+shell prompts are ignored; `nvidia-smi -L` or the table of plain `nvidia-smi`, above or below the matrix, names the
 models.
 """
 
@@ -29,9 +29,9 @@ _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z
 _MODEL = re.compile(
     r"\s*GPU ([0-9]{1,4}): (.{1,80}?) \(UUID|\|\s+([0-9]{1,4})\s{1,3}((?:NVIDIA|Tesla)\s.{1,60}?)\s{2,}"
 )
-_COLUMNS = 4 * MAX_SITES
-_WORDS = _COLUMNS + 2  # of a line: its name, what its columns hold, and a word too many
-_LINES = 20_000
+_MAX_COLUMNS = 4 * MAX_SITES
+_MAX_WORDS = _MAX_COLUMNS + 2  # words of a line that are read: its name, its columns, and one word too many
+_MAX_LINES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class _Line:
 
 
 def read_smi(text: str, where: str) -> Topology:
-    """The topology of a matrix. Raises MachineError, pointing at the first word that cannot be."""
+    """The topology of a matrix. Raises MachineError, pointing at the first word that is wrong."""
     texts = text.splitlines()
-    if len(texts) > _LINES:
-        raise MachineError(f"more than {_LINES} lines, which is no topology table", where=where)
+    if len(texts) > _MAX_LINES:
+        raise MachineError(f"more than {_MAX_LINES} lines, which is no topology table", where=where)
     lines = [_split_line(line, number) for number, line in enumerate(texts, 1)]
     position = _find_header(lines)
     if position is None:
@@ -106,14 +106,14 @@ def _split_line(text: str, number: int) -> _Line:
     clean = _ESCAPE.sub("", text).replace("\t", "    ")
     if not clean.isprintable():
         clean = replace_unprintable(clean, " ")
-    words = itertools.islice(re.finditer(r"\S+", clean), _WORDS)
+    words = itertools.islice(re.finditer(r"\S+", clean), _MAX_WORDS)
     return _Line(clean, number, tuple(_Word(found[0], found.start()) for found in words))
 
 
 def _find_header(lines: Sequence[_Line]) -> int | None:
-    """Where the line stands that names columns: a GPU first, no link second, and a row of a GPU below it.
+    """The position of the header: its first word is a GPU, its second is no link, and a row of a GPU follows it.
 
-    Without any row, what might be a header counts as one, so that an error can say what is missing.
+    If no row follows any such line, the first of them counts, so that an error can say what is missing.
     """
     filled = [
         (k, line.words[0].text, line.words[1].text if line.words[1:] else "")
@@ -142,8 +142,8 @@ def _read_columns(header: _Line, where: str) -> list[str]:
         if word.text in names:
             raise MachineError(f"the column {word.text[:40]} is there twice", where=header.span(where, position))
         names[word.text] = None
-        if len(names) > _COLUMNS:
-            raise MachineError(f"the table has more than {_COLUMNS} columns", where=f"{where}:{header.number}")
+        if len(names) > _MAX_COLUMNS:
+            raise MachineError(f"the table has more than {_MAX_COLUMNS} columns", where=f"{where}:{header.number}")
     if sum(_GPU.fullmatch(name) is not None for name in names) > MAX_SITES:
         raise MachineError(f"the table has more than {MAX_SITES} GPUs", where=f"{where}:{header.number}")
     return list(names)

@@ -22,7 +22,7 @@ from einc.machines.rules import build_switch
 
 _TRANSFER_US, _KERNEL_US = 4.0, 2.0
 PCIE_GBS = 15.75
-"""Of a path between GPUs of which nothing else is known: PCIe 3.0 with 16 lanes."""
+"""The rate of a path between GPUs if nothing else is known: that of PCIe 3.0 with 16 lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _choose_models(topology: Topology, overrides: MachineOverrides, assumptions:
 
 
 def _guess_model(topology: Topology) -> Gpu | None:
-    """The model whose number of NVLinks the file shows, of one GPU in all or, through a switch, of every pair."""
+    """The model with as many NVLinks as the file shows, for one GPU in all or, through a switch, for each pair."""
     everything = range(len(topology.labels))
     in_all = max(max(topology.degree(site), topology.switched[site]) for site in everything)
     return find_by_links(in_all) or find_by_links(max(topology.direct.values(), default=0))
@@ -149,15 +149,15 @@ def _split_switches(
     direct = dict(topology.direct)
     if topology.counts_switches:
         for island in _find_islands(topology):
-            most = [model.links if (model := models[site]) else MAX_LINKS for site in island]
-            crowded = next((s for s, links in zip(island, most, strict=True) if topology.degree(s) > links), None)
-            if crowded is None:
+            max_links = [model.links if (model := models[site]) else MAX_LINKS for site in island]
+            overfull = next((s for s, links in zip(island, max_links, strict=True) if topology.degree(s) > links), None)
+            if overfull is None:
                 continue
             links = {site: max(topology.direct.get((site, other), 0) for other in island) for site in island}
             for a in island:
                 for b in island:
                     if a != b and topology.direct.get((a, b), 0) != min(links[a], links[b]):
-                        raise _make_contradiction(topology, crowded, most[island.index(crowded)], (a, b), where)
+                        raise _make_contradiction(topology, overfull, max_links[island.index(overfull)], (a, b), where)
                     direct.pop((a, b), None)
             fabrics.append(links)
     return direct, [fabric for fabric in fabrics if len(fabric) > 1]

@@ -1,7 +1,7 @@
-"""Elements and attributes of an untrusted XML text, and nothing else of XML.
+"""Reads the elements and attributes of an untrusted XML text.
 
-No document types, so no entities but the five of the language, and nothing external; text between elements is passed
-over. Expat reads the text in one call; depth and number of elements are bounded here.
+Document types are refused, so there are no entities but the five of the language, and nothing external. Text between
+elements is ignored. Expat reads the text in one call; the depth and number of elements are bounded here.
 """
 
 from __future__ import annotations
