@@ -39,7 +39,7 @@ def products_of(executor: CudaExecutor) -> Iterator[tuple[str, Gemm]]:
     found: dict[int, Gemm] = {}
     for number, task in enumerate(tasks):
         if isinstance(task, KernelTask) and bundle.operations[task.operation].kernel == "contract":
-            own = step_kernels.invocation(task)
+            own = step_kernels.make_invocation(task)
             steps = build_contract(own.on([*map(as_layout, own.inputs)], [*map(as_layout, own.outputs)])).steps
             if len(steps) == 1 and isinstance(steps[0], Gemm):
                 found[number] = steps[0]

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
-from einc_runtime.execution.base import TaskRecord, task_kind
+from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cuda.executor import CudaExecutor
+from einc_runtime.execution.trace import task_kind
 from einc_runtime.kernels.indices import parse
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, KernelTask, Operation, Region

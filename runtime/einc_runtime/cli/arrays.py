@@ -137,7 +137,7 @@ def write_outputs(arguments: Sequence[str], arrays: Mapping[str, Array]) -> None
     for name, argument in assign_arguments(
         [one for one in parsed if not one.is_archive], list(arrays), "output"
     ).items():
-        output.write_file(argument.source, _npy_writer(_storable(arrays[name])))
+        output.write_file(argument.source, _make_npy_writer(_storable(arrays[name])))
     for argument in parsed:
         if argument.is_archive:
             stored = {name: _storable(array) for name, array in arrays.items()}
@@ -167,7 +167,7 @@ def _storable(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype.kind == "V" or array.dtype.name == "bfloat16" else array
 
 
-def _npy_writer(array: Array) -> Any:
+def _make_npy_writer(array: Array) -> Any:
     import numpy as np
 
     def write(stream: BinaryIO) -> None:

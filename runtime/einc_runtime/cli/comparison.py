@@ -36,7 +36,7 @@ class Comparison:
     def holds(self) -> bool:
         return self.relative <= self.tolerance
 
-    def worse(self, other: Comparison) -> Comparison:
+    def combine(self, other: Comparison) -> Comparison:
         """Both comparisons in one."""
         absolute, relative = max(self.absolute, other.absolute), max(self.relative, other.relative)
         return Comparison(absolute, relative, self.tolerance)

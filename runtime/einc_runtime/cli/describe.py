@@ -31,7 +31,7 @@ def describe_command(plan: str, as_json: bool) -> None:
     if as_json:
         output.say_json(document)
     else:
-        output.say("\n".join(_lines(document)))
+        output.say("\n".join(_format_lines(document)))
 
 
 def describe_plan(bundle: Bundle) -> dict[str, Any]:
@@ -43,13 +43,13 @@ def describe_plan(bundle: Bundle) -> dict[str, Any]:
         "devices": list(bundle.devices),
         "selector": bundle.selector,
         "schedule": bundle.schedule,
-        "inputs": [_tensor(tensor) for tensor in bundle.tensors if tensor.kind == "input"],
+        "inputs": [_describe_tensor(tensor) for tensor in bundle.tensors if tensor.kind == "input"],
         "weights": [
-            {**_tensor(tensor), "stored": tensor.stored or tensor.name}
+            {**_describe_tensor(tensor), "stored": tensor.stored or tensor.name}
             for tensor in bundle.tensors
             if tensor.kind == "weight"
         ],
-        "outputs": [_tensor(bundle.tensors[out.tensor]) for out in bundle.outputs],
+        "outputs": [_describe_tensor(bundle.tensors[out.tensor]) for out in bundle.outputs],
         "operators": len(bundle.operations),
         "tasks": len(bundle.tasks),
         "memory_bytes": list(bundle.memory),
@@ -58,11 +58,11 @@ def describe_plan(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
+def _describe_tensor(tensor: Tensor) -> dict[str, Any]:
     return {"name": tensor.name, "dtype": tensor.dtype, "dims": list(tensor.dims), "shape": list(tensor.shape)}
 
 
-def _lines(document: dict[str, Any]) -> list[str]:
+def _format_lines(document: dict[str, Any]) -> list[str]:
     sites = counted(len(document["devices"]), "site")
     predicted = document["predicted_ms"]
     time = "" if predicted is None else f", predicted {predicted:.3f} ms"

@@ -81,7 +81,7 @@ def describe(error: BaseException, program: str = "einc") -> Failure:
     """The failure to report for an exception."""
     match error:
         case ReportedError():
-            return _reported(error, program)
+            return _make_failure(error, program)
         case click.UsageError():
             command = program if error.ctx is None else error.ctx.command_path
             text = f"{program}: {error.format_message()}\nTry '{command} --help' for help."
@@ -96,7 +96,7 @@ def describe(error: BaseException, program: str = "einc") -> Failure:
             return Failure(CANNOT_WRITE, "write", "standard output was closed", "")
         case OSError() if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF):
             fault = WriteFault(f"cannot write: {error.strerror}", where="standard output")  # click's own help
-            return _reported(fault, program)
+            return _make_failure(fault, program)
         case MemoryError():
             message = "this needs more memory than there is"
             return Failure(MISSING, "memory", message, f"{program}: {message}")
@@ -105,7 +105,7 @@ def describe(error: BaseException, program: str = "einc") -> Failure:
     return Failure(BUG, "internal", message, text)
 
 
-def _reported(error: ReportedError, program: str) -> Failure:
+def _make_failure(error: ReportedError, program: str) -> Failure:
     text = error.render()
     return Failure(
         error.exit_code,

@@ -93,15 +93,15 @@ def require_outputs(targets: Sequence[str], reads: Sequence[str | None]) -> None
     """
     for at, target in enumerate(targets):
         require_writable(target)
-        if target == STDOUT or _written_directly(target):
+        if target == STDOUT or _is_written_directly(target):
             continue
-        if any(_read_from(source, _target(target)) for source in reads if source):
+        if any(_is_read_from(source, _target(target)) for source in reads if source):
             raise UsageFault("the command reads this file, and would write over it", where=target)
         if any(_target(target) == _target(other) for other in targets[:at] if other != STDOUT):
             raise UsageFault("two outputs would go into this file", where=target)
 
 
-def _read_from(source: str, target: Path) -> bool:
+def _is_read_from(source: str, target: Path) -> bool:
     with contextlib.suppress(OSError, ValueError):
         if os.path.isdir(source):
             return target.parent == _target(source) and target.suffix in (".json", ".safetensors") and target.exists()
@@ -121,7 +121,7 @@ def require_writable(path: str) -> None:
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if target.exists():
             _refuse_unwritable(target)
-        if not _written_directly(path):
+        if not _is_written_directly(path):
             if not target.parent.is_dir():
                 raise FileNotFoundError(errno.ENOENT, "there is no such directory")
             _refuse_unwritable(target.parent)
@@ -140,7 +140,7 @@ def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
         return
     require_writable(path)
     with _write_errors(path):
-        if _written_directly(path):
+        if _is_written_directly(path):
             with open(path, "wb") as device:
                 write(device)
         else:
@@ -174,7 +174,7 @@ def _target(path: str) -> Path:
     return Path(os.path.realpath(path))  # a symbolic link stays one: what it points at is replaced
 
 
-def _written_directly(path: str) -> bool:
+def _is_written_directly(path: str) -> bool:
     if os.path.abspath(path).split(os.sep)[1] in ("dev", "proc"):
         return True  # /dev/stdout may lead to a regular file that the shell has open
     try:

@@ -164,7 +164,7 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
             expected = [] if reference is None else [reference(bundle, loaded)]
             expected += [arrays.read_expected(bundle, options.expect)] if options.expect else []
             comparison = _compare(bundle, results, expected)
-    document = _document(bundle, session.backend, times, facts, comparison)
+    document = _make_document(bundle, session.backend, times, facts, comparison)
     if comparison is not None and not comparison.holds:
         raise CheckFailed(f"the results are not what they should be: {comparison}", document)
     if options.as_json:
@@ -222,10 +222,10 @@ def _compare(bundle: Bundle, results: Mapping[str, Array], expected: Sequence[Ma
     from einc_runtime.cli import comparison
 
     tolerance = comparison.tolerance_of(bundle)
-    return reduce(comparison.Comparison.worse, [comparison.compare(results, one, tolerance) for one in expected])
+    return reduce(comparison.Comparison.combine, [comparison.compare(results, one, tolerance) for one in expected])
 
 
-def _document(
+def _make_document(
     bundle: Bundle, backend: str, times: list[float], facts: dict[str, Any], comparison: Comparison | None
 ) -> dict[str, Any]:
     saved = [bundle.tensors[out.tensor] for out in bundle.outputs]

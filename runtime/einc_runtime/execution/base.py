@@ -11,7 +11,6 @@ import numpy as np
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import PlanFault
 from einc_runtime.execution.trace import TaskRun, Trace
-from einc_runtime.execution.trace import task_kind as task_kind
 from einc_runtime.plan.schema import Bundle, Region
 
 TaskRecord = tuple[int, int, float, float]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from einc_runtime.errors import ArrayFault, PlanFault, raise_together
 from einc_runtime.execution.backends import make_executor, note_unused_gpus
-from einc_runtime.plan.schema import Bundle, Tensor
+from einc_runtime.plan.schema import LOADED_ROLES, Bundle, Tensor
 from einc_runtime.text import listed, suggest_name
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Session:
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}
         self._buffers: dict[str, list[int]] = {name: [] for name in self._loadable}
         for number, buffer in enumerate(bundle.buffers):
-            if buffer.role in ("input", "weight"):
+            if buffer.role in LOADED_ROLES:
                 self._buffers[bundle.tensors[buffer.tensor].name].append(number)
         self._loaded: set[str] = set()
         self._executed = False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from einc_runtime.errors import PlanFault, RuntimeFault
-from einc_runtime.execution.base import task_kind
+from einc_runtime.execution.trace import task_kind
 from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask
 
 

@@ -19,7 +19,7 @@ def _dimensions(operand: NamedArray, group: Names) -> list[tuple[int, int]]:
     return [(array.shape[p], array.strides[p]) for p in places if array.shape[p] != 1]
 
 
-def mergeable(operand: NamedArray, group: Names) -> bool:
+def are_mergeable(operand: NamedArray, group: Names) -> bool:
     """Whether the dimensions of the group are one dimension with one stride."""
     dimensions = _dimensions(operand, group)
     return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dimensions))
@@ -29,7 +29,7 @@ def split_off_batches(group: Names, operands: Sequence[NamedArray], least: int) 
     """Splits a group into leading indices, which become batches, and the longest tail that is one dimension in all
     operands. If the tail has less than `least` positions, the whole group stays together, and must be copied."""
     start = 0
-    while not all(mergeable(operand, group[start:]) for operand in operands):
+    while not all(are_mergeable(operand, group[start:]) for operand in operands):
         start += 1
     whole, tail = (math.prod(n for n, _ in _dimensions(operands[0], part)) for part in (group, group[start:]))
     return (group[:start], group[start:]) if tail >= min(least, whole) else ((), group)
@@ -55,7 +55,7 @@ def view_as_matrices(operand: NamedArray, batch: Names, first: Names, second: Na
     return np.lib.stride_tricks.as_strided(array, shape, steps)
 
 
-def blas_ready(array: Array) -> bool:
+def is_blas_ready(array: Array) -> bool:
     """Whether BLAS can read the matrices: unit stride along one dimension, no overlap along the other."""
     if array.dtype.kind != "f":
         return True  # BLAS is not used for integers

@@ -22,14 +22,14 @@ def merge_axes(views: Sequence[Array], kinds: Sequence[bool]) -> tuple[list[Arra
         if extent == 1:
             continue
         left = groups[-1][-1] if groups else None
-        if left is not None and kinds[left] == kinds[axis] and all(_mergeable(v, left, axis) for v in views):
+        if left is not None and kinds[left] == kinds[axis] and all(_are_mergeable(v, left, axis) for v in views):
             groups[-1].append(axis)
         else:
             groups.append([axis])
     return [_merge_groups(view, groups) for view in views], [kinds[group[0]] for group in groups] or [False]
 
 
-def _mergeable(view: Array, left: int, right: int) -> bool:
+def _are_mergeable(view: Array, left: int, right: int) -> bool:
     """Whether two axes of a view can become one. Each is longer than 1 in some view, so here 1 is a broadcast."""
     if view.shape[left] == 1 or view.shape[right] == 1:
         return bool(view.shape[left] == view.shape[right])

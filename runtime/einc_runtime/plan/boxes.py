@@ -23,7 +23,7 @@ class StepBudget:
             raise PlanFault("the plan is too intricate to be checked", where=where)
 
 
-def disjoint(blocks: Sequence[Block]) -> bool:
+def are_disjoint(blocks: Sequence[Block]) -> bool:
     """Whether no two of these have elements in common. Compares neighbours along the dimension with most cuts."""
     rank = len(blocks[0].lower) if blocks else 0
     along = max(range(rank), key=lambda d: len({block.lower[d] for block in blocks}), default=None)
@@ -51,7 +51,7 @@ def subtract(a: Block, b: Block) -> list[Block]:
     return rest
 
 
-def tiling_fault(outer: Block, blocks: Sequence[Block], budget: StepBudget, where: str) -> str | None:
+def find_tiling_fault(outer: Block, blocks: Sequence[Block], budget: StepBudget, where: str) -> str | None:
     """Why distinct non-empty blocks inside `outer` do not tile it, in words, or None where they do.
 
     Each corner of a block gets a sign: the product of +1 for every lower and -1 for every upper bound in it. The signed

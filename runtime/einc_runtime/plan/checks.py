@@ -68,6 +68,6 @@ def require_block(block: Block, outer: Block, where: str) -> None:
 
 
 def require_tiling(outer: Block, blocks: Iterable[Block], budget: boxes.StepBudget, where: str) -> None:
-    fault = boxes.tiling_fault(outer, list(dict.fromkeys(blocks)), budget, where)
+    fault = boxes.find_tiling_fault(outer, list(dict.fromkeys(blocks)), budget, where)
     if fault is not None:
         raise PlanFault(fault, where=where)

@@ -23,6 +23,7 @@ SCHEMA_VERSION = 5
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
 AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk"]
 BufferRole = Literal["input", "weight", "result", "scratch"]
+LOADED_ROLES: tuple[BufferRole, ...] = ("input", "weight")
 Scalar = bool | int | float | str
 Attribute = Scalar | list[Scalar]
 

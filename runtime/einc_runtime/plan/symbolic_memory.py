@@ -19,7 +19,7 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
 from einc_runtime.plan.reachability import TaskAncestors
 from einc_runtime.plan.regions import ByteOwners, span
-from einc_runtime.plan.schema import Block, Bundle, Region
+from einc_runtime.plan.schema import LOADED_ROLES, Block, Bundle, Region
 
 LOADED = 1
 """The content of input and weight buffers, which are complete by definition."""
@@ -143,7 +143,7 @@ class SymbolicMemory:
         `task` reads it while others run; None means that it is read after the last task. Raises PlanFault where a
         part was never written, has been overwritten, or may not have been written yet when `task` starts.
         """
-        if self._bundle.buffers[region.buffer].role in ("input", "weight"):
+        if self._bundle.buffers[region.buffer].role in LOADED_ROLES:
             return [(region.block, LOADED)]
         live = self._live.get(region.buffer)
         if live is None:

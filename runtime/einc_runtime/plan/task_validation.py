@@ -15,6 +15,7 @@ from einc_runtime.plan.joint_aggregation import aggregation_groups, require_aggr
 from einc_runtime.plan.regions import ExecutablePlan, buffer_bytes
 from einc_runtime.plan.schema import (
     ITEMSIZE,
+    LOADED_ROLES,
     AggregateTask,
     AnyTask,
     Block,
@@ -30,12 +31,12 @@ from einc_runtime.text import printable
 
 def validate_tasks(plan: ExecutablePlan, corners: int) -> None:
     """Raises PlanFault, naming the part, at the first fault; `corners` limits the steps of the checks of tilings."""
-    _buffers(plan)
-    _tasks(plan)
-    _outputs(plan, boxes.StepBudget(corners))
+    _check_buffers(plan)
+    _check_tasks(plan)
+    _check_outputs(plan, boxes.StepBudget(corners))
 
 
-def _buffers(plan: ExecutablePlan) -> None:
+def _check_buffers(plan: ExecutablePlan) -> None:
     """Buffers are aligned and lie in their arenas. Only scratch buffers share bytes, and only with one another."""
     spans: list[list[tuple[int, int, int]]] = [[] for _ in plan.memory]
     for i, buffer in enumerate(plan.buffers):
@@ -44,7 +45,7 @@ def _buffers(plan: ExecutablePlan) -> None:
         require_position(buffer.tensor, len(plan.tensors), "tensor", f"{where}.tensor")
         tensor = plan.tensors[buffer.tensor]
         require_block(buffer.block, Block.whole(tensor.shape), f"{where}.block")
-        loaded = buffer.role in ("input", "weight")
+        loaded = buffer.role in LOADED_ROLES
         require(not loaded or buffer.role == tensor.kind, f"{where}.role", f"{buffer.role} buffer of a {tensor.kind}")
         width, arena = ITEMSIZE[tensor.dtype], plan.memory[buffer.site]
         end = buffer.offset + buffer_bytes(plan, buffer)
@@ -53,10 +54,10 @@ def _buffers(plan: ExecutablePlan) -> None:
         require(buffer.offset % width == 0, f"{where}.offset", f"{buffer.offset} is no multiple of {width}")
         spans[buffer.site].append((buffer.offset, end, i))
     for site in spans:
-        _overlaps(plan.buffers, sorted(site))
+        _check_overlaps(plan.buffers, sorted(site))
 
 
-def _overlaps(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int, int]]) -> None:
+def _check_overlaps(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int, int]]) -> None:
     """`spans` are the (first byte, end, buffer) of a site in ascending order."""
     last = last_kept = (0, -1)  # the furthest end so far, of any buffer and of one that is not scratch; and whose
     for start, end, i in spans:
@@ -69,11 +70,11 @@ def _overlaps(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int, int]]) 
             last_kept = max(last_kept, (end, i))
 
 
-def _tasks(plan: ExecutablePlan) -> None:
+def _check_tasks(plan: ExecutablePlan) -> None:
     names = {operation.name for operation in plan.operations}
     names.update(plan.tensors[o.tensor].name for o in plan.outputs if 0 <= o.tensor < len(plan.tensors))
     aggregating = aggregation_groups(plan)
-    written = [buffer.role in ("input", "weight") for buffer in plan.buffers]
+    written = [buffer.role in LOADED_ROLES for buffer in plan.buffers]
     missing = [set(range(len(operation.functions))) for operation in plan.operations]
     for i, task in enumerate(plan.tasks):
         where = f"tasks[{i}]"
@@ -83,25 +84,25 @@ def _tasks(plan: ExecutablePlan) -> None:
         for position in task.after:
             require(earlier < position < i, f"{where}.after", f"{position} is not in ascending order below {i}")
             earlier = position
-        reads, writes = _regions(plan, task, where)
+        reads, writes = _list_regions(plan, task, where)
         for at, region in reads:
             require(written[region.buffer], at, f"no earlier task writes buffer {region.buffer}")
         for at, region in writes:
             role = plan.buffers[region.buffer].role
-            require(role in ("scratch", "result"), at, f"a task writes the {role} buffer {region.buffer}")
+            require(role not in LOADED_ROLES, at, f"a task writes the {role} buffer {region.buffer}")
             written[region.buffer] = True
         if isinstance(task, KernelTask):
-            _kernel(plan, task, missing, where)
+            _check_kernel(plan, task, missing, where)
         elif isinstance(task, TransferTask):
-            _same(plan, task.read, task.write, where)
+            _check_same_block(plan, task.read, task.write, where)
         elif isinstance(task, AggregateTask):
             require_aggregation(plan, task, aggregating, where)
             for k, region in enumerate(task.reads):
-                _same(plan, region, task.writes[k % len(task.writes)], where)
+                _check_same_block(plan, region, task.writes[k % len(task.writes)], where)
         elif isinstance(task, CopyTask):
             require(len(task.reads) == len(task.writes), where, f"{len(task.reads)} reads, {len(task.writes)} writes")
             for read, write in zip(task.reads, task.writes, strict=True):
-                _same(plan, read, write, where)
+                _check_same_block(plan, read, write, where)
     for operation, left in enumerate(missing):
         require(not left, f"operations[{operation}]", f"no task runs its function {min(left, default=0)}")
 
@@ -109,7 +110,7 @@ def _tasks(plan: ExecutablePlan) -> None:
 Located = list[tuple[str, Region]]
 
 
-def _regions(plan: ExecutablePlan, task: AnyTask, where: str) -> tuple[Located, Located]:
+def _list_regions(plan: ExecutablePlan, task: AnyTask, where: str) -> tuple[Located, Located]:
     """What a task reads and writes, with the places in the plan; all of it exists, at the sites where it must be."""
     if isinstance(task, TransferTask):
         reads, writes = [(f"{where}.read", task.read)], [(f"{where}.write", task.write)]
@@ -119,7 +120,7 @@ def _regions(plan: ExecutablePlan, task: AnyTask, where: str) -> tuple[Located, 
     else:
         return [], []
     for at, region in itertools.chain(reads, writes):
-        _region(plan, region, at)
+        _check_region(plan, region, at)
     for at, region in reads if isinstance(task, TransferTask) else itertools.chain(reads, writes):
         site = plan.buffers[region.buffer].site
         require(site == task.site, at, f"buffer {region.buffer} is at site {site}, and the task runs at {task.site}")
@@ -129,12 +130,12 @@ def _regions(plan: ExecutablePlan, task: AnyTask, where: str) -> tuple[Located, 
     return reads, writes
 
 
-def _region(plan: ExecutablePlan, region: Region, where: str) -> None:
+def _check_region(plan: ExecutablePlan, region: Region, where: str) -> None:
     require_position(region.buffer, len(plan.buffers), "buffer", where)
     require_block(region.block, plan.buffers[region.buffer].block, where)
 
 
-def _same(plan: ExecutablePlan, read: Region, write: Region, where: str) -> None:
+def _check_same_block(plan: ExecutablePlan, read: Region, write: Region, where: str) -> None:
     """Both regions hold one block of one tensor."""
     if read.block != write.block:
         raise PlanFault(f"it reads {read.block} and writes {write.block}", where=where)
@@ -143,7 +144,7 @@ def _same(plan: ExecutablePlan, read: Region, write: Region, where: str) -> None
         raise PlanFault(f"it reads tensor {source} and writes tensor {target}", where=where)
 
 
-def _kernel(plan: ExecutablePlan, task: KernelTask, missing: list[set[int]], where: str) -> None:
+def _check_kernel(plan: ExecutablePlan, task: KernelTask, missing: list[set[int]], where: str) -> None:
     require_position(task.operation, len(plan.operations), "operation", f"{where}.operation")
     operation = plan.operations[task.operation]
     require_position(task.function, len(operation.functions), "function", f"{where}.function")
@@ -152,11 +153,11 @@ def _kernel(plan: ExecutablePlan, task: KernelTask, missing: list[set[int]], whe
     left.remove(task.function)
     function: Function = operation.functions[task.function]
     require(task.site == function.site, f"{where}.site", f"{task.site}, and the function's is {function.site}")
-    _operands(plan, task.reads, function.inputs, operation.inputs, f"{where}.reads")
-    _operands(plan, task.writes, function.outputs, operation.outputs, f"{where}.writes")
+    _check_operands(plan, task.reads, function.inputs, operation.inputs, f"{where}.reads")
+    _check_operands(plan, task.writes, function.outputs, operation.outputs, f"{where}.writes")
 
 
-def _operands(
+def _check_operands(
     plan: ExecutablePlan, regions: Sequence[Region], blocks: Sequence[Block], tensors: Sequence[int], where: str
 ) -> None:
     require(len(regions) == len(blocks), where, f"{len(regions)} regions, where the function has {len(blocks)}")
@@ -168,7 +169,7 @@ def _operands(
             raise PlanFault(message, where=f"{where}[{k}]")
 
 
-def _outputs(plan: ExecutablePlan, budget: boxes.StepBudget) -> None:
+def _check_outputs(plan: ExecutablePlan, budget: boxes.StepBudget) -> None:
     """The regions of every output tile its tensor, and lie in buffers that live to the end."""
     require_unique((output.tensor for output in plan.outputs), "outputs")
     for i, output in enumerate(plan.outputs):
@@ -178,7 +179,7 @@ def _outputs(plan: ExecutablePlan, budget: boxes.StepBudget) -> None:
         require(in_order, f"{where}.tensor", "what is saved lies as its dimensions stand")
         for k, region in enumerate(output.regions):
             at = f"{where}.regions[{k}]"
-            _region(plan, region, at)
+            _check_region(plan, region, at)
             buffer = plan.buffers[region.buffer]
             require(buffer.tensor == output.tensor, at, f"it holds tensor {buffer.tensor}, not {output.tensor}")
             require(buffer.role != "scratch", at, f"buffer {region.buffer} is scratch, which does not live to the end")

@@ -41,12 +41,12 @@ MAX_CORNERS = 1 << 22  # corners of blocks in checks of tilings: they take some 
 
 def validate(bundle: Bundle) -> None:
     """Raises PlanFault, naming the part, at the first fault."""
-    _header(bundle)
-    _tensors(bundle)
-    _operations(bundle)
+    _check_header(bundle)
+    _check_tensors(bundle)
+    _check_operations(bundle)
     validate_tasks(bundle, MAX_CORNERS)
     for i, output in enumerate(bundle.outputs):
-        _exchange(output.exchange, f"outputs[{i}].exchange")
+        _check_exchange(output.exchange, f"outputs[{i}].exchange")
 
 
 def require_short_texts(bundle: Bundle) -> None:
@@ -58,7 +58,7 @@ def require_short_texts(bundle: Bundle) -> None:
                 require_length(part.exchange.program, MAX_FILE, f"{field}[{i}].exchange.program")
 
 
-def _header(bundle: Bundle) -> None:
+def _check_header(bundle: Bundle) -> None:
     for field in ("producer", "model", "machine", "selector", "schedule"):
         require_name(getattr(bundle, field), field)
     require_text(bundle.machine_file, MAX_FILE, "machine_file")
@@ -71,13 +71,13 @@ def _header(bundle: Bundle) -> None:
     for site, size in enumerate(bundle.memory):
         require_natural(size, MAX_ARENA, f"memory[{site}]")
     require_natural(bundle.cut_cost, MAX_COUNT, "cut_cost")
-    _duration(bundle.predicted_ms, "predicted_ms")
+    _check_duration(bundle.predicted_ms, "predicted_ms")
     for field in ("tensors", "operations", "buffers", "outputs"):
         require_count(getattr(bundle, field), MAX_PARTS, field)
     require_count(bundle.tasks, MAX_TASKS, "tasks")
 
 
-def _tensors(bundle: Bundle) -> None:
+def _check_tensors(bundle: Bundle) -> None:
     for i, tensor in enumerate(bundle.tensors):
         where = f"tensors[{i}]"
         require_name(tensor.name, f"{where}.name")
@@ -97,14 +97,14 @@ def _tensors(bundle: Bundle) -> None:
     require_unique((tensor.name for tensor in bundle.tensors), "tensors")
 
 
-def _operations(bundle: Bundle) -> None:
+def _check_operations(bundle: Bundle) -> None:
     """Checks operations; also that they can run in their order, and that each value is computed exactly once."""
     known = [tensor.kind != "value" for tensor in bundle.tensors]
     budget = boxes.StepBudget(MAX_CORNERS)
     require_unique((operation.name for operation in bundle.operations), "operations")
     for i, operation in enumerate(bundle.operations):
         where = f"operations[{i}]"
-        _labels(operation, where)
+        _check_labels(operation, where)
         for position in operation.inputs:
             require_position(position, len(known), "tensor", f"{where}.inputs")
             require(known[position], f"{where}.inputs", f"tensor {position} is used before it is computed")
@@ -115,8 +115,8 @@ def _operations(bundle: Bundle) -> None:
         outputs = len(operation.outputs)
         require(outputs >= 1, f"{where}.outputs", "an operation has at least one output")
         require(len(operation.aggregations) == outputs, where, f"not one aggregation for each of {outputs} outputs")
-        _indices(operation, where)
-        _functions(bundle, operation, where, budget)
+        _check_indices(operation, where)
+        _check_functions(bundle, operation, where, budget)
         require_joint_aggregations(bundle, operation, where)
     for position, computed in enumerate(known):
         require(computed, f"tensors[{position}]", "no operation computes this value")
@@ -124,28 +124,28 @@ def _operations(bundle: Bundle) -> None:
     require(total == bundle.total_cost, "total_cost", f"{bundle.total_cost}, where the operations cost {total}")
 
 
-def _labels(operation: Operation, where: str) -> None:
+def _check_labels(operation: Operation, where: str) -> None:
     require_name(operation.name, f"{where}.name")
     require_name(operation.title, f"{where}.title")
     require_name(operation.family, f"{where}.family")
     require_name(operation.kernel, f"{where}.kernel")
     if operation.source is not None:
         require_name(operation.source, f"{where}.source")
-    _attributes(operation.attributes, f"{where}.attributes")
-    _attributes(operation.kernel_attributes, f"{where}.kernel_attributes")
+    _check_attributes(operation.attributes, f"{where}.attributes")
+    _check_attributes(operation.kernel_attributes, f"{where}.kernel_attributes")
     for field in ("repartition", "join", "aggregation"):
         require_natural(getattr(operation.cost, field), MAX_COUNT, f"{where}.cost.{field}")
-    _exchange(operation.exchange, f"{where}.exchange")
+    _check_exchange(operation.exchange, f"{where}.exchange")
 
 
-def _attributes(attributes: dict[str, Attribute], where: str) -> None:
+def _check_attributes(attributes: dict[str, Attribute], where: str) -> None:
     for name, value in attributes.items():
         require_name(name, where)
         for scalar in value if isinstance(value, list) else [value]:
-            _scalar(scalar, f"{where}['{name}']")
+            _check_scalar(scalar, f"{where}['{name}']")
 
 
-def _scalar(value: Scalar, where: str) -> None:
+def _check_scalar(value: Scalar, where: str) -> None:
     if isinstance(value, str):
         require_text(value, MAX_TEXT, where)
     elif isinstance(value, float):
@@ -154,12 +154,12 @@ def _scalar(value: Scalar, where: str) -> None:
         require(-(1 << 63) <= value < 1 << 63, where, f"{value} does not fit into 64 bits")
 
 
-def _exchange(exchange: Exchange | None, where: str) -> None:
+def _check_exchange(exchange: Exchange | None, where: str) -> None:
     if exchange is None:
         return
     require_text(exchange.program, MAX_FILE, f"{where}.program")
     for field in ("completion_ms", "naive_ms", "bound_ms", "bound_free_ms"):
-        _duration(getattr(exchange, field), f"{where}.{field}")
+        _check_duration(getattr(exchange, field), f"{where}.{field}")
     if exchange.bound_by is not None:
         require_name(exchange.bound_by, f"{where}.bound_by")
     require_count(list(exchange.splits), MAX_PARTS, f"{where}.splits")
@@ -168,23 +168,23 @@ def _exchange(exchange: Exchange | None, where: str) -> None:
         require(1 < pieces <= MAX_COUNT, f"{where}.splits", f"{pieces} pieces of {printable(name, 60)}")
 
 
-def _duration(ms: float | None, where: str) -> None:
+def _check_duration(ms: float | None, where: str) -> None:
     if ms is not None:
         require(0 <= ms < math.inf, where, f"{ms} is no duration")
 
 
-def _indices(operation: Operation, where: str) -> None:
+def _check_indices(operation: Operation, where: str) -> None:
     require_count(operation.indices, MAX_RANK, f"{where}.indices")
     for k, index in enumerate(operation.indices):
         require_name(index.name, f"{where}.indices[{k}].name")
-        _index(index, f"{where}.indices[{k}]")
+        _check_index(index, f"{where}.indices[{k}]")
     require_unique((index.name for index in operation.indices), f"{where}.indices")
     asked = math.prod(len(index.intervals) for index in operation.indices)
     found = len(operation.functions)
     require(asked == found, f"{where}.functions", f"{found} functions, where the intervals ask for {asked}")
 
 
-def _index(index: Index, where: str) -> None:
+def _check_index(index: Index, where: str) -> None:
     require(1 <= index.extent <= MAX_ARENA, f"{where}.extent", f"{index.extent} is not between 1 and {MAX_ARENA}")
     require(1 <= len(index.intervals) <= MAX_SITES, f"{where}.intervals", f"{len(index.intervals)} intervals")
     bounds = [0, *(up for _, up in index.intervals)]
@@ -199,7 +199,7 @@ def _index(index: Index, where: str) -> None:
             require(bound in cuts, f"{where}.intervals", f"{bound} is no allowed cut")
 
 
-def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.StepBudget) -> None:
+def _check_functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.StepBudget) -> None:
     """Blocks lie in their tensors, output blocks tile (paper, Definition 5), and each function has its own site."""
     outer_inputs = [Block.whole(bundle.tensors[position].shape) for position in operation.inputs]
     outer_outputs = [Block.whole(bundle.tensors[position].shape) for position in operation.outputs]
@@ -208,14 +208,14 @@ def _functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.S
         require_position(function.site, len(bundle.devices), "site", f"{at}.site")
         require_natural(function.flops, MAX_COUNT, f"{at}.flops")
         require_natural(function.traffic, MAX_COUNT, f"{at}.traffic")
-        _projections(function.inputs, outer_inputs, f"{at}.inputs")
-        _projections(function.outputs, outer_outputs, f"{at}.outputs")
+        _check_projections(function.inputs, outer_inputs, f"{at}.inputs")
+        _check_projections(function.outputs, outer_outputs, f"{at}.outputs")
     require_unique((function.site for function in operation.functions), f"{where}.functions, by site")
     for j, outer in enumerate(outer_outputs):
         require_tiling(outer, [function.outputs[j] for function in operation.functions], budget, f"{where}.functions")
 
 
-def _projections(blocks: Sequence[Block], outer: Sequence[Block], where: str) -> None:
+def _check_projections(blocks: Sequence[Block], outer: Sequence[Block], where: str) -> None:
     require(len(blocks) == len(outer), where, f"{len(blocks)} blocks, where the operation has {len(outer)}")
     for k, (block, container) in enumerate(zip(blocks, outer, strict=True)):
         require_block(block, container, f"{where}[{k}]")

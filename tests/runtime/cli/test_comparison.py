@@ -45,7 +45,7 @@ def test_the_worst_output_counts():
     assert compare(found, expected, 0.5).holds
     assert not compare(found, expected, 0.49).holds
     one, other = Comparison(1.0, 0.3, 0.4), Comparison(2.0, 0.2, 0.4)
-    assert one.worse(other) == other.worse(one) == Comparison(2.0, 0.3, 0.4)
+    assert one.combine(other) == other.combine(one) == Comparison(2.0, 0.3, 0.4)
 
 
 def test_the_coarsest_type_of_a_plan_gives_the_tolerance():

@@ -43,14 +43,14 @@ def test_set_operations(data, shape):
 
 
 def tiles(outer, blocks):
-    return boxes.tiling_fault(outer, blocks, boxes.StepBudget(1 << 20), "here") is None
+    return boxes.find_tiling_fault(outer, blocks, boxes.StepBudget(1 << 20), "here") is None
 
 
 @given(data=st.data(), shape=SHAPES)
 def test_disjoint_blocks_have_no_element_twice(data, shape):
     blocks = data.draw(st.lists(blocks_in(shape), max_size=6))
     found = [element for block in blocks for element in elements(block)]
-    assert boxes.disjoint(blocks) == (len(found) == len(set(found)))
+    assert boxes.are_disjoint(blocks) == (len(found) == len(set(found)))
 
 
 @settings(max_examples=150)

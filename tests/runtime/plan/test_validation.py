@@ -346,7 +346,7 @@ def test_overlaps_are_found_as_by_brute_force():
             for i in range(len(buffers)) for j in range(i)
         )  # fmt: skip
         try:
-            task_validation._overlaps(
+            task_validation._check_overlaps(
                 buffers, sorted((x.offset, end, i) for i, (x, end) in enumerate(zip(buffers, ends, strict=True)))
             )
             found = False

@@ -117,7 +117,7 @@ class CpuExecutor:
                 ran: list[TaskRecord] | None = None if records is None else []
                 seconds = thread_pool.run_tasks(self._graph, self.workers, self._start_worker, ran)
         except thread_pool.TaskError as error:
-            raise self._fault(error) from error.cause
+            raise self._make_fault(error) from error.cause
         if records is not None:
             records += [(self._tasks[task].origin, worker, start, end) for task, worker, start, end in ran or ()]
         return 1e3 * seconds
@@ -140,16 +140,16 @@ class CpuExecutor:
     def _can_accumulate(self, task: KernelTask, target: Region) -> bool:
         if self.bundle.operations[task.operation].kernel != "contract":
             return False
-        return build_added_contract(self._invocation(msgspec.structs.replace(task, writes=(target,)))) is not None
+        return build_added_contract(self._make_invocation(msgspec.structs.replace(task, writes=(target,)))) is not None
 
     def _prepare(self, item: RewrittenTask) -> Kernel:
         with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(item.siblings):
-            return self._accumulating_kernel(item.task) if item.accumulates else self._kernel(item.task)
+            return self._prepare_accumulating_kernel(item.task) if item.accumulates else self._prepare_kernel(item.task)
 
-    def _kernel(self, task: AnyTask) -> Kernel:
+    def _prepare_kernel(self, task: AnyTask) -> Kernel:
         views = self._memory.views
         if isinstance(task, KernelTask):
-            return prepare(self._invocation(task))
+            return prepare(self._make_invocation(task))
         if isinstance(task, AggregateTask):
             if len(task.writes) == 1:
                 return prepare_aggregate(task.aggregation, views(task.reads), self._memory.view(task.writes[0]))
@@ -162,15 +162,15 @@ class CpuExecutor:
         assert isinstance(task, CopyTask)
         return build_moves(views(task.reads), views(task.writes))
 
-    def _invocation(self, task: KernelTask) -> Invocation[Array]:
+    def _make_invocation(self, task: KernelTask) -> Invocation[Array]:
         operation, views = self.bundle.operations[task.operation], self._memory.views
         blocks = ([region.block for region in regions] for regions in (task.reads, task.writes))
         return Invocation(operation.kernel, operation.kernel_attributes, views(task.reads), views(task.writes), *blocks)
 
-    def _accumulating_kernel(self, task: AnyTask) -> Kernel:
+    def _prepare_accumulating_kernel(self, task: AnyTask) -> Kernel:
         """A product that adds to its output, through a temporary array where its operands are not laid out for it."""
         assert isinstance(task, KernelTask)
-        invocation = self._invocation(task)
+        invocation = self._make_invocation(task)
         kernel = build_added_contract(invocation)
         if kernel is not None:
             return kernel
@@ -183,7 +183,7 @@ class CpuExecutor:
 
         return Kernel(bind, kernel.scratch, kernel.nanoseconds)
 
-    def _fault(self, error: thread_pool.TaskError) -> KernelFault:
+    def _make_fault(self, error: thread_pool.TaskError) -> KernelFault:
         cause = task_errors.describe_error(error.cause)
         if error.task < 0:
             return KernelFault(f"a worker could not start: {cause}")

@@ -12,12 +12,10 @@ import numpy as np
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cpu.host import available_memory, require_memory
-from einc_runtime.kernels.base import Kernel, PrepackedOperand, address
+from einc_runtime.kernels.base import ALIGNMENT, Kernel, PrepackedOperand, address
 from einc_runtime.kernels.views import strides_of
-from einc_runtime.plan.schema import Block, Bundle, Region
+from einc_runtime.plan.schema import LOADED_ROLES, Block, Bundle, Region
 
-ALIGNMENT = 64
-LOADED_ROLES = ("input", "weight")
 POISON = 0xFF
 """A byte that makes a not-a-number of any floating type, and -1 of an integer."""
 MAX_PACKED_SHARE = 0.5
@@ -77,7 +75,7 @@ class HostMemory:
     def poison(self) -> None:
         """Overwrites everything that a run must write before it reads it."""
         for buffer, array in zip(self.bundle.buffers, self.buffers, strict=True):
-            if buffer.role in ("scratch", "result"):
+            if buffer.role not in LOADED_ROLES:
                 self.arenas[buffer.site][buffer.offset : buffer.offset + array.nbytes].fill(POISON)
 
 

@@ -84,24 +84,24 @@ class DeviceStatus:
     """A word in device memory for every check, which the kernel of the step sets where the check fails.
 
     The words of a device come to the host as one copy at the end of every execution, as a step of the graph.
-    `zeros(device, size)` takes device memory, and `pinned(size)` takes host memory.
+    `allocate_zeros(device, size)` takes device memory, and `allocate_host(size)` takes pinned host memory.
     """
 
     def __init__(
         self,
         driver: Driver,
         checks: Sequence[DeviceCheck],
-        zeros: Callable[[int, int], int],
-        pinned: Callable[[int], int],
+        allocate_zeros: Callable[[int, int], int],
+        allocate_host: Callable[[int], int],
     ) -> None:
         self._driver = driver
         self._checks = sorted(checks, key=lambda check: (check.device, check.step))
         self._spans: dict[int, tuple[int, int, int]] = {}  # device -> address on it, address on the host, size
         self._address: dict[int, int] = {}
-        self._host = pinned(_WORD_BYTES * len(checks)) if checks else 0
+        self._host = allocate_host(_WORD_BYTES * len(checks)) if checks else 0
         for device in sorted({check.device for check in checks}):
             own = [n for n, check in enumerate(self._checks) if check.device == device]
-            pointer = zeros(device, _WORD_BYTES * len(own))
+            pointer = allocate_zeros(device, _WORD_BYTES * len(own))
             self._spans[device] = pointer, self._host + _WORD_BYTES * own[0], _WORD_BYTES * len(own)
             self._address.update((self._checks[n].step, pointer + _WORD_BYTES * i) for i, n in enumerate(own))
 

@@ -119,7 +119,7 @@ def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, archit
     memory = DeviceMemory(bundle, devices, [(site + 1) * _ARENA_DISTANCE for site in range(len(devices))])
     staging = [(len(devices) + 1 + n) * _ARENA_DISTANCE for n in range(len(schedule.staging_bytes))]
     step_kernels = StepKernels(
-        bundle, tasks, memory, kernels=kernels, driver=_no_driver(), targets=targets, staging=staging
+        bundle, tasks, memory, kernels=kernels, driver=_make_null_driver(), targets=targets, staging=staging
     )
     for step in schedule.steps:
         if step.stream is not None and step.kind is not StepKind.STATUS:
@@ -137,7 +137,7 @@ class _Collector(TritonKernels):
         for step in sequence.steps:
             if isinstance(step, KernelLaunch):
                 self.sources.setdefault(step.source.key, step.source)
-        return GpuKernel(_never, Description("triton", "", ""), sequence.scratch, sequence.status_message)
+        return GpuKernel(_refuse_launch, Description("triton", "", ""), sequence.scratch, sequence.status_message)
 
     def versions(self) -> dict[str, str]:
         return {}
@@ -146,13 +146,13 @@ class _Collector(TritonKernels):
         self.sources.clear()
 
 
-def _never(workspace: int, status: int) -> Any:
+def _refuse_launch(workspace: int, status: int) -> Any:
     raise AssertionError("nothing is launched ahead of time")
 
 
-def _no_driver() -> Driver:
+def _make_null_driver() -> Driver:
     class NoDriver:
-        copy_async = staticmethod(_never)
+        copy_async = staticmethod(_refuse_launch)
 
     driver: Any = NoDriver()
     return driver  # type: ignore[no-any-return]

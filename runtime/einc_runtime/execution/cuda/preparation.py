@@ -86,7 +86,7 @@ def prepare_plan(
         resources.enable_peer(source, target)
     device_bytes: Counter[int] = Counter()
 
-    def zeros(device: int, size: int) -> int:
+    def allocate_zeros(device: int, size: int) -> int:
         """Memory that kernels may warm up on."""
         size = max(size, _MIN_ALLOCATION)
         pointer = resources.allocate(device, size)
@@ -94,7 +94,7 @@ def prepare_plan(
         driver.fill_bytes(device, pointer, 0, size)
         return pointer
 
-    arenas = [zeros(device, size) for device, size in zip(devices, bundle.memory, strict=True)]
+    arenas = [allocate_zeros(device, size) for device, size in zip(devices, bundle.memory, strict=True)]
     staging = [resources.allocate_host(max(size, 1)) for size in schedule.staging_bytes]
     memory = DeviceMemory(bundle, devices, arenas)
     step_kernels = StepKernels(bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging)
@@ -106,13 +106,13 @@ def prepare_plan(
         if kernel is not None and kernel.status_message is not None
     ]
     schedule = schedule.add_status_steps([check.step for check in checks])
-    status = DeviceStatus(driver, checks, zeros, resources.allocate_host)
+    status = DeviceStatus(driver, checks, allocate_zeros, resources.allocate_host)
     sizes = [0] * len(schedule.streams)
     for step, kernel in zip(schedule.steps, prepared, strict=False):
         if kernel is not None and step.stream is not None:
             sizes[step.stream] = max(sizes[step.stream], kernel.workspace)
     workspaces = [
-        zeros(stream.device, size) if size else 0 for stream, size in zip(schedule.streams, sizes, strict=True)
+        allocate_zeros(stream.device, size) if size else 0 for stream, size in zip(schedule.streams, sizes, strict=True)
     ]
     launches = _bind_kernels(driver, schedule, prepared, workspaces, status, errors)
     event_schedule = schedule_events(schedule.steps, schedule.streams)

@@ -60,7 +60,7 @@ class StepKernels:
         assert isinstance(earlier, KernelTask)
         assert isinstance(later, KernelTask)
         return self.kernels.with_epilogue(
-            self.invocation(earlier), self.invocation(later), place, self._target(earlier.site)
+            self.make_invocation(earlier), self.make_invocation(later), place, self._target(earlier.site)
         )
 
     def prepare_pair(self, first: int, second: int) -> GpuKernel | None:
@@ -68,9 +68,11 @@ class StepKernels:
         earlier, later = self.tasks[first], self.tasks[second]
         assert isinstance(earlier, KernelTask)
         assert isinstance(later, KernelTask)
-        return self.kernels.batched_pair(self.invocation(earlier), self.invocation(later), self._target(earlier.site))
+        return self.kernels.batched_pair(
+            self.make_invocation(earlier), self.make_invocation(later), self._target(earlier.site)
+        )
 
-    def invocation(self, task: KernelTask) -> Invocation[GpuArray]:
+    def make_invocation(self, task: KernelTask) -> Invocation[GpuArray]:
         operation = self.bundle.operations[task.operation]
         blocks = operation.functions[task.function]
         reads, writes = self.memory.views(task.reads), self.memory.views(task.writes)
@@ -79,7 +81,7 @@ class StepKernels:
     def _prepare(self, task: AnyTask, step: StreamStep) -> GpuKernel:
         views = self.memory.views
         if isinstance(task, KernelTask):
-            return self.kernels.kernel(self.invocation(task), self._target(task.site))
+            return self.kernels.kernel(self.make_invocation(task), self._target(task.site))
         if isinstance(task, AggregateTask):
             reads, writes, target = views(task.reads), views(task.writes), self._target(task.site)
             if len(writes) == 1:

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, Region, TransferTask
+from einc_runtime.plan.regions import region_bytes
+from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, TransferTask
 
 STAGING_BUFFERS = 2
 """Host buffers for a pair of sites whose transfers are staged: one is filled while the other is emptied."""
@@ -122,7 +123,7 @@ class _ScheduleBuilder:
         if (self.devices[source], self.devices[target]) not in self.staged:
             self.steps.append(StreamStep(self._stream(source, target, StepKind.TASK), after, number))
             return
-        staging = self._next_staging_buffer(source, target, self._count_bytes(task.read))
+        staging = self._next_staging_buffer(source, target, region_bytes(self.bundle, task.read))
         emptied = self._last_use[staging]
         before = after if emptied is None else (*after, emptied)
         for kind in (StepKind.STAGE_OUT, StepKind.STAGE_IN):
@@ -151,7 +152,3 @@ class _ScheduleBuilder:
         staging = own[turn % STAGING_BUFFERS]
         self.staging_bytes[staging] = max(self.staging_bytes[staging], needed)
         return staging
-
-    def _count_bytes(self, region: Region) -> int:
-        buffer = self.bundle.buffers[region.buffer]
-        return region.block.size * ITEMSIZE[self.bundle.tensors[buffer.tensor].dtype]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from einc_runtime.plan.regions import ByteOwners, reads_of, span, writes_of
-from einc_runtime.plan.schema import AnyTask, Block, Bundle
+from einc_runtime.plan.schema import LOADED_ROLES, AnyTask, Block, Bundle
 
 Access = tuple[int, Block]
 
@@ -38,7 +38,7 @@ class _DependencySweep:
     def __init__(self, bundle: Bundle) -> None:
         self.spans = [span(bundle, number) for number in range(len(bundle.buffers))]
         self.sites = [buffer.site for buffer in bundle.buffers]
-        self.loaded = [buffer.role in ("input", "weight") for buffer in bundle.buffers]
+        self.loaded = [buffer.role in LOADED_ROLES for buffer in bundle.buffers]
         self.owners: list[ByteOwners[int]] = [ByteOwners() for _ in bundle.memory]
         self.whole: set[int] = set()  # the buffers that own all of their bytes
         self.accesses: dict[int, _BufferAccesses] = {}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from einc_runtime.execution.rewrites.copy_elision import replace_reads
 from einc_runtime.execution.rewrites.lifetimes import Lifetimes
-from einc_runtime.plan.boxes import disjoint
+from einc_runtime.plan.boxes import are_disjoint
 from einc_runtime.plan.regions import find_output_buffers, reads_of, writes_of
 from einc_runtime.plan.schema import AnyTask, Block, Bundle, CopyTask, FenceTask, Region, TransferTask
 
@@ -29,7 +29,7 @@ def deduplicate_gathers(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[AnyTa
         if recipe is not None:
             equal[recipe].append(buffer)
     for (_, _, parts), buffers in equal.items():
-        if len(buffers) < 2 or not disjoint([block for block, _ in parts]):
+        if len(buffers) < 2 or not are_disjoint([block for block, _ in parts]):
             continue
         first, *others = sorted(buffers, key=lambda buffer: (lifetimes.writers[buffer][-1], buffer))
         for other in others:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from einc_runtime.execution.rewrites.gather_deduplication import only_moves
 from einc_runtime.execution.rewrites.lifetimes import Lifetimes
-from einc_runtime.plan.regions import reads_of, writes_of
-from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, CopyTask, FenceTask
+from einc_runtime.plan.regions import reads_of, region_bytes, writes_of
+from einc_runtime.plan.schema import AnyTask, Bundle, CopyTask, FenceTask
 
 
 def coalesce_moves(bundle: Bundle, tasks: Sequence[AnyTask], max_bytes: float) -> tuple[AnyTask, ...]:
@@ -40,8 +40,7 @@ def coalesce_moves(bundle: Bundle, tasks: Sequence[AnyTask], max_bytes: float) -
 
 
 def _is_small_move(bundle: Bundle, task: AnyTask, buffer: int, max_bytes: float) -> bool:
-    itemsize = ITEMSIZE[bundle.tensors[bundle.buffers[buffer].tensor].dtype]
-    return only_moves(task, buffer) and sum(region.block.size for region in writes_of(task)) * itemsize <= max_bytes
+    return only_moves(task, buffer) and sum(region_bytes(bundle, region) for region in writes_of(task)) <= max_bytes
 
 
 def _is_unchanged(lifetimes: Lifetimes, buffer: int, start: int, end: int) -> bool:

@@ -62,7 +62,7 @@ def find(source: KernelSource, architecture: str, places: Sequence[Path], compil
     With a `compiler`, code of other versions of it is ignored. So are damaged and unreadable files.
     """
     for place in places:
-        for candidate in _runs_on(architecture):
+        for candidate in _list_compatible(architecture):
             binary = _read(place / f"{_stem(source)}.{candidate}")
             if binary is not None and compiler in (None, binary.compiler):
                 return binary
@@ -92,7 +92,7 @@ def _stem(source: KernelSource) -> str:
     return f"{source.name}-{source.key[:32]}"
 
 
-def _runs_on(architecture: str) -> list[str]:
+def _list_compatible(architecture: str) -> list[str]:
     """The architectures whose code runs on this one: 8.x runs on later 8.y; from 9.0 on only the same one."""
     number = int(architecture.removeprefix("sm_"))
     if number >= 90:

@@ -73,9 +73,9 @@ class CudaKernels(TritonKernels):
         """Gives up what may have caused the failure: libraries for attention before epilogues, if it could be
         either."""
         own = "cublasLt" in reason
-        return (not own and self._libraries.give_up(reason)) or self._without_epilogues(reason)
+        return (not own and self._libraries.give_up(reason)) or self._give_up_epilogues(reason)
 
-    def _without_epilogues(self, reason: str) -> bool:
+    def _give_up_epilogues(self, reason: str) -> bool:
         if self._epilogues is None or not self._with_epilogues:
             return False
         self._epilogues, self._with_epilogues = None, False
@@ -115,16 +115,16 @@ class CudaKernels(TritonKernels):
 
         def bind(memory: int, status: int) -> Launch:
             launches = [
-                self._product(step, memory, sequence.scratch, target)
+                self._launch_product(step, memory, sequence.scratch, target)
                 if isinstance(step, Gemm)
                 else self._modules.launch(step, binaries[step.source.key], memory, status, target)
                 for step in sequence.steps
             ]
             return _run_in_order(launches)
 
-        return GpuKernel(bind, self._description(sequence, binaries, target), workspace, sequence.status_message)
+        return GpuKernel(bind, self._describe(sequence, binaries, target), workspace, sequence.status_message)
 
-    def _description(
+    def _describe(
         self, sequence: LaunchSequence, binaries: Mapping[str, KernelBinary], target: GpuTarget
     ) -> Description:
         providers, variants = [], []
@@ -138,7 +138,7 @@ class CudaKernels(TritonKernels):
         shown = ", ".join(dict.fromkeys(variants)) or "nothing to do"
         return Description("+".join(sorted(set(providers))) or "triton", version, shown)
 
-    def _product(self, product: Gemm, memory: int, scratch: int, target: GpuTarget) -> Launch:
+    def _launch_product(self, product: Gemm, memory: int, scratch: int, target: GpuTarget) -> Launch:
         a, b, c = (resolve_address(address, memory) for address in (product.a, product.b, product.c))
         if product.epilogue:
             assert self._epilogues is not None, "products have epilogues only with a library for them"

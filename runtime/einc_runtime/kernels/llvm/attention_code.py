@@ -113,7 +113,7 @@ class _AttentionEmitter:
             with e.loop(b.sdiv(b.add(keys, b.sub(a.tile, I64(1))), a.tile)) as number:
                 start = b.add(first, b.mul(number, a.tile))
                 stop = self._smaller(b.add(start, a.tile), b.load(up))
-                self._tile(head, blocks, start, stop)
+                self._compute_tile(head, blocks, start, stop)
             with e.loop(blocks) as block:
                 self._finish(head, query, rows, block)
         return e.finish()
@@ -125,8 +125,8 @@ class _AttentionEmitter:
         e, b, a = self.e, self.b, self.a
         span = [e.variable(I64(start)) for start in (1 << 31, 0, 0, 1 << 31)]
         scale = e.broadcast(b.bitcast(b.trunc(a.scale, I32), F32))
-        with e.loop(self._rows(rows, block)) as row:
-            own, of_head = self._row(head, query, block, row)
+        with e.loop(self._count_rows(rows, block)) as row:
+            own, of_head = self._find_row(head, query, block, row)
             source = b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(own, a.q_token)))
             target = b.add(a.of_rows, b.mul(row, self.pitch))
             self._copy(source, self.kind, target, "f32", a.width_k, scale)
@@ -165,8 +165,8 @@ class _AttentionEmitter:
                 lines = [b.fmul(self._get(totals, b.add(feature, I64(n)), v), share) for n in range(LANES)]
                 for lane, line in enumerate(e.transpose_square(lines)):
                     e.store(line, *self._staged(v, lane, feature), "f32", None)
-        with e.loop(self._rows(rows, block)) as row:
-            own, of_head = self._row(head, query, block, row)
+        with e.loop(self._count_rows(rows, block)) as row:
+            own, of_head = self._find_row(head, query, block, row)
             target = b.add(a.o, b.add(b.mul(of_head, a.o_head), b.mul(own, a.o_token)))
             self._copy(b.add(a.of_rows, b.mul(row, self.pitch)), "f32", target, self.kind, a.width_v)
             place = b.add(b.mul(of_head, a.queries), own)
@@ -175,7 +175,7 @@ class _AttentionEmitter:
 
     # A tile of keys
 
-    def _tile(self, head: Value, blocks: Value, start: Value, stop: Value) -> None:
+    def _compute_tile(self, head: Value, blocks: Value, start: Value, stop: Value) -> None:
         """Computes the keys from `start` to `stop` for all blocks that see any of them."""
         e, b, a = self.e, self.b, self.a
         keys, values = b.add(a.k, b.mul(head, a.k_head)), b.add(a.v, b.mul(head, a.v_head))
@@ -197,7 +197,7 @@ class _AttentionEmitter:
             skipped = b.sub(lo, start) if copied else lo
             rows = [b.add(base, b.mul(skipped, step)) for base, step in zip((keys, values), steps, strict=True)]
             with b.if_then(b.icmp_signed(">", count, I64(0))):
-                maxima = self._scores(block, rows[0], steps[0], lo, count, partly)
+                maxima = self._compute_scores(block, rows[0], steps[0], lo, count, partly)
                 self._add(block, rows[1], steps[1], count, self._weigh(block, count, maxima))
 
     def _copy_tile(self, keys: Value, values: Value, start: Value, stop: Value) -> Value:
@@ -225,7 +225,7 @@ class _AttentionEmitter:
                 keep(key)
         return b.load(kept)
 
-    def _scores(
+    def _compute_scores(
         self, block: Value, keys: Value, step: Value, first: Value, count: Value, partly: Value
     ) -> Sequence[Value]:
         """Writes the scores of the keys, -inf where a row does not see a key; returns the maximum of every row."""
@@ -310,10 +310,10 @@ class _AttentionEmitter:
 
     # Addresses
 
-    def _rows(self, rows: Value, block: Value) -> Value:
+    def _count_rows(self, rows: Value, block: Value) -> Value:
         return self._smaller(I64(self.shape.lanes), self.b.sub(rows, self.b.mul(block, I64(self.shape.lanes))))
 
-    def _row(self, head: Value, query: Value, block: Value, row: Value) -> tuple[Value, Value]:
+    def _find_row(self, head: Value, query: Value, block: Value, row: Value) -> tuple[Value, Value]:
         """The query and the query head of a row of a block: rows are ordered by query, then by head."""
         b, group = self.b, self.a.group
         number = b.add(b.mul(block, I64(self.shape.lanes)), row)

@@ -75,17 +75,17 @@ def _emit_rows(name: str, kind: str, leading: int, eps: float, offset: float) ->
         else:
             middle = e.b.fdiv(e.total(count, read), extent) if name == "layernorm" else None
 
-            def centered(position: Value, mask: Value | None) -> Value:
+            def center(position: Value, mask: Value | None) -> Value:
                 value = read(position, mask)
                 return value if middle is None else e.b.fsub(value, middle)
 
             def square(position: Value, mask: Value | None) -> Value:
-                value = centered(position, mask)
+                value = center(position, mask)
                 return e.b.fmul(value, value)
 
             mean = e.b.fdiv(e.total(count, square), extent)
             root = e.square_root(e.b.fadd(mean, e.number(eps)))
-            scale, term = e.b.fdiv(e.number(1.0), root), centered
+            scale, term = e.b.fdiv(e.number(1.0), root), center
 
         def write(position: Value, mask: Value | None) -> None:
             value = e.b.fmul(term(position, mask), scale)

@@ -122,13 +122,13 @@ def cos_sin(e: Emitter, angles: Value) -> tuple[Value, Value]:
     sine = e.multiply_add(b.fmul(sine, square), rest, rest)
     quarter = b.trunc(b.bitcast(shifted, vector(I64)), vector(I32))
 
-    def turned(one: Value, other: Value, quarters: Value) -> Value:
+    def rotate(one: Value, other: Value, quarters: Value) -> Value:
         value = b.select(b.trunc(quarters, vector(BIT)), other, one)
         sign = b.shl(b.and_(quarters, e.number(2, I32)), e.number(30, I32))
         return b.bitcast(b.xor(b.bitcast(value, vector(I32)), sign), vector(F32))
 
     ahead = b.add(quarter, e.number(1, I32))
-    return turned(sine, cosine, ahead), turned(sine, cosine, quarter)
+    return rotate(sine, cosine, ahead), rotate(sine, cosine, quarter)
 
 
 def _compare(e: Emitter, function: str, x: Value, y: Value) -> Value:

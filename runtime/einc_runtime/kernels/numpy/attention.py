@@ -130,9 +130,9 @@ class AttentionWorker:
         for head in range(0, self.s.k.shape[0], self.tiles.heads):
             heads = slice(head, min(head + self.tiles.heads, self.s.k.shape[0]))
             for rows in self.tiles.rows:
-                self._rows(heads, rows)
+                self._compute_rows(heads, rows)
 
-    def _rows(self, heads: slice, rows: QueryRows) -> None:
+    def _compute_rows(self, heads: slice, rows: QueryRows) -> None:
         """Computes all tiles of a row block."""
         s, group = self.s, self.group
         count, queries = heads.stop - heads.start, rows.queries.stop - rows.queries.start
@@ -156,7 +156,7 @@ class AttentionWorker:
             keys = (lo + tile * (up - lo) // tiles, lo + (tile + 1) * (up - lo) // tiles)
             extent = keys[1] - keys[0]
             scores = reshape_start(self.scores, count, stacked, row_pitch(extent))[..., :extent]
-            own_keys, values = self._operands(heads, keys)
+            own_keys, values = self._widen_operands(heads, keys)
             np.matmul(q, own_keys.swapaxes(1, 2), out=scores)
             if s.softcap:
                 np.tanh(np.divide(scores, s.softcap, out=scores), out=scores)
@@ -206,7 +206,7 @@ class AttentionWorker:
         np.add(np.multiply(sums, rescale, out=sums), part, out=sums)
         np.copyto(largest, new)
 
-    def _operands(self, heads: slice, keys: tuple[int, int]) -> tuple[Array, Array]:
+    def _widen_operands(self, heads: slice, keys: tuple[int, int]) -> tuple[Array, Array]:
         """Keys and values of some heads, widened. Values that the mask hides become 0, since they may be anything."""
         s = self.s
         lo, up = (0, s.k.shape[1]) if self.tiles.all_keys else keys
@@ -220,11 +220,11 @@ class AttentionWorker:
                     np.copyto(wide, views[n], casting="unsafe")
                 views[n] = wide
         if s.mask is not None and fresh:
-            np.copyto(views[1], 0, where=self.masked((lo, up))[:, np.newaxis])
+            np.copyto(views[1], 0, where=self.find_masked((lo, up))[:, np.newaxis])
         inside = slice(keys[0] - lo, keys[1] - lo)
         return views[0][:, inside], views[1][:, inside]
 
-    def masked(self, keys: tuple[int, int]) -> Array:
+    def find_masked(self, keys: tuple[int, int]) -> Array:
         assert self.s.mask is not None
         masked: Array = np.logical_not(self.s.mask[keys[0] : keys[1]], out=self.hidden[: keys[1] - keys[0]])
         return masked
@@ -242,7 +242,7 @@ class AttentionWorker:
             np.less_equal(self.tokens[lo:last], places[:, np.newaxis] - visible.window, out=hidden)
             np.copyto(scores[..., : last - lo], -np.inf, where=hidden)
         if self.s.mask is not None:
-            np.copyto(scores, -np.inf, where=self.masked(keys))
+            np.copyto(scores, -np.inf, where=self.find_masked(keys))
 
 
 @lru_cache(maxsize=16)

@@ -20,7 +20,7 @@ from einc_runtime.dtypes import Array, DType, storage_dtype
 from einc_runtime.kernels.base import Invocation, Kernel, KernelBuilder, PrepackedOperand, Run, ScratchAllocator, store
 from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair, group_indices
 from einc_runtime.kernels.indices import NamedArray, Names
-from einc_runtime.kernels.matrices import blas_ready, mergeable, split_off_batches, view_as_matrices
+from einc_runtime.kernels.matrices import are_mergeable, is_blas_ready, split_off_batches, view_as_matrices
 from einc_runtime.kernels.numpy import blas, prepacking
 from einc_runtime.kernels.numpy.map import build_map
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
@@ -57,11 +57,11 @@ def build_contraction(
 
     scratch = ScratchAllocator()
 
-    def measured(shape: Sequence[int], dtype: DType) -> Array:
+    def measure(shape: Sequence[int], dtype: DType) -> Array:
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)  # only its strides are used; its pages are never touched
 
-    measuring = _BlasLowering(call, measured, move, add)
+    measuring = _BlasLowering(call, measure, move, add)
     measuring.lower()
 
     def bind(memory: Array) -> Run:
@@ -92,7 +92,7 @@ class _BlasLowering:
         while len(left) > 2:
             left = self._contract_smallest(left, output)
         if len(left) == 2:
-            self._pair(left[0], left[1], output)
+            self._contract_pair(left[0], left[1], output)
         elif self.add:
             raise CannotAdd
         else:
@@ -117,47 +117,47 @@ class _BlasLowering:
     def _contract_smallest(self, operands: Sequence[NamedArray], output: NamedArray) -> list[NamedArray]:
         one, other, names = choose_smallest_pair([x.names for x in operands], output.names, self.call.extents)
         target = NamedArray(names, self.take(self._shape(names), self.dtype))
-        self._pair(operands[one], operands[other], target)
+        self._contract_pair(operands[one], operands[other], target)
         return [target, *(x for k, x in enumerate(operands) if k not in (one, other))]
 
-    def _pair(self, a: NamedArray, b: NamedArray, c: NamedArray) -> None:
+    def _contract_pair(self, a: NamedArray, b: NamedArray, c: NamedArray) -> None:
         adds = self.add and c is self.call.result
         batch, rows, columns, summed = group_indices(a.names, b.names, c.names)
         if not summed:
             if adds:
                 raise CannotAdd
-            self._multiply(a, b, c)
+            self._multiply_elementwise(a, b, c)
             return
-        if not mergeable(b, summed):
+        if not are_mergeable(b, summed):
             alternative = tuple(name for name in b.names if name in summed)
-            summed = alternative if mergeable(a, alternative) or not mergeable(a, summed) else summed
-        loose_rows, rows = split_off_batches(rows, (a, c), self._least(rows, a, summed))
-        loose_columns, columns = split_off_batches(columns, (b, c), self._least(columns, b, summed))
+            summed = alternative if are_mergeable(a, alternative) or not are_mergeable(a, summed) else summed
+        loose_rows, rows = split_off_batches(rows, (a, c), self._choose_min_group(rows, a, summed))
+        loose_columns, columns = split_off_batches(columns, (b, c), self._choose_min_group(columns, b, summed))
         batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
         written = c.array.dtype == self.dtype and not (adds and self.call.scale != 1)
-        if written and all(mergeable(c, group) for group in (rows, columns)):
+        if written and all(are_mergeable(c, group) for group in (rows, columns)):
             target = view_as_matrices(c, batch, rows, columns)
-            if blas_ready(target):
-                self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=adds)
+            if is_blas_ready(target):
+                self._multiply_matrices((a, batch, rows, summed), (b, batch, summed, columns), target, add=adds)
                 self._scale(c.array, c)
                 return
         if adds and c.array.dtype != self.dtype:
             raise CannotAdd
         temporary = NamedArray((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
         target = view_as_matrices(temporary, batch, rows, columns)
-        self._product((a, batch, rows, summed), (b, batch, summed, columns), target, add=False)
+        self._multiply_matrices((a, batch, rows, summed), (b, batch, summed, columns), target, add=False)
         self._scale(temporary.array, c)
         if adds:
             self.calls.append((np.add, [c.array, temporary.align(c.names), c.array]))
         else:
             self._store(temporary, c)
 
-    def _least(self, group: Names, operand: NamedArray, summed: Names) -> int:
+    def _choose_min_group(self, group: Names, operand: NamedArray, summed: Names) -> int:
         """The least number of rows or columns for matrices that are not copied."""
-        of_result = mergeable(operand, group)  # then only the result needs a copy
+        of_result = are_mergeable(operand, group)  # then only the result needs a copy
         return NARROW if of_result and math.prod(self._shape(summed)) >= DEEP else MIN_GROUP
 
-    def _product(self, left: Factor, right: Factor, target: Array, *, add: bool) -> None:
+    def _multiply_matrices(self, left: Factor, right: Factor, target: Array, *, add: bool) -> None:
         """The product of two operands as matrices. A constant operand may be prepacked."""
         factors = (left, right)
         (first, for_first), (second, for_second) = (self._collect(factor) for factor in factors)
@@ -187,17 +187,17 @@ class _BlasLowering:
     def _collect(self, factor: Factor) -> tuple[Array, list[Resolved]]:
         """An operand as matrices, and the calls that prepare them."""
         before, self.calls = self.calls, []
-        matrices = self._matrices(*factor)
+        matrices = self._view_as_matrices(*factor)
         calls, self.calls = self.calls, before
         return matrices, calls
 
-    def _matrices(self, operand: NamedArray, batch: Names, first: Names, second: Names) -> Array:
+    def _view_as_matrices(self, operand: NamedArray, batch: Names, first: Names, second: Names) -> Array:
         """A stack of matrices (batch..., first, second) in the compute type, with extent 1 for absent batch indices."""
         same = operand.array.dtype == self.dtype
         dense = operand if same else NamedArray(operand.names, np.empty(operand.array.shape, self.dtype))
-        if mergeable(dense, first) and mergeable(dense, second):
+        if are_mergeable(dense, first) and are_mergeable(dense, second):
             view = view_as_matrices(dense, batch, first, second)
-            if blas_ready(view):  # a copy that only converts keeps the order
+            if is_blas_ready(view):  # a copy that only converts keeps the order
                 return (
                     view if same else view_as_matrices(self._copy(operand.names, operand.array), batch, first, second)
                 )
@@ -209,7 +209,7 @@ class _BlasLowering:
         self.calls.append(self.move(array, copy))
         return NamedArray(names, copy)
 
-    def _multiply(self, a: NamedArray, b: NamedArray, c: NamedArray) -> None:
+    def _multiply_elementwise(self, a: NamedArray, b: NamedArray, c: NamedArray) -> None:
         """An elementwise product."""
         x, y = (self._copy(o.names, o.array) if o.array.dtype != self.dtype else o for o in (a, b))
         target = c if c.array.dtype == self.dtype else NamedArray(c.names, self.take(c.array.shape, self.dtype))

@@ -149,14 +149,20 @@ class _AttentionSource:
             f"{f', soft cap {s.softcap}' if s.softcap else ''}"
             f"{f', keys in {self.shares} shares' if self.shares > 1 else ''}"
         )
-        lines = [*self._rows(len(work)), *self._limits(), *self._beginning(), *self._loops(), *self._end()]
+        lines = [
+            *self._write_rows(len(work)),
+            *self._write_limits(),
+            *self._write_start(),
+            *self._write_loops(),
+            *self._write_end(),
+        ]
         items, shape = list(self.items.values()), self.shape
         helpers = HELPERS[self.tanh] if s.softcap else ""
         return assemble(
             "attention", title, items, s.q.shape, lines, grid, LaunchOptions(helpers, tables, shape.warps, shape.stages)
         )
 
-    def _rows(self, tiles: int) -> list[str]:
+    def _write_rows(self, tiles: int) -> list[str]:
         """Lines that find a program's rows: m, with the query and the head of each, e and f along them."""
         heads, chunks = self.heads, self.chunks
         lines = [f"tile = tl.program_id(0){self.cast}"]
@@ -181,7 +187,7 @@ class _AttentionSource:
             f"f = tl.arange(0, {self.v_span}){self.cast}",
         ]
 
-    def _limits(self) -> list[str]:
+    def _write_limits(self) -> list[str]:
         """Lines that set every row's place, and the start and stop of the keys that some row may see."""
         visible, lines = self.s.visible, ["place = query + ahead"]
         if self.s.positions is not None:
@@ -201,7 +207,7 @@ class _AttentionSource:
             ]
         return lines
 
-    def _beginning(self) -> list[str]:
+    def _write_start(self) -> list[str]:
         """Lines that load the queries, and initialize maxima, totals and sums."""
         terms = zip(("own[:, None]", "query[:, None]", "e[None, :]"), self._strides("q"), strict=True)
         where = mask_arguments("inside[:, None]", self.q_in.format("e[None, :]"), other="0")
@@ -215,22 +221,22 @@ class _AttentionSource:
             f"sums = tl.zeros([{self.shape.rows}, {self.v_span}], {self.number})",
         ]
 
-    def _loops(self) -> list[str]:
+    def _write_loops(self) -> list[str]:
         """Lines that go through the keys, in two loops if only the last keys may be hidden from a row."""
         keys, visible = self.shape.keys, self.s.visible
-        hidden = ["    " + line for line in self._block(hiding=True)]
+        hidden = ["    " + line for line in self._write_block(hiding=True)]
         if self.s.mask is not None or visible.window:
             return [f"for begin in range(start, stop, {keys}):", *hidden]
         seen = "tl.minimum(stop, tl.min(place, 0) + 1)" if visible.causal else "stop"
         return [
             f"full = start + tl.maximum({seen} - start, 0) // {keys} * {keys}",
             f"for begin in range(start, full, {keys}):",
-            *("    " + line for line in self._block(hiding=False)),
+            *("    " + line for line in self._write_block(hiding=False)),
             f"for begin in range(full, stop, {keys}):",
             *hidden,
         ]
 
-    def _block(self, hiding: bool) -> list[str]:
+    def _write_block(self, hiding: bool) -> list[str]:
         """Lines for one block of keys, some of which may be hidden from a row."""
         s, kind, times = self.s, self.kind, self.times
         precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
@@ -246,7 +252,7 @@ class _AttentionSource:
             f"keys = tl.load({k_at}{mask_arguments(k_there, self.q_in.format('e[:, None]'), other='0')})",
             f"scores = tl.dot(queries, keys{precision}){'' if times else f' * {self.factor!r}'}",
             *([f"scores = {self.tanh}(scores) * {s.softcap * math.log2(math.e)!r}"] if s.softcap else []),
-            *(self._hidden() if hiding else []),
+            *(self._write_hiding() if hiding else []),
             f"new = tl.maximum(most, tl.max(scores, 1){times})",
             *(['base = tl.where(new == float("-inf"), 0.0, new)'] if hiding else []),
             f"weights = tl.exp2(scores{times} - {base}[:, None])",
@@ -258,7 +264,7 @@ class _AttentionSource:
             "most = new",
         ]
 
-    def _hidden(self) -> list[str]:
+    def _write_hiding(self) -> list[str]:
         """Lines that set scores to -inf where a row does not see a key."""
         visible, lines, seen = self.s.visible, [], ["(n[None, :] < stop)"]
         if visible.causal:
@@ -270,7 +276,7 @@ class _AttentionSource:
             seen.append("let[None, :]")
         return [*lines, f'scores = tl.where({" & ".join(seen)}, scores, float("-inf"))']
 
-    def _end(self) -> list[str]:
+    def _write_end(self) -> list[str]:
         """Lines that write results and their lse; 0 and -inf where no key was seen."""
         kinds = {name: LANGUAGE[self.items[name].dtype] for name in ("o", "lse")}
         share = {name: [("share", self.items[name].strides[0])] if self.shares > 1 else [] for name in kinds}

@@ -16,7 +16,7 @@ from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, address
 from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair, group_indices, write_product_program
 from einc_runtime.kernels.indices import NamedArray, Names
-from einc_runtime.kernels.matrices import mergeable, split_off_batches
+from einc_runtime.kernels.matrices import are_mergeable, split_off_batches
 from einc_runtime.kernels.triton import gemm
 from einc_runtime.kernels.triton.gemm import Axis, Matrix
 from einc_runtime.kernels.triton.launches import LaunchSequence, LaunchStep, WorkspaceAllocator
@@ -57,20 +57,20 @@ class _GemmLowering:
         while len(left) > 2:
             one, other, names = choose_smallest_pair([x.names for x in left], output.names, self.call.extents)
             target = NamedArray(names, self.scratch.take(self._shape(names), storage_dtype(self.kind)))
-            if not self._pair(left[one], left[other], target):
+            if not self._contract_pair(left[one], left[other], target):
                 return False
             left = [target, *(x for k, x in enumerate(left) if k not in (one, other))]
-        return self._pair(left[0], left[1], output)
+        return self._contract_pair(left[0], left[1], output)
 
-    def _pair(self, a: NamedArray, b: NamedArray, c: NamedArray) -> bool:
+    def _contract_pair(self, a: NamedArray, b: NamedArray, c: NamedArray) -> bool:
         batch, rows, columns, summed = group_indices(a.names, b.names, c.names)
         if not summed:
             equation = f"{' '.join(a.names)}, {' '.join(b.names)} -> {' '.join(c.names)}"
-            self._map(write_product_program(2, self._factor(c)), equation, [a.array, b.array], c.array)
+            self._add_map(write_product_program(2, self._factor(c)), equation, [a.array, b.array], c.array)
             return True
         kind = a.kind if a.kind == b.kind else self.kind
-        a, b = (x if x.kind == kind else self._dense(x, x.names, kind) for x in (a, b))
-        if not mergeable(b, summed):
+        a, b = (x if x.kind == kind else self._copy_dense(x, x.names, kind) for x in (a, b))
+        if not are_mergeable(b, summed):
             summed = tuple(n for n in b.names if n in summed)
         loose_rows, rows = split_off_batches(rows, (a, c), MIN_GROUP)
         loose_columns, columns = split_off_batches(columns, (b, c), MIN_GROUP)
@@ -82,12 +82,12 @@ class _GemmLowering:
             names = (*batch, *rows, *columns)
             result = c.kind if c.kind in (kind, self.kind) else self.kind
             target = NamedArray(names, self.scratch.take(self._shape(names), storage_dtype(result)))
-        products = self._products(a, b, target, (batch, rows, summed, columns), self._factor(c))
+        products = self._make_products(a, b, target, (batch, rows, summed, columns), self._factor(c))
         if products is None:
             return False
         self.steps += products
         if target is not c:
-            self._map("t0 = copy x0", f"{' '.join(target.names)} -> {' '.join(c.names)}", [target.array], c.array)
+            self._add_map("t0 = copy x0", f"{' '.join(target.names)} -> {' '.join(c.names)}", [target.array], c.array)
         return True
 
     def _fit(self, operand: NamedArray, batch: Names, first: Names, second: Names) -> NamedArray:
@@ -95,14 +95,14 @@ class _GemmLowering:
         if _find_matrix(operand, first, second) is not None:
             return operand
         order = tuple(name for name in (*batch, *first, *second) if name in operand.names)
-        return self._dense(operand, order, operand.kind)
+        return self._copy_dense(operand, order, operand.kind)
 
-    def _dense(self, operand: NamedArray, order: Names, kind: str) -> NamedArray:
+    def _copy_dense(self, operand: NamedArray, order: Names, kind: str) -> NamedArray:
         copy = NamedArray(order, self.scratch.take(self._shape(order), storage_dtype(kind)))
-        self._map("t0 = copy x0", f"{' '.join(operand.names)} -> {' '.join(order)}", [operand.array], copy.array)
+        self._add_map("t0 = copy x0", f"{' '.join(operand.names)} -> {' '.join(order)}", [operand.array], copy.array)
         return copy
 
-    def _products(
+    def _make_products(
         self,
         a: NamedArray,
         b: NamedArray,
@@ -137,7 +137,7 @@ class _GemmLowering:
     def _factor(self, target: NamedArray) -> float:
         return self.call.scale if target is self.call.result else 1.0
 
-    def _map(self, program: str, equation: str, inputs: Sequence[Array], output: Array) -> None:
+    def _add_map(self, program: str, equation: str, inputs: Sequence[Array], output: Array) -> None:
         self.steps += build_map(Invocation("map", {"program": program, "indices": equation}, inputs, [output])).steps
 
     def _shape(self, names: Sequence[str]) -> list[int]:

@@ -113,13 +113,13 @@ class LaunchCache:
             self._sequences[whole] = make([as_layout(array) for array in stands])
         sequence = self._sequences[whole]
 
-        def real(address: int) -> int:
+        def relocate(address: int) -> int:
             if address >= SCRATCH:
                 return address
             number = address // _APART - 1
             return arrays[number].pointer + address - bases[number]
 
-        return replace(sequence, steps=tuple(_move_step(step, real) for step in sequence.steps))
+        return replace(sequence, steps=tuple(_move_step(step, relocate) for step in sequence.steps))
 
 
 def cache_key(invocation: Invocation[GpuArray], architecture: str) -> tuple[object, ...]:
@@ -129,12 +129,12 @@ def cache_key(invocation: Invocation[GpuArray], architecture: str) -> tuple[obje
     return invocation.name, attributes, len(invocation.inputs), blocks, architecture
 
 
-def _move_step(step: LaunchStep, real: Callable[[int], int]) -> LaunchStep:
+def _move_step(step: LaunchStep, relocate: Callable[[int], int]) -> LaunchStep:
     if isinstance(step, Gemm):
-        added, bias = (real(pointer) if pointer else 0 for pointer in (step.addend, step.bias))
-        return replace(step, a=real(step.a), b=real(step.b), c=real(step.c), addend=added, bias=bias)
+        added, bias = (relocate(pointer) if pointer else 0 for pointer in (step.addend, step.bias))
+        return replace(step, a=relocate(step.a), b=relocate(step.b), c=relocate(step.c), addend=added, bias=bias)
 
     def pointer(argument: Argument) -> Argument:
-        return real(argument) if isinstance(argument, int) else argument
+        return relocate(argument) if isinstance(argument, int) else argument
 
     return replace(step, arguments=tuple(pointer(argument) for argument in step.arguments))

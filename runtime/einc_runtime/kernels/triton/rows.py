@@ -14,7 +14,7 @@ from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.rows import MeanPoolCall, NormCall, SoftmaxCall
 from einc_runtime.kernels.triton.launches import LaunchSequence, Table
-from einc_runtime.kernels.triton.scalar import square_root
+from einc_runtime.kernels.triton.scalar import write_square_root
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
     LaunchOptions,
@@ -75,7 +75,7 @@ def build_norm(invocation: Invocation[Array]) -> LaunchSequence:
     scaled = f"({result}) / scale * {gain}" if centered else f"x / scale * {gain}"
     finish = [rows.load(v, "0") for v in (["gain", "bias"] if centered else ["gain"])]
     finish.append(rows.store(f"({scaled}{' + bias' if centered else ''})"))
-    root = f"scale = {square_root(f'squares / {float(extent)!r} + {call.eps!r}', rows.kind)}"
+    root = f"scale = {write_square_root(f'squares / {float(extent)!r} + {call.eps!r}', rows.kind)}"
     square = f"tl.where({inside}, ({result}) * ({result}), 0)" if centered and inside else f"({result}) * ({result})"
     if rows.whole:
         lines = [

@@ -136,7 +136,7 @@ class ScalarSource:
         self.lines: list[str] = []
         self._steps, self._inputs = steps, inputs
         for number, step in enumerate(steps):
-            self.lines.append(f"t{number} = {self._expression(step)}")
+            self.lines.append(f"t{number} = {self._write_expression(step)}")
 
     @property
     def value(self) -> str:
@@ -146,16 +146,16 @@ class ScalarSource:
         """The source of the functions that the lines call, and of `more`."""
         return "".join(HELPERS[name] for name in sorted({*self.helpers, *more}))
 
-    def _help(self, name: str, *arguments: str) -> str:
+    def _call_helper(self, name: str, *arguments: str) -> str:
         self.helpers.add(name)
         return f"{name}({', '.join(arguments)})"
 
-    def _expression(self, step: TypedStep) -> str:
+    def _write_expression(self, step: TypedStep) -> str:
         kind = step.operand_type
-        values = [self._operand(operand, kind) for operand in step.operands]
+        values = [self._write_operand(operand, kind) for operand in step.operands]
         floating = kind in FLOATS
         if step.function.startswith(CAST):
-            return _cast(values[0], kind, step.function[len(CAST) :], step.result_type)
+            return _write_cast(values[0], kind, step.function[len(CAST) :], step.result_type)
         if step.function in _OPERATORS:
             plain = [
                 _format_number(x.value) if isinstance(x, Constant) and kind != "bool" else value
@@ -165,48 +165,50 @@ class ScalarSource:
         if step.function == "div":
             return f"tl.div_rn({', '.join(values)})" if kind == "f32" else f"{values[0]} / {values[1]}"
         if step.function in ("sqrt", "rsqrt"):
-            return f"{'1 / ' if step.function == 'rsqrt' else ''}{square_root(values[0], kind)}"
+            return f"{'1 / ' if step.function == 'rsqrt' else ''}{write_square_root(values[0], kind)}"
         if step.function in ("max", "min", "relu"):
             pair = values if step.function != "relu" else [values[0], "0.0" if floating else "0"]
             if not floating:
                 return f"tl.{'minimum' if step.function == 'min' else 'maximum'}({', '.join(pair)})"
-            return self._help("smallest" if step.function == "min" else "largest", *pair)
+            return self._call_helper("smallest" if step.function == "min" else "largest", *pair)
         if step.function in ("floordiv", "mod"):
             name = "quotient" if step.function == "floordiv" else "remainder"
-            return self._help(f"float_{name}" if floating else name, *values)
+            return self._call_helper(f"float_{name}" if floating else name, *values)
         if step.function == "pow":
-            return self._power(step, values)
+            return self._write_power(step, values)
         if step.function == "tanh":
-            return self._help("tanh" if kind == "f32" else "tanh64", values[0])
+            return self._call_helper("tanh" if kind == "f32" else "tanh64", values[0])
         if step.function == "gelu_tanh":
             x = values[0]
             inner = f"{math.sqrt(2 / math.pi)!r} * {x} * (1 + 0.044715 * {x} * {x})"
-            return f"0.5 * {x} * (1 + {self._help('tanh' if kind == 'f32' else 'tanh64', inner)})"
+            return f"0.5 * {x} * (1 + {self._call_helper('tanh' if kind == 'f32' else 'tanh64', inner)})"
         if step.function == "gelu":
             x = values[0]
-            return self._help("gelu", x) if kind == "f32" else f"0.5 * {x} * (1 + tl.erf({x} * {math.sqrt(0.5)!r}))"
+            return (
+                self._call_helper("gelu", x) if kind == "f32" else f"0.5 * {x} * (1 + tl.erf({x} * {math.sqrt(0.5)!r}))"
+            )
         return _CALLS[step.function].format(*values)
 
-    def _power(self, step: TypedStep, values: Sequence[str]) -> str:
+    def _write_power(self, step: TypedStep, values: Sequence[str]) -> str:
         exponent = step.operands[1]
         if isinstance(exponent, Constant) and exponent.value in (2, 3):
             return " * ".join([values[0]] * int(exponent.value))
         if isinstance(exponent, Constant) and exponent.value == 1:
             return values[0]
-        return self._help("power", *values)
+        return self._call_helper("power", *values)
 
-    def _operand(self, operand: ScalarOperand, kind: str) -> str:
+    def _write_operand(self, operand: ScalarOperand, kind: str) -> str:
         if isinstance(operand, ProgramInput):
             return self._inputs[operand.position]
-        return _literal(operand.value, kind) if isinstance(operand, Constant) else f"t{operand.position}"
+        return _write_literal(operand.value, kind) if isinstance(operand, Constant) else f"t{operand.position}"
 
 
-def square_root(value: str, kind: str) -> str:
+def write_square_root(value: str, kind: str) -> str:
     """A square root that is rounded to nearest; for f64 every square root is."""
     return f"tl.sqrt_rn({value})" if kind == "f32" else f"tl.sqrt({value})"
 
 
-def _literal(value: bool | int | float, kind: str) -> str:
+def _write_literal(value: bool | int | float, kind: str) -> str:
     """A tensor without axes, since some functions do not take Python numbers."""
     return f"tl.full([], {_format_number(value)}, {LANGUAGE[kind]})"
 
@@ -217,7 +219,7 @@ def _format_number(value: bool | int | float) -> str:
     return repr(int(value) if isinstance(value, bool) else value)
 
 
-def _cast(value: str, source: str, target: str, result: str) -> str:
+def _write_cast(value: str, source: str, target: str, result: str) -> str:
     if target == "bool":
         return value if source == "bool" else f"{value} != 0"
     converted = value if source == target else f"{value}.to({LANGUAGE[target]})"
