@@ -37,24 +37,24 @@ class NumpyKernels:
         self.closed = 0
         self.targets = set()
 
-    def kernel(self, invocation, target):
+    def prepare_kernel(self, invocation, target):
         self._stage("prepare", invocation.name)
         inputs, outputs = invocation.inputs, invocation.outputs
         kernel = registry.prepare(invocation.on(list(map(view, inputs)), list(map(view, outputs))), "numpy")
         return self._wrapped(invocation.name, kernel, (*inputs, *outputs), target)
 
-    def aggregate(self, aggregation, reads, write, target):
+    def prepare_aggregate(self, aggregation, reads, write, target):
         self._stage("prepare", "map")
         kernel = registry.prepare_aggregate(aggregation, list(map(view, reads)), view(write), "numpy")
         return self._wrapped("map", kernel, (*reads, write), target)
 
-    def aggregate_jointly(self, invocation, target):
+    def prepare_joint_aggregation(self, invocation, target):
         reads, writes = invocation.reads, invocation.writes
         own = invocation.on(list(map(view, reads)), list(map(view, writes)))
         kernel = registry.prepare_joint_aggregation(own, "numpy")
         return self._wrapped(invocation.aggregation, kernel, (*reads, *writes), target)
 
-    def moves(self, reads, writes, target):
+    def prepare_moves(self, reads, writes, target):
         self._stage("prepare", "moves")
         pairs = [(view(read), view(write)) for read, write in zip(reads, writes, strict=True)]
 
@@ -65,10 +65,10 @@ class NumpyKernels:
 
     notes = ()
 
-    def with_epilogue(self, first, then, place, target):
+    def prepare_with_epilogue(self, first, then, place, target):
         return None
 
-    def batched_pair(self, first, second, target):
+    def prepare_batched_pair(self, first, second, target):
         return None
 
     def give_up(self, reason):
@@ -120,7 +120,7 @@ class Together(NumpyKernels):
         super().__init__(driver)
         self.pairs = []
 
-    def with_epilogue(self, first, then, place, target):
+    def prepare_with_epilogue(self, first, then, place, target):
         if build_with_epilogue(first, then, place) is None:
             return None
         self.pairs.append((first, then))

@@ -2,8 +2,8 @@
 
 The life of a kernel, always with its device current and in this order:
 
-1. `Kernels.kernel` (or `aggregate`, `aggregate_jointly`, `moves`) refuses what does not fit (PlanFault), chooses a
-   variant, and says how much workspace it needs. It may compile; it touches no operand.
+1. `Kernels.prepare_kernel` (or another `prepare_...`) refuses what does not fit (PlanFault), chooses a variant, and
+   says how much workspace it needs. It may compile; it touches no operand.
 2. `GpuKernel.bind(workspace, status)` makes the launch. It may load modules, make handles and allocate memory that a
    library insists on; all of them live as long as the launch.
 3. `launch(stream)` is called once outside of any capture, to warm up (operands are zero bytes then, never garbage), and
@@ -145,27 +145,29 @@ class Kernels(Protocol):
     reach, or in pinned host memory.
     """
 
-    def kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
+    def prepare_kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
         """The kernel of an operation."""
 
-    def with_epilogue(
+    def prepare_with_epilogue(
         self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: GpuTarget
     ) -> GpuKernel | None:
         """One kernel for both, or None where there is none. `then` is a map; its operand at `place` is the result of
         `first`. No other task reads that result, so it need not be written."""
 
-    def batched_pair(
+    def prepare_batched_pair(
         self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: GpuTarget
     ) -> GpuKernel | None:
         """One kernel for two contractions that do not depend on each other; None where it would not be faster."""
 
-    def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget) -> GpuKernel:
+    def prepare_aggregate(
+        self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget
+    ) -> GpuKernel:
         """sum, prod, max or min over two or more views in their order, rounded once. It may write over the first."""
 
-    def aggregate_jointly(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
+    def prepare_joint_aggregation(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
         """An aggregation of copies of a tuple; it may write over the first copy."""
 
-    def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: GpuTarget) -> GpuKernel:
+    def prepare_moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: GpuTarget) -> GpuKernel:
         """Copies views pairwise, of equal shapes and types, in one launch where possible."""
 
     def versions(self) -> Mapping[str, str]:

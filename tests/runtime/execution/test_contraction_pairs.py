@@ -49,7 +49,7 @@ class Beside(NumpyKernels):
         super().__init__(driver)
         self.pairs = []
 
-    def batched_pair(self, first, second, target):
+    def prepare_batched_pair(self, first, second, target):
         self.pairs.append((first, second))
         kernels = [
             registry.prepare(own.on([*map(view, own.inputs)], [*map(view, own.outputs)]), "numpy")
@@ -71,10 +71,10 @@ class All(Beside, Together):
         Together.__init__(self, driver)
         self.maps, self.pairs = self.pairs, []
 
-    def with_epilogue(self, first, then, place, target):
+    def prepare_with_epilogue(self, first, then, place, target):
         pairs, self.pairs = self.pairs, self.maps
         try:
-            return super().with_epilogue(first, then, place, target)
+            return super().prepare_with_epilogue(first, then, place, target)
         finally:
             self.pairs = pairs
 
@@ -86,7 +86,7 @@ class Batched(NumpyKernels):
         super().__init__(driver)
         self.products = []
 
-    def batched_pair(self, first, second, target):
+    def prepare_batched_pair(self, first, second, target):
         plan = build_batched_pair(first, second, target.multiprocessors)
         if plan is None:
             return None

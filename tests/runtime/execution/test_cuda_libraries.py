@@ -22,8 +22,8 @@ class WithLibrary(NumpyKernels):
         super().__init__(driver, fail=also)
         self.stage, self.used, self.given_up, self.notes = stage, False, [], []
 
-    def kernel(self, invocation, target):
-        kernel = super().kernel(invocation, target)
+    def prepare_kernel(self, invocation, target):
+        kernel = super().prepare_kernel(invocation, target)
         if invocation.name != "attention" or self.given_up:
             return kernel
         self.used = True
@@ -119,9 +119,9 @@ def test_what_fails_with_and_without_libraries_tells_both(stage):
     def broken(invocation, target):
         if kernels.given_up and invocation.name == "attention":
             raise RuntimeError("nor without")
-        return WithLibrary.kernel(kernels, invocation, target)
+        return WithLibrary.prepare_kernel(kernels, invocation, target)
 
-    kernels.kernel = broken
+    kernels.prepare_kernel = broken
     with pytest.raises(KernelFault) as caught:
         CudaExecutor(block(1), [0], driver=driver, kernels=kernels)
     assert "nor without" in caught.value.message

@@ -144,7 +144,7 @@ def test_launches_have_pointers_workspace_and_status(compiled):
     modules = Modules()
     own = kernels.CudaKernels([], modules, Products(modules.calls))
     case = INVOCATIONS["append"]
-    kernel = own.kernel(case.invocation(), H100)
+    kernel = own.prepare_kernel(case.invocation(), H100)
     assert kernel.status_message is not None
     assert kernel.description.provider == "triton"
     assert [c[0] for c in modules.calls] == []  # compiled, and nothing is touched
@@ -195,7 +195,7 @@ def test_epilogues_are_used_until_they_are_given_up(compiled):
     own = kernels.CudaKernels([], modules, Products(modules.calls), Epilogues(modules.calls))
     assert not own.give_up("nothing is in use")
     first, then = residual()
-    kernel = own.with_epilogue(first, then, 1, H100)
+    kernel = own.prepare_with_epilogue(first, then, 1, H100)
     assert (kernel.description.provider, kernel.description.version) == ("cublasLt+triton", "12.8.0")
     assert kernel.description.variant.endswith("gemm tn f16 32x16x16 add")
     kernel.bind(0x5000_0000, 0)(5)
@@ -210,7 +210,7 @@ def test_epilogues_are_used_until_they_are_given_up(compiled):
         "products of matrices take no epilogues with them: the contract at site 0 failed: "
         "cublasLtMatmul: status 15 (not supported)",
     )
-    assert own.with_epilogue(first, then, 1, H100) is None
+    assert own.prepare_with_epilogue(first, then, 1, H100) is None
     assert not own.give_up("again")
 
 
@@ -218,9 +218,9 @@ def test_products_without_an_epilogue_are_two_kernels(compiled):
     log = []
     own = kernels.CudaKernels([], Modules(), Products(log), Epilogues(log, fits=False))
     first, then = residual()
-    assert own.with_epilogue(first, then, 1, H100) is None
+    assert own.prepare_with_epilogue(first, then, 1, H100) is None
     assert log == [("fits", "gemm tn f16 32x16x16 add", 0)]
-    assert own.with_epilogue(then, first, 0, H100) is None
+    assert own.prepare_with_epilogue(then, first, 0, H100) is None
     assert not own.give_up("nothing is in use")
 
 
@@ -228,7 +228,7 @@ def test_equal_kernels_are_compiled_and_loaded_once(compiled):
     modules = Modules()
     own = kernels.CudaKernels([], modules, Products(modules.calls))
     for _ in range(3):
-        own.kernel(INVOCATIONS["map"].invocation(), H100).bind(0, 0)(1)
+        own.prepare_kernel(INVOCATIONS["map"].invocation(), H100).bind(0, 0)(1)
     assert len(compiled) == 1
     assert [c[0] for c in modules.calls].count("load") == 1
 
@@ -236,7 +236,7 @@ def test_equal_kernels_are_compiled_and_loaded_once(compiled):
 def test_products_get_workspace_of_their_own(compiled):
     modules = Modules()
     own = kernels.CudaKernels([], modules, Products(modules.calls))
-    kernel = own.kernel(INVOCATIONS["contract of a strided operand"].invocation(), H100)
+    kernel = own.prepare_kernel(INVOCATIONS["contract of a strided operand"].invocation(), H100)
     assert (kernel.description.provider, kernel.description.version) == ("cublas+triton", "12.8.0")
     assert own.versions() == {"triton": "9.9", "cublas": "12.8.0"}
     scratch = kernel.workspace - WORKSPACE
@@ -260,16 +260,16 @@ def test_compiled_kernels_are_found_without_a_compiler(compiled, tmp_path, monke
 
     monkeypatch.setattr(triton_compile, "compile_source", none)
     own = kernels.CudaKernels([place], Modules())
-    assert own.kernel(INVOCATIONS["map"].invocation(), H100).description.version == "9.9"
+    assert own.prepare_kernel(INVOCATIONS["map"].invocation(), H100).description.version == "9.9"
     with pytest.raises(MissingFault, match="compiled for sm_90 only, and this is sm_80"):
-        own.kernel(INVOCATIONS["map"].invocation(), GpuTarget(0, "an A100", (8, 0), 108))
+        own.prepare_kernel(INVOCATIONS["map"].invocation(), GpuTarget(0, "an A100", (8, 0), 108))
     with pytest.raises(MissingFault, match="no compiler"):
-        own.kernel(INVOCATIONS["softmax"].invocation(), H100)
+        own.prepare_kernel(INVOCATIONS["softmax"].invocation(), H100)
 
 
 def test_kernels_compiled_in_a_run_are_kept(compiled):
     for _ in range(2):
-        kernels.CudaKernels(kernel_cache.directories(), Modules()).kernel(INVOCATIONS["map"].invocation(), H100)
+        kernels.CudaKernels(kernel_cache.directories(), Modules()).prepare_kernel(INVOCATIONS["map"].invocation(), H100)
     assert len(compiled) == 1
 
 

@@ -59,7 +59,7 @@ class StepKernels:
         earlier, later = self.tasks[first], self.tasks[then]
         assert isinstance(earlier, KernelTask)
         assert isinstance(later, KernelTask)
-        return self.kernels.with_epilogue(
+        return self.kernels.prepare_with_epilogue(
             self.make_invocation(earlier), self.make_invocation(later), place, self._target(earlier.site)
         )
 
@@ -68,7 +68,7 @@ class StepKernels:
         earlier, later = self.tasks[first], self.tasks[second]
         assert isinstance(earlier, KernelTask)
         assert isinstance(later, KernelTask)
-        return self.kernels.batched_pair(
+        return self.kernels.prepare_batched_pair(
             self.make_invocation(earlier), self.make_invocation(later), self._target(earlier.site)
         )
 
@@ -81,18 +81,20 @@ class StepKernels:
     def _prepare(self, task: AnyTask, step: StreamStep) -> GpuKernel:
         views = self.memory.views
         if isinstance(task, KernelTask):
-            return self.kernels.kernel(self.make_invocation(task), self._target(task.site))
+            return self.kernels.prepare_kernel(self.make_invocation(task), self._target(task.site))
         if isinstance(task, AggregateTask):
             reads, writes, target = views(task.reads), views(task.writes), self._target(task.site)
             if len(writes) == 1:
-                return self.kernels.aggregate(task.aggregation, reads, writes[0], target)
+                return self.kernels.prepare_aggregate(task.aggregation, reads, writes[0], target)
             group = self.groups[self.bundle.buffers[task.writes[0].buffer].tensor]
-            return self.kernels.aggregate_jointly(JointInvocation(task.aggregation, reads, writes, group.dims), target)
+            return self.kernels.prepare_joint_aggregation(
+                JointInvocation(task.aggregation, reads, writes, group.dims), target
+            )
         if isinstance(task, CopyTask):
             pairs = views(task.reads), views(task.writes)
             for source, target_view in zip(*pairs, strict=True):
                 _require_equal_shapes(source, target_view)
-            return self.kernels.moves(*pairs, self._target(task.site))
+            return self.kernels.prepare_moves(*pairs, self._target(task.site))
         assert isinstance(task, TransferTask), "fences have no kernel"
         return self._prepare_transfer(self.memory.view(task.read), self.memory.view(task.write), step)
 
@@ -104,7 +106,7 @@ class StepKernels:
             host = GpuArray(self.staging[step.staging], source.shape, dense, source.dtype, device)
             source, target = (source, host) if step.kind is StepKind.STAGE_OUT else (host, target)
         if count_2d_copies(source.shape, source.itemsize, target.strides, source.strides) > MAX_COPIES:
-            return self.kernels.moves([source], [target], self.targets[device])
+            return self.kernels.prepare_moves([source], [target], self.targets[device])
         rows = list_2d_copies(source.shape, source.itemsize, target.strides, source.strides)
         copy_async = self.driver.copy_async
         calls = [

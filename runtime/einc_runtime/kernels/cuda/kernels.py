@@ -50,12 +50,12 @@ class CudaKernels(TritonKernels):
         self._cublas = ""
         self._libraries = AttentionLibraries()
 
-    def kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
+    def prepare_kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
         if invocation.name == "attention":
             fused = self._libraries.prepare(invocation, target)
             if fused is not None:
                 return fused
-        return super().kernel(invocation, target)
+        return super().prepare_kernel(invocation, target)
 
     def versions(self) -> Mapping[str, str]:
         compiler = self._modules.compiler

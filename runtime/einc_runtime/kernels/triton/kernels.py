@@ -27,7 +27,7 @@ class TritonKernels(ABC):
     def __init__(self) -> None:
         self.cache = LaunchCache()
 
-    def kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
+    def prepare_kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
         count = len(invocation.inputs)
 
         def build(views: Sequence[Array]) -> LaunchSequence:
@@ -38,7 +38,7 @@ class TritonKernels(ABC):
             return self.prepare(build([as_layout(array) for array in arrays]), target)
         return self.prepare(self.cache.get(cache_key(invocation, target.architecture), arrays, build), target)
 
-    def with_epilogue(
+    def prepare_with_epilogue(
         self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: GpuTarget
     ) -> GpuKernel | None:
         if first.name != "contract" or then.name != "map":
@@ -46,7 +46,7 @@ class TritonKernels(ABC):
         sequence = build_with_epilogue(first, then, place)
         return None if sequence is None or not self.has_epilogues(sequence, target) else self.prepare(sequence, target)
 
-    def batched_pair(
+    def prepare_batched_pair(
         self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: GpuTarget
     ) -> GpuKernel | None:
         if first.name != "contract" or second.name != "contract":
@@ -58,17 +58,19 @@ class TritonKernels(ABC):
         """Whether a library has an algorithm for every product with an epilogue."""
         return False
 
-    def aggregate(self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget) -> GpuKernel:
+    def prepare_aggregate(
+        self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget
+    ) -> GpuKernel:
         def build(views: Sequence[Array]) -> LaunchSequence:
             return builders.build_aggregate(aggregation, views[:-1], views[-1])
 
         return self.prepare(self.cache.get(("aggregate", aggregation), [*reads, write], build), target)
 
-    def aggregate_jointly(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
+    def prepare_joint_aggregation(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
         layouts = invocation.on([as_layout(x) for x in invocation.reads], [as_layout(x) for x in invocation.writes])
         return self.prepare(builders.build_joint_aggregation(layouts), target)
 
-    def moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: GpuTarget) -> GpuKernel:
+    def prepare_moves(self, reads: Sequence[GpuArray], writes: Sequence[GpuArray], target: GpuTarget) -> GpuKernel:
         return self.prepare(builders.build_moves([as_layout(x) for x in reads], [as_layout(x) for x in writes]), target)
 
     @abstractmethod
