@@ -22,7 +22,7 @@ from einc.ops import registry
 from einc.ops.equation import build_equation
 from einc.ops.functions import AGGREGATIONS, FUNCTIONS
 from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput
-from einc_runtime.text import counted, did_you_mean
+from einc_runtime.text import did_you_mean, format_count
 
 Element = Operand | bool | int | float | str
 """The value of an expression at one index vector: an operand of the scalar program, or a literal."""
@@ -196,7 +196,7 @@ def _read(context: LoweringContext, join: Join, syntax: ast.IndexedExpr) -> Scal
         raise context.findings.fail(f"expected a tensor, found {found}", syntax.base.span)
     desc = base.desc
     if len(syntax.indices) != desc.rank:
-        expected = counted(desc.rank, "index", "indices")
+        expected = format_count(desc.rank, "index", "indices")
         message = f"expected {expected} for {desc}, found {len(syntax.indices)}"
         raise context.findings.fail(message, syntax.span, "write one index per dimension")
     for position, (index, dim, extent) in enumerate(zip(syntax.indices, desc.dims, desc.shape, strict=True), 1):
@@ -237,7 +237,7 @@ def _evaluate_call(context: LoweringContext, join: Join, syntax: ast.CallExpr) -
     if signature is None:
         raise context.findings.fail(*_describe_unknown_function(syntax))
     if signature.arity != len(operands):
-        expected = counted(signature.arity, "operand")
+        expected = format_count(signature.arity, "operand")
         hint = f"to aggregate, name the indices: `{name}[i](...)`" if name in AGGREGATIONS else None
         raise context.findings.fail(f"{name} takes {expected}, found {len(operands)}", syntax.span, hint)
     return _add_step(context, join, syntax, function, operands)

@@ -30,7 +30,7 @@ from einc.frontend.parameters import DTYPES, Parameters, check_new_name
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
 from einc.ops import registry
-from einc_runtime.text import counted, did_you_mean
+from einc_runtime.text import did_you_mean, format_count
 
 _KEYWORDS: dict[type[ast.Statement], str] = {
     ast.ModelDecl: "model", ast.ParamDecl: "param", ast.DimDecl: "dim", ast.BlockDecl: "block",
@@ -219,7 +219,7 @@ def _lower_assignment(context: LoweringContext, statement: ast.AssignStmt) -> No
     if isinstance(result, MultipleResults) and result.first_stands_for_all and len(statement.targets) == 1:
         values = values[:1]
     if len(values) != len(statement.targets):
-        message = f"expected {counted(len(statement.targets), 'value')}, found {len(values)}"
+        message = f"expected {format_count(len(statement.targets), 'value')}, found {len(values)}"
         raise context.findings.fail(message, statement.value.span)
     for name, value in zip(statement.targets, values, strict=True):
         context.define(name, value)
@@ -320,7 +320,7 @@ def _bind_arguments(findings: Findings, block: ast.BlockDecl, call: EvaluatedCal
     names = [parameter.text for parameter in block.parameters]
     given: dict[str, Value] = dict(zip(names, call.arguments, strict=False))
     if len(call.arguments) > len(names):
-        message = f"block '{call.function}' takes {counted(len(names), 'argument')}, found {len(call.arguments)}"
+        message = f"block '{call.function}' takes {format_count(len(names), 'argument')}, found {len(call.arguments)}"
         raise findings.fail(message, call.span_of(len(names)))
     for name, value in call.keywords.items():
         if name not in names:

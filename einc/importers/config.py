@@ -13,7 +13,7 @@ from typing import Any
 
 from einc.errors import Diagnostic, ModelError
 from einc_runtime.strict_json import describe_json, parse_json
-from einc_runtime.text import did_you_mean, printable
+from einc_runtime.text import did_you_mean, escape_text
 
 MAX_BYTES = 4 * 2**20
 """Configurations are a few kilobytes long; larger files are refused."""
@@ -172,12 +172,12 @@ class ConfigFields:
             if name in known or found is None:
                 continue
             if name in ignored:
-                self.note(f"{printable(name, 80)} is ignored, as asked")
+                self.note(f"{escape_text(name, 80)} is ignored, as asked")
                 continue
             is_shown = len(self._problems) < _MAX_PROBLEMS  # finding a similar name is slow
             likely = did_you_mean(name, known, cutoff=0.8) if is_shown else None
-            hint = likely or f"--ignore {printable(name, 80)} ignores it"
-            self.fail(f"{printable(name, 80)}: unknown field, {describe_json(found)}", hint)
+            hint = likely or f"--ignore {escape_text(name, 80)} ignores it"
+            self.fail(f"{escape_text(name, 80)}: unknown field, {describe_json(found)}", hint)
 
     def _missing(self, name: str, default: object, stand_in: object) -> Any:
         if default is _REQUIRED:

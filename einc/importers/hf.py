@@ -18,7 +18,7 @@ from einc.importers.encoders import read_encoder, write_encoder
 from einc.importers.families import FAMILIES
 from einc.importers.writing import StoredNames, comment_lines, make_name
 from einc_runtime.strict_json import describe_json
-from einc_runtime.text import printable
+from einc_runtime.text import escape_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def import_hf(
     fields = ConfigFields(document, where)
     architecture = _read_architecture(fields)
     files = StoredNames(stored, fields)
-    lines = comment_lines(f"{printable(name)}: {architecture or 'a model'}, imported from its config.json.", "")
+    lines = comment_lines(f"{escape_text(name)}: {architecture or 'a model'}, imported from its config.json.", "")
     if architecture is not None:
         decodes = architecture in decoders.ARCHITECTURES
         for option in decoders.REFUSED_OPTIONS if decodes else encoders.REFUSED_OPTIONS:

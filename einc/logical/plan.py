@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import JoinAggSpec, Tiling
 from einc.graph.graph import Graph, Node
-from einc_runtime.text import counted
+from einc_runtime.text import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _format_choice(node: Node, choice: Choice, sites: int) -> Iterator[str]:
         yield f"  {_format_cut(index, intervals)}"
     used = len(candidate.spec.functions)
     if used < sites:
-        yield f"  {counted(sites - used, 'site')} idle"
+        yield f"  {format_count(sites - used, 'site')} idle"
     yield (
         f"  cost {choice.cost} = repartition {choice.repartition} + join {candidate.join}"
         f" + aggregation {candidate.aggregation}"

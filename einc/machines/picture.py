@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from einc.machines.model import Machine, Pair, Resource
-from einc_runtime.text import counted
+from einc_runtime.text import format_count
 
 _MAX_NUMBERED, _MAX_DRAWN = 16, 100
 """Up to this many sites the matrix has numbers, and up to this many one symbol per pair."""
@@ -39,11 +39,11 @@ def draw(machine: Machine, *, colour: bool = False) -> str:
     uneven = [(a, b) for (a, b), rate in speeds.items() if a < b and speeds.get((b, a), rate) != rate]
     if uneven:
         a, b = uneven[0]
-        more = f", and {counted(len(uneven) - 1, 'more pair')}" if len(uneven) > 1 else ""
+        more = f", and {format_count(len(uneven) - 1, 'more pair')}" if len(uneven) > 1 else ""
         lines.append(f"not alike both ways: {a}>{b} {speeds[a, b]:g} GB/s, {b}>{a} {speeds[b, a]:g} GB/s{more}")
     apart = sum((a, b) not in speeds for a in range(count) for b in range(a))
     if apart:
-        lines.append(f"{counted(apart, 'pair')} of sites cannot talk directly")
+        lines.append(f"{format_count(apart, 'pair')} of sites cannot talk directly")
     return "\n".join(lines)
 
 
@@ -142,9 +142,9 @@ def _format_legend(groups: Mapping[tuple[str, str, float], list[Resource]], tint
         rate = _paint(f"{gbs:g} GB/s", gbs, tints)
         match shape:
             case "link":
-                lines.append(f"{base}: {rate}, {counted(len(members), 'link')} in one direction each")
+                lines.append(f"{base}: {rate}, {format_count(len(members), 'link')} in one direction each")
             case "shared" | "one way":
-                pairs = " and ".join(counted(number, "pair") for number in sorted({len(r.pairs) for r in members}))
+                pairs = " and ".join(format_count(number, "pair") for number in sorted({len(r.pairs) for r in members}))
                 paths = "one path" if len(members) == 1 else f"{len(members)} paths"
                 ways = (
                     "both directions together"

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from einc.errors import MachineError
 from einc_runtime.strict_json import describe_json, parse_json
-from einc_runtime.text import printable
+from einc_runtime.text import escape_text
 
 MAX_TEXT = 32 * 2**20
 MAX_SITES = 1024
@@ -211,7 +211,7 @@ def _describe_mistake(error: msgspec.ValidationError, tree: Any) -> MachineError
         known = [*["kind"] * (place == "rules[]"), *(part.__struct_fields__ if part else ())]
         for name in value:
             if part is not None and name not in known:
-                return MachineError(f"{at}: unknown field '{printable(name, 40)}' (known: {', '.join(known)})")
+                return MachineError(f"{at}: unknown field '{escape_text(name, 40)}' (known: {', '.join(known)})")
         for field in [] if part is None else msgspec.structs.fields(part):
             if field.required and field.name not in value:
                 return MachineError(f"{at}: the field '{field.name}' is missing")

@@ -20,7 +20,7 @@ from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc_runtime.plan.regions import ByteOwners, reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Buffer, FenceTask, Tensor
-from einc_runtime.text import sized
+from einc_runtime.text import format_memory
 
 ALIGNMENT = 64
 """Offsets are multiples of this, so that no two buffers share a cache line."""
@@ -225,9 +225,9 @@ def check_capacity(plan: LogicalPlan, machine: Machine, tensors: Sequence[Tensor
     name = memory.peaks[site] or _find_heaviest_reader(plan, tensors, memory.buffers, site)
     span = next((node.span for node in plan.graph.nodes if node.name == name), None)
     raise CapacityError(
-        f"{name}: site {site} of {machine.name} would need {sized(needed)} of memory ({sized(kept)} for inputs, "
-        f"weights and results, {sized(needed - kept)} for values in between) and has {sized(available)}: "
-        f"{sized(lacking[site])} too little",
+        f"{name}: site {site} of {machine.name} would need {format_memory(needed)} of memory ({format_memory(kept)} "
+        f"for inputs, weights and results, {format_memory(needed - kept)} for values in between) and has "
+        f"{format_memory(available)}: {format_memory(lacking[site])} too little",
         where=span,
         hint="more devices (--devices), a machine with more memory, a smaller dtype or smaller dims would help",
     )

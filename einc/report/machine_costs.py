@@ -8,7 +8,7 @@ from typing import Any
 from einc.report.tables import align_columns
 from einc.report.timing import describe_unlisted_peaks, read_plan_machine, time_plan
 from einc_runtime.plan.schema import Bundle
-from einc_runtime.text import sized
+from einc_runtime.text import format_memory
 
 Document = dict[str, Any]
 
@@ -62,5 +62,5 @@ def format_table(rows: Sequence[Document]) -> list[str]:
         parts = (row[part] for part in ("predicted_ms", "compute_ms", "exchange_ms"))
         times = ["-" if part is None else f"{part:.3f}" for part in parts]
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        lines.append([*name, *times, f"{row['total_cost']:,}", sized(row["memory_bytes"]), ratio])
+        lines.append([*name, *times, f"{row['total_cost']:,}", format_memory(row["memory_bytes"]), ratio])
     return [*align_columns(lines, right=range(1, 8)), *dict.fromkeys(notes)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
-from einc_runtime.text import sized
+from einc_runtime.text import format_memory
 
 Document = dict[str, Any]
 
@@ -83,7 +83,7 @@ def describe_links(document: Document) -> list[str]:
         return []
     predicted = document["predicted_ms"] or 1.0
     lines = [
-        f"  {link['name']}: {sized(link['bytes'])}, {link['full_ms']:.3f} ms at full rate"
+        f"  {link['name']}: {format_memory(link['bytes'])}, {link['full_ms']:.3f} ms at full rate"
         f" ({link['full_ms'] / predicted:.0%} of the time), in use for {link['busy_ms']:.3f} ms"
         for link in links[:MAX_LINKS]
     ]

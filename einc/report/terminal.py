@@ -13,7 +13,7 @@ from typing import Any
 from einc.machines.picture import format_ranges
 from einc.report.grid import draw_grid
 from einc.report.tables import align_columns, describe_links, describe_operator_time, summarize_time, tabulate_times
-from einc_runtime.text import counted, shorten, sized
+from einc_runtime.text import format_count, format_memory, shorten
 
 Document = dict[str, Any]
 Emphasis = Callable[[str], str]
@@ -103,7 +103,7 @@ def format_comparison(document: Document, other: Document, names: tuple[str, str
 
 def _format_heading(document: Document) -> str:
     return (
-        f"{document['model']} on {counted(document['devices'], 'site')} of {document['machine']}"
+        f"{document['model']} on {format_count(document['devices'], 'site')} of {document['machine']}"
         f" (selector {document['selector']}, schedule {document['schedule']})"
     )
 
@@ -115,7 +115,7 @@ def _format_totals(document: Document) -> list[str]:
     return [
         f"cost {document['total_cost']:,} elements ({proof}; the cut heuristic finds {document['cut_cost']:,})",
         f"     {parts}",
-        f"moved {sized(_count_bytes_moved(document))}; memory per site {_format_range(memory)}",
+        f"moved {format_memory(_count_bytes_moved(document))}; memory per site {_format_range(memory)}",
         summarize_time(document),
         *_format_exchanges(document),
         *([] if document["note"] is None else [document["note"]]),
@@ -168,7 +168,7 @@ def _format_table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> lis
                 shorten(first["op"], 28),
                 _format_cut(first["intervals"]),
                 *(f"{cost[part]:,}" for part in ("repartition", "join", "aggregation")),
-                sized(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
+                format_memory(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
             ]
         )
     lines = align_columns(rows, right=(3, 4, 5, 6))
@@ -225,7 +225,7 @@ def _format_moves(part: Document) -> str:
     moves = part["moves"]
     if not moves["transfers"]:
         return "moves nothing"
-    return f"moves {sized(moves['bytes'])} in {counted(moves['transfers'], 'transfer')}"
+    return f"moves {format_memory(moves['bytes'])} in {format_count(moves['transfers'], 'transfer')}"
 
 
 def _format_alternative(operation: Document) -> str:
@@ -258,7 +258,7 @@ def _format_type(row: Document) -> str:
 def _format_outputs(document: Document, strong: Emphasis) -> list[str]:
     lines = [strong("outputs")]
     for output in document["outputs"]:
-        blocks, home = counted(len(output["blocks"]), "block"), set(output["sites"])
+        blocks, home = format_count(len(output["blocks"]), "block"), set(output["sites"])
         where = f"site{'s' if len(home) > 1 else ''} {format_ranges(home)}"
         lines.append(f"  {output['name']}: {_format_type(output)}, {blocks} at {where}; {_format_moves(output)}")
     return lines
@@ -270,7 +270,7 @@ def _format_weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
         return []
     here, also = ([sum(row[field][site] for row in rows) for site in range(len(rows[0][field]))]
                   for field in ("site_bytes", "replicated_bytes"))  # fmt: skip
-    whole = f"  {sized(sum(row['bytes'] for row in rows))} in {len(rows)} tensors"
+    whole = f"  {format_memory(sum(row['bytes'] for row in rows))} in {len(rows)} tensors"
     lines = [
         strong("weights"),
         f"{whole}; {_format_range(here)} on each site, of which other sites hold {_format_range(also)} too",
@@ -282,7 +282,7 @@ def _format_weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
     extra = sorted(alike.items(), key=lambda item: -(item[0][0] - 1) * item[0][1] * len(item[1]))
     for (copies, count), group in extra[:MAX_WEIGHTS]:
         more = f" and {len(group) - 1} of its size" if len(group) > 1 else ""
-        lines.append(f"  {copies:g} copies of {group[0]['name']}{more}, {sized(count)} each")
+        lines.append(f"  {copies:g} copies of {group[0]['name']}{more}, {format_memory(count)} each")
     if len(extra) > MAX_WEIGHTS:
         left = sum(len(group) for _, group in extra[MAX_WEIGHTS:])
         lines.append(f"  and more copies than one of {left} smaller ones")
@@ -290,7 +290,7 @@ def _format_weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
 
 
 def _format_range(counts: Sequence[int]) -> str:
-    low, high = sized(min(counts)), sized(max(counts))
+    low, high = format_memory(min(counts)), format_memory(max(counts))
     return low if low == high else f"{low} to {high}"
 
 

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from einc_runtime.text import counted, printable
+from einc_runtime.text import escape_text, format_count
 
 
 def parse_json(text: str | bytes) -> object:
@@ -36,19 +36,19 @@ def parse_json(text: str | bytes) -> object:
 def describe_json(value: object, limit: int = 80) -> str:
     """A value of JSON for a message: short and printable."""
     if isinstance(value, dict):
-        return f"an object of {counted(len(value), 'field')}"
+        return f"an object of {format_count(len(value), 'field')}"
     if isinstance(value, list):
-        return f"a list of {counted(len(value), 'item')}"
+        return f"a list of {format_count(len(value), 'item')}"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**30:
         return "an integer of more than 30 digits"  # Python may refuse to format it
-    return printable(json.dumps(value) if isinstance(value, bool | str) or value is None else repr(value), limit)
+    return escape_text(json.dumps(value) if isinstance(value, bool | str) or value is None else repr(value), limit)
 
 
 def _distinct_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the name '{printable(twice, 40)}' is given twice in one object")
+        raise ValueError(f"the name '{escape_text(twice, 40)}' is given twice in one object")
     return table
 
 
@@ -59,7 +59,7 @@ def _refuse_constant(word: str) -> object:
 def _finite_float(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise ValueError(f"the number {printable(digits, 40)} is too large")
+        raise ValueError(f"the number {escape_text(digits, 40)} is too large")
     return value
 
 

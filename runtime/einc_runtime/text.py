@@ -13,7 +13,7 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def printable(text: str, limit: int = 200) -> str:
+def escape_text(text: str, limit: int = 200) -> str:
     """A text of unknown origin, cut to `limit` characters, with escapes for what a terminal could take for commands."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shorten(text, limit))
 
@@ -21,14 +21,14 @@ def printable(text: str, limit: int = 200) -> str:
 def replace_unprintable(text: str, substitute: str = "?", keep: str = "") -> str:
     """The text with one character in place of each that is not printable, apart from those in `keep`.
 
-    All positions in the text stay the same; with `printable` they may not.
+    All positions in the text stay the same; with `escape_text` they may not.
     """
     return "".join(c if c.isprintable() or c in keep else substitute for c in text)
 
 
-def listed(names: Sequence[str], limit: int = 8) -> str:
+def quote_names(names: Sequence[str], limit: int = 8) -> str:
     """`'a', 'b' and 3 more`: the first names of many."""
-    first = ", ".join(f"'{printable(name, 100)}'" for name in names[:limit]) or "nothing"
+    first = ", ".join(f"'{escape_text(name, 100)}'" for name in names[:limit]) or "nothing"
     return first + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
@@ -40,20 +40,20 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     factor = 2 / cutoff - 1  # names whose lengths differ by more are never alike
     near = [w for w in sorted(set(known)) if len(w) <= factor * len(name) and len(name) <= factor * len(w)]
     best = difflib.get_close_matches(name, near[:_MAX_COMPARED], 1, cutoff)
-    return f"did you mean '{printable(best[0], 100)}'?" if best else None
+    return f"did you mean '{escape_text(best[0], 100)}'?" if best else None
 
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
     """A hint for a name that is not among `known`: the one that is most like it, else the first of all."""
-    return did_you_mean(name, known) or f"there are {listed(known)}"
+    return did_you_mean(name, known) or f"there are {quote_names(known)}"
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def format_count(number: int, noun: str, plural: str | None = None) -> str:
     """`1 argument`, `3 arguments`, `2 indices`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
-def sized(count: int) -> str:
+def format_memory(count: int) -> str:
     """An amount of bytes: exact below 10 KiB, else four digits and a power of 1024."""
     amount, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
@@ -63,6 +63,6 @@ def sized(count: int) -> str:
     return f"{count:,} B" if unit == "B" else f"{amount:.4g} {unit}"
 
 
-def gibibytes(count: int) -> str:
+def format_gibibytes(count: int) -> str:
     """`1.50 GiB`: for amounts of memory that are compared with each other."""
     return f"{count / 2**30:,.2f} GiB"

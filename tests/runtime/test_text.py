@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 
 from einc_runtime.strict_json import parse_json
 from einc_runtime.text import (
-    counted,
     did_you_mean,
-    listed,
-    printable,
+    escape_text,
+    format_count,
+    format_memory,
+    quote_names,
     replace_unprintable,
     shorten,
-    sized,
     suggest_name,
 )
 
 
 @given(st.text(), st.integers(4, 300))
 def test_no_text_hands_the_terminal_commands(text: str, limit: int) -> None:
-    assert printable(text, limit).isprintable()
+    assert escape_text(text, limit).isprintable()
     assert len(shorten(text, limit)) <= limit
     assert replace_unprintable(text).isprintable()
     assert len(replace_unprintable(text)) == len(text)
-    assert listed([text] * 20).isprintable()
+    assert quote_names([text] * 20).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -49,16 +49,16 @@ def test_names_that_are_left_out_for_their_length_would_not_be_suggested(name: s
     import difflib
 
     best = difflib.get_close_matches(name, known, 1)
-    assert did_you_mean(name, known) == (f"did you mean '{printable(best[0])}'?" if best else None)
+    assert did_you_mean(name, known) == (f"did you mean '{escape_text(best[0])}'?" if best else None)
 
 
 def test_amounts_and_lists() -> None:
-    assert (counted(1, "site"), counted(1200, "site"), counted(2, "index", "indices")) == (
+    assert (format_count(1, "site"), format_count(1200, "site"), format_count(2, "index", "indices")) == (
         "1 site", "1,200 sites", "2 indices"
     )  # fmt: skip
-    assert (sized(10_239), sized(10_240), sized(3 << 30)) == ("10,239 B", "10 KiB", "3 GiB")
+    assert (format_memory(10_239), format_memory(10_240), format_memory(3 << 30)) == ("10,239 B", "10 KiB", "3 GiB")
     assert suggest_name("q", ["a", "b", "c"]) == "there are 'a', 'b', 'c'"
-    assert listed(list("abc"), 2) == "'a', 'b' and 1 more"
+    assert quote_names(list("abc"), 2) == "'a', 'b' and 1 more"
 
 
 @pytest.mark.parametrize(

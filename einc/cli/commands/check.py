@@ -8,7 +8,7 @@ from einc.cli.files import read_text
 from einc.cli.options import Definition
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, examples, json_option
-from einc_runtime.text import counted
+from einc_runtime.text import format_count
 
 
 @click.command(
@@ -43,7 +43,7 @@ def check_command(
     else:
         kinds = [tensor.kind.value for tensor in graph.tensors]
         counts = ", ".join(
-            counted(number, what)
+            format_count(number, what)
             for what, number in (
                 ("input", kinds.count("input")), ("weight", kinds.count("weight")), ("operator", len(graph.nodes))
             )

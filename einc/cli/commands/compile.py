@@ -16,7 +16,7 @@ from einc.cli.stages import STAGES, dump_stage, dump_syntax, summarize_plan
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.progress import show_phases
-from einc_runtime.text import counted
+from einc_runtime.text import format_count
 
 if TYPE_CHECKING:
     from einc.compiler import Compiled
@@ -162,9 +162,9 @@ def _print(arguments: CompileArguments, results: Results) -> None:
         summary = results.summary
         exact = "" if summary["exact"] else ", not proved least"
         output.note(
-            f"{summary['plan']}: {summary['model']}, {counted(summary['operators'], 'operator')} on "
-            f"{counted(summary['devices'], 'site')} of {summary['machine']}, cost {summary['total_cost']:,}{exact}, "
-            f"predicted {summary['predicted_ms']:.3f} ms"
+            f"{summary['plan']}: {summary['model']}, {format_count(summary['operators'], 'operator')} on "
+            f"{format_count(summary['devices'], 'site')} of {summary['machine']}, cost {summary['total_cost']:,}{exact}"
+            f", predicted {summary['predicted_ms']:.3f} ms"
         )
         if results.rows is None and summary["note"] is not None:
             output.note(f"einc: {summary['note']}")

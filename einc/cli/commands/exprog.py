@@ -13,7 +13,7 @@ from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
-from einc_runtime.text import counted
+from einc_runtime.text import format_count
 
 if TYPE_CHECKING:
     from einc.exchange.language.program import Program
@@ -93,7 +93,8 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
     assert model is not None
     program, errors = _resolve_and_check(tree, model, naive)
     if errors:
-        more = f"{counted(len(errors) - 1, 'more fault')}: `einc exprog check` lists them" if len(errors) > 1 else None
+        others = format_count(len(errors) - 1, "more fault")
+        more = f"{others}: `einc exprog check` lists them" if len(errors) > 1 else None
         raise ProgramError(errors[0].message, where=errors[0].where, hint=more or errors[0].hint)
     completion = simulate(program, model).completion_ms
     text = _format_program(program)

@@ -14,7 +14,7 @@ from einc.cli.options import complete_machines
 from einc.errors import MachineError, ModelError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, LazyGroup, ParamType, examples, json_option
-from einc_runtime.text import counted
+from einc_runtime.text import format_count
 
 if TYPE_CHECKING:
     from einc.machines.model import Machine, Site
@@ -169,7 +169,7 @@ def _show(machine: Machine, as_json: bool) -> None:
 def _summarize_sites(machine: Machine) -> str:
     """The sites in one line, equal ones together."""
     counts = Counter(machine.sites)
-    kinds = [f"{counted(count, 'site')} of {_format_site(site)}" for site, count in counts.most_common(3)]
+    kinds = [f"{format_count(count, 'site')} of {_format_site(site)}" for site, count in counts.most_common(3)]
     rest = sum(counts.values()) - sum(count for _, count in counts.most_common(3))
     return "; ".join(kinds) + (f"; {rest} more" if rest else "")
 

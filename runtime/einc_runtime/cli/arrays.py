@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from einc_runtime.cli import files, output
 from einc_runtime.errors import ArrayFault, UsageFault
-from einc_runtime.text import listed, suggest_name
+from einc_runtime.text import quote_names, suggest_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,7 +68,7 @@ def _infer_name(source: str, names: Sequence[str], what: str) -> str:
         return stem
     if len(names) == 1:
         return names[0]
-    hint = f"write NAME={source}; the plan's {what}s are {listed(names)}"
+    hint = f"write NAME={source}; the plan's {what}s are {quote_names(names)}"
     raise UsageFault(f"it does not say which {what} it is for", where=source, hint=hint)
 
 
@@ -94,7 +94,7 @@ def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     missing = [name for name in tensors if name not in arrays]
     if missing:
         hint = f"--inputs {missing[0]}=FILE.npy, or --inputs {missing[0]}=rand:0"
-        raise ArrayFault(f"nothing is given for input {listed(missing)}", hint=hint)
+        raise ArrayFault(f"nothing is given for input {quote_names(missing)}", hint=hint)
     return arrays
 
 
@@ -124,7 +124,7 @@ def read_arrays(parsed: Sequence[ArrayArgument], tensors: Mapping[str, Tensor], 
                 members = read_npz(argument.source, tensors)
             twice = [name for name in members if name in arrays]
             if twice:
-                raise ArrayFault(f"{what} {listed(twice)} is given twice", where=argument.source)
+                raise ArrayFault(f"{what} {quote_names(twice)} is given twice", where=argument.source)
             arrays |= members
     return arrays
 

@@ -8,7 +8,7 @@ import click
 
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, examples, json_option
-from einc_runtime.text import counted, sized
+from einc_runtime.text import format_count, format_memory
 
 if TYPE_CHECKING:
     from einc_runtime.plan.schema import Bundle, Tensor
@@ -63,14 +63,14 @@ def _describe_tensor(tensor: Tensor) -> dict[str, Any]:
 
 
 def _format_lines(document: dict[str, Any]) -> list[str]:
-    sites = counted(len(document["devices"]), "site")
+    sites = format_count(len(document["devices"]), "site")
     predicted = document["predicted_ms"]
     time = "" if predicted is None else f", predicted {predicted:.3f} ms"
-    operators, tasks = counted(document["operators"], "operator"), counted(document["tasks"], "task")
+    operators, tasks = format_count(document["operators"], "operator"), format_count(document["tasks"], "task")
     lines = [
         f"{document['model']}: a plan for {sites} of {document['machine']}, made by {document['producer']}",
         f"{operators}, {tasks}, cost {document['total_cost']:,}{time}",
-        f"memory: at most {sized(max(document['memory_bytes'], default=0))} on a site",
+        f"memory: at most {format_memory(max(document['memory_bytes'], default=0))} on a site",
     ]
     for what in ("inputs", "weights", "outputs"):
         lines += [f"{what}:", *(f"  {_format_tensor(tensor)}" for tensor in document[what])] if document[what] else []

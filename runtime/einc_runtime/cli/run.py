@@ -17,7 +17,7 @@ from einc_runtime.cli.base import Devices, EincCommand, examples, json_option
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import ArrayFault
-from einc_runtime.text import counted, sized
+from einc_runtime.text import format_count, format_memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -237,11 +237,15 @@ def _make_document(
 def _summarize(bundle: Bundle, document: dict[str, Any], comparison: Comparison | None) -> list[str]:
     outputs = ", ".join(f"{name} {out['dtype']}{out['shape']}" for name, out in document["outputs"].items())
     backend = "GPU" if document["backend"] == "cuda" else document["backend"]
-    sites = counted(len(bundle.devices), "site")
+    sites = format_count(len(bundle.devices), "site")
     lines = [f"{bundle.model} on the {backend}, {sites}: {outputs} in {_format_times(document['ms'])}"]
     if comparison is not None:
         lines.append(f"as it should be: {comparison}")
-    used = [f"{name} {sized(count)}" for name, count in document.get("memory_bytes", {}).items() if count is not None]
+    used = [
+        f"{name} {format_memory(count)}"
+        for name, count in document.get("memory_bytes", {}).items()
+        if count is not None
+    ]
     return [*lines, "memory: " + ", ".join(used)] if used else lines
 
 

@@ -7,7 +7,7 @@ import click
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.progress import show_phases
-from einc_runtime.text import counted
+from einc_runtime.text import format_count
 
 
 @click.command(
@@ -37,6 +37,7 @@ def verify_command(plan: str, as_json: bool) -> None:
         output.say_json({"valid": True, "model": bundle.model, **counts})
     else:
         output.say(
-            f"{plan}: proved: on {counted(counts['sites'], 'site')}, all of {counted(counts['tasks'], 'task')} read "
-            f"complete data and no two of them race; the outputs of {bundle.model} are complete"
+            f"{plan}: proved: on {format_count(counts['sites'], 'site')}, all of "
+            f"{format_count(counts['tasks'], 'task')} read complete data and no two of them race; "
+            f"the outputs of {bundle.model} are complete"
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from einc_runtime.errors import ArrayFault, PlanFault, raise_together
 from einc_runtime.execution.backends import make_executor, note_unused_gpus
 from einc_runtime.plan.schema import LOADED_ROLES, Bundle, Tensor
-from einc_runtime.text import listed, suggest_name
+from einc_runtime.text import quote_names, suggest_name
 
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
@@ -142,7 +142,7 @@ class Session:
         Raises ArrayFault where something is not loaded, and KernelFault for the first task that fails.
         """
         if self.missing:
-            raise ArrayFault(f"nothing is loaded for {listed(self.missing)}")
+            raise ArrayFault(f"nothing is loaded for {quote_names(self.missing)}")
         records: list[TaskRecord] | None = [] if trace else None
         milliseconds = self._executor.execute(records)
         self._executed = True

@@ -14,7 +14,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import dtype_name
-from einc_runtime.text import printable
+from einc_runtime.text import escape_text
 
 MAX_INDICES = 30
 """Some versions of numpy have arrays of at most 32 dimensions; two are kept for matrix products."""
@@ -66,10 +66,10 @@ class JoinedOperands:
 def parse(text: str) -> IndexEquation:
     left, arrow, right = text.partition("->")
     if not arrow or "->" in right:
-        raise PlanFault(f"an index equation has one '->', found '{printable(text, 80)}'")
+        raise PlanFault(f"an index equation has one '->', found '{escape_text(text, 80)}'")
     equation = IndexEquation(tuple(tuple(part.split()) for part in left.split(",")), tuple(right.split()))
     if len(set(equation.output)) != len(equation.output):
-        raise PlanFault(f"an index occurs twice in the result of '{printable(text, 80)}'")
+        raise PlanFault(f"an index occurs twice in the result of '{escape_text(text, 80)}'")
     return equation
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
 from einc_runtime.plan.schema import Block
-from einc_runtime.text import printable
+from einc_runtime.text import escape_text
 
 MAX_NAME = 1024  # characters
 
@@ -34,14 +34,14 @@ def require_position(position: int, length: int, what: str, where: str) -> None:
 
 def require_name(name: str, where: str) -> None:
     if not (0 < len(name) <= MAX_NAME and name.isprintable()):
-        raise PlanFault(f"'{printable(name, 60)}' is not a printable name of 1 to {MAX_NAME} characters", where=where)
+        raise PlanFault(f"'{escape_text(name, 60)}' is not a printable name of 1 to {MAX_NAME} characters", where=where)
 
 
 def require_unique(names: Iterable[object], where: str) -> None:
     seen: set[object] = set()
     for name in names:
         if name in seen:
-            raise PlanFault(f"'{printable(str(name), 60)}' stands here twice", where=where)
+            raise PlanFault(f"'{escape_text(str(name), 60)}' stands here twice", where=where)
         seen.add(name)
 
 

@@ -19,7 +19,7 @@ import msgspec
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle
 from einc_runtime.plan.validation import require_short_texts, validate
-from einc_runtime.text import printable
+from einc_runtime.text import escape_text
 
 MAGIC = b"\x89EINC\r\n\x1a"
 """It is not ASCII text, and it shows whether a transfer has changed line ends."""
@@ -114,7 +114,7 @@ def _open_payload(payload: memoryview, length: int, digest: bytes) -> Bundle:
         bundle = _decoder.decode(payload)
         canonical = _encoder.encode(bundle)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-        raise PlanFault(f"the payload does not follow the schema: {printable(str(error))}") from None
+        raise PlanFault(f"the payload does not follow the schema: {escape_text(str(error))}") from None
     if canonical != payload:
         raise PlanFault("the payload is not in canonical form (duplicate keys, key order, or number width)")
     validate(bundle)

@@ -26,7 +26,7 @@ from einc_runtime.plan.schema import (
     Region,
     TransferTask,
 )
-from einc_runtime.text import printable
+from einc_runtime.text import escape_text
 
 
 def validate_tasks(plan: ExecutablePlan, corners: int) -> None:
@@ -79,7 +79,7 @@ def _check_tasks(plan: ExecutablePlan) -> None:
     for i, task in enumerate(plan.tasks):
         where = f"tasks[{i}]"
         require_position(task.site, len(plan.memory), "site", f"{where}.site")
-        require(task.serves in names, f"{where}.serves", f"'{printable(task.serves, 60)}' is no operation or output")
+        require(task.serves in names, f"{where}.serves", f"'{escape_text(task.serves, 60)}' is no operation or output")
         earlier = -1
         for position in task.after:
             require(earlier < position < i, f"{where}.after", f"{position} is not in ascending order below {i}")

@@ -26,7 +26,7 @@ from einc_runtime.plan.checks import (
 from einc_runtime.plan.joint_aggregation import require_joint_aggregations
 from einc_runtime.plan.schema import ITEMSIZE, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
 from einc_runtime.plan.task_validation import validate_tasks
-from einc_runtime.text import printable
+from einc_runtime.text import escape_text
 
 MAX_RANK = 32
 MAX_SITES = 4096
@@ -165,7 +165,7 @@ def _check_exchange(exchange: Exchange | None, where: str) -> None:
     require_count(list(exchange.splits), MAX_PARTS, f"{where}.splits")
     for name, pieces in exchange.splits.items():
         require_name(name, f"{where}.splits")
-        require(1 < pieces <= MAX_COUNT, f"{where}.splits", f"{pieces} pieces of {printable(name, 60)}")
+        require(1 < pieces <= MAX_COUNT, f"{where}.splits", f"{pieces} pieces of {escape_text(name, 60)}")
 
 
 def _check_duration(ms: float | None, where: str) -> None:

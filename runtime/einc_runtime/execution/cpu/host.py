@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from einc_runtime.errors import MissingFault
-from einc_runtime.text import gibibytes
+from einc_runtime.text import format_gibibytes
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -35,7 +35,7 @@ def require_memory(needed: int, what: str) -> None:
     available = available_memory()
     if available is not None and needed > available:
         raise MissingFault(
-            f"{what} needs {gibibytes(needed)} of memory, and {gibibytes(available)} are available",
+            f"{what} needs {format_gibibytes(needed)} of memory, and {format_gibibytes(available)} are available",
             hint="compile the model with smaller dimensions (-D), or run it on a larger machine",
         )
 

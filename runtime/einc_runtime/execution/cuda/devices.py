@@ -10,7 +10,7 @@ from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.schema import AnyTask, Buffer, Bundle, Region, TransferTask
-from einc_runtime.text import gibibytes
+from einc_runtime.text import format_gibibytes
 
 
 def map_sites(sites: int, devices: Sequence[int] | None, visible: int) -> tuple[int, ...]:
@@ -112,8 +112,8 @@ def require_device_memory(driver: Driver, bundle: Bundle, devices: Sequence[int]
             few = ", ".join(map(str, sites[:8])) + (", ..." if len(sites) > 8 else "")
             name = driver.target(device).name
             raise MissingFault(
-                f"GPU {device} ({name}) has {gibibytes(free)} of {gibibytes(total)} free, and running {bundle.model} "
-                f"takes {gibibytes(needed)} there, for site{'s' if len(sites) > 1 else ''} {few}",
+                f"GPU {device} ({name}) has {format_gibibytes(free)} of {format_gibibytes(total)} free, and running "
+                f"{bundle.model} takes {format_gibibytes(needed)} there, for site{'s' if len(sites) > 1 else ''} {few}",
                 hint="end what else uses the GPU, spread the sites over more GPUs (--devices), compile for more sites, "
                 "or make the model's dimensions smaller (-D)",
             )

@@ -24,7 +24,7 @@ import numpy as np
 from einc_runtime.dtypes import Array, DType, find_dtype_name, storage_dtype
 from einc_runtime.errors import ArrayFault, MissingFault
 from einc_runtime.plan.schema import Tensor
-from einc_runtime.text import listed, printable
+from einc_runtime.text import escape_text, quote_names
 
 NPY_MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000
@@ -76,9 +76,9 @@ def read_npz(path: str | os.PathLike[str], expected: Mapping[str, Tensor]) -> di
         extra = [name for name in archive.members if name not in expected]
         if extra:
             raise ArrayFault(
-                f"it holds {listed(extra)}, which the plan does not ask for",
+                f"it holds {quote_names(extra)}, which the plan does not ask for",
                 where=archive.path,
-                hint=f"the plan asks for {listed(list(expected))}",
+                hint=f"the plan asks for {quote_names(list(expected))}",
             )
         return {name: archive.read(name, expected[name]) for name in archive.members}
 
@@ -221,7 +221,7 @@ class NpzFile:
             yield NpyFile(stream, self._place(entry), entry.file_size)
 
     def _place(self, entry: zipfile.ZipInfo) -> str:
-        return f"{self.path}: {printable(entry.filename, 100)}"
+        return f"{self.path}: {escape_text(entry.filename, 100)}"
 
 
 @contextmanager
@@ -235,4 +235,4 @@ def _refuse_broken_zip(where: str) -> Iterator[None]:
     ) as error:  # fmt: skip
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        raise ArrayFault(f"the archive is broken: {printable(str(error), 100)}", where=where) from None
+        raise ArrayFault(f"the archive is broken: {escape_text(str(error), 100)}", where=where) from None
