@@ -270,7 +270,7 @@ def _format_weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
         return []
     here, also = ([sum(row[field][site] for row in rows) for site in range(len(rows[0][field]))]
                   for field in ("site_bytes", "replicated_bytes"))  # fmt: skip
-    whole = f"  {format_memory(sum(row['bytes'] for row in rows))} in {len(rows)} tensors"
+    whole = f"  {format_memory(sum(row['bytes'] for row in rows))} in {format_count(len(rows), 'tensor')}"
     lines = [
         strong("weights"),
         f"{whole}; {_format_range(here)} on each site, of which other sites hold {_format_range(also)} too",

@@ -160,3 +160,26 @@ def test_of_files_that_are_written_at_once_each_is_whole(tmp_path: Path) -> None
     assert len(found) == 40
     assert set(found) <= set(contents)
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_that_an_extension_module_turns_into_its_own_error_is_reported_as_the_signal(
+    number: int, code: int, tmp_path: Path
+) -> None:
+    """As C++ modules do while they convert arguments."""
+    program = f"""
+import os
+from einc_runtime.cli import files
+
+def read_plan(path):
+    try:
+        os.kill(os.getpid(), {int(number)})
+        while True:
+            pass
+    except BaseException:
+        raise TypeError("addRow(): incompatible function arguments") from None
+
+files.read_plan = read_plan
+"""
+    word = b"interrupted" if number == signal.SIGINT else b"terminated"
+    assert einc_in(program, "verify", "x.bin", cwd=tmp_path) == (code, b"", b"einc: " + word + b"\n")

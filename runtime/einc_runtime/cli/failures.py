@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.exceptions import Exit  # after an interrupted import, click may lack its attribute `exceptions`
 
-from einc_runtime.cli import output
+from einc_runtime.cli import output, signals
 from einc_runtime.cli.signals import Terminated, exit_code_of
 from einc_runtime.errors import ReportedError, RuntimeFault, WriteFault
 from einc_runtime.text import replace_unprintable
@@ -100,6 +100,9 @@ def describe(error: BaseException, program: str = "einc") -> Failure:
         case MemoryError():
             message = "this needs more memory than there is"
             return Failure(MISSING, "memory", message, f"{program}: {message}")
+    if signals.last_signal is not None:  # an extension module may turn the signal's exception into one of its own
+        interrupted = signals.last_signal == signals.INTERRUPT
+        return describe(KeyboardInterrupt() if interrupted else Terminated(signals.last_signal), program)
     message = f"{type(error).__name__}: {error}".splitlines()[0][:500]
     text = f"{program}: a bug in einc: {message}\n    please report it, with what --debug prints"
     return Failure(BUG, "internal", message, text)

@@ -15,6 +15,8 @@ import time
 ENDING = tuple(getattr(_signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(_signal, name))
 """Signals other than an interrupt that ask a process to end: from a supervisor, or from a terminal that was closed."""
 
+INTERRUPT = int(_signal.SIGINT)
+
 RESEND_DELAY = 0.01
 """Seconds after which a signal that Python lost is sent again."""
 
@@ -23,6 +25,9 @@ PATIENCE = 2.0
 
 over = False
 """Whether the exit code is decided, so that no interrupt changes it any more."""
+
+last_signal: int | None = None
+"""The number of the last signal that `_end` handled. Code in C may replace the exception by one of its own."""
 
 
 class Terminated(BaseException):
@@ -68,7 +73,9 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def _end(number: int, _: object) -> None:
+    global last_signal
     if not over:
+        last_signal = number
         raise KeyboardInterrupt if number == _signal.SIGINT else Terminated(number)
 
 

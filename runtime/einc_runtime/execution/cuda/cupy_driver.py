@@ -13,7 +13,10 @@ from einc_runtime.errors import MissingFault
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.kernels.gpu import GpuTarget
 
-INSTALL_HINT = "pip install 'einc[cuda12]' (einc[cuda13] where the driver is for CUDA 13); --backend cpu needs no GPU"
+INSTALL_HINT = (
+    "install the extra 'cuda12' of einc or einc-runtime ('cuda13' if the driver is for CUDA 13); "
+    "--backend cpu needs no GPU"
+)
 
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 _NO_DEVICE = 100  # cudaErrorNoDevice

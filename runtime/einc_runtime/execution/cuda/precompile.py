@@ -43,9 +43,7 @@ def require_compiler() -> str:
     """The compiler's name and version. Raises MissingFault where there is none."""
     compiler = triton_compile.version()
     if compiler is None:
-        raise MissingFault(
-            "kernels cannot be compiled ahead: Triton is not installed", hint="pip install 'einc[triton]'"
-        )
+        raise MissingFault("kernels cannot be compiled ahead: Triton is not installed", hint="pip install triton")
     return compiler
 
 

@@ -124,7 +124,7 @@ class CupyModules:
         try:
             from cupy.cuda import driver, runtime
         except ImportError as error:
-            hint = "pip install 'einc[cuda12]' (einc[cuda13] where the driver is for CUDA 13)"
+            hint = "install the extra 'cuda12' of einc or einc-runtime ('cuda13' if the driver is for CUDA 13)"
             raise MissingFault("GPU kernels need cupy, which is not installed", hint=hint) from error
         self._driver: Any = driver
         self._runtime: Any = runtime

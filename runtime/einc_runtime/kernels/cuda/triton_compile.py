@@ -26,7 +26,7 @@ HIDDEN = 2
 
 _SPECIAL = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
 
-INSTALL_HINT = "pip install 'einc[triton]', or run where the plan's kernels have been compiled ahead"
+INSTALL_HINT = "pip install triton, or run where the plan's kernels have been compiled ahead"
 
 
 @dataclass(frozen=True, slots=True)
