@@ -62,9 +62,7 @@ def note_unused_gpus(bundle: Bundle) -> str | None:
     """What to tell a user whose plan for GPUs runs on the CPU although GPUs are there."""
     if bundle.machine == HOST or not count_visible_gpus() or is_cupy_installed():
         return None
-    return (
-        "GPUs are visible here, but are not used without cupy: install the extra 'cuda12' of einc or einc-runtime"
-    )
+    return "GPUs are visible here, but are not used without cupy: install the extra 'cuda12' of einc or einc-runtime"
 
 
 def _should_use_gpus(bundle: Bundle) -> bool:
