@@ -109,7 +109,7 @@ class Compiled:
 def compile_model(
     text: str, file: str, options: CompileOptions, phase: Callable[[str], None] = lambda _: None
 ) -> Compiled:
-    """The compilation of a model text; `file` is the name that messages give it. Raises ModelError at once."""
+    """The compilation of a model text; `file` is the name that messages give it. Raises ModelError here, not later."""
     from einc.frontend import build
 
     phase("reading the model")
@@ -122,8 +122,8 @@ def select_target(options: CompileOptions) -> Target:
     from einc.machines.load import load_machine
     from einc_runtime.plan.schema import HOST
 
-    wanted = _read_devices(options)
-    need = None if wanted is None else max(wanted) + 1
+    requested = _read_devices(options)
+    need = None if requested is None else max(requested) + 1
     note = None
     if options.machine is not None:
         machine = load_machine(options.machine, need if options.machine == HOST else None)
@@ -135,14 +135,14 @@ def select_target(options: CompileOptions) -> Target:
         note = f"no machine was named: {what} {machine.name}, {need or len(machine.sites)} sites"
     if need is not None and need > len(machine.sites):
         if isinstance(options.devices, int):
-            found = f"{options.devices} sites were asked for"
+            request = f"{options.devices} sites were asked for"
         else:
-            found = f"site {need - 1} was asked for"
+            request = f"site {need - 1} was asked for"
         raise MachineError(
-            f"{found}, and machine {machine.name} has {len(machine.sites)}, numbered from 0",
+            f"{request}, and machine {machine.name} has {len(machine.sites)}, numbered from 0",
             hint=f"`einc machine list` shows the machines; `-m host` takes any number of sites up to {MAX_PLAN_SITES}",
         )
-    devices = tuple(range(len(machine.sites))) if wanted is None else wanted
+    devices = tuple(range(len(machine.sites))) if requested is None else requested
     machine = machine if devices == tuple(range(len(machine.sites))) else machine.restrict(devices)
     return Target(machine.ideal() if options.ideal else machine, devices, note)
 

@@ -29,7 +29,7 @@ def read_text(path: str) -> str:
 
 
 def is_plan(path: str) -> bool:
-    """Whether a file is meant to be a plan rather than a model: a model's name ends in .ein or it begins as text."""
+    """Whether a file is a plan rather than a model. A model has a name that ends in .ein, or it begins with text."""
     if path == STDIN or path.endswith(".ein"):
         return path == STDIN
     require_present(path)
@@ -43,7 +43,7 @@ def is_plan(path: str) -> bool:
 
 
 def _explain_encoding(path: str, data: bytes, at: int) -> Diagnostic:
-    """Why the bytes of a file are no UTF-8 text, the first wrong one standing at `at`."""
+    """Why the bytes of a file are no UTF-8 text; the first wrong one is at offset `at`."""
     from einc_runtime.plan.codec import MAGIC
 
     if data.startswith(MAGIC):

@@ -29,7 +29,7 @@ class Seconds(ParamType):
             seconds = float(value)
         except ValueError:
             seconds = 0.0
-        if not seconds > 0:  # NaN is not, either
+        if not seconds > 0:  # this is true of NaN, too
             self.fail(f"{value!r} is not a time above 0 in seconds", param, ctx)
         return seconds
 
@@ -125,7 +125,7 @@ def keep_best_on_interrupt(budget: SearchBudget) -> Iterator[None]:
     The best programs found so far are kept, and one line says so at the end.
     """
     before = signal.getsignal(signal.SIGINT)
-    if before != signal.SIG_IGN:  # as in a script's background, where interrupts are for others
+    if before != signal.SIG_IGN:  # ignored, for example in a background job of a script
         signal.signal(signal.SIGINT, lambda number, frame: budget.interrupt())
     try:
         yield

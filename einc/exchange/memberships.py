@@ -15,7 +15,7 @@ from einc.exchange.language.program import Partition, Program
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 MAX_SITES = 8
-"""On up to so many sites all memberships are compared: at most 8!."""
+"""Up to this many sites, all memberships are compared: at most 8!."""
 
 
 def list_free_sites(program: Program, sites: Sequence[int]) -> tuple[list[Partition], list[int]]:

@@ -100,7 +100,7 @@ class Network:
         return groups
 
     def _cover(self, pairs: Iterable[Pair]) -> tuple[float, ResourcePrices]:
-        """Prices of 0 or 1 under which each pair costs 1 or more, and their capacity: small, if not always least."""
+        """Prices of 0 or 1 under which each pair costs 1 or more, and their capacity (small, not always least)."""
         open_paths = {self.paths[pair] for pair in pairs}
         chosen = {path[0] for path in open_paths if len(path) == 1}
         open_paths = {path for path in open_paths if chosen.isdisjoint(path)}
@@ -116,7 +116,7 @@ class Network:
 
 @lru_cache(maxsize=16)
 def build_network(machine: Machine, gpus: tuple[int, ...] | None) -> Network:
-    """The network of a machine for programs with these GPUS; kept with what has been computed about it."""
+    """The network of a machine for programs with these GPUS; kept with what was computed about it."""
     return Network(machine, gpus)
 
 

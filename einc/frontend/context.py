@@ -1,7 +1,7 @@
-"""The state of one lowering: the names in scope, the graph under construction, and what has been counted.
+"""The state of one lowering: the names in scope, the graph under construction, and counts of what is limited.
 
 A tensor at the top keeps its name in the graph. In iteration 3 of a repeat it is `h.3`; in an application of
-`block layer` there it is `layer.3.h`. No name in a text has a dot, so none of these can clash with one of the text's.
+`block layer` there it is `layer.3.h`. Names in a text have no dots, so these cannot clash with them.
 """
 
 from __future__ import annotations

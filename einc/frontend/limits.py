@@ -8,7 +8,7 @@ TEXT_CHARACTERS: Final = 1 << 20
 """Longest model text."""
 
 STATEMENT_TOKENS: Final = 50_000
-"""Most tokens of one statement, bodies left out."""
+"""Largest number of tokens of one statement, bodies left out."""
 
 NAME_CHARACTERS: Final = 100
 """Longest name."""
@@ -32,16 +32,16 @@ STRING_CHARACTERS: Final = 10_000
 """Longest string that a parameter expression may build."""
 
 RANK: Final = 32
-"""Most dimensions of a tensor; numpy has the same limit."""
+"""Largest number of dimensions of a tensor; numpy has the same limit."""
 
 NODES: Final = 20_000
-"""Most operators in one graph."""
+"""Largest number of operators in one graph."""
 
 STEPS: Final = 200_000
-"""Most statements and expressions that are evaluated while blocks and repeats are unrolled."""
+"""Largest number of statements and expressions that are evaluated while blocks and repeats are unrolled."""
 
 EQUATION_TERMS: Final = 1_000
-"""Most scalar operations in one index equation."""
+"""Largest number of scalar operations in one index equation."""
 
 ERRORS: Final = 50
-"""Most errors that are reported at once."""
+"""Largest number of errors that are reported at once."""

@@ -43,15 +43,15 @@ def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
         for reader, k in readers[tensor]
     ]
 
-    def local(candidate: Candidate) -> tuple[int, int]:
+    def sum_local_costs(candidate: Candidate) -> tuple[int, int]:
         repartition = sum(size for k, tiling, size in arriving if candidate.input_tilings[k] != tiling)
         return repartition, sum(size for j, tiling, size in leaving if candidate.output_tilings[j] != tiling)
 
-    now = choices[node].candidate
-    others = plan.total_cost - now.join - now.aggregation - sum(local(now))
+    chosen = choices[node].candidate
+    others = plan.total_cost - chosen.join - chosen.aggregation - sum(sum_local_costs(chosen))
     found = []
     for candidate in enumerate_candidates(here.operator, plan.sites):
-        repartition, handover = local(candidate)
+        repartition, handover = sum_local_costs(candidate)
         total = others + candidate.join + candidate.aggregation + repartition + handover
         found.append(Alternative(candidate, repartition, handover, total))
     return tuple(sorted(found, key=lambda one: (one.total_cost, one.candidate.intervals)))

@@ -61,7 +61,7 @@ class _BlockCache:
         self.blocks: dict[TensorType, tuple[TensorType, int]] = {}  # to the first equal one, and its size
         self.tilings: dict[tuple[int, ...], Tiling] = {}  # by the identities of its blocks
 
-    def survey(self, blocks: list[TensorType]) -> tuple[Tiling, int] | None:
+    def measure(self, blocks: list[TensorType]) -> tuple[Tiling, int] | None:
         """The distinct blocks and the total size of all blocks; None if a spec may not have these blocks."""
         known: dict[int, tuple[TensorType, int]] = {}
         for block in {id(block): block for block in blocks}.values():
@@ -95,11 +95,11 @@ def _build_candidate(
     if any(len(f.inputs) != len(inputs) or len(f.outputs) != len(outputs) for f in spec.functions):
         raise _make_refusal(operator, request, _find_fault(operator, spec))
     functions = spec.functions if operator.joint_aggregations else ()
-    torn = next((fault for f in functions if (fault := find_tuple_fault(operator, f)) is not None), None)
-    if torn is not None:
-        raise _make_refusal(operator, request, torn)
-    reads = [surveyor.survey([f.inputs[k] for f in spec.functions]) for k, surveyor in enumerate(inputs)]
-    writes = [surveyor.survey([f.outputs[j] for f in spec.functions]) for j, surveyor in enumerate(outputs)]
+    fault = next((fault for f in functions if (fault := find_tuple_fault(operator, f)) is not None), None)
+    if fault is not None:
+        raise _make_refusal(operator, request, fault)
+    reads = [cache.measure([f.inputs[k] for f in spec.functions]) for k, cache in enumerate(inputs)]
+    writes = [cache.measure([f.outputs[j] for f in spec.functions]) for j, cache in enumerate(outputs)]
     sound_reads, sound_writes = [r for r in reads if r is not None], [w for w in writes if w is not None]
     if len(sound_reads) + len(sound_writes) != len(inputs) + len(outputs):
         raise _make_refusal(operator, request, _find_fault(operator, spec))
@@ -115,7 +115,7 @@ def _build_candidate(
 
 
 def _find_fault(operator: Operator, spec: JoinAggSpec) -> str:
-    """The fault in words."""
+    """What is wrong with the spec, in words."""
     fault = find_spec_fault(spec, [desc.type for desc in operator.inputs], [desc.type for desc in operator.outputs])
     return fault or "a block or tiling is unsound"
 

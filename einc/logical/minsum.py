@@ -61,7 +61,9 @@ def prune_values(costs: Sequence[Array], links: Sequence[Link]) -> list[Array]:
         kept = left[v]
         if len(kept) == 1:
             continue
-        gain = costs[v][kept][:, None] - costs[v][kept][None, :]  # of the second value over the first, at the least
+        gain = (
+            costs[v][kept][:, None] - costs[v][kept][None, :]
+        )  # how much the second value is better than the first, at least
         same = gain == 0
         for u, weight, mine, theirs in views[v]:
             offered = np.zeros(numbers, dtype=bool)

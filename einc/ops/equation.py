@@ -155,7 +155,7 @@ class Equation(MappedOperator):
     def fuse(self, k: int, producer: Operator) -> Operator | None:
         """Fuses elementwise operators if the producer's result has every index of this one exactly once.
 
-        A 16-bit producer keeps its rounding if a comparison (or the like) could make a difference of it.
+        The result of a 16-bit producer is still rounded if a comparison or the like could depend on the rounding.
         """
         if not isinstance(producer, Equation) or self.aggregation is not None or producer.aggregation is not None:
             return None

@@ -2,7 +2,7 @@
 
 Pair i of the token at position n turns by the angle n * f_i, where f_i = theta ** (-2i / d_head), scaled if the call
 says so. Frequencies and angles are rounded to f32, as in published implementations: for late positions this rounding
-matters more than any other, and models were trained with just these angles.
+matters more than any other, and models were trained with exactly these angles.
 
 Positions are an input, or else the places of the tokens in their packed sequences. All dimensions but the last are
 shardable anywhere, because a kernel knows the bounds of its block.

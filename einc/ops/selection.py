@@ -66,7 +66,7 @@ class _Selection(MappedOperator):
 
     @property
     def joint_aggregations(self) -> tuple[JointAggregation, ...]:
-        """The list of the largest is not cut."""
+        """The dimension of the k largest is never cut."""
         own = tuple(range(self.outputs[0].rank))
         return (JointAggregation((0, 1), (own, own), whole=own[self.tensor.rank - 1 :]),)
 

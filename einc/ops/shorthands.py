@@ -90,9 +90,8 @@ def _reduce(name: str, arguments: Sequence[Argument], attributes: Attributes) ->
     result = [(labels[at], tensor.dims[at]) for at in range(tensor.rank) if at not in gone]
     if name == "mean":
         count = math.prod(tensor.shape[at] for at in gone)
-        program = make_step(
-            "div", ScalarInput(0), float(count)
-        )  # divided first: partial sums of 16-bit floats stay in range
+        # Dividing before the sum keeps partial sums of 16-bit floats in range.
+        program = make_step("div", ScalarInput(0), float(count))
         return build_equation([(tensor, labels)], result, program, "sum")
     return build_equation([(tensor, labels)], result, make_step("copy", ScalarInput(0)), name)
 

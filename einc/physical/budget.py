@@ -11,8 +11,8 @@ from contextlib import contextmanager
 class SearchBudget:
     """The time that is left, shared among the exchanges of a plan; without `seconds` there is no limit.
 
-    An interrupt during `searching` is raised there, as KeyboardInterrupt. At any other moment between `begin` and `end`
-    it only marks the budget as spent (see `interrupt`).
+    An interrupt within `catch_interrupt` is raised there, as KeyboardInterrupt. At any other moment between `begin` and
+    `end` it only marks the budget as spent (see `interrupt`).
     """
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -37,12 +37,12 @@ class SearchBudget:
         return 0.0 if self.interrupted else max(0.0, self._deadline - time.monotonic())
 
     def share(self, exchanges: int) -> float:
-        """The seconds for the next of so many exchanges. What it does not need is left to those after it."""
+        """The seconds for the next of `exchanges` exchanges. What it does not use is left to those after it."""
         return self.left / max(1, exchanges)
 
     @contextmanager
-    def searching(self) -> Iterator[None]:
-        """A search: an interrupt ends it and all that would follow."""
+    def catch_interrupt(self) -> Iterator[None]:
+        """Within this context, an interrupt ends the search, and marks the budget as spent."""
         self._searching = True
         try:
             yield

@@ -56,7 +56,7 @@ def build(
     outputs: dict[str, Output] = {}
     for name in plan.graph.outputs:
         if name not in last_user:
-            outputs[name] = placer.loaded_output(name)
+            outputs[name] = placer.load_output(name)
     for number, node in enumerate(plan.graph.nodes):
         placer.place_node(number)
         for name in plan.graph.outputs:
@@ -144,7 +144,7 @@ class _Placer:
         }
         first = len(self._builder.tasks)
         placed = self._place(blocks, len(functions))
-        # A site first does its tasks for others, and then runs its kernel, for which they would have to wait.
+        # A site does its tasks for others before its kernel; otherwise the others would have to wait for the kernel.
         owed: dict[int, list[int]] = {}
         for t, task in enumerate(self._builder.tasks[first:], first):
             if not isinstance(task, TransferTask):
@@ -186,14 +186,14 @@ class _Placer:
             self._builder.keep(region.buffer)
         return Output(tensor, regions, placed.exchange)
 
-    def loaded_output(self, name: str) -> Output:
+    def load_output(self, name: str) -> Output:
         """A saved input or weight: the whole of it, loaded at site 0."""
         tensor = self._number[name]
         return Output(tensor, (self._builder.load(0, tensor, Block.whole(self._tensors[tensor].shape)),), None)
 
     def finish(self, outputs: tuple[Output, ...]) -> DeviceProgram:
         """Drops superfluous buffers, plans memory, checks that it suffices, and predicts the time."""
-        redundant = self._builder.redundant_loads()
+        redundant = self._builder.find_redundant_loads()
         kept = [b for b in range(len(self._builder.buffers)) if b not in redundant]
         buffers, tasks = [self._builder.buffers[b] for b in kept], self._builder.tasks
         if redundant:

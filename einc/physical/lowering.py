@@ -2,9 +2,9 @@
 
 Every (aggregate, site) that the program materializes gets a location. A complete aggregate that a consumer needs at
 that site lands straight in the consumer's input block, anything else in a buffer of its own; partial copies and
-earlier aggregates are read where they are. So the decompose and recompose kernels of the paper's Section 5.3 vanish
-into the strides of the other tasks, except that what a site has already is copied into the consumer's block - and not
-even that where one whole block contains all of it.
+earlier aggregates are read where they are. So the decompose and recompose kernels of the paper's Section 5.3 are not
+needed: the other tasks read and write with strides. Only what a site has already is copied into the consumer's block,
+and not even that if one whole block contains all of it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Lowering:
             regions, ready = held
             for site in action.destinations:
                 if self._find(atom, action.aggregate, site) is not None:
-                    continue  # it is there already: sending it again would only overwrite it with itself
+                    continue  # it is there already, and sending it again would change nothing
                 if (action.source, site) not in machine.routes:
                     raise make_route_error(self._builder.serves, machine, action.source, site)
                 targets = self._location(atom, action.aggregate, site)

@@ -180,7 +180,7 @@ def _make_prefixes(tensors: Sequence[str]) -> list[str]:
 class CanonicalPreamble:
     """A preamble with atoms `a1`, `a2`, ... in the order of IN, and partitions `P1`, ...
 
-    `max_pieces` has every atom with the number of pieces that it can be cut into; `names` those of the atoms before.
+    For every atom, `max_pieces` has the number of pieces that it can be cut into, and `names` its former name.
     """
 
     program: Program
@@ -199,34 +199,36 @@ def canonicalize(preamble: Program, max_pieces: Mapping[str, int]) -> CanonicalP
             names.setdefault(atom, f"a{len(names) + 1}")
     partitions = {partition.name: f"P{k}" for k, partition in enumerate(preamble.partitions, start=1)}
 
-    def renamed(aggregate: Aggregate) -> Aggregate:
+    def rename(aggregate: Aggregate) -> Aggregate:
         return tuple(sorted(names[atom] for atom in aggregate))
 
-    def target(entry: int | str) -> int | str:
+    def rename_target(entry: int | str) -> int | str:
         return partitions[entry] if isinstance(entry, str) else entry
 
     program = Program(
         preamble.gpus,
         tuple(Partition(partitions[one.name], one.size, one.members) for one in preamble.partitions),
-        tuple(Holding(renamed(one.aggregate), one.sites, one.size) for one in preamble.holdings),
-        tuple(Requirement(renamed(one.aggregate), tuple(map(target, one.targets))) for one in preamble.requirements),
+        tuple(Holding(rename(one.aggregate), one.sites, one.size) for one in preamble.holdings),
+        tuple(
+            Requirement(rename(one.aggregate), tuple(map(rename_target, one.targets))) for one in preamble.requirements
+        ),
         (),
     )
-    most = tuple((new, max_pieces[old]) for old, new in names.items())
-    return CanonicalPreamble(program, most, tuple((new, old) for old, new in names.items()))
+    pieces = tuple((new, max_pieces[old]) for old, new in names.items())
+    return CanonicalPreamble(program, pieces, tuple((new, old) for old, new in names.items()))
 
 
 def rename_actions(actions: tuple[Action, ...], name: Callable[[str], str]) -> tuple[Action, ...]:
     """The actions with other names of atoms; `name` gives that of a whole atom, and pieces keep their numbers."""
     known: dict[Aggregate, Aggregate] = {}
 
-    def aggregate(old: Aggregate) -> Aggregate:
+    def rename(old: Aggregate) -> Aggregate:
         if old not in known:
             parts = (atom.partition(".") for atom in old)
             known[old] = tuple(sorted(f"{name(whole)}{dot}{number}" for whole, dot, number in parts))
         return known[old]
 
-    def action(old: Action) -> Action:
-        return replace(old, aggregate=aggregate(old.aggregate), after=tuple(sorted(map(action, old.after))))
+    def rename_action(old: Action) -> Action:
+        return replace(old, aggregate=rename(old.aggregate), after=tuple(sorted(map(rename_action, old.after))))
 
-    return tuple(map(action, actions))
+    return tuple(map(rename_action, actions))

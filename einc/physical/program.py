@@ -120,7 +120,7 @@ class DeviceProgramBuilder:
         self.tasks.append(task)
         return len(self.tasks) - 1
 
-    def redundant_loads(self) -> dict[int, int]:
+    def find_redundant_loads(self) -> dict[int, int]:
         """Loaded buffers whose block lies in that of another loaded buffer of the same site, and that other buffer."""
         groups: dict[tuple[int, int], list[Region]] = {}
         for (site, tensor, _), region in self._loads.items():

@@ -206,7 +206,7 @@ class SynthesizingScheduler:
         found = SearchResult(members, None, (), naive_ms, naive_ms, None, None, None)
         if self._budget.left:
             self._report(f"bounding the exchange for {node}", naive_ms, 0.0)
-            with self._budget.searching():
+            with self._budget.catch_interrupt():
                 certificate = bound(closed, self._machine, thorough=not self._uniform)
                 found = replace(found, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
                 if self._sites <= MAX_OPEN_SITES and not self._uniform:
@@ -235,11 +235,11 @@ class SynthesizingScheduler:
             return best
         if best.bound_ms <= WORTHWHILE * best.bound_free_ms and best.completion_ms <= NEAR * best.bound_ms:
             return best
-        most = best.packed_ms / WORTHWHILE
-        least = best.bound_free_ms - self._machine.transfer_latency_us * MS_PER_US
-        if least >= most:
+        max_packed_ms = best.packed_ms / WORTHWHILE
+        min_packed_ms = best.bound_free_ms - self._machine.transfer_latency_us * MS_PER_US
+        if min_packed_ms >= max_packed_ms:
             return best
-        found = self._synthesize(node, form.program, form, best.bound_free_ms, most, least)
+        found = self._synthesize(node, form.program, form, best.bound_free_ms, max_packed_ms, min_packed_ms)
         return self._choose_faster(best, found, WORTHWHILE)
 
     def _practical_bound(self, form: CanonicalPreamble, bound_ms: float) -> float:
@@ -257,22 +257,22 @@ class SynthesizingScheduler:
         program: Program,
         form: CanonicalPreamble,
         bound_ms: float,
-        most_packed_ms: float = math.inf,
-        least_packed_ms: float = 0.0,
+        max_packed_ms: float = math.inf,
+        min_packed_ms: float = 0.0,
     ) -> Synthesis | None:
         seconds = self._budget.share(self._left + 1)
         found: Synthesis | None = None
         if seconds:
-            with self._budget.searching():
+            with self._budget.catch_interrupt():
                 options = SynthesisOptions(
                     iterations=0 if self._uniform else ITERATIONS,
                     max_actions=MAX_ACTIONS,
                     time_limit=None if seconds == math.inf else seconds,
                     seed=self._seed,
-                    max_pieces={atom: 1 if self._uniform else most for atom, most in form.max_pieces},
+                    max_pieces={atom: 1 if self._uniform else pieces for atom, pieces in form.max_pieces},
                     enough=ENOUGH * self._practical_bound(form, bound_ms) / bound_ms if bound_ms else ENOUGH,
-                    max_packed_ms=most_packed_ms,
-                    min_packed_ms=least_packed_ms,
+                    max_packed_ms=max_packed_ms,
+                    min_packed_ms=min_packed_ms,
                 )
                 found = synthesize(
                     program,

@@ -196,9 +196,9 @@ class _ExchangeTimer:
     def _time(self, exchange: Exchange) -> Document:
         """What the plan says about an exchange. Missing times, and all times on another machine, are computed."""
         times = (exchange.completion_ms, exchange.naive_ms, exchange.bound_ms, exchange.bound_by)
-        afresh = self._planned != self.machine
-        if afresh or None in times[:3]:
-            times = self._complete(exchange, (None,) * 4 if afresh else times)
+        is_other = self._planned != self.machine
+        if is_other or None in times[:3]:
+            times = self._complete(exchange, (None,) * 4 if is_other else times)
         free_ms = exchange.bound_free_ms
         if free_ms is not None:  # bounds have the latency of one transfer at most
             free_ms = max(0.0, free_ms - (self._planned.transfer_latency_us - self.machine.transfer_latency_us) / 1e3)

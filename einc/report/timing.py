@@ -107,8 +107,8 @@ def make_labeller(bundle: Bundle) -> Callable[[AnyTask], Label]:
     return label
 
 
-def _describe_label(spent: LabelTime | None) -> Document:
-    own = LabelTime(start=0.0) if spent is None else spent
+def _describe_label(time: LabelTime | None) -> Document:
+    own = LabelTime(start=0.0) if time is None else time
     return {
         "start_ms": own.start,
         "end_ms": own.end,

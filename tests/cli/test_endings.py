@@ -60,7 +60,7 @@ def test_an_ignored_interrupt_does_not_end_a_search() -> None:
     try:
         budget = SearchBudget()
         budget.begin()
-        with keep_best_on_interrupt(budget), budget.searching():
+        with keep_best_on_interrupt(budget), budget.catch_interrupt():
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)

@@ -96,7 +96,9 @@ def test_no_schedule_is_shorter_than_the_longest_window(text, count, seed):
     assert [len(routes) for routes in chosen] == [count] * len(demands)
     tasks = build_tasks(demands, chosen, network)
     keys = np.random.default_rng(seed).random(len(tasks.actions)).tolist()
-    assert ListScheduler(tasks).forwards(keys).makespan >= longest_window(demands, chosen, network) * (1 - 1e-6)
+    assert ListScheduler(tasks).schedule_forwards(keys).makespan >= longest_window(demands, chosen, network) * (
+        1 - 1e-6
+    )
 
 
 def test_the_longest_windows_are_those_of_brute_force():

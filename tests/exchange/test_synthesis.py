@@ -157,7 +157,7 @@ def test_placements_are_compared_until_one_is_as_good_as_bounds_allow(monkeypatc
     searched = placement.place(program, network, 0.02)[2].fullest_ms
     tried = len(packed)
     packed.clear()
-    again = placement.place(program, network, 0.02, least=searched)[2].fullest_ms
+    again = placement.place(program, network, 0.02, min_ms=searched)[2].fullest_ms
     assert again == pytest.approx(searched)
     assert 1 < len(packed) < tried
     assert packed[0].fullest_ms > searched * 1.01

@@ -96,7 +96,7 @@ def test_a_budget_is_shared_and_ends() -> None:
     budget.begin()
     assert 0 < budget.share(30) <= 10.0
     assert 99 < budget.share(1) <= 100.0
-    with budget.searching():
+    with budget.catch_interrupt():
         budget.interrupt()
         raise AssertionError("the interrupt ends the search")
     assert budget.interrupted

@@ -34,7 +34,7 @@ class CompileArguments:
     as_json: bool
 
     def check(self) -> None:
-        """Raises where they ask for nothing, or for what cannot be had together."""
+        """Raises UsageError if they ask for nothing or contradict each other, MissingFault if no compiler is there."""
         if self.target is None and self.emit is None and not self.machines:
             raise click.UsageError("nothing to do: give -o PLAN, --emit STAGE, or --compare MACHINE")
         if self.target == output.STDOUT and (self.emit is not None or self.as_json or self.machines):
@@ -109,7 +109,7 @@ def compile_command(
     text = read_text(model)
     if target is not None:
         output.require_outputs([target], [model, options.machine, *(other.machine for other in others)])
-    if emit == "ast" and target is None and not machines:  # which needs no machine, and no valid model
+    if emit == "ast" and target is None and not machines:  # this needs no machine and no valid model
         _print(arguments, Results(dump_syntax(text, model)))
         return
 

@@ -86,7 +86,7 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
 
 
 def _read_configuration(folder: str) -> bytes:
-    """The bytes of the folder's config.json, as far as a configuration may be long."""
+    """The bytes of the folder's config.json, at most one more than a configuration may have."""
     from einc.importers.config import MAX_BYTES
 
     files.require_present(folder, or_folder=True)
@@ -102,7 +102,7 @@ def _read_configuration(folder: str) -> bytes:
 
 
 def _read_stored_names(folder: str) -> frozenset[str] | None:
-    """The names of all tensors in the folder's safetensors files, None where it has none."""
+    """The names of all tensors in the folder's safetensors files, None if it has none."""
     from einc_runtime.execution.data.safetensors import list_stored_names
 
     with files.reading(folder):
@@ -110,7 +110,7 @@ def _read_stored_names(folder: str) -> frozenset[str] | None:
 
 
 def _check_model(text: str, where: str) -> None:
-    """The text must be a model; where it is none, the numbers of the configuration fit no model of this kind."""
+    """Raises ModelError if the text is no valid model: then the numbers of the configuration contradict each other."""
     from einc.errors import Diagnostic
     from einc.frontend import build
 

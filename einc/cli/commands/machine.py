@@ -138,7 +138,7 @@ def import_command(file: str, target: str | None, as_json: bool, **overrides: An
         output.require_outputs([target], [file])
     try:
         text = read_text(file)
-    except ModelError as error:  # what is not UTF-8
+    except ModelError as error:  # the file is not UTF-8
         raise MachineError(error.message, where=error.where, hint=error.hint) from None
     imported = import_machine(text, "standard input" if file == files.STDIN else file, MachineOverrides(**overrides))
     for assumption in imported.assumptions:

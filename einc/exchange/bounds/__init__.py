@@ -57,7 +57,7 @@ def verify(certificate: Certificate, program: Program, machine: Machine) -> bool
 
 @lru_cache(maxsize=32)
 def _find_best(demands: DemandSet, network: Network, whole_atoms: bool, thorough: bool) -> Certificate:
-    """The best bound of demands whose sites are known. Kept, as compilers and searches ask for the same ones again."""
+    """The best bound of demands whose sites are known. Results are kept, as many are asked for again."""
     witnesses: list[Witness | None] = [
         find_best_cut(demands, network),
         CountingWitness(),

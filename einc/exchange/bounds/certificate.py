@@ -1,4 +1,4 @@
-"""Certificates: a lower bound on the completion time of every body of a preamble, with a witness to check it by.
+"""Certificates: a lower bound on the completion time of all bodies of a preamble, with a witness that proves it.
 
 A witness holds only what was chosen (sites, prices, weights). `proved_ms` computes from the preamble and the machine
 what it proves, so that neither an error in a search nor the tolerance of an LP solver can make a bound unsound.
@@ -36,7 +36,7 @@ class ZeroWitness:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """No body, with atoms split or not, completes before `bound_ms`. Of latencies only the first transfer's counts.
+    """No body, with atoms split or not, completes before `bound_ms`. Only the latency of one transfer is counted.
 
     `whole_atoms` says that it holds only where no atom is split. `memberships` are those of open partitions under which
     the bound was found, the least over all of them; empty where none were open.

@@ -1,4 +1,4 @@
-"""Bounds that are plain sums: by counting transfers, by the memory traffic of combining, and by the farthest way.
+"""Bounds that are plain sums: by counting transfers, by the memory traffic of combining, and by the longest way.
 
 Counting. Take the transfers for X of one piece in the order of their ends, and let each bring all that its source then
 knows: that only helps. Where no site holds all atoms, some site v is the first to know all. By then a transfer has left
@@ -6,10 +6,10 @@ each of n disjoint sets of holders that v is not in; every other target has stil
 transfers, or n + t - 2 where v is both a holder and a target. Transfers for disjoint aggregates are different ones, and
 all of them share the capacity of the whole network.
 
-Combining. An aggregate that IN has in n parts takes actions that combine them. m parts cost m + 1 times the bytes, so n
-parts cost at least n + 1 times (in a single action), and all sites together have so much HBM bandwidth. For a set S of
-sites: an aggregate needed there, whose atoms are all there, is combined in S for 3 times its bytes or more, or enters S
-whole.
+Combining. An aggregate that IN has in n parts takes actions that combine them. To combine m parts costs m + 1 times the
+bytes in HBM traffic, so n parts cost at least n + 1 times (in a single action), at the HBM bandwidth of all sites. For
+a set S of sites: an aggregate needed there, whose atoms are all there, is combined in S for 3 times its bytes or more,
+or enters S whole.
 
 Radius, for programs that split no atom: the farthest that an atom has to go, alone in the network. Each hop stores and
 forwards a whole copy at no more than the width of its path. A copy of X that IN holds nowhere is formed somewhere on
@@ -61,7 +61,7 @@ def count_transfers(demand: DemandClass) -> int:
 
 @lru_cache(maxsize=1 << 10)
 def choose_disjoint_holders(holders: tuple[int, ...]) -> tuple[int, ...]:
-    """Pairwise disjoint sets of them, small ones first. Kept, as searches of memberships ask for the same ones."""
+    """Pairwise disjoint sets of them, small ones first. Results are kept, as many are asked for again."""
     disjoint: list[int] = []
     taken = 0
     for holder in sorted(holders, key=lambda holder: (holder.bit_count(), holder)):
@@ -127,7 +127,7 @@ def _list_combined_inside(demands: DemandSet, sites: int) -> list[FormingClass]:
 
 @dataclass(frozen=True, slots=True)
 class RadiusWitness:
-    """The farthest way of all demands."""
+    """The longest way that an atom of some demand has to go."""
 
     def proved_ms(self, demands: DemandSet, network: Network) -> float:
         return max((time for time, _, _ in _list_journeys(demands, network)), default=0.0)

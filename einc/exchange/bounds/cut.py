@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Floats32 = np.ndarray[Any, np.dtype[np.float32]]
 
 MAX_SITES = 8
-"""Up to so many sites, all sets of sites are tried."""
+"""Up to this many sites, all sets of sites are tried."""
 
 BATCH = 1024
 """Sets of sites that are handled at a time, which bounds the memory."""
@@ -89,7 +89,7 @@ def list_cuts(demands: DemandSet, network: Network) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4)
 def _compute_capacities(network: Network, chosen: tuple[int, ...]) -> Floats:
-    """What can enter each set. Kept, as searches of memberships ask for the same sets again and again."""
+    """The capacity into each set. Results are kept, as searches of memberships ask for the same sets again."""
     import numpy as np
 
     return np.array([network.entering(sites)[0] for sites in chosen])

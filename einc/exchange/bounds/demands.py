@@ -59,11 +59,12 @@ class OverlapGroup:
 
 @dataclass(frozen=True, slots=True)
 class FormingClass:
-    """Aggregates of several atoms in the family that are alike, `size` bytes all together, `largest` the largest copy.
+    """Aggregates of the family that have to be formed from several parts, and that are alike.
 
-    `targets` need them and do not hold them whole, `whole` are the sites that do; `holders` as in DemandClass. IN has
-    each in `parts` copies at least. `partitions` are the open ones that will need them. `overlapping` says that they
-    are in overlap groups.
+    `size` is in bytes, of all together, and `largest` is that of the largest copy. `holders` are as in DemandClass.
+    `whole` are the sites that hold the aggregates whole; `targets` need them and do not. IN has each aggregate in at
+    least `parts` copies. `partitions` are the open ones that will need them. `overlapping` says that they are in
+    overlap groups.
     """
 
     size: int
@@ -195,7 +196,7 @@ class DemandTable:
 
 
 def _join_targets(sites: int, partitions: Sequence[str], known: Mapping[str, int]) -> int:
-    """The targets that are known, if the members of some partitions are."""
+    """The sites together with the known members of these partitions."""
     for partition in partitions:
         sites |= known[partition]
     return sites
@@ -214,7 +215,7 @@ def _find_largest(alike: Sequence[RequiredClass]) -> int:
 
 
 def _count_fewest_parts(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) -> int:
-    """How many copies of IN make up the aggregate at least; it has copies of subsets for every atom."""
+    """The least number of copies of IN that make up the aggregate; IN has a copy of a subset for every atom."""
     atoms = frozenset(name)
     parts = {copy for atom in name for copy, _ in by_atom[atom] if atoms.issuperset(copy)}
     if all(len(part) == 1 for part in parts):

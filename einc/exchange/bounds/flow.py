@@ -200,7 +200,7 @@ class _FlowProgram:
             self._add_first_rows(position, demand)
 
     def _add_columns(self, demand: DemandClass) -> _DemandColumns:
-        """Transfers of a copy by pair; in two stages where several sites have atoms and several are targets."""
+        """Adds the transfers of a copy by pair, in two stages if several sites have atoms and several are targets."""
         count = len(self.cuts.pairs)
         start = self.solver.getNumCol()
         staged = not demand.complete and demand.targets.bit_count() > 1 and len(demand.holders) > 1
@@ -215,7 +215,10 @@ class _FlowProgram:
         return own
 
     def _add_resource_rows(self) -> None:
-        """What crosses a resource takes no longer than the time, in units of all bytes through the widest resource."""
+        """Adds a row for each resource: its traffic takes no longer than the time.
+
+        The unit of time is that of all bytes through the widest resource.
+        """
         total = sum(demand.size for demand in self.demands.family)
         used = sorted({resource for route in self.network.paths.values() for resource in route})
         widest = max(self.network.rates[resource] for resource in used)
@@ -261,7 +264,7 @@ class _FlowProgram:
         return True
 
     def solve(self) -> bool:
-        """Solve with the rows so far; whether there is an optimum."""
+        """Solves the program with the rows so far; returns whether there is an optimum."""
         self.solver.run()
         if self.solver.getModelStatus() != self.optimal:
             return False
@@ -271,7 +274,7 @@ class _FlowProgram:
         return True
 
     def add_violated(self) -> bool:
-        """Add the rows that the solution violates most; whether there were any."""
+        """Adds the rows that the solution violates most; returns whether there were any."""
         added = False
         count, sites = len(self.cuts.pairs), len(self.network.sites)
         for position, own in enumerate(self.columns):

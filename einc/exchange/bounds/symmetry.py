@@ -14,17 +14,17 @@ from einc.exchange.bounds.demands import DemandSet
 from einc.exchange.network import Network, list_sites
 
 MAX_SYMMETRIES = 64
-"""All permutations of the sites of a switch are symmetries: more than are of use."""
+"""Symmetries that are used; a switch has one for every permutation of its sites, which is too many."""
 
 MAX_TRIES = 2000
-"""Sites tried as another's image. A network that is regular except for its last sites would take too long to search."""
+"""Sites tried as images of others. A network that is regular except for its last sites would take too long."""
 
 
 @lru_cache(maxsize=4)
 def find_symmetries(network: Network) -> tuple[dict[int, int], ...]:
     """Permutations of the sites, the identity first, that map routes to routes over resources of the same capacity.
 
-    Only some of them, where there are many or the search takes long.
+    If there are many, or the search takes long, only some are returned.
     """
     return tuple(itertools.islice(_extend(network, {}, {}, itertools.count()), MAX_SYMMETRIES))
 
@@ -50,7 +50,7 @@ def _extend(
 def _map_resources(
     network: Network, site: int, image: dict[int, int], resources: dict[int, int]
 ) -> dict[int, int] | None:
-    """The resources' images with those between a site and others that are mapped; None where the routes do not fit."""
+    """The images of resources, those between a site and the mapped sites included; None if the routes do not fit."""
     mapped = dict(resources)
     for other in image:
         for pair in ((site, other), (other, site)):
@@ -58,8 +58,8 @@ def _map_resources(
             onto = network.paths.get((image[pair[0]], image[pair[1]]), ())
             if len(route) != len(onto):
                 return None
-            for one, its in zip(route, onto, strict=True):
-                if mapped.setdefault(one, its) != its or network.rates[one] != network.rates[its]:
+            for one, other_one in zip(route, onto, strict=True):
+                if mapped.setdefault(one, other_one) != other_one or network.rates[one] != network.rates[other_one]:
                     return None
     return mapped if len({*mapped.values()}) == len(mapped) else None
 
@@ -70,22 +70,25 @@ def find_symmetry_class(demands: DemandSet, network: Network) -> object:
     No demand may be in an overlap group, or wait for open partitions.
     """
 
-    def image(symmetry: dict[int, int]) -> tuple[tuple[Any, ...], ...]:
+    def apply(symmetry: dict[int, int]) -> tuple[tuple[Any, ...], ...]:
         masks: dict[int, int] = {}
 
-        def of(mask: int) -> int:
+        def map_mask(mask: int) -> int:
             if mask not in masks:
                 masks[mask] = sum([1 << symmetry[site] for site in list_sites(mask)])
             return masks[mask]
 
+        def map_all(holders: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(sorted(map(map_mask, holders)))
+
         family = [
-            (one.size, tuple(sorted(map(of, one.holders))), of(one.targets), of(one.complete), one.largest)
+            (one.size, map_all(one.holders), map_mask(one.targets), map_mask(one.complete), one.largest)
             for one in demands.family
         ]
         forming = [
-            (one.size, tuple(sorted(map(of, one.holders))), of(one.targets), of(one.whole), one.parts, one.largest)
+            (one.size, map_all(one.holders), map_mask(one.targets), map_mask(one.whole), one.parts, one.largest)
             for one in demands.forming
         ]
         return tuple(sorted(family)), tuple(sorted(forming))
 
-    return min(map(image, find_symmetries(network)))
+    return min(map(apply, find_symmetries(network)))

@@ -20,7 +20,7 @@ from einc.machines.model import Machine
 Membership = dict[str, tuple[int, ...]]
 
 MAX_WORK = 150_000
-"""The search gives up after so many fired actions and choices in all trials together."""
+"""The search gives up after this many fired actions and choices in all trials together."""
 
 
 @dataclass(frozen=True, slots=True)

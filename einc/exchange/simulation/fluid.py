@@ -13,7 +13,7 @@ SAME_INSTANT = 1e-12
 """Ends within this part of the time passed count as one instant."""
 
 _TIED = 16
-"""After all lanes were found connected, they are filled together so often before that is checked again."""
+"""Once all lanes were found to be connected, they are filled together this often before it is checked again."""
 
 Job = tuple[int, int]
 """The name of a job, chosen by the caller."""
@@ -70,7 +70,7 @@ class Fluid:
         self._users: list[set[int]] = [set() for _ in capacity]  # by resource that lanes share: active lanes
         self._sharing: set[int] = set()  # active lanes that are not alone, and the resources that they cross
         self._used: set[int] = set()
-        self._tied = 0  # for how many times all of them count as connected
+        self._tied = 0  # how many more times they all count as connected
         self._load = [0] * len(capacity)  # by resource that lanes share: jobs
         self._changed: dict[int, None] = {}  # lanes whose jobs came or went since `balance`
         self._update_all = update_all

@@ -1,4 +1,4 @@
-"""Synthesis of exchange programs: see `driver.py`."""
+"""The search for fast exchange programs; `driver.py` describes its stages."""
 
 from einc.exchange.language.resolve import read_preamble, resolve_preamble
 from einc.exchange.synthesis.driver import Progress, Synthesis, SynthesisOptions, synthesize, synthesize_naive

@@ -4,7 +4,7 @@ A linear program divides the bytes. Routes are found as they are needed: the pri
 resources lead to the cheapest routes, which join it until none is cheaper than those it has (column generation).
 
 On machines with many sites there are thousands of demands, and direct routes suffice. There, without a linear program,
-each demand takes the route that adds least to the fullest resources, and then reconsiders.
+each demand takes the route that adds least to the fullest resources; then every choice is made again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def allocate_routes(
     cutoff: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
 ) -> PendingAmounts:
-    """The best routes for so many bytes of every shape, or the best found when `stop` says so.
+    """The best routes for the bytes of every shape, or the best ones found when `stop` says so.
 
     Among solutions within `slack` of the best one, the one with the quickest routes is taken: a piece that arrives
     early can be passed on early. The search gives up once no solution can take less than `cutoff` ms; the prices that
@@ -177,7 +177,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def allocate_greedily(volumes: Mapping[DemandShape, float], network: Network) -> RouteAmounts:
-    """Routes for so many bytes of every shape, without a linear program."""
+    """Routes for the bytes of every shape, without a linear program."""
     rates = np.array(network.rates)
     load: Floats = np.zeros(len(rates))
     shares = max(1, min(SHARES, MAX_SHARES // len(volumes)))

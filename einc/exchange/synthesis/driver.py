@@ -1,8 +1,8 @@
 """Synthesis: from a preamble to a valid body, with the splits of its atoms and the members of its open partitions.
 
 Memberships and routes come from a linear program that balances the resources (`placement.py`, `allocation.py`), pieces
-and their order from rounding and list scheduling (`rounding.py`, `scheduling.py`). Every candidate must pass the
-simulator, which has the last word on its time. The naive body is the first candidate, so that nothing slower is ever
+and their order from rounding and list scheduling (`rounding.py`, `scheduling.py`). Every candidate is run
+by the simulator, whose time counts. The naive body is the first candidate, so that nothing slower is ever
 returned (paper, Section 5.4).
 """
 
@@ -57,40 +57,40 @@ _GRAINS = (30, 125, 250, 500, 1000, 2000)
 """Numbers of actions that are tried, as far as they are allowed."""
 
 ENOUGH = 1.004
-"""The search ends, by default, with a body that takes at most so many times the time of the fullest resource."""
+"""The search ends, by default, with a body that takes at most this many times the time of the fullest resource."""
 
 _WORTHWHILE = 1.005
 """Finer pieces must be faster by this factor for still finer ones to be tried."""
 
 _PATIENCE = 2
-"""The search for finer pieces ends where so many in a row were not worthwhile."""
+"""The search for finer pieces ends when this many in a row were not worthwhile."""
 
 _WORTH_LENGTH = 0.002
-"""A program with many more actions has to be faster by this part."""
+"""A program with many more actions must be faster by this part to be taken."""
 
 _TASKS_PER_ITERATION = 200
-"""An iteration is meant for a body of so many tasks; a larger body gets fewer iterations."""
+"""An iteration is meant for a body of this many tasks; a larger body gets fewer iterations."""
 
 _OVERLAPS = (1, 2, 3)
 """How many transfers may share a resource at a time, where transfers have latencies."""
 
 _TIMED_UP_TO = 1.5
-"""Candidates are timed up to so many times the best time."""
+"""The timing of a candidate stops at this many times the best time."""
 
 _MIN_GRAINS = 2
-"""So many grains are tried even where no time is left, ..."""
+"""This many grains are tried even if no time is left, unless there are more than MAX_EARLY_DEMANDS demands."""
 
 MAX_EARLY_DEMANDS = 500
-"""... if there are at most so many demands: then they take very little time."""
+"""Demands up to which the first grains take so little time that they are always tried."""
 
 MAX_LINE = 300
 """Characters of a line about a proposal."""
 
 _ACTIONS_PER_ITERATION = 10
-"""An iteration of rewriting is meant for a body of so many actions; a larger body gets fewer iterations."""
+"""An iteration of rewriting is meant for a body of this many actions; a larger body gets fewer iterations."""
 
 Progress = Callable[[str, float], None]
-"""Is called with what is being done, and the best time so far in ms."""
+"""Called with what is being done, and the best time so far in ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class Synthesis:
 
     `naive_ms` is what the naive body takes; where memberships are open, with those that move the fewest bytes. No
     program with these memberships takes less than its `bound`. `interrupted` says that KeyboardInterrupt ended the
-    search, and `proposals` has a line on what became of every proposal. `packed_ms` is the time of the fullest resource
-    with bytes divided among routes as well as possible, which ever finer pieces approach; None where nothing was
+    search, and `proposals` has a line on the outcome of every proposal. `packed_ms` is the time of the fullest resource
+    if bytes are divided among routes as well as possible; finer pieces come closer to it. It is None if nothing was
     divided.
     """
 
@@ -202,7 +202,7 @@ class _SynthesisSearch:
         return time.monotonic() >= self.deadline
 
     def begin(self, proposers: Sequence[Proposer]) -> None:
-        """The candidates that need no search: the naive body, the given one, and proposals."""
+        """Tries the candidates that need no search: the naive body, the given one, and proposals."""
         naive = _build_placed_naive_body(self.preamble, self.machine)
         self.offer_program(naive, {}, "naive body")
         self.naive_ms = self.best_ms
@@ -225,7 +225,7 @@ class _SynthesisSearch:
         return ProposalRequest(bare, self.machine, self.best, self.best_ms, patience, number, answers)
 
     def consider(self, text: str) -> str:
-        """Try a proposed program, which counts only if it is valid for this preamble; returns what became of it."""
+        """Try a proposed program, which counts only if it is valid for this preamble; returns the outcome in words."""
         before = self.best_ms
         try:
             program, splits = read_candidate(text, self.preamble, self.machine)
@@ -245,7 +245,7 @@ class _SynthesisSearch:
         self.say(line)
 
     def run(self) -> None:
-        """The search itself: placement and routes, then pieces and their order, then rewrites."""
+        """Searches: for a placement and routes, then for pieces and their order, then for rewrites."""
         options = self.options
         network = build_network(self.machine, self.preamble.gpus)
         if not is_open(self.preamble):
@@ -270,7 +270,7 @@ class _SynthesisSearch:
         amounts: RouteAmounts,
         network: Network,
     ) -> None:
-        """Bodies from the routes with ever finer pieces while they pay, then better orders of the best of them."""
+        """Tries bodies from the routes, with finer and finer pieces while that helps, then orders of the best one."""
         options = self.options
         family = find_atom_families(placed)
         splittable = can_split(placed)
@@ -315,7 +315,7 @@ class _SynthesisSearch:
                     self.offer_schedule(evaluator, tasks, better, splits, together)
 
     def rewrite(self, goal: float) -> None:
-        """Rewrites of the best body, where it is small enough."""
+        """Tries rewrites of the best body, if it is small enough."""
         assert self.best is not None, "the naive body is a candidate"
         if self.best_ms <= goal or len(self.best.actions) > MAX_REWRITTEN:
             return
@@ -332,8 +332,9 @@ class _SynthesisSearch:
         splits: dict[str, int],
         together: int,
     ) -> float:
-        """Time a schedule. Its makespan is exact where resources take one task at a time: then only a better one is
-        timed.
+        """Time a schedule.
+
+        Its makespan is exact if resources take one task at a time: then only a schedule that is better is timed.
         """
         if together == 1 and schedule.makespan >= self.best_ms:
             return schedule.makespan

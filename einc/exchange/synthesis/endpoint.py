@@ -44,7 +44,7 @@ class _TooLateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EndpointProposer:
-    """Asks `model` for programs in so many `rounds`; each request says what became of the earlier answers.
+    """Asks `model` for programs in at most `rounds` rounds; each request has the outcomes of the earlier answers.
 
     A round takes at most `seconds`, its `retries` included; `pause` is the wait before the first retry, in seconds,
     and doubles.
@@ -152,7 +152,7 @@ class EndpointProposer:
         return f"HTTP {status}{hint}" + (f": {said}" if said else "")
 
     def _hide_key(self, text: str) -> str:
-        """The text without the key, should a reply repeat it."""
+        """The text without the key, which a reply may repeat."""
         return text if not self.key else text.replace(self.key, "***")
 
     def _host(self) -> str:
@@ -180,11 +180,11 @@ def read_endpoint(text: str) -> EndpointProposer:
         raise UsageError(f"which model of {host}?", hint=f"llm:{parts.scheme}://{parts.netloc}{parts.path}?model=NAME")
     rounds = _read_number(query.pop("rounds", "4"), "rounds", 1, 50)
     seconds = _read_number(query.pop("seconds", "60"), "seconds", 1, 3600)
-    heat = query.pop("temperature", None)
+    temperature = query.pop("temperature", None)
     key = os.environ.get(KEY, "").strip() or None
     if key is not None and not (key.isascii() and key.isprintable()):
         raise UsageError(f"{KEY} has characters that no key has")
-    if key is not None and parts.scheme == "http" and not _is_here(host):
+    if key is not None and parts.scheme == "http" and not _is_loopback(host):
         raise UsageError(f"{KEY} would travel to {host} unencrypted", hint="use https, or unset it")
     path = parts.path.rstrip("/")
     path = path if path.endswith("/chat/completions") else path + "/chat/completions"
@@ -193,7 +193,7 @@ def read_endpoint(text: str) -> EndpointProposer:
         model,
         int(rounds),
         seconds,
-        temperature=None if heat is None else _read_number(heat, "temperature", 0, 5),
+        temperature=None if temperature is None else _read_number(temperature, "temperature", 0, 5),
         key=key,
     )
 
@@ -221,7 +221,7 @@ def _read_number(text: str, name: str, minimum: float, maximum: float) -> float:
     return value
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

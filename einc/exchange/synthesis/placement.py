@@ -38,7 +38,7 @@ MAX_ALLOCATED = 24
 """Memberships for which routes are allocated."""
 
 _CLOSE = 0.98
-"""A membership whose bound is so near to the best time is not tried."""
+"""A membership is not tried if its bound is more than this part of the best time."""
 
 _EQUAL = 1.001
 """Times within this factor of each other count as equal, as linear programs are not solved more exactly."""
@@ -52,13 +52,13 @@ def place(
     network: Network,
     slack: float,
     stop: Callable[[], bool] = lambda: False,
-    below: float = np.inf,
-    least: float = 0.0,
+    max_ms: float = np.inf,
+    min_ms: float = 0.0,
 ) -> tuple[Program, tuple[Demand, ...], RouteAmounts]:
     """The program with the best membership found, its demands, and their routes.
 
-    The search ends early where no membership can take less than `below` ms. Bounds have shown that none takes less than
-    `least` ms.
+    The search ends early if no membership can take less than `max_ms`. The caller knows that none takes less than
+    `min_ms`.
     """
     if not is_open(program):
         demands = find_demands(program)
@@ -73,11 +73,11 @@ def place(
         pick = search.pick()
         if best is not None:
             fullest = best[2].fullest_ms
-            if stop() or search.bounds[pick] >= min(fullest * _CLOSE, below) or fullest <= least * _EQUAL:
+            if stop() or search.bounds[pick] >= min(fullest * _CLOSE, max_ms) or fullest <= min_ms * _EQUAL:
                 break
         trial = close_partitions(program, search.members(pick))
         demands = find_demands(trial)
-        draft = _allocate(demands, network, slack, below if best is None else min(below, best[2].fullest_ms), stop)
+        draft = _allocate(demands, network, slack, max_ms if best is None else min(max_ms, best[2].fullest_ms), stop)
         if best is None or draft.fullest_ms < best[2].fullest_ms:
             best = trial, demands, draft
         search.learn(PathPrices(network, draft.price / np.array(network.rates)))

@@ -161,7 +161,7 @@ MAX_REWRITTEN = 80
 def improve_by_rewrites(
     program: Program, machine: Machine, seed: int, iterations: int, stop: Callable[[], bool]
 ) -> Iterator[Program]:
-    """Ever faster bodies; `iterations` candidates are timed.
+    """Faster and faster bodies; at most `iterations` candidates are timed.
 
     The search also follows rewrites that leave the time as it is, and tries two rewrites at once now and then, as many
     good moves need two steps.

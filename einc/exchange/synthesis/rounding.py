@@ -61,7 +61,7 @@ class RoutePool:
         self._taken: Ints = np.array(taken, np.int64).T
 
     def compute_uses(self, size: float) -> ResourceUses:
-        """The resource uses of one piece of so many bytes on each route."""
+        """The resource uses of one piece of `size` bytes on each route."""
         copies, rate, latency = self._work
         durations = copies * size / rate + latency
         routes, length = durations.shape
@@ -82,14 +82,14 @@ class RoutePool:
 
 
 _SQUARINGS = (3, 6)
-"""The time of a window is squared so often: first all long windows matter, then only the longest."""
+"""How often the time of a window is squared: first all long windows matter, then only the longest."""
 
 _SWEEPS = 4
-_WINDOWINGS = 6
+_MAX_WINDOW_ROUNDS = 6
 """How often pieces are moved, each time for more windows."""
 
 _MAX_GROUPS = 500
-"""Above so many groups of pieces they are moved once only, and only by the load of the resources."""
+"""Above this many groups, pieces are moved only once, and only by the load of the resources."""
 
 _LONG = 0.93
 """Windows that take at least this part of the longest one's time are added."""
@@ -101,15 +101,14 @@ class RouteChooser:
     def __init__(self, demands: Sequence[Demand], route_amounts: RouteAmounts, network: Network) -> None:
         self.demands = demands
         self.resources = len(network.rates)
-        self.known: list[
-            tuple[RoutePool, Floats, list[int]]
-        ] = []  # with the amounts, and the demands that choose from it
+        # Pools of routes, each with the amounts and the demands that choose from it.
+        self.known: list[tuple[RoutePool, Floats, list[int]]] = []
         for shape, positions in group_by_shape(demands).items():
             routes, amounts = zip(*route_amounts.routes[shape], strict=True)
             self.known.append((RoutePool(routes, network), np.array(amounts), positions))
 
     def choose(self, pieces: Sequence[int]) -> list[list[Route]]:
-        """For every demand the routes of so many pieces."""
+        """For every demand the routes of its pieces, whose numbers are given."""
         groups: list[_PieceGroup] = []
         for pool, amounts, positions in self.known:
             alike: dict[tuple[int, int], list[int]] = {}
@@ -163,7 +162,7 @@ def _even_out(groups: Sequence[_PieceGroup], resources: int) -> list[Ints]:
     tables = [_tabulate(own, windows) for own in uses]
     counts = [group.counts.copy() for group in groups]
     best, least = counts, np.inf
-    for _ in range(_WINDOWINGS if len(groups) <= _MAX_GROUPS else 1):
+    for _ in range(_MAX_WINDOW_ROUNDS if len(groups) <= _MAX_GROUPS else 1):
         _descend(counts, tables, windows)
         longest = all_windows.find_longest(counts)
         longest_ms = max(time for time, _ in longest)
@@ -258,7 +257,7 @@ def choose_piece_counts(
     max_pieces: int,
     limits: Mapping[str, int],
 ) -> dict[str, int]:
-    """The number of pieces of every family of atoms, of about equal bytes each, for about so many actions.
+    """The number of pieces of every family of atoms, of about equal bytes each, for about `actions` actions.
 
     No family is cut into more than `max_pieces` pieces, and those in `limits` into no more than given there.
     """

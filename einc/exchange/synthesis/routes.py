@@ -112,7 +112,7 @@ MAX_SITES = 16
 """On larger machines only sites that hold a part or need the result are roots."""
 
 _MAX_TURNS = 3
-"""On larger machines so many choices among the holders of each part are tried."""
+"""On larger machines this many choices among the holders of each part are tried."""
 
 
 def list_direct_routes(shape: DemandShape, network: Network, max_roots: int, turn: int = 0) -> list[Route]:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from einc.exchange.synthesis.task_graph import ExchangeTasks, TaskSchedule
 
 MAX_THOROUGH = 4000
-"""Above so many tasks only few orders are tried."""
+"""Above this many tasks only few orders are tried."""
 
 _SETTLED = 2
-"""Gaps are closed in so many of the first schedules."""
+"""Gaps are closed in this many of the first schedules."""
 
 _FRUITLESS = 10
-"""The search for a better order makes at least so many changes without success before it ends."""
+"""The search for a better order makes at least this many changes without success before it ends."""
 
 
 class ListScheduler:
@@ -36,11 +36,11 @@ class ListScheduler:
         self.after = [tuple(entry) for entry in after]
         self.resources = 1 + max((resource for path in tasks.occupied for resource in path), default=0)
 
-    def forwards(self, keys: Sequence[float]) -> TaskSchedule:
+    def schedule_forwards(self, keys: Sequence[float]) -> TaskSchedule:
         """The schedule in which a free resource is always taken by the ready task of the least key."""
         return self._run(keys, self.before, self.after)
 
-    def settle(self, schedule: TaskSchedule, rounds: int = 2) -> TaskSchedule:
+    def close_gaps(self, schedule: TaskSchedule, rounds: int = 2) -> TaskSchedule:
         """Close gaps: push all tasks towards the end, then towards the beginning, in their order."""
         best = schedule
         for _ in range(rounds):
@@ -48,7 +48,7 @@ class ListScheduler:
             ends = [-(start + duration) for start, duration in zip(schedule.starts, durations, strict=True)]
             late = self._run(ends, self.after, self.before)
             keys = [-(start + duration) for start, duration in zip(late.starts, durations, strict=True)]
-            schedule = self.forwards(keys)
+            schedule = self.schedule_forwards(keys)
             if schedule.makespan >= best.makespan * (1 - 1e-9):
                 break
             best = schedule
@@ -139,9 +139,9 @@ def build_first_schedule(tasks: ExchangeTasks, seed: int) -> TaskSchedule:
         [-tail - noise.random() * 2 * mean for tail in tails],
     )
     if len(tails) > MAX_THOROUGH:
-        return min((scheduler.forwards(keys) for keys in rules[:3]), key=_get_makespan)
-    trials = sorted((scheduler.forwards(keys) for keys in rules), key=_get_makespan)
-    return min((scheduler.settle(trial) for trial in trials[:_SETTLED]), key=_get_makespan)
+        return min((scheduler.schedule_forwards(keys) for keys in rules[:3]), key=_get_makespan)
+    trials = sorted((scheduler.schedule_forwards(keys) for keys in rules), key=_get_makespan)
+    return min((scheduler.close_gaps(trial) for trial in trials[:_SETTLED]), key=_get_makespan)
 
 
 def _get_makespan(schedule: TaskSchedule) -> float:
@@ -151,9 +151,9 @@ def _get_makespan(schedule: TaskSchedule) -> float:
 def improve_schedule(
     tasks: ExchangeTasks, best: TaskSchedule, seed: int, rounds: int, stop: Callable[[], bool], goal: float = 0.0
 ) -> Iterator[TaskSchedule]:
-    """Ever better schedules, found by `rounds` random changes of the order of the best one.
+    """Better and better schedules, found by `rounds` random changes of the order of the best one.
 
-    Ends early when one reaches `goal`, and where a quarter of the rounds, or ten, found nothing.
+    Ends early when one reaches `goal`, or when a quarter of the rounds (at least ten) in a row found nothing.
     """
     scheduler = ListScheduler(tasks)
     mean = sum(tasks.durations) / max(1, len(tasks.durations))
@@ -166,7 +166,7 @@ def improve_schedule(
         left -= 1
         spread = mean * noise.choice((0.5, 1.0, 3.0))
         keys = [start + noise.gauss(0.0, spread) for start in best.starts]
-        trial = scheduler.settle(scheduler.forwards(keys), 1)
+        trial = scheduler.close_gaps(scheduler.schedule_forwards(keys), 1)
         if trial.makespan < best.makespan * (1 - 1e-9):
             best, left = trial, patience
             yield best
