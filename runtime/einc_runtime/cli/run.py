@@ -166,7 +166,7 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
             comparison = _compare(bundle, results, expected)
     document = _make_document(bundle, session.backend, times, facts, comparison)
     if comparison is not None and not comparison.holds:
-        raise CheckFailed(f"the results are not what they should be: {comparison}", document)
+        raise CheckFailed(f"the results are not as expected: {comparison}", document)
     if options.as_json:
         output.say_json(document)
     else:
@@ -240,7 +240,7 @@ def _summarize(bundle: Bundle, document: dict[str, Any], comparison: Comparison 
     sites = format_count(len(bundle.devices), "site")
     lines = [f"{bundle.model} on the {backend}, {sites}: {outputs} in {_format_times(document['ms'])}"]
     if comparison is not None:
-        lines.append(f"as it should be: {comparison}")
+        lines.append(f"as expected: {comparison}")
     used = [
         f"{name} {format_memory(count)}"
         for name, count in document.get("memory_bytes", {}).items()

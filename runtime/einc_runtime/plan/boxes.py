@@ -20,7 +20,7 @@ class StepBudget:
     def spend(self, steps: int, where: str) -> None:
         self.left -= steps
         if self.left < 0:
-            raise PlanFault("the plan is too intricate to be checked", where=where)
+            raise PlanFault("the plan is too complex to be checked", where=where)
 
 
 def are_disjoint(blocks: Sequence[Block]) -> bool:

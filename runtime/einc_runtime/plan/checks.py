@@ -41,7 +41,7 @@ def require_unique(names: Iterable[object], where: str) -> None:
     seen: set[object] = set()
     for name in names:
         if name in seen:
-            raise PlanFault(f"'{escape_text(str(name), 60)}' stands here twice", where=where)
+            raise PlanFault(f"'{escape_text(str(name), 60)}' occurs here twice", where=where)
         seen.add(name)
 
 
@@ -64,7 +64,7 @@ def require_block(block: Block, outer: Block, where: str) -> None:
         raise PlanFault(f"a block of {len(lower)} to {len(upper)} dimensions in {len(outer.lower)}", where=where)
     for lo, up, first, last in zip(lower, upper, outer.lower, outer.upper, strict=True):
         if not first <= lo < up <= last:
-            raise PlanFault(f"{block} is no block of {outer}", where=where)
+            raise PlanFault(f"{block} is empty or not inside {outer}", where=where)
 
 
 def require_tiling(outer: Block, blocks: Iterable[Block], budget: boxes.StepBudget, where: str) -> None:

@@ -89,7 +89,7 @@ def _read_header(header: bytes) -> tuple[int, bytes]:
     """Reads the length and the checksum of the payload."""
     if header[: len(MAGIC)] != MAGIC[: len(header)] or not header:
         hint = "`einc compile MODEL.ein -o PLAN` makes one"
-        raise PlanFault("this is no plan file: it does not begin with the mark of one", hint=hint)
+        raise PlanFault("this is not a plan file: it does not begin with the mark of plans", hint=hint)
     if len(header) < HEADER.size:
         raise PlanFault(f"the plan is truncated: it ends after {len(header)} of the {HEADER.size} bytes of its header")
     _, version, length, digest = HEADER.unpack(header)
@@ -107,9 +107,9 @@ def _open_payload(payload: memoryview, length: int, digest: bytes) -> Bundle:
     if len(payload) < length:
         raise PlanFault(f"the plan is truncated: {len(payload)} of its {length} bytes are here")
     if len(payload) > length:
-        raise PlanFault(f"bytes follow the {length} that the plan announces")
+        raise PlanFault(f"more bytes follow the {length} that the plan announces")
     if hashlib.sha256(payload).digest() != digest:
-        raise PlanFault("the plan is damaged: its checksum does not hold", hint="copy or compile it again")
+        raise PlanFault("the plan is damaged: its checksum does not match", hint="copy or compile it again")
     try:
         bundle = _decoder.decode(payload)
         canonical = _encoder.encode(bundle)

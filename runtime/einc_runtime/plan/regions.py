@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
+from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import (
     ITEMSIZE,
     AnyTask,
@@ -79,6 +80,15 @@ def buffer_bytes(plan: ExecutablePlan, buffer: Buffer) -> int:
 def region_bytes(plan: ExecutablePlan, region: Region) -> int:
     """The size of a region."""
     return region.block.size * ITEMSIZE[plan.tensors[plan.buffers[region.buffer].tensor].dtype]
+
+
+def find_offsets(plan: ExecutablePlan, region: Region) -> list[tuple[int, int]]:
+    """The first position of a region in its buffer, and the end, along every dimension. Raises PlanFault outside."""
+    outer, inner = plan.buffers[region.buffer].block, region.block
+    bounds = list(zip(inner.lower, inner.upper, outer.lower, outer.upper, strict=True))
+    if not all(first <= lo < up <= last for lo, up, first, last in bounds):
+        raise PlanFault("the region is outside its buffer", where=f"buffers[{region.buffer}]")
+    return [(lo - first, up - first) for lo, up, first, _ in bounds]
 
 
 def span(plan: ExecutablePlan, number: int) -> tuple[int, int]:

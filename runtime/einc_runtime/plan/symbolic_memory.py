@@ -225,5 +225,5 @@ class SymbolicMemory:
                 continue
             what = f"writes bytes of buffer {region.buffer} {region.block}"
             if other == task:
-                raise PlanFault(f"it {what} that it uses otherwise, too", where=where)
+                raise PlanFault(f"it {what} that it also uses in another way", where=where)
             raise PlanFault(f"it {what} that tasks[{other}] uses, without waiting for it", where=where)

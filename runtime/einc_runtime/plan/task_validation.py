@@ -176,7 +176,7 @@ def _check_outputs(plan: ExecutablePlan, budget: boxes.StepBudget) -> None:
         where = f"outputs[{i}]"
         require_position(output.tensor, len(plan.tensors), "tensor", f"{where}.tensor")
         in_order = not plan.tensors[output.tensor].order
-        require(in_order, f"{where}.tensor", "what is saved lies as its dimensions stand")
+        require(in_order, f"{where}.tensor", "an output must have its dimensions in the declared order")
         for k, region in enumerate(output.regions):
             at = f"{where}.regions[{k}]"
             _check_region(plan, region, at)

@@ -92,8 +92,8 @@ def _check_tensors(bundle: Bundle) -> None:
             require_name(tensor.stored, f"{where}.stored")
         if tensor.order:
             dims = list(range(len(tensor.shape)))
-            require(sorted(tensor.order) == dims, f"{where}.order", "not every dimension once")
-            require(tensor.kind == "value", f"{where}.order", "what is loaded lies as its dimensions stand")
+            require(sorted(tensor.order) == dims, f"{where}.order", "it does not list every dimension exactly once")
+            require(tensor.kind == "value", f"{where}.order", "only values may have another order of dimensions")
     require_unique((tensor.name for tensor in bundle.tensors), "tensors")
 
 
@@ -170,7 +170,7 @@ def _check_exchange(exchange: Exchange | None, where: str) -> None:
 
 def _check_duration(ms: float | None, where: str) -> None:
     if ms is not None:
-        require(0 <= ms < math.inf, where, f"{ms} is no duration")
+        require(0 <= ms < math.inf, where, f"{ms} is not a duration")
 
 
 def _check_indices(operation: Operation, where: str) -> None:
@@ -196,7 +196,7 @@ def _check_index(index: Index, where: str) -> None:
         require(ascending, f"{where}.cuts", f"not ascending inside 0 and {index.extent}")
         cuts = frozenset(index.cuts)
         for bound in bounds[1:-1]:
-            require(bound in cuts, f"{where}.intervals", f"{bound} is no allowed cut")
+            require(bound in cuts, f"{where}.intervals", f"{bound} is not an allowed cut")
 
 
 def _check_functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.StepBudget) -> None:

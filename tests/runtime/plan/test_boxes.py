@@ -93,5 +93,5 @@ def test_a_scalar_is_tiled_by_itself():
 def test_work_is_bounded():
     budget = boxes.StepBudget(2)
     budget.spend(2, "here")
-    with pytest.raises(PlanFault, match="too intricate"):
+    with pytest.raises(PlanFault, match="too complex"):
         budget.spend(1, "here")

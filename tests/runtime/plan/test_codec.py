@@ -121,7 +121,7 @@ def test_every_truncation_is_refused():
 
 
 def test_anything_after_the_plan_is_refused():
-    assert fault_of(DATA + b"\0").message == f"bytes follow the {len(DATA) - 52} that the plan announces"
+    assert fault_of(DATA + b"\0").message == f"more bytes follow the {len(DATA) - 52} that the plan announces"
     fault_of(seal(payload_of(DATA) + b"\0"))
 
 
@@ -191,7 +191,7 @@ def test_other_files_are_no_plans():
         DATA.replace(b"\r\n", b"\n", 1),
         b"\x89PNG\r\n",
     ):
-        assert "no plan file" in fault_of(data).message
+        assert "not a plan file" in fault_of(data).message
 
 
 def test_an_announced_size_is_refused_before_it_is_read():
@@ -325,9 +325,9 @@ def test_files_pipes_and_standard_input_are_read(tmp_path, monkeypatch):
 
 
 def test_endless_devices_are_refused_at_once(tmp_path):
-    with pytest.raises(PlanFault, match="no plan file"):
+    with pytest.raises(PlanFault, match="not a plan file"):
         read_bundle("/dev/zero")
-    with pytest.raises(PlanFault, match="no plan file"):
+    with pytest.raises(PlanFault, match="not a plan file"):
         read_bundle(os.devnull)
     sparse = tmp_path / "sparse"
     sparse.write_bytes(DATA)

@@ -267,16 +267,16 @@ def test_an_aggregation_may_be_in_place_in_its_first_operand_only():
     assert first.tasks[3].reads[0] == place
     prove(first)
     second = with_task(first, 3, reads=first.tasks[3].reads[::-1])
-    assert "writes bytes of buffer 7 [0:2, 0:2] that it uses otherwise, too" in fault_of(second)
+    assert "writes bytes of buffer 7 [0:2, 0:2] that it also uses in another way" in fault_of(second)
 
 
 def test_a_task_must_not_overlap_with_itself():
     """A kernel whose result stands on its operand, and a copy whose pieces overlap."""
     on_itself = with_buffer(PLAN, 8, offset=PLAN.buffers[6].offset)
-    assert "that it uses otherwise, too" in fault_of(on_itself)
+    assert "that it also uses in another way" in fault_of(on_itself)
     whole = PLAN.tasks[9]
     twice = with_task(PLAN, 9, reads=whole.reads * 2, writes=whole.writes * 2)
-    assert "that it uses otherwise, too" in fault_of(twice)
+    assert "that it also uses in another way" in fault_of(twice)
 
 
 def test_a_buffer_may_serve_again_once_all_are_done_with_it():
@@ -418,5 +418,5 @@ def test_scattered_pieces_take_bounded_time(monkeypatch):
     plan = random_plan(11, 5, 5)
     prove(plan)
     monkeypatch.setattr(proof, "MAX_STEPS", 3)
-    with pytest.raises(PlanFault, match="too intricate"):
+    with pytest.raises(PlanFault, match="too complex"):
         prove(plan)

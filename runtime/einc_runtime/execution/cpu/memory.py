@@ -14,6 +14,7 @@ from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cpu.host import available_memory, require_memory
 from einc_runtime.kernels.base import ALIGNMENT, Kernel, PrepackedOperand, address
 from einc_runtime.kernels.views import strides_of
+from einc_runtime.plan.regions import find_offsets
 from einc_runtime.plan.schema import LOADED_ROLES, Block, Bundle, Region
 
 POISON = 0xFF
@@ -60,11 +61,7 @@ class HostMemory:
 
     def view(self, region: Region) -> Array:
         """A region of a buffer, as a view."""
-        block, inner = self.bundle.buffers[region.buffer].block, region.block
-        bounds = list(zip(inner.lower, inner.upper, block.lower, block.upper, strict=True))
-        if not all(first <= lo < up <= last for lo, up, first, last in bounds):
-            raise PlanFault("the region is outside its buffer", where=f"buffers[{region.buffer}]")
-        key: tuple[slice | EllipsisType, ...] = (*(slice(lo - first, up - first) for lo, up, first, _ in bounds), ...)
+        key: tuple[slice | EllipsisType, ...] = (*(slice(*ends) for ends in find_offsets(self.bundle, region)), ...)
         view = self.buffers[region.buffer][key]
         view.flags.writeable = self.bundle.buffers[region.buffer].role != "weight"
         return view

@@ -9,6 +9,7 @@ from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.views import strides_of
+from einc_runtime.plan.regions import find_offsets
 from einc_runtime.plan.schema import AnyTask, Buffer, Bundle, Region, TransferTask
 from einc_runtime.text import format_gibibytes
 
@@ -90,12 +91,9 @@ class DeviceMemory:
 
     def view(self, region: Region) -> GpuArray:
         """A region of a buffer."""
-        whole, block, inner = self.buffers[region.buffer], self.bundle.buffers[region.buffer].block, region.block
-        bounds = list(zip(inner.lower, inner.upper, block.lower, block.upper, strict=True))
-        if not all(first <= lo < up <= last for lo, up, first, last in bounds):
-            raise PlanFault("the region is outside its buffer", where=f"buffers[{region.buffer}]")
-        offset = sum((lo - first) * step for (lo, _, first, _), step in zip(bounds, whole.strides, strict=True))
-        shape = tuple(up - lo for lo, up, _, _ in bounds)
+        whole, ends = self.buffers[region.buffer], find_offsets(self.bundle, region)
+        offset = sum(start * step for (start, _), step in zip(ends, whole.strides, strict=True))
+        shape = tuple(end - start for start, end in ends)
         return GpuArray(whole.pointer + offset, shape, whole.strides, whole.dtype, whole.device)
 
     def views(self, regions: Sequence[Region]) -> list[GpuArray]:

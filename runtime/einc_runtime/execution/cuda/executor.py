@@ -28,6 +28,7 @@ from einc_runtime.execution.cuda.preparation import PreparedPlan, prepare_plan
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
 from einc_runtime.kernels.gpu import Kernels
+from einc_runtime.plan.regions import find_offsets
 from einc_runtime.plan.schema import Bundle, Region
 
 MAX_FETCH_COPIES = 64
@@ -97,9 +98,8 @@ class CudaExecutor:
         view = self._plan.memory.view(region)
         array = np.empty(view.shape, storage_dtype(view.dtype))
         if count_2d_copies(view.shape, view.itemsize, array.strides, view.strides) > MAX_FETCH_COPIES:
-            block = self.bundle.buffers[region.buffer].block
-            bounds = zip(region.block.lower, region.block.upper, block.lower, strict=True)
-            return self.fetch(Region(region.buffer, block))[tuple(slice(lo - at, up - at) for lo, up, at in bounds)]
+            whole = Region(region.buffer, self.bundle.buffers[region.buffer].block)
+            return self.fetch(whole)[tuple(slice(*ends) for ends in find_offsets(self.bundle, region))]
         with self._closing_on_failure():
             for row in list_2d_copies(view.shape, view.itemsize, array.strides, view.strides):
                 target, source = array.ctypes.data + row.target, view.pointer + row.source
