@@ -14,7 +14,7 @@ from einc.exchange.language.resolve import read_program
 from einc.exchange.simulation.simulator import simulate
 from tests.support.exchange_oracle import brute_closure, brute_simulate, fewest, machines_and_programs
 
-few = settings(max_examples=50)
+few = settings(max_examples=80)
 
 
 def as_sets(copies):

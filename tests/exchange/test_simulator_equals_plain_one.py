@@ -28,7 +28,7 @@ def assert_equal(program, machine):
     assert taken == pytest.approx(slow.completion_ms, rel=1e-9)
 
 
-@settings(max_examples=80)
+@settings(max_examples=120)
 @given(machines_and_programs())
 def test_equals_the_definition(case):
     machine, program = case
@@ -60,7 +60,7 @@ def test_overlapping_aggregates_are_partitioned_alike():
     assert_equal(read_program(text, machine=machine), machine)
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(machines_and_programs(), st.data())
 def test_one_evaluator_times_many_bodies(case, data):
     machine, program = case

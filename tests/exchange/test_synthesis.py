@@ -173,7 +173,7 @@ def test_what_cannot_be_met_is_an_error():
         synthesize(crowded, machine)
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(machines_and_programs(), st.integers(0, 3))
 def test_any_preamble_on_any_machine(case, seed):
     machine, program = case

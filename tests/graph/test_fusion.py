@@ -243,7 +243,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return g.graph(*draw(st.lists(st.sampled_from(computed), min_size=1, max_size=3, unique=True)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=150)
 @given(graphs())
 def test_random_graphs_keep_their_meaning(graph: Graph) -> None:
     result = fuse(graph)

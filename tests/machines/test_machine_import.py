@@ -307,7 +307,7 @@ def test_an_error_points_at_its_word():
 @pytest.mark.parametrize("text", [old_style(CUBE), new_style(switched(5, 12)), nccl(CUBE)], ids=["old", "new", "nccl"])
 def test_damaged_files_are_refused_or_read_but_never_crash(text):
     noise, reports = random.Random(5), []
-    for _ in range(150):
+    for _ in range(250):
         damaged = text
         for _ in range(noise.randrange(1, 4)):
             at, length = noise.randrange(len(damaged)), noise.randrange(5)

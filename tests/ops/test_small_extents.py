@@ -153,14 +153,14 @@ def check(operator: Operator, arrays: list[Array], sites: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data(), sites=st.integers(1, 20), seed=st.integers(0, 99))
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_any_cut_of_any_operator_is_the_operator(family: str, data: Drawn, sites: int, seed: int) -> None:
     case = FAMILIES[family](data.draw)
     check(case.operator, case.arrays(seed), sites)
 
 
 @given(data=st.data(), sites=st.integers(1, 20), seed=st.integers(0, 99))
-@settings(max_examples=80)
+@settings(max_examples=120)
 def test_any_cut_of_any_attention_is_the_attention(data: Drawn, sites: int, seed: int) -> None:
     operator = attention(data.draw)
     check(operator, attention_oracle.data(operator, seed), sites)

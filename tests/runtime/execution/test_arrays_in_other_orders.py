@@ -53,7 +53,7 @@ def test_any_order_on_the_cpu(name, sites, small, monkeypatch):
     bundle = make(sites)
     arrays = arrays_of(bundle, **given)
     expected = on_cpu(shuffled(bundle, None), arrays)
-    for seed in (sites, sites + 1):
+    for seed in range(4):
         other = shuffled(bundle, seed)
         assert decode(encode(other)) == other
         prove(other)

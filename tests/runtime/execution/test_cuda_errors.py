@@ -99,7 +99,7 @@ def test_a_failure_of_any_call_is_one_error_and_leaves_nothing(kind, reachable, 
     run_once(bundle, clean)
     assert not clean.leaks()
     assert {"copy_async", "kernel", "enable_peer" if reachable else "allocate_host"} <= clean.counts.keys()
-    for number in range(0, len(clean.calls), 1 if kind == "once" else 3):
+    for number in range(len(clean.calls)):
         driver = FakeDriver(
             2, unreachable=unreachable, fail_at=number, lost=kind == "lost", status=2 if kind == "memory" else 719
         )
