@@ -1,4 +1,4 @@
-"""Exact minimization of a sum of unary and pairwise costs over discrete variables, by variable elimination.
+"""Exact minimization of a sum of costs over discrete variables by variable elimination.
 
 This file knows nothing of operators or tilings. Eliminating a variable replaces all cost tables that mention it by one
 table over its neighbours: its least cost for each of their joint values. On a tree, leaves first, these tables are the
@@ -21,38 +21,44 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Link:
-    """A cost of `weight` for variables a < b, unless the classes of their values are equal (natural numbers)."""
+class CostTable:
+    """A cost that depends on the values of several variables (ascending), by the class of each value.
 
-    a: int
-    b: int
-    weight: int
-    classes_a: Array
-    classes_b: Array
+    `classes[i]` has a natural number for every value of variable `variables[i]`, and `costs` one axis for each.
+    """
+
+    variables: tuple[int, ...]
+    classes: tuple[Array, ...]
+    costs: Array
+
+    def select(self, values: Sequence[Array]) -> Array:
+        """The costs of all combinations of the remaining `values` (per variable of the whole problem)."""
+        import numpy as np
+
+        chosen: Array = self.costs[
+            np.ix_(*(own[values[v]] for v, own in zip(self.variables, self.classes, strict=True)))
+        ]
+        return chosen
 
 
-def build_link_table(link: Link, values_a: Array, values_b: Array, dtype: np.dtype[Any]) -> Array:
-    """The cost of every pair of the given values."""
-    import numpy as np
-
-    table = np.zeros((len(values_a), len(values_b)), dtype)
-    table[link.classes_a[values_a][:, None] != link.classes_b[values_b][None, :]] = link.weight
-    return table
+MAX_COMPARISONS = 1 << 25
+"""Two values are compared for all joint values of their neighbours if that takes at most this many comparisons."""
 
 
-def prune_values(costs: Sequence[Array], links: Sequence[Link]) -> list[Array]:
+def prune_values(costs: Sequence[Array], tables: Sequence[CostTable]) -> list[Array]:
     """Per variable, in ascending order, the positions of the values that an answer of `minimize` may use.
 
     Removes a value if another one is strictly better whatever the neighbours do, and all but the first of several
-    interchangeable values. Variables are visited again while their neighbours lose values.
+    interchangeable values. The other value is better if its own cost is so much less that no table makes up for it:
+    per table, the largest disadvantage over the joint values of the neighbours counts. Variables are visited again
+    while their neighbours lose values.
     """
     import numpy as np
 
-    views: list[list[tuple[int, int, Array, Array]]] = [[] for _ in costs]
-    for link in links:
-        views[link.a].append((link.b, link.weight, link.classes_a, link.classes_b))
-        views[link.b].append((link.a, link.weight, link.classes_b, link.classes_a))
-    numbers = 1 + max((int(classes.max()) for link in links for classes in (link.classes_a, link.classes_b)), default=0)
+    views: list[list[tuple[CostTable, int]]] = [[] for _ in costs]
+    for table in tables:
+        for axis, v in enumerate(table.variables):
+            views[v].append((table, axis))
     left = [np.arange(len(cost)) for cost in costs]
     waiting = dict.fromkeys(range(len(costs)))  # an ordered set
     while waiting:
@@ -61,27 +67,40 @@ def prune_values(costs: Sequence[Array], links: Sequence[Link]) -> list[Array]:
         kept = left[v]
         if len(kept) == 1:
             continue
-        gain = (
-            costs[v][kept][:, None] - costs[v][kept][None, :]
-        )  # how much the second value is better than the first, at least
+        # How much the second value is better than the first, at least.
+        gain = costs[v][kept][:, None] - costs[v][kept][None, :]
         same = gain == 0
-        for u, weight, mine, theirs in views[v]:
-            offered = np.zeros(numbers, dtype=bool)
-            offered[theirs[left[u]]] = True
-            classes = np.where(offered[mine[kept]], mine[kept], -1)  # -1: matched by no neighbour
-            differ = classes[:, None] != classes[None, :]
-            gain[differ & (classes != -1)[:, None]] -= weight
-            same &= ~differ
+        for table, axis in views[v]:
+            mine, position = np.unique(table.classes[axis][kept], return_inverse=True)
+            axes = [np.unique(own[left[u]]) for u, own in zip(table.variables, table.classes, strict=True)]
+            axes[axis] = mine
+            rows = np.moveaxis(table.costs[np.ix_(*axes)], axis, 0).reshape(len(mine), -1)
+            least = _find_least_differences(rows)
+            gain = gain + least[np.ix_(position, position)]
+            alike = (least == 0) & (least.T == 0)  # neither is ever worse
+            same &= alike[np.ix_(position, position)]
         earlier = np.tri(len(kept), k=-1, dtype=bool)
         lost = ((gain > 0) | (same & earlier)).any(axis=1)
         if lost.any():
             left[v] = kept[~lost]
-            waiting.update((u, None) for u, *_ in views[v])
+            waiting.update((u, None) for table, _ in views[v] for u in table.variables if u != v)
     return left
 
 
-Pairs = dict[tuple[int, int], "Array"]
-"""Cost tables of pairs (a, b) of variables with a < b; axis 0 belongs to a."""
+def _find_least_differences(rows: Array) -> Array:
+    """For every pair of rows, the least of the differences first - second over the columns, or something below it."""
+    import numpy as np
+
+    count, columns = rows.shape
+    if count * count * columns > MAX_COMPARISONS:
+        least: Array = rows.min(axis=1)[:, None] - rows.max(axis=1)[None, :]
+        np.fill_diagonal(least, 0)
+        return least
+    return np.stack([(row[None, :] - rows).min(axis=1) for row in rows])
+
+
+Tables = dict[tuple[int, ...], "Array"]
+"""Cost tables by their variables (ascending), with one axis for each."""
 
 MAX_TABLE_ENTRIES = 1 << 23
 """Entries of the largest table that an exact solution may need (64 MiB)."""
@@ -93,27 +112,32 @@ OBJECT_ENTRY_SIZE = 16
 
 @dataclass(slots=True)
 class _MinSumProblem:
-    """The remaining problem: the remaining values of each variable, with their costs, and the tables of pairs."""
+    """The remaining problem: the remaining values of each variable, with their costs, and the tables."""
 
     values: list[Array]
     costs: list[Array]
-    pairs: Pairs
+    tables: Tables
+
+    def add(self, variables: tuple[int, ...], table: Array) -> None:
+        """Adds costs to the table of these variables."""
+        if len(variables) == 1:
+            self.costs[variables[0]] = self.costs[variables[0]] + table
+        else:
+            self.tables[variables] = self.tables[variables] + table if variables in self.tables else table
 
 
-def minimize(costs: Sequence[Array], links: Sequence[Link], bounded: bool = True) -> tuple[int, ...] | None:
+def minimize(costs: Sequence[Array], tables: Sequence[CostTable], bounded: bool = True) -> tuple[int, ...] | None:
     """The assignment of least total cost; among several, the lexicographically first in the order of variables.
 
     `costs` are integer arrays, one per variable. None where `bounded` and the tables would exceed the limits above.
     """
-    values = prune_values(costs, links)
+    values = prune_values(costs, tables)
     model = _MinSumProblem(values, [cost[kept] for cost, kept in zip(costs, values, strict=True)], {})
-    for link in links:
-        key = (link.a, link.b)
-        table = build_link_table(link, values[link.a], values[link.b], costs[link.a].dtype)
-        model.pairs[key] = model.pairs[key] + table if key in model.pairs else table
+    for table in tables:
+        model.add(table.variables, table.select(values))
     _simplify(model)
     while tied := [v for v, left in enumerate(model.values) if len(left) > 1]:
-        order, sizes = choose_elimination_order(tied, {v: len(model.values[v]) for v in tied}, model.pairs)
+        order, sizes = choose_elimination_order(tied, {v: len(model.values[v]) for v in tied}, model.tables)
         entry = 1 if model.costs[tied[0]].dtype.kind == "i" else OBJECT_ENTRY_SIZE
         if bounded and (max(sizes) * entry > MAX_TABLE_ENTRIES or sum(sizes) * entry > MAX_TOTAL_ENTRIES):
             return None
@@ -128,16 +152,17 @@ def minimize(costs: Sequence[Array], links: Sequence[Link], bounded: bool = True
 
 
 def choose_elimination_order(
-    variables: Iterable[int], domain: dict[int, int], pairs: Iterable[tuple[int, int]]
+    variables: Iterable[int], domain: dict[int, int], scopes: Iterable[tuple[int, ...]]
 ) -> tuple[list[int], list[int]]:
     """An order of elimination, and the number of entries of each variable's table in that order.
 
-    Greedy: always the variable whose table is smallest now; the lowest number among equals.
+    `scopes` are the variables of each table. Greedy: always the variable whose table is smallest now; the lowest number
+    among equals.
     """
     neighbours: dict[int, set[int]] = {v: set() for v in variables}
-    for a, b in pairs:
-        neighbours[a].add(b)
-        neighbours[b].add(a)
+    for scope in scopes:
+        for v in scope:
+            neighbours[v].update(u for u in scope if u != v)
 
     def entries(v: int) -> int:
         return domain[v] * prod(domain[u] for u in neighbours[v])
@@ -168,11 +193,10 @@ def _find_optimal_values(order: Sequence[int], model: _MinSumProblem) -> dict[in
     rank = {v: r for r, v in enumerate(order)}
     # Scopes list variables in the order of elimination, so that tables broadcast without being transposed.
     buckets: dict[int, list[tuple[tuple[int, ...], Array]]] = {v: [((v,), model.costs[v])] for v in order}
-    for (a, b), table in model.pairs.items():
-        if rank[a] < rank[b]:
-            buckets[a].append(((a, b), table))
-        else:
-            buckets[b].append(((b, a), table.T))
+    for variables, table in model.tables.items():
+        axes = sorted(range(len(variables)), key=lambda axis: rank[variables[axis]])
+        mentioned = tuple(variables[axis] for axis in axes)
+        buckets[mentioned[0]].append((mentioned, table.transpose(axes)))
     scopes: dict[int, tuple[int, ...]] = {}
     best: dict[int, Any] = {}
     for v in order:
@@ -207,23 +231,21 @@ def _sum_tables(scope: tuple[int, ...], tables: list[tuple[tuple[int, ...], Arra
 def _restrict(model: _MinSumProblem, v: int, kept: Any) -> None:
     """Leaves variable `v` only the values that `kept` (a mask or positions) selects."""
     model.values[v], model.costs[v] = model.values[v][kept], model.costs[v][kept]
-    for a, b in list(model.pairs):
-        if v == a:
-            model.pairs[a, b] = model.pairs[a, b][kept]
-        elif v == b:
-            model.pairs[a, b] = model.pairs[a, b][:, kept]
+    for variables in list(model.tables):
+        if v in variables:
+            at = (slice(None),) * variables.index(v)
+            model.tables[variables] = model.tables[variables][(*at, kept)]
 
 
 def _simplify(model: _MinSumProblem) -> None:
-    """Folds tables with a decided variable into the other's costs, and drops tables that decide nothing."""
-    for (a, b), table in list(model.pairs.items()):
-        if table.shape[0] == 1:
-            model.costs[b] = model.costs[b] + table[0]
-        elif table.shape[1] == 1:
-            model.costs[a] = model.costs[a] + table[:, 0]
-        elif (table != table.flat[0]).any():
+    """Removes decided variables from the tables, and drops tables that decide nothing."""
+    for variables, table in list(model.tables.items()):
+        if min(table.shape) > 1 and (table != table.flat[0]).any():
             continue
-        del model.pairs[a, b]
+        del model.tables[variables]
+        open_axes = [axis for axis, size in enumerate(table.shape) if size > 1]
+        if open_axes and (table != table.flat[0]).any():
+            model.add(tuple(variables[axis] for axis in open_axes), table.reshape([table.shape[a] for a in open_axes]))
 
 
 def _find_components(model: _MinSumProblem) -> list[list[int]]:
@@ -235,9 +257,10 @@ def _find_components(model: _MinSumProblem) -> list[list[int]]:
             v = leader[v]
         return v
 
-    for a, b in model.pairs:
-        low, high = sorted((find(a), find(b)))
-        leader[high] = low
+    for variables in model.tables:
+        for other in variables[1:]:
+            low, high = sorted((find(variables[0]), find(other)))
+            leader[high] = low
     groups: dict[int, list[int]] = {}
     for v in leader:
         groups.setdefault(find(v), []).append(v)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from einc.logical.minsum import Link, minimize
+from einc.logical.minsum import CostTable, minimize
 from einc.logical.problem import Problem, compute_own_costs
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from einc.logical.problem import Array
 
 
@@ -51,25 +53,41 @@ def solve(
         [c // unit * scale + early for c, early in zip(*both, strict=True)]
         for both in zip(costs, earliness, strict=True)
     ]
-    links = [Link(a, b, size // unit * scale + early, made, asked) for a, b, size, early, made, asked in shared]
+    links = [(a, b, size // unit * scale + early, made, asked) for a, b, size, early, made, asked in shared]
     return _minimize(nodes, joint, links, bounded)
 
 
-def _minimize(nodes: Sequence[int], costs: list[list[int]], links: list[Link], bounded: bool) -> dict[int, int] | None:
+_Link = tuple[int, int, int, "Array", "Array"]
+"""Two variables, and what it costs if the numbers of their values differ."""
+
+
+def _minimize(nodes: Sequence[int], costs: list[list[int]], links: list[_Link], bounded: bool) -> dict[int, int] | None:
     """The minimization, in 64-bit integers if no sum can overflow, else in Python's integers."""
     import numpy as np
 
     around = [0] * len(nodes)
-    for link in links:
-        around[link.a] += link.weight
-        around[link.b] += link.weight
+    for a, b, weight, *_ in links:
+        around[a] += weight
+        around[b] += weight
     # A value that costs more than the cheapest one plus every repartition around it is never chosen, whatever it costs.
     ceilings = [min(cost) + weight + 1 for cost, weight in zip(costs, around, strict=True)]
     costs = [[min(c, ceiling) for c in cost] for cost, ceiling in zip(costs, ceilings, strict=True)]
-    largest = sum(map(max, costs)) + sum(link.weight for link in links)
+    largest = sum(map(max, costs)) + sum(weight for _, _, weight, *_ in links)
     dtype = np.dtype(np.int64) if largest < 1 << 62 else np.dtype(object)
-    answer = minimize([np.array(cost, dtype=dtype) for cost in costs], links, bounded)
+    tables = [_build_table(link, dtype) for link in links]
+    answer = minimize([np.array(cost, dtype=dtype) for cost in costs], tables, bounded)
     return None if answer is None else dict(zip(nodes, answer, strict=True))
+
+
+def _build_table(link: _Link, dtype: np.dtype[Any]) -> CostTable:
+    import numpy as np
+
+    a, b, weight, made, asked = link
+    numbers_a, classes_a = np.unique(made, return_inverse=True)
+    numbers_b, classes_b = np.unique(asked, return_inverse=True)
+    costs = np.zeros((len(numbers_a), len(numbers_b)), dtype)
+    costs[numbers_a[:, None] != numbers_b[None, :]] = weight
+    return CostTable((a, b), (classes_a, classes_b), costs)
 
 
 def _charge(costs: list[int], earliness: list[int], differs: Array, size: int, early: int) -> None:

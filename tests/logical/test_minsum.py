@@ -1,8 +1,9 @@
-"""Variable elimination and dominance against brute force on random models."""
+"""Variable elimination and dominance against brute force on random models, with arbitrary tables."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import numpy as np
@@ -11,24 +12,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.logical import minsum
-from einc.logical.minsum import Link, choose_elimination_order, minimize, prune_values
+from einc.logical.minsum import CostTable, choose_elimination_order, minimize, prune_values
+
+
+def charge_difference(a, b, weight, classes_a, classes_b, dtype=np.int64):
+    """The table that charges `weight` where the classes differ (below 8)."""
+    table = np.array([[0 if x == y else weight for y in range(8)] for x in range(8)], dtype=dtype)
+    return CostTable((a, b), (np.array(classes_a), np.array(classes_b)), table)
 
 
 def random_model(rng, dtype, scale=1, most=6, domain=4):
-    """Costs and weights are small, so that ties abound; several links may join the same two variables."""
+    """Costs are small, so that ties abound; several tables may join the same variables, two or three of them."""
     costs = [[rng.randrange(4) * scale for _ in range(rng.randint(1, domain))] for _ in range(rng.randint(1, most))]
-    links = []
+    tables = []
     for a, b in itertools.combinations(range(len(costs)), 2):
         for _ in range(rng.choice((0, 0, 1, 1, 2))):
-            sides = [np.array([rng.randrange(3) for _ in costs[v]]) for v in (a, b)]
-            links.append(Link(a, b, rng.randint(1, 3) * scale, *sides))
-    return [np.array(cost, dtype=dtype) for cost in costs], links
+            sides = [[rng.randrange(3) for _ in costs[v]] for v in (a, b)]
+            tables.append(charge_difference(a, b, rng.randint(1, 3) * scale, *sides, dtype))
+    for scope in itertools.chain(*(itertools.combinations(range(len(costs)), n) for n in (2, 3))):
+        if rng.random() < 0.15:
+            numbers = [rng.randint(1, 3) for _ in scope]
+            classes = [np.array([rng.randrange(n) for _ in costs[v]]) for v, n in zip(scope, numbers, strict=True)]
+            entries = [rng.randrange(5) * scale for _ in range(math.prod(numbers))]
+            tables.append(CostTable(scope, tuple(classes), np.array(entries, dtype=dtype).reshape(numbers)))
+    return [np.array(cost, dtype=dtype) for cost in costs], tables
 
 
-def value(costs, links, assignment):
+def value(costs, tables, assignment):
     own = sum(int(cost[v]) for cost, v in zip(costs, assignment, strict=True))
     return own + sum(
-        link.weight for link in links if link.classes_a[assignment[link.a]] != link.classes_b[assignment[link.b]]
+        int(table.costs[tuple(own[assignment[v]] for v, own in zip(table.variables, table.classes, strict=True))])
+        for table in tables
     )
 
 
@@ -63,7 +77,7 @@ def test_dominance_keeps_the_answer(seed):
 def test_dominance_removes_what_nobody_matches():
     classes = np.array([0, 1, 2, 3])
     costs = [np.array([5, 0, 0, 0]), np.array([0, 9])]
-    kept = prune_values(costs, [Link(0, 1, 3, classes, np.array([0, 7]))])
+    kept = prune_values(costs, [charge_difference(0, 1, 3, classes, [0, 7])])
     assert [left.tolist() for left in kept] == [[1], [0]]  # 1 to 3 are alike; 0 costs more than it can save
 
 
@@ -76,7 +90,7 @@ def test_all_alike_takes_the_first():
     for variables in (30, 31):
         costs = [np.zeros(4, dtype=np.int64) for _ in range(variables)]
         same = np.arange(4)
-        links = [Link(v, v + 1, 1, same, same) for v in range(variables - 1)]
+        links = [charge_difference(v, v + 1, 1, same, same) for v in range(variables - 1)]
         assert minimize(costs, links) == (0,) * variables
 
 
@@ -85,7 +99,7 @@ def test_long_chain_of_ties_equals_a_forward_search():
     for _ in range(10):
         costs = [np.array([rng.randrange(2) for _ in range(3)]) for _ in range(60)]
         classes = [[np.array([rng.randrange(3) for _ in range(3)]) for _ in range(2)] for _ in range(59)]
-        links = [Link(v, v + 1, 1, mine, theirs) for v, (mine, theirs) in enumerate(classes)]
+        links = [charge_difference(v, v + 1, 1, mine, theirs) for v, (mine, theirs) in enumerate(classes)]
         # A chain's lexicographically first optimum: the cost to go, backwards, then the first best value, forwards.
         togo = [[0] * 3 for _ in range(60)]
         for v in reversed(range(60)):
@@ -99,8 +113,17 @@ def test_long_chain_of_ties_equals_a_forward_search():
         assert minimize(costs, links) == tuple(path)
 
 
-def _step(link, x, y):
-    return link.weight * int(link.classes_a[x] != link.classes_b[y])
+def _step(table, x, y):
+    return int(table.costs[table.classes[0][x], table.classes[1][y]])
+
+
+def test_dominance_in_its_general_form():
+    """Value 0 costs 2 less, and its table never takes back more than 1: value 1 goes."""
+    table = np.array([[[5, 1], [2, 7]], [[4, 3], [2, 9]]])
+    kept = prune_values(
+        [np.array([0, 2]), np.zeros(2, int), np.zeros(2, int)], [CostTable((0, 1, 2), (np.arange(2),) * 3, table)]
+    )
+    assert kept[0].tolist() == [0]
 
 
 @given(st.integers(0, 2**32))
@@ -131,7 +154,7 @@ def test_narrow_order_on_a_chain_and_a_ladder():
 def test_limits(monkeypatch, limit):
     costs = [np.arange(3) for _ in range(4)]
     classes = [np.array(c) for c in ((0, 1, 2), (1, 2, 0), (2, 0, 1), (1, 0, 2))]
-    links = [Link(a, b, 2, classes[a], classes[b]) for a, b in itertools.combinations(range(4), 2)]
+    links = [charge_difference(a, b, 2, classes[a], classes[b]) for a, b in itertools.combinations(range(4), 2)]
     expected = brute(costs, links)[1]
     assert minimize(costs, links) == expected
     monkeypatch.setattr(minsum, limit, 10)
