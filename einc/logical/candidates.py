@@ -1,12 +1,15 @@
 """The join-agg specs that an operator offers over a number of sites, with the sub-costs that depend on them alone
 (paper, Sections 3.3, 4.2 and 4.3).
 
+The strict offer is the paper's: as many function specifications as there are sites. The flexible one adds specs with
+fewer of them, for fewer sites or with each computed on several sites, which then need no exchange to have the result.
 Every spec that an operator builds is checked here, so that later stages see valid ones only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from math import prod
@@ -25,6 +28,15 @@ At 72 sites, an operator over eight indices stays below it for most tensors. Abo
 ascending order of their interval counts are taken.
 """
 
+FEW_SITES = 16
+
+MAX_EXTRA = 3, 2
+"""The flexible offer has at most so many further candidates for each strict one: on up to FEW_SITES sites, and on more.
+"""
+
+MIN_EXTRA = 64, 32
+"""It may have as many in any case, since a prime number of sites has few strict candidates."""
+
 
 @lru_cache(maxsize=128)
 def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...]:
@@ -33,17 +45,127 @@ def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...
     p' is `sites`, or the largest number below it that is a product of admissible interval counts. There is always
     at least one candidate. Raises InternalError if the operator returns anything but a join-agg spec.
     """
-    limits = [index.max_intervals for index in operator.indices]
-    used = count_reachable_sites(sites, limits)
-    rank = sum(desc.rank for desc in (*operator.inputs, *operator.outputs))
-    counts = islice(enumerate_factorizations(used, limits), max(1, MAX_BOUNDS // (used * max(1, rank))))
-    requests = sorted(
-        tuple(index.intervals(count) for index, count in zip(operator.indices, request, strict=True))
-        for request in counts
+    used = count_reachable_sites(sites, [index.max_intervals for index in operator.indices])
+    return tuple(_Enumeration(operator).build_all(used))
+
+
+@lru_cache(maxsize=128)
+def enumerate_flexible_candidates(
+    operator: Operator, sites: int, *, fewer: bool = True, replicated: bool = True
+) -> tuple[Candidate, ...]:
+    """The strict candidates, in their order, and then those with fewer function specifications.
+
+    With `fewer`, each of these runs on one site, and other sites stay idle. With `replicated`, it runs on as many sites
+    as there are for each (`Candidate.replicas`), if that is at least two, no output block is a partial copy, and
+    replicas cannot differ by more than rounding; the strict ones are offered in this way too where they leave so many
+    sites idle. The last candidates have one function specification, which does everything at one site or at all.
+    """
+    enumeration = _Enumeration(operator)
+    strict = enumerate_candidates(operator, sites)
+    used = len(strict[0].spec.functions)
+    may_replicate = replicated and is_replicable(operator)
+
+    def offer(built: Sequence[Candidate], alone: bool) -> Iterator[Candidate]:
+        for candidate in built:
+            if alone:
+                yield candidate
+            replicas = sites // len(candidate.spec.functions)
+            if may_replicate and replicas > 1 and not candidate.aggregation:
+                yield replicate(candidate, replicas)
+
+    found = [*offer(strict, alone=False)]
+    many = sites > FEW_SITES
+    left = max(MIN_EXTRA[many], MAX_EXTRA[many] * len(strict)) - len(found)
+    offers: dict[int, list[Candidate]] = {}
+    for count in enumeration.list_smaller_counts(used, sites) if fewer or may_replicate else ():
+        if enumeration.count(count, left) <= left:
+            own = [*offer([*enumeration.build_all(count)], alone=fewer)]
+            if len(own) <= left:
+                offers[count] = own
+                left -= len(own)
+    return (*strict, *found, *(one for count in sorted(offers, reverse=True) for one in offers[count]))
+
+
+def is_replicable(operator: Operator) -> bool:
+    """Whether results that are computed on several sites differ by rounding at most.
+
+    Sites may add up what they read in different orders. Where an operator makes discrete values of floats (it compares
+    them, or ranks them), one rounding error could then make a replica choose otherwise.
+    """
+    return all(desc.dtype.is_float for desc in operator.outputs) or not any(
+        desc.dtype.is_float for desc in operator.inputs
     )
-    inputs = [_BlockCache(desc, must_tile=False) for desc in operator.inputs]
-    outputs = [_BlockCache(desc, must_tile=True) for desc in operator.outputs]
-    return tuple(_build_candidate(operator, request, inputs, outputs) for request in requests)
+
+
+@lru_cache(maxsize=1024)
+def build_candidate(operator: Operator, counts: tuple[int, ...], replicas: int = 1) -> Candidate:
+    """The candidate that cuts every index into as many intervals as `counts` says, computed on `replicas` sites each.
+
+    Raises ValueError where an index cannot be cut so, or where replicas are not possible.
+    """
+    request = tuple(index.intervals(count) for index, count in zip(operator.indices, counts, strict=True))
+    candidate = _Enumeration(operator).build(request)
+    if replicas == 1:
+        return candidate
+    if candidate.aggregation or not is_replicable(operator):
+        raise ValueError(f"operator {operator.title} cannot compute the same blocks on several sites with this cut")
+    return replicate(candidate, replicas)
+
+
+def replicate(candidate: Candidate, replicas: int) -> Candidate:
+    """The candidate with each of its function specifications on `replicas` sites."""
+    return replace(candidate, replicas=replicas, join=candidate.join * replicas)
+
+
+class _Enumeration:
+    """Builds the candidates of one operator, which share their blocks."""
+
+    __slots__ = ("_inputs", "_limits", "_operator", "_outputs", "_rank")
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._limits = [index.max_intervals for index in operator.indices]
+        self._rank = sum(desc.rank for desc in (*operator.inputs, *operator.outputs))
+        self._inputs = [_BlockCache(desc, must_tile=False) for desc in operator.inputs]
+        self._outputs = [_BlockCache(desc, must_tile=True) for desc in operator.outputs]
+
+    def _iterate(self, functions: int) -> Iterator[tuple[int, ...]]:
+        """The interval counts whose product is `functions`."""
+        limit = max(1, MAX_BOUNDS // (functions * max(1, self._rank)))
+        return islice(enumerate_factorizations(functions, self._limits), limit)
+
+    def count(self, functions: int, limit: int) -> int:
+        """The number of candidates with as many function specifications; of more than `limit`, one more."""
+        return sum(1 for _ in islice(self._iterate(functions), max(0, limit) + 1))
+
+    def list_smaller_counts(self, used: int, sites: int) -> list[int]:
+        """Numbers of function specifications below `used` that can be reached, the most useful first.
+
+        These are one and the two halves of the sites, then divisors and powers of two, then those that allow more cuts
+        than `used` does: six can be had in more ways than seven.
+        """
+
+        def rank(count: int) -> int | None:
+            if count in (1, sites // 2, (sites + 1) // 2):
+                return 0
+            if used % count == 0 or sites % count == 0 or count & (count - 1) == 0:
+                return 1
+            return 2 if sites <= FEW_SITES and self.count(count, ways) > ways else None
+
+        ways = self.count(used, MAX_BOUNDS)
+        ranks = {count: rank(count) for count in range(1, used) if self.count(count, 1)}
+        return sorted((count for count, one in ranks.items() if one is not None), key=lambda c: (ranks[c], c))
+
+    def build_all(self, functions: int) -> Iterator[Candidate]:
+        """The candidates with as many function specifications, in lexicographic order of their intervals."""
+        requests = sorted(
+            tuple(index.intervals(count) for index, count in zip(self._operator.indices, counts, strict=True))
+            for counts in self._iterate(functions)
+        )
+        return map(self.build, requests)
+
+    def build(self, request: Intervals) -> Candidate:
+        return _build_candidate(self._operator, request, self._inputs, self._outputs)
 
 
 class _BlockCache:

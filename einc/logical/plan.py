@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from einc.core.intervals import Interval, Intervals, ShardableIndex
-from einc.core.spec import JoinAggSpec, Tiling
+from einc.core.spec import FunctionSpec, JoinAggSpec, Tiling
 from einc.graph.graph import Graph, Node
 from einc_runtime.text import format_count
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One join-agg spec that an operator offers, with the sub-costs (in elements) that depend on it alone."""
+    """One join-agg spec that an operator offers, with the sub-costs (in elements) that depend on it alone.
+
+    Each function specification of the spec is computed on `replicas` sites. If these are two or more, no block is put
+    out in partial copies. `join` counts what every replica reads.
+    """
 
     intervals: Intervals
     spec: JoinAggSpec
@@ -21,6 +25,12 @@ class Candidate:
     aggregation: int
     input_tilings: tuple[Tiling, ...]
     output_tilings: tuple[Tiling, ...]
+    replicas: int = 1
+
+    @property
+    def functions(self) -> tuple[FunctionSpec, ...]:
+        """What runs, each on a site of its own: all function specifications of the spec, replica after replica."""
+        return self.spec.functions * self.replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,9 @@ def _format_choice(node: Node, choice: Choice, sites: int) -> Iterator[str]:
     yield f"{', '.join(node.outputs)} = {node.operator.title}({', '.join(node.inputs)})"
     for index, intervals in zip(node.operator.indices, candidate.intervals, strict=True):
         yield f"  {_format_cut(index, intervals)}"
-    used = len(candidate.spec.functions)
+    used = len(candidate.functions)
+    if candidate.replicas > 1:
+        yield f"  computed on {format_count(candidate.replicas, 'site')} each"
     if used < sites:
         yield f"  {format_count(sites - used, 'site')} idle"
     yield (

@@ -171,7 +171,9 @@ class _Placer:
         self._operations[number] = place_operation(operation, placed.sites, placed.exchange)
         groups = groups_of(operation, self._tensors)
         for tensor, own in zip(operation.outputs, copies, strict=True):
-            self._residencies[tensor] = Residency.of(tensor, self._tensors[tensor], groups[tensor], own)
+            self._residencies[tensor] = Residency.of(
+                tensor, self._tensors[tensor], groups[tensor], own, operation.replicas
+            )
 
     def bring_home(self, name: str) -> Output:
         """Brings each distinct block of a computed tensor to one site, where it stays."""

@@ -78,10 +78,10 @@ def make_tensor_records(graph: Graph) -> tuple[schema.Tensor, ...]:
 def make_operation_records(plan: LogicalPlan) -> tuple[schema.Operation, ...]:
     """The record of every operator of a plan: function specification i runs at site i, and nothing is brought yet."""
     tensors = {tensor.name: position for position, tensor in enumerate(plan.graph.tensors)}
-    known: dict[tuple[Operator, JoinAggSpec], tuple[schema.Function, ...]] = {}  # layers repeat their operators
+    known: dict[tuple[Operator, JoinAggSpec, int], tuple[schema.Function, ...]] = {}  # layers repeat their operators
     records = []
     for node, choice in zip(plan.graph.nodes, plan.choices, strict=True):
-        key = node.operator, choice.candidate.spec
+        key = node.operator, choice.candidate.spec, choice.candidate.replicas
         if key not in known:
             known[key] = _make_functions(*key)
         records.append(_make_operation(node, choice, known[key], tensors))
@@ -125,14 +125,13 @@ def _make_operation(
         functions=functions,
         exchange=None,
         precision=operator.precision,  # type: ignore[arg-type]  # as for aggregations
+        replicas=candidate.replicas,
     )
 
 
-def _make_functions(operator: Operator, spec: JoinAggSpec) -> tuple[schema.Function, ...]:
-    return tuple(
-        schema.Function(site, one.inputs, one.outputs, operator.flops(one), operator.traffic(one))
-        for site, one in enumerate(spec.functions)
-    )
+def _make_functions(operator: Operator, spec: JoinAggSpec, replicas: int) -> tuple[schema.Function, ...]:
+    once = [(one.inputs, one.outputs, operator.flops(one), operator.traffic(one)) for one in spec.functions]
+    return tuple(schema.Function(site, *one) for site, one in enumerate(once * replicas))
 
 
 def _convert_attributes(attributes: Mapping[str, Attribute]) -> dict[str, schema.Attribute]:

@@ -7,6 +7,7 @@ start from those.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from einc_runtime.plan.joint_aggregation import AggregationGroup
@@ -40,8 +41,9 @@ class Whole:
 class Residency:
     """Everything that exists of one computed tensor, which has position `number` among the tensors.
 
-    `copies` lists, for every distinct output block of the producer, its copies by ascending function. `there[s]` lists
-    the whole blocks at site s; exchanges add to it as they are compiled.
+    `copies` lists, for every distinct output block of the producer, its partial copies by ascending function; of a
+    block that several sites compute, the first. `there[s]` lists the whole blocks at site s, all replicas among them;
+    exchanges add to it as they are compiled.
     """
 
     number: int
@@ -51,15 +53,23 @@ class Residency:
     there: dict[int, list[Whole]] = field(default_factory=dict)
 
     @staticmethod
-    def of(number: int, tensor: Tensor, group: AggregationGroup, copies: list[Copy]) -> Residency:
-        """The state right after the producer ran; a block with a single copy is whole already."""
+    def of(
+        number: int, tensor: Tensor, group: AggregationGroup, copies: Sequence[Copy], replicas: int = 1
+    ) -> Residency:
+        """The state right after the producer ran; a block with a single copy is whole already.
+
+        `copies` stand in the order of functions. With two or more `replicas` all blocks are whole, each at as many
+        sites, and equal blocks are no partial copies.
+        """
         blocks: dict[Block, list[Copy]] = {}
         for copy in copies:
             blocks.setdefault(copy.region.block, []).append(copy)
-        made = Residency(number, tensor, group, {block: tuple(own) for block, own in blocks.items()})
+        partial = {block: tuple(own if replicas == 1 else own[:1]) for block, own in blocks.items()}
+        made = Residency(number, tensor, group, partial)
         for own in blocks.values():
-            if len(own) == 1:
-                made.add(Whole(own[0].site, own[0].region, (own[0].task,)))
+            if len(own) == replicas:
+                for copy in own:
+                    made.add(Whole(copy.site, copy.region, (copy.task,)))
         return made
 
     @property

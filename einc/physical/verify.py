@@ -42,7 +42,7 @@ def _verify_operations(program: DeviceProgram) -> None:
         if operation.name != node.name or names != (*node.inputs, *node.outputs):
             raise InternalError(f"{node.name}: its operation is {operation.name} of {', '.join(names)}")
         functions = [(function.inputs, function.outputs) for function in operation.functions]
-        if functions != [(function.inputs, function.outputs) for function in choice.candidate.spec.functions]:
+        if functions != [(function.inputs, function.outputs) for function in choice.candidate.functions]:
             raise InternalError(f"{node.name}: the blocks of its functions are not those of its specification")
         sites = [function.site for function in operation.functions]
         if len(set(sites)) != len(sites) or not all(0 <= site < program.plan.sites for site in sites):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from einc.core.tensor import DType, TensorDesc
@@ -39,14 +40,19 @@ def restore_graph(bundle: Bundle) -> Graph:
 
 def restore_plan(bundle: Bundle) -> LogicalPlan:
     """The logical plan, with the candidates that this version offers. Raises OperatorError as `restore_graph` does."""
-    from einc.logical.candidates import enumerate_candidates
+    from einc.logical.candidates import build_candidate
 
     graph, sites = restore_graph(bundle), len(bundle.devices)
     choices = []
     for node, operation in zip(graph.nodes, bundle.operations, strict=True):
         chosen = tuple(index.intervals for index in operation.indices)
-        candidate = next((c for c in enumerate_candidates(node.operator, sites) if c.intervals == chosen), None)
-        if candidate is None:
+        counts = tuple(map(len, chosen))
+        try:
+            fits = prod(counts) * operation.replicas <= sites
+            candidate = build_candidate(node.operator, counts, operation.replicas) if fits else None
+        except ValueError:
+            candidate = None
+        if candidate is None or candidate.intervals != chosen:
             raise OperatorError(f"operator {operation.name} is cut as this version of einc would not cut it")
         choices.append(Choice(node.name, candidate, operation.cost.repartition))
     return LogicalPlan(graph, sites, bundle.selector, tuple(choices), bundle.exact, bundle.cut_cost)

@@ -5,6 +5,9 @@ of its producer that share the block, each exactly once (the aggregate step of t
 tasks that may run at the same time access the same bytes, unless both only read them. So every order that the
 dependencies allow gives the same result, up to the rounding of the order of aggregation that each task states.
 
+Replicas count as one function: validation has found that they read and write the same blocks, every kernel is proved to
+read complete values, and so each replica's output may stand for that of another, but not be aggregated with it.
+
 What is assumed: each kernel computes its function from the blocks that it reads. Kernels are not looked at.
 
 How: the tasks are executed symbolically in the order of their positions. `symbolic_memory` keeps, for every element of
@@ -56,7 +59,7 @@ def prove(bundle: Bundle) -> None:
 
 
 Complete = dict[int, int]
-"""For every function of a tensor's producer, the mask of all functions that share its output block."""
+"""For every function of a tensor's producer (one of each set of replicas), the mask of all that share its block."""
 
 
 def _complete_masks(bundle: Bundle) -> list[Complete]:
@@ -65,9 +68,10 @@ def _complete_masks(bundle: Bundle) -> list[Complete]:
     for operation in bundle.operations:
         for j, tensor in enumerate(operation.outputs):
             masks: Counter[Block] = Counter()
-            for f, function in enumerate(operation.functions):
+            functions = operation.functions[: operation.distinct]
+            for f, function in enumerate(functions):
                 masks[function.outputs[j]] += 1 << f
-            table[tensor] = {f: masks[function.outputs[j]] for f, function in enumerate(operation.functions)}
+            table[tensor] = {f: masks[function.outputs[j]] for f, function in enumerate(functions)}
     return table
 
 
@@ -90,8 +94,9 @@ def _execute(
         for k, region in enumerate(task.reads):
             at = f"{where}.reads[{k}]"
             _require(memory.read(region, at, position), complete[operation.inputs[k]], at)
+        mask = 1 << task.function % operation.distinct
         for j, region in enumerate(task.writes):
-            memory.write(region, [(region.block, 1 << task.function)], f"{where}.writes[{j}]", position)
+            memory.write(region, [(region.block, mask)], f"{where}.writes[{j}]", position)
         return
     where = f"{where} (for '{task.serves}', site {task.site})"
     if isinstance(task, TransferTask):

@@ -17,7 +17,7 @@ import msgspec
 HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """It increases by one with every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
@@ -178,6 +178,11 @@ class Operation(Record, frozen=True):
 
     `family` and `attributes` let a reader that knows the operators restore it; `kernel` and `kernel_attributes` are
     what the runtime needs. `precision` names the peak of the machine file that limits the functions' `flops`.
+
+    Every block is computed by `replicas` functions, each at a site of its own. With n functions and r replicas, the
+    first n / r functions are the join-agg spec, and the others repeat them in their order: f and f + n / r are alike.
+    If r is two or more, functions that are not alike put out different blocks. So equal blocks are partial copies, to
+    be aggregated, if r is 1, and otherwise the same values, of which one is enough.
     """
 
     name: str
@@ -196,6 +201,12 @@ class Operation(Record, frozen=True):
     functions: tuple[Function, ...]
     exchange: Exchange | None
     precision: DTypeName = "f32"
+    replicas: int = 1
+
+    @property
+    def distinct(self) -> int:
+        """The number of functions that are not alike."""
+        return len(self.functions) // self.replicas
 
 
 class Buffer(Record, frozen=True):

@@ -179,7 +179,8 @@ def _check_indices(operation: Operation, where: str) -> None:
         require_name(index.name, f"{where}.indices[{k}].name")
         _check_index(index, f"{where}.indices[{k}]")
     require_unique((index.name for index in operation.indices), f"{where}.indices")
-    asked = math.prod(len(index.intervals) for index in operation.indices)
+    require(1 <= operation.replicas <= MAX_SITES, f"{where}.replicas", f"{operation.replicas} replicas")
+    asked = math.prod(len(index.intervals) for index in operation.indices) * operation.replicas
     found = len(operation.functions)
     require(asked == found, f"{where}.functions", f"{found} functions, where the intervals ask for {asked}")
 
@@ -213,6 +214,20 @@ def _check_functions(bundle: Bundle, operation: Operation, where: str, budget: b
     require_unique((function.site for function in operation.functions), f"{where}.functions, by site")
     for j, outer in enumerate(outer_outputs):
         require_tiling(outer, [function.outputs[j] for function in operation.functions], budget, f"{where}.functions")
+    if operation.replicas > 1:
+        _check_replicas(operation, where)
+
+
+def _check_replicas(operation: Operation, where: str) -> None:
+    """Replicas are alike in everything but their sites, and no block is put out in partial copies."""
+    first = operation.functions[: operation.distinct]
+    for f, function in enumerate(operation.functions):
+        like = first[f % len(first)]
+        alike = (function.inputs, function.outputs) == (like.inputs, like.outputs)
+        alike = alike and (function.flops, function.traffic) == (like.flops, like.traffic)
+        require(alike, f"{where}.functions[{f}]", f"it is a replica of function {f % len(first)} and differs from it")
+    for j in range(len(operation.outputs)):
+        require_unique((function.outputs[j] for function in first), f"{where}.functions, output {j}")
 
 
 def _check_projections(blocks: Sequence[Block], outer: Sequence[Block], where: str) -> None:
