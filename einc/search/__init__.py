@@ -1,0 +1,1 @@
+"""The search for the plan that is predicted to be fastest."""

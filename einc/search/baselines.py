@@ -1,0 +1,282 @@
+"""Well-known plans of a graph, built from its structure: what a person would try first.
+
+A baseline ranks the indices of every operator, and takes of the operator's candidates the one that cuts the first of
+them as often as possible, then the second, and so on. So where an index cannot be cut into one part per site, the
+nearest possible thing happens. The ranks follow from the axes of the graph (`dimensions`), not from names:
+
+- `single`: everything on one site.
+- `data`: everything along an axis whose positions are independent from the inputs to the outputs (a batch).
+- `sequence`: everything along the axis that most operators share and that no product's weight has (tokens). Where an
+  operator mixes its positions, as attention does, its queries are cut and the keys gathered; `sequence-heads` cuts such
+  an operator by another index.
+- `megatron`: the products of a pair along the axis between them, so that the first weight is cut by columns, the second
+  by rows, and partial results are summed; what lies between the pairs is computed on every site. `megatron-sequence`
+  cuts what lies between along the axis of `sequence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from einc.graph.graph import Graph
+from einc.logical.plan import Candidate
+from einc.logical.problem import Problem
+from einc.search.dimensions import CutIndex, find_axes
+
+BASELINES = {
+    "single": ("single",),
+    "data": ("data",),
+    "sequence": ("sequence", "sequence-heads"),
+    "megatron": ("megatron", "megatron-sequence"),
+}
+"""The names that a person gives, and the variants that are built for each."""
+
+Chosen = tuple[int, ...]
+"""The number of a candidate for every node."""
+
+Wish = tuple[tuple[int, int], ...]
+"""What a baseline wants of an operator: positions of indices, the most important first, each with the most intervals
+that it should have. Indices that are not listed should stay whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A well-known plan, as the number of a candidate for every node; None, with the reason, if there is none."""
+
+    name: str
+    chosen: Chosen | None
+    reason: str | None = None
+
+
+def build_baselines(
+    graph: Graph, problem: Problem, sites: int, names: Iterable[str] = tuple(BASELINES)
+) -> tuple[Baseline, ...]:
+    """All variants of the named baselines, in the order given; of equal plans, the later ones say so as their reason.
+
+    Raises KeyError for a name that is not in `BASELINES`.
+    """
+    builder = _Builder(graph, problem, sites)
+    found: list[Baseline] = []
+    known: dict[Chosen, str] = {}
+    for name in dict.fromkeys(variant for name in names for variant in BASELINES[name]):
+        baseline = builder.build(name)
+        if baseline.chosen is not None:
+            same = known.setdefault(baseline.chosen, name)
+            if same != name:
+                baseline = Baseline(name, None, f"it is the same plan as {same}")
+        found.append(baseline)
+    return tuple(found)
+
+
+class _Builder:
+    """What the baselines of one graph share."""
+
+    def __init__(self, graph: Graph, problem: Problem, sites: int) -> None:
+        self._graph = graph
+        self._problem = problem
+        self._sites = sites
+        self._axes = find_axes(graph)
+        self._picked: dict[tuple[int, Wish, bool], int] = {}  # by the identity of the candidates: layers repeat them
+        self._counts: dict[tuple[int, int], frozenset[int]] = {}
+
+    def build(self, name: str) -> Baseline:
+        """The variant of that name."""
+        makers: dict[str, Callable[[], Chosen | str]] = {
+            "single": self._build_single,
+            "data": self._build_data,
+            "sequence": lambda: self._build_sequence(gather=True),
+            "sequence-heads": lambda: self._build_sequence(gather=False),
+            "megatron": lambda: self._build_megatron(replicated=True),
+            "megatron-sequence": lambda: self._build_megatron(replicated=False),
+        }
+        answer = makers[name]()
+        return Baseline(name, None, answer) if isinstance(answer, str) else Baseline(name, answer)
+
+    def _build_single(self) -> Chosen | str:
+        chosen = []
+        for node, options in zip(self._graph.nodes, self._problem.candidates, strict=True):
+            counts = [len(candidate.functions) for candidate in options]
+            if min(counts) > 1:
+                return f"operator {node.name} has no cut for one site"
+            chosen.append(counts.index(1))
+        return tuple(chosen)
+
+    def _build_data(self) -> Chosen | str:
+        axis = self._batch
+        if axis is None:
+            return "no dimension runs from an input to the outputs with independent positions"
+        cap, node = self._find_common_count(axis)
+        if cap < 2:
+            return f"operator {node} cannot be cut along it" if node else "it cannot be cut"
+
+        def rank(number: int) -> Wish:
+            own = [(index.position, cap) for index in self._axes.list_indices(number, axis) if index.parallel]
+            return tuple(own) or self._rank_along(number, None, cap, gather=True)
+
+        return self._choose(rank)
+
+    def _build_sequence(self, gather: bool) -> Chosen | str:
+        axis = self._tokens
+        if axis is None:
+            return "most operators share no dimension that the weights lack"
+        if max((index.extent for index in self._list_along(axis)), default=1) < 2:
+            return "the dimension that most operators share has one position"
+        return self._choose(lambda number: self._rank_along(number, axis, self._sites, gather))
+
+    def _build_megatron(self, replicated: bool) -> Chosen | str:
+        pairs = self._pairs
+        if not pairs:
+            return "no two products with weights share a dimension that can be cut"
+        tokens = self._tokens
+
+        def rank(number: int) -> Wish | None:
+            if number in pairs:
+                axis, cap = pairs[number]
+                indices = sorted(self._axes.list_indices(number, axis), key=lambda index: not index.parallel)
+                first = [(index.position, cap) for index in indices]
+                rest = self._rank_along(number, tokens, self._sites, gather=True)
+                return (*first, *(wish for wish in rest if wish[0] not in {position for position, _ in first}))
+            return None if replicated else self._rank_along(number, tokens, self._sites, gather=True)
+
+        if replicated and not any(c.replicas > 1 for options in self._problem.candidates for c in options):
+            return "no operator may be computed on several sites"
+        return self._choose(rank)
+
+    # Axes
+
+    def _list_along(self, axis: int) -> list[CutIndex]:
+        return [index for node in self._axes.members[axis] for index in self._axes.list_indices(node, axis)]
+
+    @cached_property
+    def _batch(self) -> int | None:
+        """The axis whose positions no operator mixes, that most operators have; it must be half of them."""
+        axes = self._axes
+        return self._find_widest(set(range(axes.count)) - axes.weighted - axes.mixed)
+
+    @cached_property
+    def _tokens(self) -> int | None:
+        """The axis that most operators can be cut along in parallel; one whose positions are mixed goes first."""
+        axes = self._axes
+        mixed = self._find_widest(axes.mixed - axes.weighted)
+        return self._batch if mixed is None else mixed
+
+    def _find_widest(self, candidates: Iterable[int]) -> int | None:
+        """Of these axes the first that most operators can be cut along in parallel, if these are half of them all."""
+        axes = self._axes
+        widths = {
+            axis: sum(any(i.parallel for i in axes.list_indices(node, axis)) for node in axes.members[axis])
+            for axis in candidates
+        }
+        best = max(widths, key=lambda axis: (widths[axis], -axis), default=None)
+        return best if best is not None and 2 * widths[best] >= len(axes.nodes) else None
+
+    @cached_property
+    def _pairs(self) -> dict[int, tuple[int, int]]:
+        """For every node of a pair of products, or between them: the pair's axis, and the intervals along it.
+
+        Along the axis of a pair, one product's weight is cut in parallel, and another's so that results are partial.
+        A last product that has no second one counts, too, if its result leaves the graph or is reduced.
+        """
+        axes, graph = self._axes, self._graph
+        saved = set(graph.outputs)
+        firsts: dict[int, int] = {}
+        seconds: set[int] = set()
+        ends: set[int] = set()
+        for number, (node, indices) in enumerate(zip(graph.nodes, axes.nodes, strict=True)):
+            is_product = any(not index.parallel for index in indices)
+            for index in indices:
+                if is_product and index.weighs and index.parallel:
+                    firsts.setdefault(index.axis, number)
+                if not index.parallel:
+                    ends.add(index.axis)
+                    if index.weighs:
+                        seconds.add(index.axis)
+                elif saved.intersection(node.outputs):
+                    ends.add(index.axis)
+        found: dict[int, tuple[int, int]] = {}
+        for wanted in (seconds, ends):
+            ready = [axis for axis in firsts if axis in wanted]
+            extents = {axis: max(index.extent for index in self._list_along(axis)) for axis in ready}
+            for axis in sorted(ready, key=lambda axis: (firsts[axis], -extents[axis], axis)):
+                if any(node in found for node in axes.members[axis]):
+                    continue
+                cap, _ = self._find_common_count(axis)
+                if cap > 1:
+                    found.update((node, (axis, cap)) for node in axes.members[axis])
+        return found
+
+    def _find_common_count(self, axis: int) -> tuple[int, str]:
+        """The most intervals that every operator along the axis has in some candidate; and one that has no more."""
+        common: frozenset[int] | None = None
+        for number in self._axes.members[axis]:
+            own = [index for index in self._axes.list_indices(number, axis) if index.parallel]
+            own = own or list(self._axes.list_indices(number, axis))
+            counts = self._list_counts(number, own[0].position)
+            before = max(common) if common else self._sites + 1
+            common = counts if common is None else common & counts
+            if not common or max(common) < before:
+                node = self._graph.nodes[number].name
+        return (max(common) if common else 1), node
+
+    def _list_counts(self, number: int, position: int) -> frozenset[int]:
+        """The numbers of intervals of one index in the candidates of a node."""
+        options = self._problem.candidates[number]
+        key = id(options), position
+        if key not in self._counts:
+            self._counts[key] = frozenset(len(candidate.intervals[position]) for candidate in options)
+        return self._counts[key]
+
+    # Ranks and choices
+
+    def _rank_along(self, number: int, axis: int | None, cap: int, gather: bool) -> Wish:
+        """Indices of the axis first, then others in parallel, and last those that make partial results.
+
+        An index of the axis that leaves other dimensions of it whole comes after the other parallel ones unless
+        `gather`.
+        """
+
+        def rank(index: CutIndex) -> tuple[int, int, int]:
+            if index.parallel and index.axis == axis:
+                tier = 0 if index.spans else 1 if gather else 4
+            elif index.parallel:
+                tier = 3 if index.axis in self._axes.weighted else 2
+            else:
+                tier = 5
+            return tier, -index.extent, index.position
+
+        ranked = sorted(self._axes.nodes[number], key=rank)
+        return tuple((index.position, cap if index.axis == axis else self._sites) for index in ranked)
+
+    def _choose(self, rank: Callable[[int], Wish | None]) -> Chosen:
+        """The candidate of every node that fits its wish best; one without a wish is computed on every site."""
+        chosen = []
+        for number, options in enumerate(self._problem.candidates):
+            wish = rank(number)
+            key = id(options), wish or (), wish is None
+            if key not in self._picked:
+                self._picked[key] = _pick_whole(options) if wish is None else _pick_nearest(options, wish)
+            chosen.append(self._picked[key])
+        return tuple(chosen)
+
+
+def _pick_whole(options: Sequence[Candidate]) -> int:
+    """The candidate that cuts least, and of these the one that most sites compute."""
+    return min(range(len(options)), key=lambda c: (len(options[c].spec.functions), -options[c].replicas, c))
+
+
+def _pick_nearest(options: Sequence[Candidate], wish: Wish) -> int:
+    """The candidate with the most intervals along the first index of a wish, then along the second, and so on.
+
+    More intervals than wished are worse than any number up to it. Of equal candidates, that with fewer function
+    specifications, which cuts the other indices less, and then that with fewer replicas.
+    """
+
+    def rate(number: int) -> tuple[tuple[int, ...], int, int]:
+        candidate = options[number]
+        counts = [len(candidate.intervals[position]) for position, _ in wish]
+        rated = (count if count <= cap else -count for count, (_, cap) in zip(counts, wish, strict=True))
+        return tuple(rated), -len(candidate.functions), -number
+
+    return max(range(len(options)), key=rate)

@@ -1,0 +1,182 @@
+"""Which dimensions of a graph's tensors are cut together, found from the operators' specs alone.
+
+Cutting an index of an operator cuts some dimensions of the tensors that it reads and writes. Dimensions that one index
+cuts belong to one *axis*, and so do those of all operators that share a tensor: the tokens of a model are one axis from
+its input to its output, and the hidden dimension of an MLP is one from the first product's weight to the second's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from einc.graph.graph import Graph, Node, TensorKind
+from einc.ops.base import Operator
+
+Place = tuple[str, int]
+"""A tensor's name and one of its dimensions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What cutting one index of an operator cuts: (tensor, dimension) pairs of its inputs and of its outputs.
+
+    The index has up to `extent` intervals. A `parallel` index cuts every output. Another one makes partial results, or
+    lets several sites read one block.
+    """
+
+    extent: int
+    inputs: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int], ...]
+    parallel: bool
+
+
+@lru_cache(maxsize=256)
+def find_reaches(operator: Operator) -> tuple[Reach, ...]:
+    """The reach of every shardable index, in their order; that of an index that cannot be cut is empty."""
+    uncut = [index.intervals(1) for index in operator.indices]
+    reaches = []
+    for position, index in enumerate(operator.indices):
+        if index.max_intervals < 2:
+            reaches.append(Reach(1, (), (), False))
+            continue
+        intervals = (*uncut[:position], index.intervals(2), *uncut[position + 1 :])
+        functions = operator.build_spec(intervals).functions
+        sides = []
+        for blocks, wholes in (
+            ([f.inputs for f in functions], operator.inputs),
+            ([f.outputs for f in functions], operator.outputs),
+        ):
+            sides.append(
+                tuple(
+                    (k, d)
+                    for k, whole in enumerate(wholes)
+                    for d in range(whole.rank)
+                    if any((own[k].lower[d], own[k].upper[d]) != (0, whole.shape[d]) for own in blocks)
+                )
+            )
+        inputs, outputs = sides
+        parallel = {j for j, _ in outputs} == set(range(len(operator.outputs)))
+        reaches.append(Reach(index.max_intervals, inputs, outputs, parallel))
+    return tuple(reaches)
+
+
+@dataclass(frozen=True, slots=True)
+class CutIndex:
+    """A shardable index (a position) of a node, and the axis that it belongs to (a number).
+
+    `spans` says that it cuts all dimensions of its axis in the node's tensors, and not only some of several. `weighs`
+    says that it cuts a weight.
+    """
+
+    position: int
+    axis: int
+    extent: int
+    parallel: bool
+    spans: bool
+    weighs: bool
+
+
+@dataclass(frozen=True)  # no slots: it remembers what it computes
+class Axes:
+    """The axes of a graph: what it has of them in every node.
+
+    `nodes` holds the indices that can be cut, in the operator's order, and `kept` the axes that both an input and an
+    output have.
+    """
+
+    nodes: tuple[tuple[CutIndex, ...], ...]
+    kept: tuple[frozenset[int], ...]
+    count: int
+
+    @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """For every axis the nodes that have an index of it, in the graph's order."""
+        found: list[list[int]] = [[] for _ in range(self.count)]
+        for number, indices in enumerate(self.nodes):
+            for axis in dict.fromkeys(index.axis for index in indices):
+                found[axis].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def weighted(self) -> frozenset[int]:
+        """The axes that cut a weight in a product, that is, in an operator that also aggregates."""
+        return frozenset(
+            index.axis
+            for indices in self.nodes
+            if any(not one.parallel for one in indices)
+            for index in indices
+            if index.weighs
+        )
+
+    @cached_property
+    def mixed(self) -> frozenset[int]:
+        """The axes along which some operator makes a position from several ones, as attention does of tokens."""
+        return frozenset(
+            axis
+            for indices, kept in zip(self.nodes, self.kept, strict=True)
+            for axis in kept
+            if not any(index.parallel and index.spans for index in indices if index.axis == axis)
+        )
+
+    def list_indices(self, node: int, axis: int) -> Iterator[CutIndex]:
+        """The indices of a node that belong to an axis."""
+        return (index for index in self.nodes[node] if index.axis == axis)
+
+
+def find_axes(graph: Graph) -> Axes:
+    """The axes, numbered in the order in which the graph's nodes first cut them."""
+    leaders: dict[Place, Place] = {}
+
+    def find(place: Place) -> Place:
+        leader = leaders.setdefault(place, place)
+        while leader != leaders[leader]:
+            leaders[leader] = leaders[leaders[leader]]
+            leader = leaders[leader]
+        leaders[place] = leader
+        return leader
+
+    weights = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT}
+    ranks = {tensor.name: tensor.desc.rank for tensor in graph.tensors}
+    reaches = {node.operator: find_reaches(node.operator) for node in graph.nodes}
+    cuts = [[(reach, _list_places(node, reach)) for reach in reaches[node.operator]] for node in graph.nodes]
+    for own in cuts:
+        for _, places in own:
+            for other in places[1:]:
+                leaders[find(other)] = find(places[0])
+    numbers: dict[Place, int] = {}
+    axis_of: dict[Place, int] = {}
+    for own in cuts:
+        for _, places in own:
+            for place in places:
+                if place not in axis_of:
+                    axis_of[place] = numbers.setdefault(find(place), len(numbers))
+
+    def list_axes(tensors: Sequence[str]) -> list[tuple[Place, int]]:
+        places = [(name, d) for name in dict.fromkeys(tensors) for d in range(ranks[name])]
+        return [(place, axis_of[place]) for place in places if place in axis_of]
+
+    nodes, kept = [], []
+    for node, own in zip(graph.nodes, cuts, strict=True):
+        reads, writes = list_axes(node.inputs), list_axes(node.outputs)
+        kept.append(frozenset([axis for _, axis in reads]) & frozenset([axis for _, axis in writes]))
+        sizes = Counter(axis for _, axis in dict([*reads, *writes]).items())
+        indices = []
+        for position, (reach, places) in enumerate(own):
+            if places:
+                axis = axis_of[places[0]]
+                spans = sizes[axis] == len(set(places))
+                weighs = any(node.inputs[k] in weights for k, _ in reach.inputs)
+                indices.append(CutIndex(position, axis, reach.extent, reach.parallel, spans, weighs))
+        nodes.append(tuple(indices))
+    return Axes(tuple(nodes), tuple(kept), len(numbers))
+
+
+def _list_places(node: Node, reach: Reach) -> Sequence[Place]:
+    """The dimensions of the graph's tensors that an index of a node cuts."""
+    return [
+        *((node.inputs[k], d) for k, d in reach.inputs),
+        *((node.outputs[j], d) for j, d in reach.outputs),
+    ]
