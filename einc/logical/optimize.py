@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from einc.errors import UsageError
 from einc.graph.graph import Graph
+from einc.logical.pins import Pin
 from einc.logical.plan import Choice, LogicalPlan
 from einc.logical.problem import Problem, build_problem, compute_own_costs
 from einc.logical.solve import solve
@@ -45,16 +46,18 @@ def choose_by_cuts(problem: Problem) -> list[int]:
     return [fixed[node] for node in range(len(problem.candidates))]
 
 
-def optimize(graph: Graph, sites: int, selector: str = "eindecomp", seed: int = 0) -> LogicalPlan:
-    """A join-agg spec for every operator.
+def optimize(
+    graph: Graph, sites: int, selector: str = "eindecomp", seed: int = 0, pins: Sequence[Pin] = ()
+) -> LogicalPlan:
+    """A join-agg spec for every operator; `pins` fix some of them, whatever the selector.
 
     `eindecomp` takes the cheapest plan, or the cut heuristic's if the exact one would take too long. `greedy` gives
     each operator its own cheapest spec as if repartition were free. `random` draws uniformly, by `seed`. The costs of
-    the plan always include repartition. Raises UsageError for an unknown selector.
+    the plan always include repartition. Raises UsageError for an unknown selector, and what `build_problem` raises.
     """
     if selector not in SELECTORS:
         raise UsageError(f"unknown selector {selector!r}", hint=f"known selectors: {', '.join(SELECTORS)}")
-    problem = build_problem(graph, sites)
+    problem = build_problem(graph, sites, pins=pins)
     cut = choose_by_cuts(problem)
     exact = False
     if selector == "greedy":
@@ -66,7 +69,7 @@ def optimize(graph: Graph, sites: int, selector: str = "eindecomp", seed: int = 
         optimum = solve(problem, nodes, {})
         exact = optimum is not None
         chosen = cut if optimum is None else [optimum[node] for node in nodes]
-    return LogicalPlan(graph, sites, selector, _build_choices(graph, problem, chosen), exact, problem.cost(cut))
+    return LogicalPlan(graph, sites, selector, build_choices(graph, problem, chosen), exact, problem.cost(cut))
 
 
 def _choose_greedily(problem: Problem) -> list[int]:
@@ -81,7 +84,8 @@ def _choose_randomly(problem: Problem, seed: int) -> list[int]:
     return [int(generator.random() * len(options)) for options in problem.candidates]
 
 
-def _build_choices(graph: Graph, problem: Problem, chosen: Sequence[int]) -> tuple[Choice, ...]:
+def build_choices(graph: Graph, problem: Problem, chosen: Sequence[int]) -> tuple[Choice, ...]:
+    """The choices of a plan, from the number of a candidate for every node."""
     paid = problem.repartitions(chosen)
     return tuple(
         Choice(node.name, options[c], repartition)

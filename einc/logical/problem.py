@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from einc.core.spec import Tiling
 from einc.graph.graph import Graph
-from einc.logical.candidates import enumerate_candidates
+from einc.logical.candidates import enumerate_candidates, enumerate_flexible_candidates
+from einc.logical.pins import Pin, PinnedOffers
 from einc.logical.plan import Candidate
 
 if TYPE_CHECKING:
@@ -59,11 +60,19 @@ class Problem:
         return sum(candidate.join + candidate.aggregation for candidate in own) + sum(self.repartitions(chosen))
 
 
-def build_problem(graph: Graph, sites: int) -> Problem:
-    """Enumerates the candidates of all nodes and numbers their tilings."""
+def build_problem(graph: Graph, sites: int, *, flexible: bool = False, pins: Sequence[Pin] = ()) -> Problem:
+    """Enumerates the candidates of all nodes and numbers their tilings.
+
+    These are the paper's. With `flexible`, those over fewer sites and those computed on several follow them. A node
+    that is pinned has those that its pin allows.
+
+    Raises UsageError for a pin that matches no operator, or that names a cut that is not possible.
+    """
     numbers = _TilingNumbers()
-    offers = {node.operator: enumerate_candidates(node.operator, sites) for node in graph.nodes}
-    options = tuple(offers[node.operator] for node in graph.nodes)
+    enumerate_offer = enumerate_flexible_candidates if flexible else enumerate_candidates
+    offers = {node.operator: enumerate_offer(node.operator, sites) for node in graph.nodes}
+    pinned = PinnedOffers(graph, pins, sites)
+    options = tuple(pinned.restrict(node, offers[node.operator]) for node in graph.nodes)
     position = {node.name: n for n, node in enumerate(graph.nodes)}
     producers = graph.producers()
     arriving: list[list[Edge]] = [[] for _ in options]

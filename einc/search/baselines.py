@@ -60,7 +60,7 @@ def build_baselines(
     builder = _Builder(graph, problem, sites)
     found: list[Baseline] = []
     known: dict[Chosen, str] = {}
-    for name in dict.fromkeys(variant for name in names for variant in BASELINES[name]):
+    for name in dict.fromkeys(variant for asked in names for variant in BASELINES[asked]):
         baseline = builder.build(name)
         if baseline.chosen is not None:
             same = known.setdefault(baseline.chosen, name)

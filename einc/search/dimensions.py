@@ -10,57 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from einc.graph.graph import Graph, Node, TensorKind
-from einc.ops.base import Operator
+from einc.logical.reach import Reach, find_reaches
 
 Place = tuple[str, int]
 """A tensor's name and one of its dimensions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """What cutting one index of an operator cuts: (tensor, dimension) pairs of its inputs and of its outputs.
-
-    The index has up to `extent` intervals. A `parallel` index cuts every output. Another one makes partial results, or
-    lets several sites read one block.
-    """
-
-    extent: int
-    inputs: tuple[tuple[int, int], ...]
-    outputs: tuple[tuple[int, int], ...]
-    parallel: bool
-
-
-@lru_cache(maxsize=256)
-def find_reaches(operator: Operator) -> tuple[Reach, ...]:
-    """The reach of every shardable index, in their order; that of an index that cannot be cut is empty."""
-    uncut = [index.intervals(1) for index in operator.indices]
-    reaches = []
-    for position, index in enumerate(operator.indices):
-        if index.max_intervals < 2:
-            reaches.append(Reach(1, (), (), False))
-            continue
-        intervals = (*uncut[:position], index.intervals(2), *uncut[position + 1 :])
-        functions = operator.build_spec(intervals).functions
-        sides = []
-        for blocks, wholes in (
-            ([f.inputs for f in functions], operator.inputs),
-            ([f.outputs for f in functions], operator.outputs),
-        ):
-            sides.append(
-                tuple(
-                    (k, d)
-                    for k, whole in enumerate(wholes)
-                    for d in range(whole.rank)
-                    if any((own[k].lower[d], own[k].upper[d]) != (0, whole.shape[d]) for own in blocks)
-                )
-            )
-        inputs, outputs = sides
-        parallel = {j for j, _ in outputs} == set(range(len(operator.outputs)))
-        reaches.append(Reach(index.max_intervals, inputs, outputs, parallel))
-    return tuple(reaches)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import pytest
 
 from einc.frontend import build as build_graph
 from einc.graph.fuse import fuse
-from einc.logical import problem as problems
-from einc.logical.candidates import enumerate_flexible_candidates
-from einc.logical.plan import Choice, LogicalPlan
+from einc.logical.optimize import build_choices
+from einc.logical.plan import LogicalPlan
+from einc.logical.problem import build_problem
 from einc.machines.load import load_machine
 from einc.physical.build import build
 from einc.search.baselines import BASELINES, build_baselines
@@ -40,11 +40,6 @@ output y
 """
 
 
-@pytest.fixture(autouse=True)
-def _offer_everything(monkeypatch):
-    monkeypatch.setattr(problems, "enumerate_candidates", enumerate_flexible_candidates)
-
-
 def read(text, preset=None, definitions=()):
     if text.endswith(".ein"):
         with open(text, encoding="utf-8") as file:
@@ -53,7 +48,7 @@ def read(text, preset=None, definitions=()):
 
 
 def build_all(graph, sites, names=tuple(BASELINES)):
-    problem = problems.build_problem(graph, sites)
+    problem = build_problem(graph, sites, flexible=True)
     return problem, {one.name: one for one in build_baselines(graph, problem, sites, names)}
 
 
@@ -70,10 +65,8 @@ def cuts(graph, problem, baseline):
 
 
 def device_program(graph, problem, baseline, machine):
-    candidates = [options[c] for options, c in zip(problem.candidates, baseline.chosen, strict=True)]
-    paid = problem.repartitions(baseline.chosen)
-    choices = [Choice(n.name, c, r) for n, c, r in zip(graph.nodes, candidates, paid, strict=True)]
-    return build(LogicalPlan(graph, len(machine.sites), baseline.name, tuple(choices), False, 0), machine)
+    choices = build_choices(graph, problem, baseline.chosen)
+    return build(LogicalPlan(graph, len(machine.sites), baseline.name, choices, False, 0), machine)
 
 
 def test_everything_by_tokens_is_faster_than_the_optimum_of_the_proxy():

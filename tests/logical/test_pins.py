@@ -1,0 +1,144 @@
+"""Cuts that a person names: which operators get them, what they leave to the optimizer, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from einc.errors import UsageError
+from einc.frontend import build as build_graph
+from einc.graph.fuse import fuse
+from einc.logical.optimize import optimize
+from einc.logical.pins import parse_pin, parse_pin_file
+from einc.logical.problem import build_problem
+from einc.options import SELECTORS
+
+MODEL = """model two
+dim n = 12
+dim d = 6
+dim f = 10
+input x : f32[n, d]
+block layer(x, i) {
+    weight w : f32[f, d]
+    weight v : f32[d, f]
+    up[n, f] = x[n, d] * w[f, d]
+    act = relu(up)
+    down[n, d] = act[n, f] * v[d, f]
+    return down
+}
+repeat 2 as i { x = layer(x, i) }
+weight z : f32[d, f]
+y = matmul(x, z)
+output y
+"""
+
+
+def read():
+    return fuse(build_graph(MODEL, "model.ein", (), None, None))
+
+
+def pin_all(*texts):
+    return [parse_pin(text) for text in texts]
+
+
+def describe(candidate, node):
+    counts = zip(node.operator.indices, map(len, candidate.intervals), strict=True)
+    cut = {index.name: count for index, count in counts if count > 1}
+    return cut | ({"replicas": candidate.replicas} if candidate.replicas > 1 else {})
+
+
+def cuts(plan):
+    choices = zip(plan.graph.nodes, plan.choices, strict=True)
+    return {node.name: describe(choice.candidate, node) for node, choice in choices}
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_every_selector_keeps_to_pins(selector):
+    pins = pin_all("layer.*.up=f/2,n/2", "layer.0.act = n/2 , f/2", "layer.1.act=whole", "y=replicated")
+    own = cuts(optimize(read(), 4, selector, pins=pins))
+    assert own["layer.0.up"] == own["layer.1.up"] == own["layer.0.act"] == {"n": 2, "f": 2}
+    assert own["layer.1.act"] == {}
+    assert own["y"] == {"replicas": 4}
+
+
+def test_the_rest_is_optimized_around_pins():
+    """The cheapest of all plans that are cut as the pins say, by enumeration."""
+    graph = read()
+    wanted = {"layer.0.down": {"f": 4}, "layer.1.up": {"n": 2, "f": 2}}
+    pins = pin_all("layer.0.down=f/4", "*.1.up=n/2,f/2")
+    everything = build_problem(graph, 4)
+    allowed = [
+        [c for c, one in enumerate(options) if describe(one, node) == wanted.get(node.name, describe(one, node))]
+        for node, options in zip(graph.nodes, everything.candidates, strict=True)
+    ]
+    best = min(map(everything.cost, product(*allowed)))
+    free, plan = optimize(graph, 4), optimize(graph, 4, pins=pins)
+    assert plan.exact
+    assert plan.total_cost == best > free.total_cost
+    own = cuts(plan)
+    assert {name: own[name] for name in wanted} == wanted
+
+
+def test_an_open_pin_leaves_the_other_indices_open():
+    graph, pins = read(), pin_all("layer.1.down=d/2,...")
+    node = next(node for node in graph.nodes if node.name == "layer.1.down")
+    problem = build_problem(graph, 4, pins=pins)
+    found = [describe(one, node) for one in problem.candidates[graph.nodes.index(node)]]
+    assert sorted(found, key=str) == [{"d": 2, "f": 2}, {"n": 2, "d": 2}]
+
+
+def test_a_later_pin_replaces_an_earlier_one():
+    own = cuts(optimize(read(), 4, pins=pin_all("*=n/4,...", "layer.*.down=f/4")[1:]))
+    assert own["layer.0.down"] == own["layer.1.down"] == {"f": 4}
+    own = cuts(optimize(read(), 4, pins=pin_all("layer.*=n/4", "layer.1.*=n/2", "layer.1.down=f/3")))
+    assert own["layer.0.up"] == own["layer.0.down"] == {"n": 4}
+    assert own["layer.1.up"] == {"n": 2}
+    assert own["layer.1.down"] == {"f": 3}  # on three of the four sites
+
+
+def test_a_dimension_stands_for_the_index_that_cuts_it():
+    """The indices of a `matmul` are i, j and k."""
+    own = cuts(optimize(read(), 4, pins=pin_all("y=n/2,f/2")))
+    assert own["y"] == {"i": 2, "k": 2}
+
+
+def test_pins_in_a_file():
+    pins = parse_pin_file("# mine\n\nlayer.*.up = f/2   # by columns\n  y=whole\n", "pins.txt")
+    assert [(str(pin), pin.where) for pin in pins] == [
+        ("layer.*.up=f/2", "pins.txt:3"),
+        ("y=whole", "pins.txt:4"),
+    ]
+    with pytest.raises(UsageError) as caught:
+        parse_pin_file("y=whole\ny=n/0\n", "pins.txt")
+    assert caught.value.where == "pins.txt:2"
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("layr.0.up=f/2", ["matches no operator", "did you mean 'layer.0.up'", "'layer.0.act'"]),
+        ("z=f/2", ["matches no operator", "'z' is an input or a weight"]),
+        ("layer.*.up=g/2", ["'layer.0.up'", "no index 'g'", "n (up to 12), d (up to 6), f (up to 10)"]),
+        ("layer.*.up=d/7", ["index 'd' cannot be cut into 7", "the most is 6, of 6 positions"]),
+        ("layer.*.up=n/3,f/2", ["takes 6 sites", "there are 4"]),
+        ("layer.*.up=n/2,replicas/3", ["takes 6 sites"]),
+        ("y=d/2,replicas/2", ["on several sites"]),
+        ("y=n/2,i/2", ["index 'i' is named twice"]),
+    ],
+)
+def test_what_is_not_possible_is_refused(text, pieces):
+    with pytest.raises(UsageError) as caught:
+        build_problem(read(), 4, pins=pin_all(text))
+    message = caught.value.render()
+    assert text in message
+    for piece in pieces:
+        assert piece in message
+
+
+@pytest.mark.parametrize(
+    "text", ["", "y", "=n/2", "y=", "y=n", "y=n/", "y=n/0", "y=/2", "y=n/-1", "y=n/2,n/2", "y=n/2,,"]
+)
+def test_what_is_no_pin_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_pin(text)
