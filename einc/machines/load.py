@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 from collections import Counter
 from importlib import resources
@@ -17,7 +18,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from einc.errors import MachineError, ReadError, UsageError
-from einc.machines.model import Machine, Resource, Site
+from einc.machines.model import KernelRate, Machine, Resource, Site
 from einc.machines.rules import check_pairs, expand_rules
 from einc.machines.schema import MAX_SITES, MAX_TEXT, MachineFile, RepeatedSite, SiteEntry, decode_machine_file
 from einc_runtime.plan.schema import HOST
@@ -109,25 +110,45 @@ def _build_machine(file: MachineFile, open_count: int | None) -> Machine:
     for name, count in Counter(resource.name for resource in resources).most_common(1):
         if count > 1:
             raise MachineError(f"resources: two resources have the name {name!r}")
-    return Machine(file.name, sites, resources, file.latency_us.transfer, file.latency_us.kernel)
+    return Machine(
+        file.name,
+        sites,
+        resources,
+        file.latency_us.transfer,
+        file.latency_us.kernel,
+        None if isinstance(file.cores, UnsetType) else file.cores,
+        file.measured,
+    )
 
 
 def _build_sites(file: MachineFile, open_count: int | None) -> tuple[Site, ...]:
     if not isinstance(file.sites, RepeatedSite):
         if not file.sites:
             raise MachineError("sites: a machine needs at least one site")
-        return tuple(map(_build_site, file.sites))
+        return tuple(_build_site(entry, f"sites[{k}]") for k, entry in enumerate(file.sites))
     count = open_count if isinstance(file.sites.count, UnsetType) else file.sites.count
     if count is None:
         raise MachineError("sites.count: the number of sites is missing")
     if not 1 <= count <= MAX_SITES:
         raise MachineError(f"sites.count: expected a whole number from 1 to {MAX_SITES}, found {count}")
-    return (_build_site(file.sites),) * count
+    return (_build_site(file.sites, "sites"),) * count
 
 
-def _build_site(entry: SiteEntry) -> Site:
+def _build_site(entry: SiteEntry, at: str) -> Site:
     peaks = sorted(msgspec.structs.asdict(entry.flops).items())
-    return Site(entry.hbm_gbs, entry.memory_bytes, tuple((name, peak) for name, peak in peaks if peak is not UNSET))
+    rates: dict[str, KernelRate] = {}
+    for k, kernel in enumerate(entry.kernels):
+        key = kernel.task if isinstance(kernel.dtype, UnsetType) else f"{kernel.task}.{kernel.dtype}"
+        if key in rates:
+            raise MachineError(f"{at}.kernels[{k}]: '{key}' is listed twice")
+        flops, gbs = (math.inf if isinstance(rate, UnsetType) else rate for rate in (kernel.flops, kernel.gbs))
+        rates[key] = KernelRate(kernel.us, flops, gbs)
+    return Site(
+        entry.hbm_gbs,
+        entry.memory_bytes,
+        tuple((name, peak) for name, peak in peaks if peak is not UNSET),
+        tuple(sorted(rates.items())),
+    )
 
 
 def require_connected(machine: Machine, where: str, hint: str | None = None) -> None:
@@ -166,10 +187,7 @@ def require_connected(machine: Machine, where: str, hint: str | None = None) -> 
 
 def format_machine(machine: Machine) -> str:
     """The canonical text of a machine: without rules, one site or resource a line; `parse_machine` reads it back."""
-    sites = [
-        {"hbm_gbs": site.hbm_gbs, "memory_bytes": site.memory_bytes, "flops": dict(site.flops)}
-        for site in machine.sites
-    ]
+    sites = [_describe_site(site) for site in machine.sites]
     resources = [
         {"name": resource.name, "gbs": resource.gbs, "pairs": [list(pair) for pair in resource.pairs]}
         for resource in machine.resources
@@ -181,10 +199,31 @@ def format_machine(machine: Machine) -> str:
             f'  "name": {json.dumps(machine.name)},',
             f'  "sites": [{_format_entries(sites)}],',
             f'  "resources": [{_format_entries(resources)}],',
-            f'  "latency_us": {json.dumps(latency)}',
+            ",\n".join([f'  "latency_us": {json.dumps(latency)}', *_format_measured(machine)]),
             "}\n",
         )
     )
+
+
+def _describe_site(site: Site) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "hbm_gbs": site.hbm_gbs, "memory_bytes": site.memory_bytes, "flops": dict(site.flops)
+    }  # fmt: skip
+    if site.kernels:
+        described["kernels"] = [_describe_kernel(key, rate) for key, rate in site.kernels]
+    return described
+
+
+def _describe_kernel(key: str, rate: KernelRate) -> dict[str, Any]:
+    task, _, dtype = key.partition(".")
+    rates = {name: value for name, value in (("flops", rate.flops), ("gbs", rate.gbs)) if value != math.inf}
+    return {"task": task, **({"dtype": dtype} if dtype else {}), "us": rate.us, **rates}
+
+
+def _format_measured(machine: Machine) -> list[str]:
+    """The fields that only a measured machine has."""
+    cores = [] if machine.cores is None else [f'  "cores": {machine.cores}']
+    return [*cores, *([f'  "measured": {json.dumps(machine.measured)}'] if machine.measured else [])]
 
 
 def _format_entries(entries: list[dict[str, Any]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 BYTES_PER_MS = 1e6  # of one GB/s
@@ -15,17 +15,48 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class KernelRate:
+    """What was measured of a kind of task: it takes `us` microseconds, and its operations and its bytes at these rates.
+
+    The three add up. A rate of infinity means that operations, or bytes, add nothing.
+    """
+
+    us: float
+    flops: float = math.inf
+    gbs: float = math.inf
+
+    def compute_ms(self, flops: float, size: float) -> float:
+        """Milliseconds for so many floating point operations and bytes."""
+        return self.us * MS_PER_US + flops / self.flops * 1e3 + size / (self.gbs * BYTES_PER_MS)
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
-    """One processor: HBM bandwidth in GB/s (10^9 bytes), memory in bytes, peak FLOP/s per dtype name."""
+    """One processor: HBM bandwidth in GB/s (10^9 bytes), memory in bytes, peak FLOP/s per dtype name.
+
+    `kernels` has measured rates by the kind of a task, in ascending order: the name of a kernel, `aggregate`, `copy`,
+    `transfer`, or a name with a dtype, as in `contract.f16`. What is not listed takes what the peaks say.
+    """
 
     hbm_gbs: float
     memory_bytes: int
     flops: tuple[tuple[str, float], ...] = ()
+    kernels: tuple[tuple[str, KernelRate], ...] = ()
 
     def peak(self, precision: str) -> float:
         """FLOP/s at a precision; what the file does not list runs as f32 does, and without f32 nothing limits it."""
         peaks = dict(self.flops)
         return peaks.get(precision, peaks.get("f32", math.inf))
+
+    def find_rate(self, kind: str, precision: str) -> KernelRate | None:
+        """What was measured of a kind of task, if anything; a rate for the precision goes before one for all."""
+        found = None
+        for name, rate in self.kernels:
+            if name == f"{kind}.{precision}":
+                return rate
+            if name == kind:
+                found = rate
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +72,9 @@ class Resource:
 class Machine:
     """Sites numbered from 0, resources, and latencies in microseconds.
 
-    A transfer crosses exactly the resources that list its pair; a pair that no resource lists cannot talk.
+    A transfer crosses exactly the resources that list its pair; a pair that no resource lists cannot talk. If `cores`
+    is given, the sites are parts of one memory, whose tasks that many processor cores run (`predict.cores`). `measured`
+    names the processor of a machine that was calibrated.
     """
 
     name: str
@@ -49,6 +82,8 @@ class Machine:
     resources: tuple[Resource, ...]
     transfer_latency_us: float = 0.0
     kernel_latency_us: float = 0.0
+    cores: int | None = None
+    measured: str = ""
 
     @cached_property
     def routes(self) -> Mapping[Pair, tuple[int, ...]]:
@@ -61,7 +96,13 @@ class Machine:
 
     def ideal(self) -> Machine:
         """The same machine with all latencies zero: the paper's figures and all bounds use it."""
-        return Machine(self.name, self.sites, self.resources)
+        sites = tuple(
+            replace(site, kernels=tuple((name, replace(rate, us=0.0)) for name, rate in site.kernels))
+            if site.kernels
+            else site
+            for site in self.sites
+        )
+        return Machine(self.name, sites, self.resources, cores=self.cores, measured=self.measured)
 
     def restrict(self, devices: Sequence[int]) -> Machine:
         """The machine of the named sites alone, renumbered from 0 in the order given; other sites do not relay."""
@@ -77,4 +118,6 @@ class Machine:
             tuple(resources),
             self.transfer_latency_us,
             self.kernel_latency_us,
+            self.cores,
+            self.measured,
         )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from einc.errors import MachineError
+from einc_runtime.plan.schema import DTypeName
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import escape_text
 
@@ -22,6 +23,7 @@ MAX_SITES = 1024
 MAX_RESOURCES = 100_000
 MAX_RULES = 1000
 MAX_NAME = 100
+MAX_KERNELS = 200
 
 Rate = Annotated[float, Meta(ge=1e-9, le=1e15)]
 """GB/s: above zero, and of a size that no arithmetic on it overflows."""
@@ -30,6 +32,12 @@ Latency = Annotated[float, Meta(ge=0.0, le=1e9)]
 SiteNumber = Annotated[int, Meta(ge=0, lt=MAX_SITES)]
 SiteNumbers = Annotated[list[SiteNumber], Meta(max_length=MAX_SITES)]
 Pairs = list[tuple[SiteNumber, SiteNumber]]
+
+TaskName = Literal[
+    "contract", "attention", "map", "reduce", "softmax", "rmsnorm", "layernorm", "rope", "meanpool", "argmax", "topk",
+    "reshape", "embedding", "append", "concat", "aggregate", "copy", "transfer",
+]  # fmt: skip
+"""The kernels of the runtime, and the other tasks of a plan that take time."""
 
 
 class FilePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,12 +56,26 @@ class PeakRates(FilePart, frozen=True):
     bool: Peak | UnsetType = UNSET
 
 
+class KernelEntry(FilePart, frozen=True):
+    """What was measured of a kind of task: microseconds for each, and the rates of its operations and of its bytes.
+
+    Without `dtype` it holds for every dtype that has no entry of its own.
+    """
+
+    task: TaskName
+    dtype: DTypeName | UnsetType = UNSET
+    us: Latency = 0.0
+    flops: Peak | UnsetType = UNSET
+    gbs: Rate | UnsetType = UNSET
+
+
 class SiteEntry(FilePart, frozen=True):
     """One entry of the list `sites`."""
 
     hbm_gbs: Rate
     memory_bytes: Annotated[int, Meta(ge=1, le=2**62)]
     flops: PeakRates = PeakRates()
+    kernels: Annotated[list[KernelEntry], Meta(max_length=MAX_KERNELS)] = []
 
 
 class RepeatedSite(SiteEntry, frozen=True):
@@ -123,6 +145,8 @@ class MachineFile(FilePart, frozen=True):
     resources: Annotated[list[ResourceEntry], Meta(max_length=MAX_RESOURCES)] = []
     rules: Annotated[list[Rule], Meta(max_length=MAX_RULES)] = []
     latency_us: LatencyEntry = LatencyEntry()
+    cores: Annotated[int, Meta(ge=1, le=MAX_SITES)] | UnsetType = UNSET
+    measured: str = ""
 
 
 def decode_machine_file(text: str) -> MachineFile:
@@ -140,6 +164,8 @@ def decode_machine_file(text: str) -> MachineFile:
     except UnicodeEncodeError:
         raise MachineError("a field has a name that is no text: half of a pair of surrogates") from None
     _check_name(file.name, "name")
+    if file.measured:
+        _check_name(file.measured, "measured")
     for label, entries in (("resources", file.resources), ("rules", file.rules)):
         for k, entry in enumerate(entries):
             _check_name(entry.name, f"{label}[{k}].name")
@@ -158,6 +184,13 @@ _EXPECTED = {
     "memory_bytes": f"a whole number from 1 to {2**62}",
     "count": f"a whole number from 1 to {MAX_SITES}",
     **dict.fromkeys(PeakRates.__struct_fields__, "a number from 1 to 1e+30"),
+    "kernels": f"a list of at most {MAX_KERNELS} measured tasks",
+    "task": f"one of {', '.join(get_args(TaskName))}",
+    "dtype": f"one of {', '.join(get_args(DTypeName))}",
+    "us": "a number from 0 to 1e+09",
+    **dict.fromkeys(("sites.kernels[].flops", "sites[].kernels[].flops"), "a number from 1 to 1e+30"),
+    "cores": f"a whole number from 1 to {MAX_SITES}",
+    "measured": f"a text of at most {MAX_NAME} printable characters",
     "resources": f"a list of at most {MAX_RESOURCES} resources",
     "name": f"a name of 1 to {MAX_NAME} printable characters",
     "gbs": _RATE,
@@ -185,6 +218,8 @@ _OBJECTS: Mapping[str, type[FilePart]] = {
     "sites[]": SiteEntry,
     "sites.flops": PeakRates,
     "sites[].flops": PeakRates,
+    "sites.kernels[]": KernelEntry,
+    "sites[].kernels[]": KernelEntry,
     "resources[]": ResourceEntry,
     "latency_us": LatencyEntry,
 }

@@ -22,8 +22,7 @@ from einc.physical.records import make_operation_records, make_tensor_records, p
 from einc.physical.residency import Copy, Residency
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import Report, SearchScope, SynthesizingScheduler, ignore_report
-from einc.predict.costs import compute_task_costs
-from einc.predict.timeline import time_tasks
+from einc.predict.timeline import predict_ms
 from einc_runtime.plan.joint_aggregation import groups_of
 from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
 
@@ -217,7 +216,7 @@ class _Placer:
             memory.sizes,
             0.0,
         )
-        return replace(program, predicted_ms=time_tasks(compute_task_costs(program), self._machine).predicted_ms)
+        return replace(program, predicted_ms=predict_ms(program, self._machine))
 
     def _place(self, blocks: dict[int, list[tuple[Block, ...]]], functions: int) -> _Placed:
         """Chooses sites for function specifications that read these blocks, and brings the blocks there."""

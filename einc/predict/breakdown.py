@@ -17,10 +17,10 @@ Label = TypeVar("Label", bound=Hashable)
 class LabelTime:
     """Milliseconds of the tasks of one label.
 
-    `compute`, `combine` and `waiting` are means over sites: the time for kernels, for combining and copying, and the
-    idle time right before either. `exchange` is the time during which its data was on the way, alongside anything else.
-    `critical` is its part of the chain that decides the end. Over all labels, `critical` sums to the predicted time;
-    so do the first three together with the tail.
+    `compute`, `combine` and `waiting` are means over sites (over cores, where sites share these): the time for kernels,
+    for combining and copying, and the idle time right before either. `exchange` is the time during which its data was
+    on the way, alongside anything else. `critical` is its part of the chain that decides the end. Over all labels,
+    `critical` sums to the predicted time; so do the first three together with the tail.
     """
 
     compute: float = 0.0
@@ -44,7 +44,7 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown(Generic[Label]):
-    """`tail` is the mean over sites of the idle time after the last task; `sites` is the busy time of each site.
+    """`tail` is the mean over sites (or cores) of the idle time after the last task; `sites` has their busy times.
 
     `critical` splits the deciding chain into kernels, combining and copying, and transfers.
     """
@@ -67,9 +67,9 @@ def break_down(
             own.start, own.end = min(own.start, start), max(own.end, end)
     sites = [0.0] * len(machine.sites)
     tail = 0.0
-    share = 1 / len(machine.sites)
-    lines = _order_by_site(costs, times, len(machine.sites))
-    for site, line in enumerate(lines):
+    lines = _order_by_processor(costs, times, len(machine.sites))
+    share = 1 / len(lines)
+    for line in lines:
         before = 0.0
         for position in line:
             own, start, end = times_of[labels[position]], times.starts[position], times.ends[position]
@@ -78,7 +78,7 @@ def break_down(
                 own.compute += (end - start) * share
             else:
                 own.combine += (end - start) * share
-            sites[site] += end - start
+            sites[costs[position].site] += end - start
             before = end
         tail += (times.predicted_ms - before) * share
     moving: dict[Label, list[tuple[float, float]]] = {}
@@ -105,9 +105,8 @@ def find_critical_chain(costs: Sequence[TaskCost], times: PlanTimeline) -> list[
     """
     if not costs:
         return []
-    sites = 1 + max(cost.site for cost in costs)
     previous: dict[int, int] = {}
-    for line in _order_by_site(costs, times, sites):
+    for line in _order_by_processor(costs, times, 1 + max(cost.site for cost in costs)):
         previous.update(zip(line[1:], line, strict=False))
     position: int | None = max(range(len(costs)), key=lambda p: (times.ends[p], -p))
     chain: list[int] = []
@@ -119,12 +118,13 @@ def find_critical_chain(costs: Sequence[TaskCost], times: PlanTimeline) -> list[
     return chain[::-1]
 
 
-def _order_by_site(costs: Sequence[TaskCost], times: PlanTimeline, sites: int) -> list[list[int]]:
-    """The tasks that occupy every site, in the order in which they do."""
-    lines: list[list[int]] = [[] for _ in range(sites)]
+def _order_by_processor(costs: Sequence[TaskCost], times: PlanTimeline, sites: int) -> list[list[int]]:
+    """The tasks that occupy every site, in the order in which they do; where sites share cores, those of every core."""
+    processors = sites if times.cores is None else 1 + max(times.cores, default=0)
+    lines: list[list[int]] = [[] for _ in range(processors)]
     for position, cost in enumerate(costs):
         if cost.kind in (TaskKind.KERNEL, TaskKind.COMBINE):
-            lines[cost.site].append(position)
+            lines[cost.site if times.cores is None else times.cores[position]].append(position)
     for line in lines:
         line.sort(key=lambda position: (times.starts[position], times.ends[position], position))
     return lines

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
 from einc_runtime.plan.regions import ExecutablePlan, region_bytes
-from einc_runtime.plan.schema import FenceTask, KernelTask, TransferTask
+from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask, TransferTask
 
 
 class TaskKind(enum.Enum):
@@ -28,7 +28,8 @@ class TaskCost(NamedTuple):
     """One task. `size` is the bytes that it moves: through the memory of its site, or to the site `target`.
 
     `flops` are its floating point operations, of the precision that the machine file calls `precision`. `after` lists
-    positions of tasks, all smaller than its own, that must have ended.
+    positions of tasks, all smaller than its own, that must have ended. `task` is what a machine file calls tasks of its
+    kind: the name of a kernel, `aggregate`, `copy` or `transfer`.
     """
 
     kind: TaskKind
@@ -38,6 +39,7 @@ class TaskCost(NamedTuple):
     flops: int = 0
     precision: str = "f32"
     target: int = -1
+    task: str = ""
 
 
 def compute_task_costs(plan: ExecutablePlan) -> tuple[TaskCost, ...]:
@@ -52,22 +54,37 @@ def _iterate_task_costs(plan: ExecutablePlan) -> Iterator[TaskCost]:
         if isinstance(task, KernelTask):
             operation = operations[task.operation]
             function = operation.functions[task.function]
-            yield TaskCost(TaskKind.KERNEL, site, after, function.traffic, function.flops, operation.precision)
+            yield TaskCost(
+                TaskKind.KERNEL,
+                site,
+                after,
+                function.traffic,
+                function.flops,
+                operation.precision,
+                task=operation.kernel,
+            )
         elif isinstance(task, TransferTask):
             target = buffers[task.write.buffer].site
-            yield TaskCost(TaskKind.TRANSFER, site, after, region_bytes(plan, task.read), target=target)
+            yield TaskCost(
+                TaskKind.TRANSFER, site, after, region_bytes(plan, task.read), target=target, task="transfer"
+            )
         elif isinstance(task, FenceTask):
             yield TaskCost(TaskKind.FENCE, site, after)
         else:
             size = sum([region_bytes(plan, region) for region in (*task.reads, *task.writes)])
-            yield TaskCost(TaskKind.COMBINE, site, after, size)
+            name = "aggregate" if isinstance(task, AggregateTask) else "copy"
+            yield TaskCost(TaskKind.COMBINE, site, after, size, task=name)
 
 
 def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) -> float:
     """How long a kernel or a combining task occupies its site.
 
-    This is the latency, and the longer of the two times for computing and for moving its bytes.
+    If the machine file has measured rates for such tasks, this is what they say. Else it is the latency, and the longer
+    of the two times for computing and for moving its bytes.
     """
+    rate = site.find_rate(cost.task, cost.precision)
+    if rate is not None:
+        return rate.compute_ms(cost.flops, cost.size)
     moving = cost.size / (site.hbm_gbs * BYTES_PER_MS)
     computing = cost.flops / site.peak(cost.precision) * 1e3 if cost.flops else 0.0
     return kernel_latency_us * MS_PER_US + max(moving, computing)

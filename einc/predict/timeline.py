@@ -3,7 +3,8 @@
 The model is the fluid, event-driven one of exchange programs (`einc.exchange.simulation`), extended to kernels. A site
 runs its kernels, aggregations and copies one at a time: of those that are ready, the one that comes first in the
 program. Transfers overlap with them and share links max-min fairly. The latency of a kernel occupies its site; the
-latency of a transfer comes before its flow. Tasks wait for their dependencies and for nothing else.
+latency of a transfer comes before its flow. Tasks wait for their dependencies and for nothing else. Where sites share
+processor cores, no link is crossed, and `cores` says when each task runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 from einc.errors import MachineError
 from einc.exchange.simulation.fluid import SAME_INSTANT, Fluid, find_private_capacities
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+from einc.predict.cores import list_run_tasks, schedule_on_cores
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
+from einc_runtime.plan.regions import ExecutablePlan
 
 
 class TooLarge(MachineError):
@@ -25,11 +28,20 @@ class TooLarge(MachineError):
 
 @dataclass(frozen=True, slots=True)
 class PlanTimeline:
-    """Milliseconds from the beginning, by position of the task. A transfer starts with its latency."""
+    """Milliseconds from the beginning, by position of the task. A transfer starts with its latency.
+
+    `cores` has the core that ran each task, on a machine whose sites share cores.
+    """
 
     predicted_ms: float
     starts: tuple[float, ...]
     ends: tuple[float, ...]
+    cores: tuple[int, ...] | None = None
+
+
+def predict_ms(plan: ExecutablePlan, machine: Machine) -> float:
+    """The predicted time of a device program or a plan file on the machine of its sites, in milliseconds."""
+    return time_tasks(list_run_tasks(plan, machine).costs, machine).predicted_ms
 
 
 def time_tasks(costs: Sequence[TaskCost], machine: Machine, effort: float = math.inf) -> PlanTimeline:
@@ -38,6 +50,9 @@ def time_tasks(costs: Sequence[TaskCost], machine: Machine, effort: float = math
     `effort` is the number of transfers that may be looked at, counting those under way at every event; about 500,000
     take a second. Raises MachineError where two sites are not connected, and TooLarge.
     """
+    if machine.cores is not None:
+        schedule = schedule_on_cores(costs, machine)
+        return PlanTimeline(max(schedule.ends, default=0.0), schedule.starts, schedule.ends, schedule.cores)
     run = _Simulation(costs, machine)
     run.run(effort)
     return PlanTimeline(max(run.ends, default=0.0), tuple(run.starts), tuple(run.ends))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from einc.errors import MachineError
 from einc.machines.model import Machine
 from einc.predict.breakdown import LabelTime, TimeBreakdown, break_down
-from einc.predict.costs import compute_task_costs
+from einc.predict.cores import list_run_tasks
 from einc.predict.timeline import PlanTimeline, TooLarge, time_tasks
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 
@@ -79,14 +79,34 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
         raise MachineError(
             f"the plan is for {len(bundle.devices)} sites, and the machine in it has {len(machine.sites)}"
         )
-    costs = compute_task_costs(bundle)
+    tasks = list_run_tasks(bundle, machine)
     try:
-        times = time_tasks(costs, machine, MAX_EFFORT)
+        times = time_tasks(tasks.costs, machine, MAX_EFFORT)
     except TooLarge:
         known = bundle.predicted_ms if machine == read_plan_machine(bundle) else None
         return Timing(known, None, None)
-    served = list(map(make_labeller(bundle), bundle.tasks))
-    return Timing(times.predicted_ms, times, break_down(costs, served, times, machine))
+    label = make_labeller(bundle)
+    served = [label(bundle.tasks[origin]) for origin in tasks.origins]
+    whole = times if machine.cores is None else fold_times(tasks.origins, times, bundle)
+    return Timing(times.predicted_ms, whole, break_down(tasks.costs, served, times, machine))
+
+
+def fold_times(origins: Sequence[int], times: PlanTimeline, bundle: Bundle) -> PlanTimeline:
+    """The times of the plan's own tasks from those of the tasks that were run instead.
+
+    A task that was cut lasts from the start of its first part to the end of its last one. A task that was left out
+    takes no time, after those that it waits for.
+    """
+    spans: dict[int, tuple[float, float]] = {}
+    for origin, start, end in zip(origins, times.starts, times.ends, strict=True):
+        first, last = spans.get(origin, (start, end))
+        spans[origin] = min(first, start), max(last, end)
+    for position, task in enumerate(bundle.tasks):
+        if position not in spans:
+            end = max((spans[before][1] for before in task.after), default=0.0)
+            spans[position] = end, end
+    ordered = [spans[position] for position in range(len(bundle.tasks))]
+    return PlanTimeline(times.predicted_ms, tuple(start for start, _ in ordered), tuple(end for _, end in ordered))
 
 
 def make_labeller(bundle: Bundle) -> Callable[[AnyTask], Label]:

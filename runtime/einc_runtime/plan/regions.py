@@ -12,7 +12,6 @@ from einc_runtime.plan.schema import (
     ITEMSIZE,
     AnyTask,
     Buffer,
-    Bundle,
     FenceTask,
     Operation,
     Output,
@@ -67,7 +66,7 @@ def find_users(tasks: Sequence[AnyTask]) -> tuple[dict[int, list[int]], dict[int
     return readers, writers
 
 
-def find_output_buffers(bundle: Bundle) -> set[int]:
+def find_output_buffers(bundle: ExecutablePlan) -> set[int]:
     """The buffers that outputs are taken from."""
     return {region.buffer for output in bundle.outputs for region in output.regions}
 

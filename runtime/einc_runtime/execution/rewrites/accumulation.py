@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from einc_runtime.plan.regions import find_output_buffers, find_users, writes_of
-from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, Bundle, KernelTask, Region, TransferTask
+from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, find_users, writes_of
+from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, KernelTask, Region, TransferTask
 
 CHAINS_PER_WORKER = 2
 """More than one chain for each worker, so that a worker need not wait for a slow chain of another one."""
@@ -25,7 +25,7 @@ CanAccumulate = Callable[[KernelTask, Region], bool]
 
 
 def accumulate_in_place(
-    bundle: Bundle, tasks: Sequence[AnyTask], workers: int, can_accumulate: CanAccumulate
+    bundle: ExecutablePlan, tasks: Sequence[AnyTask], workers: int, can_accumulate: CanAccumulate
 ) -> tuple[tuple[AnyTask, ...], frozenset[int]]:
     """The tasks, some of them with other regions, and the positions of the kernels that add to what they write."""
     changed, accumulating = list(tasks), set[int]()
@@ -50,7 +50,7 @@ def accumulate_in_place(
     return tuple(changed), frozenset(accumulating)
 
 
-def _find_groups(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, list[list[int]]]:
+def _find_groups(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, list[list[int]]]:
     """By operation: groups of kernels that write copies of one block, which the same sums and no other tasks read."""
     (readers, writers), saved = find_users(tasks), find_output_buffers(bundle)
     copies: dict[tuple[int, Block, tuple[int, ...]], list[int]] = defaultdict(list)

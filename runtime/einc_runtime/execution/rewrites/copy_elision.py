@@ -12,14 +12,16 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from einc_runtime.plan.regions import find_output_buffers, reads_of, span, writes_of
-from einc_runtime.plan.schema import AnyTask, Block, Bundle, FenceTask, Region, TransferTask
+from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, reads_of, span, writes_of
+from einc_runtime.plan.schema import AnyTask, Block, FenceTask, Region, TransferTask
 
 MAX_OVERLAPS = 1 << 20
 """Pairs of buffers that share bytes. A plan with more of them keeps all its transfers."""
 
 
-def elide_copies(bundle: Bundle, tasks: Sequence[AnyTask], devices: Sequence[int] | None = None) -> tuple[AnyTask, ...]:
+def elide_copies(
+    bundle: ExecutablePlan, tasks: Sequence[AnyTask], devices: Sequence[int] | None = None
+) -> tuple[AnyTask, ...]:
     """The tasks of a validated bundle with as many transfers as possible replaced by fences.
 
     `devices` gives every site its device: sites of one device share their memory. Without it, all sites do. The `after`
@@ -47,7 +49,11 @@ class _CopyElision:
     """
 
     def __init__(
-        self, bundle: Bundle, tasks: Sequence[AnyTask], overlaps: Sequence[Sequence[int]], devices: Sequence[int] | None
+        self,
+        bundle: ExecutablePlan,
+        tasks: Sequence[AnyTask],
+        overlaps: Sequence[Sequence[int]],
+        devices: Sequence[int] | None,
     ) -> None:
         sites = devices or [0] * len(bundle.memory)
         self.devices = [sites[buffer.site] for buffer in bundle.buffers]
@@ -120,7 +126,7 @@ def replace_reads(task: AnyTask, regions: Sequence[Region]) -> AnyTask:
     return msgspec.structs.replace(task, reads=tuple(regions))
 
 
-def _find_overlaps(bundle: Bundle) -> list[list[int]] | None:
+def _find_overlaps(bundle: ExecutablePlan) -> list[list[int]] | None:
     """For every buffer, the buffers with bytes in common, itself included; None where there are too many pairs."""
     spans: list[list[tuple[int, int, int]]] = [[] for _ in bundle.memory]
     for number, buffer in enumerate(bundle.buffers):

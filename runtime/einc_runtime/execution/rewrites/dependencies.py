@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from einc_runtime.plan.regions import ByteOwners, reads_of, span, writes_of
-from einc_runtime.plan.schema import LOADED_ROLES, AnyTask, Block, Bundle
+from einc_runtime.plan.regions import ByteOwners, ExecutablePlan, reads_of, span, writes_of
+from einc_runtime.plan.schema import LOADED_ROLES, AnyTask, Block
 
 Access = tuple[int, Block]
 
 
-def find_dependencies(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[tuple[int, ...], ...]:
+def find_dependencies(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> tuple[tuple[int, ...], ...]:
     """For every task the earlier tasks that it must wait for, ascending; those that others imply may be left out."""
     sweep = _DependencySweep(bundle)
     return tuple(sweep.visit(number, task) for number, task in enumerate(tasks))
@@ -35,7 +35,7 @@ class _BufferAccesses:
 
 
 class _DependencySweep:
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: ExecutablePlan) -> None:
         self.spans = [span(bundle, number) for number in range(len(bundle.buffers))]
         self.sites = [buffer.site for buffer in bundle.buffers]
         self.loaded = [buffer.role in LOADED_ROLES for buffer in bundle.buffers]

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from einc_runtime.execution.rewrites.copy_elision import replace_reads
 from einc_runtime.execution.rewrites.lifetimes import Lifetimes
 from einc_runtime.plan.boxes import are_disjoint
-from einc_runtime.plan.regions import find_output_buffers, reads_of, writes_of
-from einc_runtime.plan.schema import AnyTask, Block, Bundle, CopyTask, FenceTask, Region, TransferTask
+from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, reads_of, writes_of
+from einc_runtime.plan.schema import AnyTask, Block, CopyTask, FenceTask, Region, TransferTask
 
 GatherRecipe = tuple[int, Block, tuple[tuple[Block, Region], ...]]
 """What a gathered buffer holds: a tensor, its block, and the source region of each part."""
 
 
-def deduplicate_gathers(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[AnyTask, ...]:
+def deduplicate_gathers(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> tuple[AnyTask, ...]:
     """The tasks of a bundle, some of them rewritten before, with fewer buffers gathered."""
     lifetimes, changed = Lifetimes(bundle, tasks), list(tasks)
     saved = find_output_buffers(bundle)
@@ -45,7 +45,7 @@ def deduplicate_gathers(bundle: Bundle, tasks: Sequence[AnyTask]) -> tuple[AnyTa
 
 
 def _find_recipe(
-    bundle: Bundle, tasks: Sequence[AnyTask], lifetimes: Lifetimes, buffer: int, movers: Sequence[int]
+    bundle: ExecutablePlan, tasks: Sequence[AnyTask], lifetimes: Lifetimes, buffer: int, movers: Sequence[int]
 ) -> GatherRecipe | None:
     """None for a buffer that other tasks write, that loses bytes meanwhile, or whose sources change meanwhile."""
     if not all(only_moves(tasks[number], buffer) for number in movers):

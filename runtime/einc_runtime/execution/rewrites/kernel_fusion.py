@@ -11,11 +11,11 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 
-from einc_runtime.plan.regions import find_output_buffers, find_users, writes_of
-from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask
+from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, find_users, writes_of
+from einc_runtime.plan.schema import AnyTask, KernelTask
 
 
-def find_epilogues(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:
+def find_epilogues(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:
     """For each contraction (a position of a task) the map that may run with it, and the map's operand that it computes.
 
     No other task reads or writes the contraction's result, so the fused kernel need not write it. The contraction may
@@ -41,7 +41,7 @@ def find_epilogues(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, tuple[
     return epilogues
 
 
-def find_contraction_pairs(bundle: Bundle, tasks: Sequence[AnyTask]) -> dict[int, int]:
+def find_contraction_pairs(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, int]:
     """Two contractions of one form that share an operand, as positions of tasks, the earlier one first.
 
     A task is in one pair at most.

@@ -6,14 +6,14 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 
-from einc_runtime.plan.regions import ByteOwners, reads_of, span, writes_of
-from einc_runtime.plan.schema import AnyTask, Bundle
+from einc_runtime.plan.regions import ByteOwners, ExecutablePlan, reads_of, span, writes_of
+from einc_runtime.plan.schema import AnyTask
 
 
 class Lifetimes:
     """The tasks that read and write every buffer, ascending, and those that take bytes from it."""
 
-    def __init__(self, bundle: Bundle, tasks: Sequence[AnyTask]) -> None:
+    def __init__(self, bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> None:
         self.readers: dict[int, list[int]] = defaultdict(list)
         self.writers: dict[int, list[int]] = defaultdict(list)
         self._losses: dict[int, list[int]] = defaultdict(list)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from einc_runtime.execution.rewrites.gather_deduplication import only_moves
 from einc_runtime.execution.rewrites.lifetimes import Lifetimes
-from einc_runtime.plan.regions import reads_of, region_bytes, writes_of
-from einc_runtime.plan.schema import AnyTask, Bundle, CopyTask, FenceTask
+from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
+from einc_runtime.plan.schema import AnyTask, CopyTask, FenceTask
 
 
-def coalesce_moves(bundle: Bundle, tasks: Sequence[AnyTask], max_bytes: float) -> tuple[AnyTask, ...]:
+def coalesce_moves(bundle: ExecutablePlan, tasks: Sequence[AnyTask], max_bytes: float) -> tuple[AnyTask, ...]:
     """The tasks of a bundle, some of them rewritten before, with fewer tasks that move `max_bytes` bytes or less."""
     lifetimes, changed = Lifetimes(bundle, tasks), list(tasks)
     for buffer, movers in lifetimes.writers.items():
@@ -39,7 +39,7 @@ def coalesce_moves(bundle: Bundle, tasks: Sequence[AnyTask], max_bytes: float) -
     return tuple(changed)
 
 
-def _is_small_move(bundle: Bundle, task: AnyTask, buffer: int, max_bytes: float) -> bool:
+def _is_small_move(bundle: ExecutablePlan, task: AnyTask, buffer: int, max_bytes: float) -> bool:
     return only_moves(task, buffer) and sum(region_bytes(bundle, region) for region in writes_of(task)) <= max_bytes
 
 

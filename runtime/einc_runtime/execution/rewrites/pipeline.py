@@ -20,7 +20,8 @@ from einc_runtime.execution.rewrites.dependencies import find_dependencies
 from einc_runtime.execution.rewrites.gather_deduplication import deduplicate_gathers
 from einc_runtime.execution.rewrites.kernel_splitting import count_parts, split_kernel
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
-from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask
+from einc_runtime.plan.regions import ExecutablePlan
+from einc_runtime.plan.schema import AnyTask, FenceTask, KernelTask
 
 
 class RewrittenTask(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class RewriteOptions:
         return self.devices is None or len(set(self.devices)) <= 1
 
 
-def rewrite(bundle: Bundle, options: RewriteOptions) -> tuple[RewrittenTask, ...]:
+def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenTask, ...]:
     """The tasks of a validated bundle as an executor runs them, each waiting for earlier tasks of the result.
 
     Where all sites share one memory, tasks wait only for those that touch the same bytes. Several memories also keep
@@ -85,7 +86,7 @@ def rewrite(bundle: Bundle, options: RewriteOptions) -> tuple[RewrittenTask, ...
     )
 
 
-def _rewrite_moves(bundle: Bundle, options: RewriteOptions) -> tuple[Sequence[AnyTask], frozenset[int]]:
+def _rewrite_moves(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[Sequence[AnyTask], frozenset[int]]:
     """The passes that change what is moved, and the positions of the kernels that accumulate."""
     accumulating: frozenset[int] = frozenset()
     tasks = elide_copies(bundle, bundle.tasks, options.devices)
@@ -99,7 +100,7 @@ def _rewrite_moves(bundle: Bundle, options: RewriteOptions) -> tuple[Sequence[An
 
 
 def _split(
-    bundle: Bundle, item: RewrittenTask, workers: int, estimate: Callable[[RewrittenTask], float]
+    bundle: ExecutablePlan, item: RewrittenTask, workers: int, estimate: Callable[[RewrittenTask], float]
 ) -> Sequence[RewrittenTask]:
     task = item.task
     if not isinstance(task, KernelTask):

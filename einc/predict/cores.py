@@ -1,0 +1,146 @@
+"""Sites that share processor cores: which tasks the executor of CPUs really runs, and when its cores run them.
+
+Where all sites lie in one memory, the executor rewrites a plan before it runs it: readers read the source of a transfer
+instead of a copy, products add to partial sums in place, and kernels that are too few to keep all cores busy are cut.
+The same passes are applied here, because they decide most of what a plan costs on such a machine. What is left runs on
+the machine's cores, as many tasks at once as there are cores. Of the tasks that are ready, the one with the longest
+chain of tasks after it starts first. A transfer that is left is a copy, which a core makes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from einc.machines.model import Machine
+from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, compute_task_costs
+from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
+from einc_runtime.plan.schema import AggregateTask, KernelTask, Region
+
+if TYPE_CHECKING:
+    from einc_runtime.execution.rewrites.pipeline import RewrittenTask
+
+MAX_COALESCED_BYTES = 1 << 15
+"""Moves of at most so many bytes are put together, as the executor of CPUs does it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTasks:
+    """What is run of a plan: the costs of its tasks, and for each the position in the plan that it was made from."""
+
+    costs: tuple[TaskCost, ...]
+    origins: tuple[int, ...]
+
+
+def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
+    """The tasks that a machine runs for a plan, each after those that it waits for.
+
+    On a machine whose sites share cores they are rewritten. On all others they are the tasks of the plan.
+    """
+    planned = compute_task_costs(plan)
+    if machine.cores is None:
+        return RunTasks(planned, tuple(range(len(planned))))
+
+    from einc_runtime.execution.rewrites.pipeline import RewriteOptions, rewrite
+
+    def estimate(item: RewrittenTask) -> float:
+        cost = _measure_part(plan, planned, item)
+        return 1e6 * compute_occupied_ms(cost, machine.sites[cost.site], 0.0)
+
+    options = RewriteOptions(
+        max_move_bytes=MAX_COALESCED_BYTES,
+        workers=machine.cores or 1,
+        can_accumulate=lambda task, target: _can_accumulate(plan, task, target),
+        estimate=estimate,
+    )
+    items = rewrite(plan, options)
+    return RunTasks(tuple(_measure_part(plan, planned, item) for item in items), tuple(item.origin for item in items))
+
+
+def _can_accumulate(plan: ExecutablePlan, task: KernelTask, target: Region) -> bool:
+    """Whether the product of a task can be added to a region: where the result need not be rounded first."""
+    operation = plan.operations[task.operation]
+    scaled = operation.kernel_attributes.get("scale", 1.0) != 1.0
+    dtype = plan.tensors[plan.buffers[target.buffer].tensor].dtype
+    return operation.kernel == "contract" and len(task.reads) == 2 and not scaled and dtype in ("f32", "f64")
+
+
+def _measure_part(plan: ExecutablePlan, planned: Sequence[TaskCost], item: RewrittenTask) -> TaskCost:
+    """The cost of a task that was rewritten: its share of the operations, and the bytes that it still accesses."""
+    task, whole = item.task, planned[item.origin]
+    writes = writes_of(task)
+    size = sum([region_bytes(plan, region) for region in (*reads_of(task), *writes)])
+    if not isinstance(task, KernelTask):
+        name = "aggregate" if isinstance(task, AggregateTask) else "copy"
+        return TaskCost(TaskKind.COMBINE, task.site, task.after, size, task=name)
+    function = plan.operations[task.operation].functions[task.function]
+    share = writes[0].block.size / max(1, function.outputs[0].size)
+    size = whole.size if share == 1 else size
+    if item.accumulates:
+        size += region_bytes(plan, writes[0])
+    return whole._replace(after=task.after, size=size, flops=round(whole.flops * share))
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSchedule:
+    """Milliseconds from the beginning, by position of the task, and the core that ran it: -1 for a fence."""
+
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+    cores: tuple[int, ...]
+
+
+def schedule_on_cores(costs: Sequence[TaskCost], machine: Machine) -> CoreSchedule:
+    """Runs tasks on the machine's cores: each takes one core, and a fence takes no time.
+
+    Of the tasks that are ready, the one with the longest chain from its start to the end of the plan starts first; of
+    equals, the first in the program.
+    """
+    lengths = [
+        0.0 if cost.kind is TaskKind.FENCE
+        else compute_occupied_ms(cost, machine.sites[cost.site], machine.kernel_latency_us)
+        for cost in costs
+    ]  # fmt: skip
+    followers: list[list[int]] = [[] for _ in costs]
+    for position, cost in enumerate(costs):
+        for before in cost.after:
+            followers[before].append(position)
+    ranks = list(lengths)
+    for position in range(len(costs) - 1, -1, -1):
+        ranks[position] += max((ranks[later] for later in followers[position]), default=0.0)
+    waiting = [len(cost.after) for cost in costs]
+    starts, ends, cores = [0.0] * len(costs), [0.0] * len(costs), [-1] * len(costs)
+    ready: list[tuple[float, int]] = []
+    idle, running = list(range(machine.cores or 1)), list[tuple[float, int]]()
+    now = 0.0
+
+    def release(first: Sequence[int]) -> None:
+        """Makes tasks ready; a fence ends at once, and makes others ready."""
+        stack = list(first)
+        while stack:
+            position = stack.pop()
+            if costs[position].kind is not TaskKind.FENCE:
+                heapq.heappush(ready, (-ranks[position], position))
+                continue
+            starts[position] = ends[position] = now
+            stack += end(position)
+
+    def end(position: int) -> list[int]:
+        """The tasks that waited for nothing else than this one."""
+        for follower in followers[position]:
+            waiting[follower] -= 1
+        return [follower for follower in dict.fromkeys(followers[position]) if not waiting[follower]]
+
+    release([position for position, count in enumerate(waiting) if not count])
+    while ready or running:
+        while ready and idle:
+            position = heapq.heappop(ready)[1]
+            cores[position] = heapq.heappop(idle)
+            starts[position], ends[position] = now, now + lengths[position]
+            heapq.heappush(running, (ends[position], position))
+        now, position = heapq.heappop(running)
+        heapq.heappush(idle, cores[position])
+        release(end(position))
+    return CoreSchedule(tuple(starts), tuple(ends), tuple(cores))
