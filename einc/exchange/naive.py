@@ -6,6 +6,7 @@ It exists whenever a preamble can be satisfied at all (paper, Section 5.4). Opti
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 from einc.errors import ProgramError
 from einc.exchange.language.checker import explain_not_formed
@@ -20,13 +21,15 @@ def build_naive_body(program: Program, machine: Machine) -> Program:
     """The program with its actions replaced by the naive ones.
 
     Each missing part of a requirement comes straight from one holder: the one with the widest path (the least
-    bandwidth of the resources on it), then the lowest number. Parts are the atoms; where IN holds aggregates, those
-    that leave the fewest parts to send, then the fewest to combine. Raises ProgramError where a requirement cannot be
-    met from IN directly.
+    bandwidth of the resources on it), then the fewest bytes to send so far, then the lowest number. Parts are the
+    atoms; where IN holds aggregates, those that leave the fewest parts to send, then the fewest to combine. Raises
+    ProgramError where a requirement cannot be met from IN directly.
     """
     holders: dict[Aggregate, list[int]] = {}
+    sizes: dict[Aggregate, int] = {}
     for holding in program.holdings:
         holders.setdefault(holding.aggregate, []).extend(holding.sites)
+        sizes.setdefault(holding.aggregate, holding.size)
     by_atom: dict[str, list[Aggregate]] = {}
     for aggregate in holders:
         for atom in aggregate:
@@ -35,6 +38,7 @@ def build_naive_body(program: Program, machine: Machine) -> Program:
     width = _measure_widths(machine)
     budget = CoverBudget()
     sends: dict[tuple[Aggregate, int], list[int]] = {}  # aggregate and its holder -> destinations
+    sent: Counter[int] = Counter()  # bytes by holder
     forms: dict[tuple[Aggregate, int], None] = {}
     required = {
         (requirement.aggregate, site): None
@@ -48,11 +52,12 @@ def build_naive_body(program: Program, machine: Machine) -> Program:
             if (part, site) not in present:
                 source = min(
                     (holder for holder in holders[part] if (holder, site) in width),
-                    key=lambda holder: (-width[holder, site], holder),
+                    key=lambda holder: (-width[holder, site], sent[holder], holder),
                 )
                 destinations = sends.setdefault((part, source), [])
-                if site not in destinations:
-                    destinations.append(site)
+                destinations.append(site)
+                sent[source] += sizes[part]
+                present.add((part, site))
             if part != aggregate:
                 forms[aggregate, site] = None
     actions = [Action(part, source, tuple(sorted(sites))) for (part, source), sites in sends.items()]

@@ -6,6 +6,7 @@ lowered to tasks, and its kernels follow. A saved output is brought home right a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -17,6 +18,7 @@ from einc.physical.atoms import find_inflows
 from einc.physical.budget import SearchBudget
 from einc.physical.lowering import Lowering
 from einc.physical.memory import check_capacity, plan_memory
+from einc.physical.occupancy import Occupancy
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
 from einc.physical.records import make_operation_records, make_tensor_records, place_operation
 from einc.physical.residency import Copy, Residency
@@ -127,6 +129,8 @@ class _Placer:
         self._builder = DeviceProgramBuilder(records.tensors)
         self._number = {tensor.name: number for number, tensor in enumerate(records.tensors)}
         self._residencies: dict[int, Residency] = {}
+        has_choice = any(len(operation.functions) < plan.sites for operation in records.operations)
+        self._occupancy = Occupancy(machine, plan.sites) if has_choice else None
 
     def place_node(self, number: int) -> None:
         """Places an operator, brings its inputs and runs its function specifications."""
@@ -142,7 +146,8 @@ class _Placer:
             for tensor, ks in positions.items()
         }
         first = len(self._builder.tasks)
-        placed = self._place(blocks, len(functions))
+        busy_ms = None if self._occupancy is None else self._occupancy.busy_ms(operation.inputs)
+        placed = self._place(blocks, len(functions), busy_ms)
         # A site does its tasks for others before its kernel; otherwise the others would have to wait for the kernel.
         owed: dict[int, list[int]] = {}
         for t, task in enumerate(self._builder.tasks[first:], first):
@@ -167,7 +172,9 @@ class _Placer:
             kernel = self._builder.add_kernel(site, number, f, tuple(reads), tuple(writes), after)
             for own, region in zip(copies, writes, strict=True):
                 own.append(Copy(f, site, region, kernel))
-        self._operations[number] = place_operation(operation, placed.sites, placed.exchange)
+        operation = self._operations[number] = place_operation(operation, placed.sites, placed.exchange)
+        if self._occupancy is not None:
+            self._occupancy.add(operation)
         groups = groups_of(operation, self._tensors)
         for tensor, own in zip(operation.outputs, copies, strict=True):
             self._residencies[tensor] = Residency.of(
@@ -218,10 +225,15 @@ class _Placer:
         )
         return replace(program, predicted_ms=predict_ms(program, self._machine))
 
-    def _place(self, blocks: dict[int, list[tuple[Block, ...]]], functions: int) -> _Placed:
-        """Chooses sites for function specifications that read these blocks, and brings the blocks there."""
+    def _place(
+        self, blocks: dict[int, list[tuple[Block, ...]]], functions: int, busy_ms: Sequence[float] | None = None
+    ) -> _Placed:
+        """Chooses sites for function specifications that read these blocks, and brings the blocks there.
+
+        `busy_ms` is as for schedulers.
+        """
         reads, inflows = find_inflows(blocks, self._residencies)
-        scheduled = self._scheduler.schedule(self._builder.serves, inflows, functions)
+        scheduled = self._scheduler.schedule(self._builder.serves, inflows, functions, busy_ms)
         lowering = Lowering(self._builder, reads, inflows, scheduled.sites)
         if scheduled.preamble is not None:
             lowering.run(scheduled.firings, scheduled.preamble.atoms, self._machine)

@@ -1,9 +1,10 @@
 """The assignment of function specifications to sites that moves the fewest bytes.
 
 For every atom that a function specification reads, each copy that is not at its site counts in full, except that an
-aggregate which exists somewhere needs to move only once. Costs are whole numbers in doubles; ties prefer function
-specification i at site i as long as the sum of both stays exact, and are otherwise broken by the solver, which is
-deterministic.
+aggregate which exists somewhere needs to move only once. Where sites are left over, a site that is still busy counts as
+the bytes that could be moved meanwhile, so that independent parts of a model run side by side. Costs are whole numbers
+in doubles; ties prefer function specification i at site i as long as the sum of both stays exact, and are otherwise
+broken by the solver, which is deterministic.
 """
 
 from __future__ import annotations
@@ -26,11 +27,20 @@ CHUNK = 1 << 22
 """Elements of a matrix of atoms by sites; beyond it, atoms are looked at in several rounds."""
 
 
-def place_functions(inflows: Sequence[Inflow], functions: int, sites: int) -> tuple[int, ...]:
-    """A site of its own for each of `functions` function specifications (at most `sites`)."""
-    if not inflows:
-        return tuple(range(functions))  # inputs and weights are loaded wherever they are needed
-    return assign_sites(count_moved_bytes(inflows, functions, sites))
+def place_functions(
+    inflows: Sequence[Inflow], functions: int, sites: int, busy: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """A site of its own for each of `functions` function specifications (at most `sites`).
+
+    `busy` has for every site the bytes that could be moved there until it has done its earlier work.
+    """
+    if busy is None or functions == sites:
+        busy = (0,) * sites
+    if not inflows:  # inputs and weights are loaded wherever they are needed
+        return tuple(sorted(sorted(range(sites), key=lambda site: (busy[site], site))[:functions]))
+    cost = count_moved_bytes(inflows, functions, sites)
+    cost += busy
+    return assign_sites(cost)
 
 
 def count_moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> Matrix:

@@ -16,7 +16,7 @@ from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program, list_targets
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
-from einc.machines.model import Machine
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.physical.atoms import Inflow
 from einc.physical.placement import place_functions
 from einc.physical.preamble import Preamble, build_preamble
@@ -39,10 +39,13 @@ class ScheduledExchange:
 class Scheduler(Protocol):
     """Plans exchanges, one after another."""
 
-    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
+    def schedule(
+        self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
+    ) -> ScheduledExchange:
         """Chooses sites for the function specifications of a node, and the exchange that brings its inputs there.
 
-        Raises MachineError where sites that must exchange data cannot talk.
+        `busy_ms` has for every site the time that it still needs for earlier work once the node could begin; None
+        stands for none. Raises MachineError where sites that must exchange data cannot talk.
         """
 
 
@@ -55,9 +58,16 @@ class NaiveScheduler:
         self._sites = sites
         self._timed = timed
         self._known: dict[Program, tuple[Exchange, tuple[Firing, ...]]] = {}
+        widths = [min(machine.resources[r].gbs for r in crossed) for crossed in machine.routes.values()]
+        self._bytes_per_ms = max(widths, default=1.0) * BYTES_PER_MS  # between the two sites closest to each other
 
-    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
-        sites = place_functions(inflows, functions, self._sites)
+    def schedule(
+        self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
+    ) -> ScheduledExchange:
+        # It is not worth leaving the data for a wait that is shorter than the latency of a transfer.
+        accepted = self._machine.transfer_latency_us * MS_PER_US if inflows else 0.0
+        busy = None if busy_ms is None else [round(max(0.0, ms - accepted) * self._bytes_per_ms) for ms in busy_ms]
+        sites = place_functions(inflows, functions, self._sites, busy)
         needed = build_preamble(inflows, sites, self._sites)
         if needed is None:
             return ScheduledExchange(sites)

@@ -139,9 +139,11 @@ class SynthesizingScheduler:
         self._scope = scope
         self._left = exchanges
 
-    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
+    def schedule(
+        self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
+    ) -> ScheduledExchange:
         self._left -= 1
-        naive = self.naive.schedule(node, inflows, functions)
+        naive = self.naive.schedule(node, inflows, functions, busy_ms)
         opened = build_open_preamble(inflows, functions, self._sites)
         if naive.exchange is None or opened is None:
             return naive

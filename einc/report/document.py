@@ -95,6 +95,7 @@ def _describe_operation(bundle: Bundle, operation: Operation, timer: _ExchangeTi
         "inputs": [bundle.tensors[t].name for t in operation.inputs],
         "outputs": [bundle.tensors[t].name for t in operation.outputs],
         "intervals": {index.name: [list(interval) for interval in index.intervals] for index in operation.indices},
+        "replicas": operation.replicas,
         "cost": {
             "repartition": operation.cost.repartition,
             "join": operation.cost.join,
@@ -137,6 +138,7 @@ def _list_candidates(plan: LogicalPlan, name: str) -> list[Document]:
     return [
         {
             "intervals": _describe_intervals(node, candidate.intervals),
+            "replicas": candidate.replicas,
             "cost": {"join": candidate.join, "aggregation": candidate.aggregation},
             "inputs": [
                 [_describe_block(f.inputs[k]) for f in candidate.spec.functions] for k in range(len(node.inputs))

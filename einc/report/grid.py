@@ -1,7 +1,8 @@
 """The chosen cut of an operator as a small picture: its grid of intervals, with the sites in the cells.
 
 The first two cut indices that the outputs have span rows and columns. Function specifications that share a cell
-differ in other indices: `0+1` where their partial results are aggregated, `0,1` where they are not.
+differ in other indices: `0+1` where their partial results are aggregated, `0,1` where they are not. `0=4` are sites
+that compute the same.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from typing import Any
 
 MAX_ROWS, MAX_COLUMNS, MAX_SITES_IN_CELL = 8, 8, 8
 """Of a larger grid the beginning and the end are shown."""
+
+
+Cells = dict[tuple[int, int], list[list[int]]]
+"""Per row and column, for each function specification the sites that compute it."""
 
 
 def draw_grid(operation: dict[str, Any], *, whole: bool = False) -> list[str]:
@@ -51,14 +56,18 @@ def _find_aggregated_indices(operation: dict[str, Any]) -> set[str]:
     }
 
 
-def _group_sites_by_cell(operation: dict[str, Any], rows: str | None, columns: str) -> dict[tuple[int, int], list[int]]:
-    """The sites per (row, column); specs are in the lexicographic order of their intervals."""
+def _group_sites_by_cell(operation: dict[str, Any], rows: str | None, columns: str) -> Cells:
+    """The sites per (row, column), those of replicas together.
+
+    Specs are in the lexicographic order of their intervals, replica after replica.
+    """
     names = list(operation["intervals"])
-    ranges = [range(len(parts)) for parts in operation["intervals"].values()]
-    cells: dict[tuple[int, int], list[int]] = {}
-    for position, spec in zip(itertools.product(*ranges), operation["specs"], strict=True):
+    positions = list(itertools.product(*(range(len(parts)) for parts in operation["intervals"].values())))
+    cells: dict[tuple[int, int], list[list[int]]] = {}
+    for f, position in enumerate(positions):
         at = dict(zip(names, position, strict=True))
-        cells.setdefault((0 if rows is None else at[rows], at[columns]), []).append(spec["site"])
+        sites = [spec["site"] for spec in operation["specs"][f :: len(positions)]]
+        cells.setdefault((0 if rows is None else at[rows], at[columns]), []).append(sites)
     return cells
 
 
@@ -67,8 +76,11 @@ def _format_bounds(name: str, parts: Sequence[Sequence[int]]) -> list[str]:
     return [f"{name} {texts[0]}", *texts[1:]]
 
 
-def _format_cell(sites: list[int], joint: str, whole: bool) -> str:
-    texts = [str(site) for site in sites]
+def _format_cell(functions: list[list[int]], joint: str, whole: bool) -> str:
+    return _join_some([_join_some([str(site) for site in sites], "=", whole) for sites in functions], joint, whole)
+
+
+def _join_some(texts: list[str], joint: str, whole: bool) -> str:
     if not whole and len(texts) > MAX_SITES_IN_CELL:
         texts = [*texts[:3], f"...{texts[-1]}"]
     return joint.join(texts)

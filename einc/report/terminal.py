@@ -63,7 +63,7 @@ def format_operator(document: Document, strong: Emphasis = str) -> str:
     for candidate in operation.get("candidates") or ():
         cost = candidate["cost"]
         terms = f"join {cost['join']:,}, aggregation {cost['aggregation']:,}"
-        lines.append(f"  could be {_format_cut(candidate['intervals'])}: {terms}")
+        lines.append(f"  could be {_format_cut(candidate)}: {terms}")
     if operation["exchange"] is not None:
         lines += ["", "  its exchange program:"]
         lines += [f"    {line}" for line in operation["exchange"]["program"].rstrip().splitlines()]
@@ -94,8 +94,8 @@ def format_comparison(document: Document, other: Document, names: tuple[str, str
     differing = [["operator", "cut in A", "cut in B", "cost A", "cost B"]]
     for name in [*here, *(name for name in there if name not in here)]:
         a, b = here.get(name), there.get(name)
-        if a is None or b is None or a["intervals"] != b["intervals"] or _sum_cost_parts(a) != _sum_cost_parts(b):
-            differing.append([name, *(_format_cut(x["intervals"]) if x else "-" for x in (a, b)),
+        if a is None or b is None or _format_cut(a) != _format_cut(b) or _sum_cost_parts(a) != _sum_cost_parts(b):
+            differing.append([name, *(_format_cut(x) if x else "-" for x in (a, b)),
                               *(f"{_sum_cost_parts(x):,}" if x else "-" for x in (a, b))])  # fmt: skip
     lines += align_columns(differing, right=(3, 4)) if len(differing) > 1 else ["every operator is cut alike"]
     return "\n".join(lines) + "\n"
@@ -166,7 +166,7 @@ def _format_table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> lis
             [
                 name,
                 shorten(first["op"], 28),
-                _format_cut(first["intervals"]),
+                _format_cut(first),
                 *(f"{cost[part]:,}" for part in ("repartition", "join", "aggregation")),
                 format_memory(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
             ]
@@ -194,6 +194,8 @@ def _format_section(group: Sequence[Document], sites: int, strong: Emphasis, who
         listed = ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, ... {names[-1]}"
         lines.append(f"  and {len(names)} like it: {listed}")
     lines += [f"    {line}" for line in draw_grid(operation, whole=whole)] or ["    not cut"]
+    if operation["replicas"] > 1:
+        lines.append(f"  computed on {format_count(operation['replicas'], 'site')} each")
     used = len(operation["specs"])
     idle = operation["idle_sites"]
     if idle:
@@ -235,11 +237,9 @@ def _format_alternative(operation: Document) -> str:
     more = other["more"]
     now = _sum_cost_parts(operation)
     if more == 0:
-        return f"{_format_cut(other['intervals'])} costs as much"
+        return f"{_format_cut(other)} costs as much"
     share = f" ({more / now:+.0%} of this operator's cost)" if now else ""
-    return (
-        f"{_format_cut(other['intervals'])}, the plan then costs {abs(more):,} {'more' if more > 0 else 'less'}{share}"
-    )
+    return f"{_format_cut(other)}, the plan then costs {abs(more):,} {'more' if more > 0 else 'less'}{share}"
 
 
 def _format_inputs(rows: Sequence[Document], strong: Emphasis) -> list[str]:
@@ -294,9 +294,11 @@ def _format_range(counts: Sequence[int]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _format_cut(intervals: dict[str, list[list[int]]]) -> str:
-    """`i/2 k/4`: the cut indices with their numbers of intervals."""
-    return " ".join(f"{name}/{len(parts)}" for name, parts in intervals.items() if len(parts) > 1) or "whole"
+def _format_cut(part: Document) -> str:
+    """`i/2 k/4`: the cut indices with their numbers of intervals; `i/2 (4 sites each)` if sites compute the same."""
+    cut = " ".join(f"{name}/{len(parts)}" for name, parts in part["intervals"].items() if len(parts) > 1) or "whole"
+    replicas = part.get("replicas", 1)
+    return cut if replicas == 1 else f"{cut} ({replicas} sites each)"
 
 
 def _sum_cost_parts(operation: Document) -> int:

@@ -66,11 +66,12 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
 
 def check_operator(op: dict[str, Any], shapes: dict[str, list[int]]) -> None:
     assert list(op) == [
-        "name", "op", "source", "inputs", "outputs", "intervals", "cost", "aggregate", "specs", "idle_sites",
-        "exchange", "moves", "time", "next_best",
+        "name", "op", "source", "inputs", "outputs", "intervals", "replicas", "cost", "aggregate", "specs",
+        "idle_sites", "exchange", "moves", "time", "next_best",
     ]  # fmt: skip
     assert op["source"].startswith("ffn.ein:")
     assert list(op["cost"]) == ["repartition", "join", "aggregation"]
+    assert op["replicas"] == 1
     assert op["aggregate"] == "sum"
     for intervals in op["intervals"].values():
         assert intervals[0][0] == 0

@@ -40,6 +40,13 @@ def test_each_missing_part_comes_from_the_widest_then_lowest_holder():
     assert naive_actions("IN: A @ 2; B @ 0\nOUT: A+B @ 0; A @ 0, 1, 2", "dgx-h100") == ["A @ 2 -> 0, 1", "A+B @ 0"]
 
 
+def test_equally_wide_holders_send_equally_much():
+    text = "IN: A @ 0, 1; B @ 0, 1 (size: 3 GB); C @ 0, 1; D @ 1, 0\nOUT: A @ 2; B @ 2; C @ 2, 3; D @ 2; C @ 2"
+    assert naive_actions(text, "dgx-h100") == ["A @ 0 -> 2", "B @ 1 -> 2", "C @ 0 -> 2, 3", "D @ 0 -> 2"]
+    shared = "IN: A @ 0, 1; A+B @ 1; B @ 0\nOUT: A @ 2, 3; A+B @ 3"
+    assert naive_actions(shared, "dgx-h100") == ["A @ 0 -> 2", "A @ 1 -> 3", "A+B @ 1 -> 3"]
+
+
 def test_aggregates_of_in_are_parts():
     # A+B waits at the target, so only C moves; D comes inside C+D where that saves a part
     assert naive_actions("IN: A @ 1; B @ 1; C @ 1; A+B @ 0\nOUT: A+B+C @ 0", "dgx-h100") == ["C @ 1 -> 0", "A+B+C @ 0"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import pytest
@@ -13,7 +15,7 @@ from einc.core.spec import FunctionSpec, JoinAggSpec, build_tiling, find_tiling_
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import InternalError
 from einc.logical import candidates as candidates_module
-from einc.logical.candidates import enumerate_candidates
+from einc.logical.candidates import build_candidate, enumerate_candidates, enumerate_flexible_candidates
 from einc.ops.registry import call
 from tests.support.logical_toys import Broken, Toy, own_cost, specs, toy
 
@@ -58,6 +60,93 @@ def test_equals_an_independent_enumeration(operator, sites):
         assert one.output_tilings == tuple(map(build_tiling, zip(*writes, strict=True)))
         for desc, tiling in zip(operator.outputs, one.output_tilings, strict=True):
             assert find_tiling_fault(desc.type, tiling) is None
+
+
+def offer_by_definition(operator, sites):
+    """Every cut into p' or fewer function specifications, with the replicas that it may have."""
+    most = [index.max_intervals for index in operator.indices]
+    every = [c for c in product(*(range(1, min(m, sites) + 1) for m in most)) if prod(c) <= sites]
+    used = max(map(prod, every))
+    offered = {}
+    for counts in every:
+        functions = prod(counts)
+        spec = operator.build_spec(tuple(index.intervals(n) for index, n in zip(operator.indices, counts, strict=True)))
+        partial = any(len({f.outputs[j] for f in spec.functions}) < functions for j in range(len(operator.outputs)))
+        offered[functions, counts] = {1} if partial or sites // functions == 1 else {1, sites // functions}
+    return used, offered
+
+
+@given(toys(), st.integers(1, 12))
+@settings(max_examples=60)
+def test_the_flexible_offer_equals_its_definition(operator, sites):
+    strict, found = enumerate_candidates(operator, sites), enumerate_flexible_candidates(operator, sites)
+    used, expected = offer_by_definition(operator, sites)
+    assert found[: len(strict)] == strict
+    assert len(found) <= max(4 * len(strict), len(strict) + candidates_module.MIN_EXTRA[0])
+    by_counts = {}
+    for one in found:
+        counts = tuple(map(len, one.intervals))
+        by_counts.setdefault((prod(counts), counts), set()).add(one.replicas)
+        assert one == build_candidate(operator, counts, one.replicas)
+        assert one.functions == one.spec.functions * one.replicas
+        assert one.join == sum(block.size for f in one.functions for block in f.inputs)
+        assert one.replicas == 1 or one.aggregation == 0
+    assert len(found) == sum(map(len, by_counts.values()))
+    assert all(expected[key] == replicas for key, replicas in by_counts.items())
+    # of a number of function specifications, all cuts are there or none; and all that should be there, if there is room
+    numbers = {functions for functions, _ in by_counts}
+    assert by_counts.keys() == {key for key in expected if key[0] in numbers}
+    ways = Counter(functions for functions, _ in expected)
+    wanted = {1, sites // 2, (sites + 1) // 2, used}
+    wanted |= {n for n in ways if used % n == 0 or sites % n == 0 or n in (2, 4, 8) or ways[n] > ways[used]}
+    assert numbers <= wanted
+    extra = sum(len(replicas) for (n, _), replicas in expected.items() if n in wanted) - len(strict)
+    if extra <= candidates_module.MIN_EXTRA[0]:
+        assert numbers == wanted & ways.keys()
+
+
+def test_the_offer_on_eight_sites():
+    matmul = toy("ij jk -> ik", i=64, j=64, k=64)
+    found = enumerate_flexible_candidates(matmul, 8)
+    assert Counter((len(one.spec.functions), one.replicas) for one in found) == {
+        (8, 1): 10, (4, 1): 6, (4, 2): 3, (2, 1): 3, (2, 4): 2, (1, 1): 1, (1, 8): 1,
+    }  # fmt: skip
+    alone = enumerate_flexible_candidates(matmul, 8, replicated=False)
+    everywhere = enumerate_flexible_candidates(matmul, 8, fewer=False)
+    assert [one for one in found if one.replicas == 1] == list(alone)
+    assert [one for one in found if one.replicas > 1 or len(one.functions) == 8 == len(one.spec.functions)] == list(
+        everywhere
+    )
+    assert found[-1].replicas == 8
+    assert len(enumerate_flexible_candidates(matmul, 72)) <= 3 * len(enumerate_candidates(matmul, 72))
+
+
+def test_what_is_cut_too_little_may_be_computed_on_all_sites():
+    found = enumerate_flexible_candidates(toy("ij -> ij", i=3, j=1), 8)
+    assert [(len(one.spec.functions), one.replicas) for one in found] == [
+        (3, 1),
+        (3, 2),
+        (2, 1),
+        (2, 4),
+        (1, 1),
+        (1, 8),
+    ]
+
+
+def test_choices_among_floats_are_made_once():
+    """Replicas may round differently, so that a comparison could come out differently on two sites."""
+    floats, numbers = (TensorDesc(("i",), (8,), dtype) for dtype in (DType.F32, DType.I64))
+    ranked = call("argmax", [floats, "i"], {})
+    assert all(one.replicas == 1 for one in enumerate_flexible_candidates(ranked, 4))
+    with pytest.raises(ValueError, match="several sites"):
+        build_candidate(ranked, (1,), 4)
+    shifted = call("add", [numbers, numbers], {})
+    assert enumerate_flexible_candidates(shifted, 4)[-1].replicas == 4
+
+
+def test_partial_copies_are_not_replicated():
+    with pytest.raises(ValueError, match="several sites"):
+        build_candidate(toy("ij jk -> ik", i=8, j=8, k=8), (1, 2, 1), 2)
 
 
 @pytest.mark.parametrize("sites", range(1, 73))

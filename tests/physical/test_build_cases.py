@@ -27,7 +27,7 @@ from einc_runtime.plan.regions import reads_of
 from einc_runtime.plan.schema import AggregateTask, Exchange, FenceTask, KernelTask, TransferTask
 from tests.support.device_programs import exchanges_of, kind_of, program_of, tensor_name
 from tests.support.physical_interpreter import interpret
-from tests.support.physical_toys import Formula, Window, formula, graph_of, plan_of, switch, whole_arrays
+from tests.support.physical_toys import Formula, Window, formula, graph_of, late_switch, plan_of, switch, whole_arrays
 from tests.support.racing import races
 
 
@@ -165,7 +165,7 @@ def test_halos_overlap() -> None:
 def test_what_many_tasks_have_filled_is_waited_for_through_one_fence() -> None:
     whole, names = formula("ij -> ij:sum", i=6, j=2), ("y", "z", "u")
     graph = graph_of([("h", whole, ("x",)), *((name, whole, ("h",)) for name in names)], names)
-    program = compiled(graph, 3, h=(3, 1), y=(1, 1), z=(1, 1), u=(1, 1))
+    program = compiled(graph, 3, late_switch(3), h=(3, 1), y=(1, 1), z=(1, 1), u=(1, 1))
     assert kinds(program) == {"kernel": 6, "transfer": 2, "copy": 1, "fence": 1}
     fence = next(number for number, task in enumerate(program.tasks) if isinstance(task, FenceTask))
     later = [task for task in program.tasks if task.serves in ("z", "u") and isinstance(task, KernelTask)]
@@ -178,8 +178,10 @@ def test_transfers_wait_for_what_the_program_says() -> None:
     class InTurn(NaiveScheduler):
         """Every transfer waits for the one before it."""
 
-        def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
-            found = super().schedule(node, inflows, functions)
+        def schedule(
+            self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
+        ) -> ScheduledExchange:
+            found = super().schedule(node, inflows, functions, busy_ms)
             if found.preamble is None:
                 return found
             actions: list[Action] = []
@@ -231,7 +233,9 @@ def test_an_aggregate_at_a_relay_serves_later_consumers() -> None:
     class Relayed:
         """All parts meet at site 2, and the sum goes on from there."""
 
-        def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
+        def schedule(
+            self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
+        ) -> ScheduledExchange:
             sites = next(places)
             needed = build_preamble(inflows, sites, 3)
             if needed is None:

@@ -24,7 +24,7 @@ from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import AggregateTask, JointAggregation, KernelTask, Region, TransferTask
 from tests.support.device_programs import program_of, tensor_name
 from tests.support.joint_aggregation_toys import EXTENTS, SIGNATURES, Tuples
-from tests.support.physical_toys import graph_of, plan_of, switch
+from tests.support.physical_toys import graph_of, late_switch, plan_of
 
 
 def transpose(kind: str, j: int) -> Operator:
@@ -36,7 +36,7 @@ def program(
     kind: str, nodes: Sequence[tuple[str, Operator, Sequence[str]]], saved: Sequence[str], counts: Any, sites: int
 ) -> DeviceProgram:
     graph = graph_of([("p q", Tuples(kind), ("x", "y")), *nodes], saved)
-    return build(plan_of(graph, sites, counts), switch(sites))
+    return build(plan_of(graph, sites, counts), late_switch(sites))
 
 
 def moved(program: DeviceProgram, node: str) -> dict[str, int]:

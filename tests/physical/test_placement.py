@@ -90,6 +90,32 @@ def test_without_computed_inputs_function_i_runs_at_site_i() -> None:
     assert place_functions([], 3, 5) == (0, 1, 2)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_busy_sites_count_as_the_bytes_that_could_move_meanwhile(seed: int) -> None:
+    rng = random.Random(seed)
+    sites = rng.randint(2, 5)
+    functions = rng.randint(1, sites)
+    inflows = [random_inflow(rng, functions, sites) for _ in range(rng.randint(0, 2))]
+    busy = [rng.randint(0, rng.choice((1, 300))) for _ in range(sites)]
+    found = place_functions(inflows, functions, sites, busy)
+    cost = [
+        [sum(bytes_by_element(inflow, f, s) for inflow in inflows) + busy[s] for s in range(sites)]
+        for f in range(functions)
+    ]
+    every = itertools.permutations(range(sites), functions)
+    least = min(sum(cost[f][s] for f, s in enumerate(places)) for places in every)
+    assert len(set(found)) == functions
+    assert sum(cost[f][s] for f, s in enumerate(found)) == least
+    if functions == sites:  # every site works in any case
+        assert found == place_functions(inflows, functions, sites)
+
+
+def test_without_computed_inputs_the_least_busy_sites_work() -> None:
+    assert place_functions([], 2, 5, [7, 3, 4, 3, 9]) == (1, 3)
+    assert place_functions([], 2, 5, [0, 3, 0, 0, 0]) == (0, 2)
+    assert place_functions([], 5, 5, [4, 3, 2, 1, 0]) == (0, 1, 2, 3, 4)
+
+
 def test_the_smallest_whole_block_serves_a_reader() -> None:
     tensor = Residency(0, computed("h", (9,), DType.F64), aggregates_alone("sum", 1), {})
     small, large, other = ((2, 5), (0, 9), (3, 4))

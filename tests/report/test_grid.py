@@ -50,6 +50,13 @@ def test_a_third_index_of_the_output_is_listed_not_summed() -> None:
     assert "+" not in "".join(lines)
 
 
+def test_sites_that_compute_the_same_stand_together() -> None:
+    once = operation({"i": 2, "k": 2}, ("i", "k"), [3, 1, 0, 2])
+    again = operation({"i": 2, "k": 2}, ("i", "k"), [7, 4, 5, 6])
+    lines = draw_grid({**once, "specs": once["specs"] + again["specs"]})
+    assert [line.split("|")[1].split() for line in lines[1:]] == [["3=7", "1=4"], ["0=5", "2=6"]]
+
+
 def test_nothing_cut_needs_no_picture() -> None:
     assert draw_grid(operation({"i": 1}, ("i",))) == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -174,6 +174,11 @@ def switch(sites: int, memory_bytes: int = 2**40) -> Machine:
     return Machine("switch", (Site(100.0, memory_bytes),) * sites, resources if sites > 1 else ())
 
 
+def late_switch(sites: int) -> Machine:
+    """A switch with such a latency that readers stay where the data are, even if these sites are busy."""
+    return replace(switch(sites), transfer_latency_us=1e6)
+
+
 def graph_of(
     nodes: Sequence[tuple[str, Operator, Sequence[str]]],
     outputs: Sequence[str],
@@ -323,8 +328,10 @@ class Wild(NaiveScheduler):
         super().__init__(machine, sites)
         self.rng, self.sites = rng, sites
 
-    def schedule(self, node: str, inflows: Sequence[Inflow], functions: int) -> ScheduledExchange:
-        scheduled = super().schedule(node, inflows, functions)
+    def schedule(
+        self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
+    ) -> ScheduledExchange:
+        scheduled = super().schedule(node, inflows, functions, busy_ms)
         placement = tuple(self.rng.sample(range(self.sites), functions)) if inflows else scheduled.sites
         found = build_preamble(inflows, placement, self.sites)
         if found is None:
