@@ -18,6 +18,13 @@ def build_tiling(blocks: Iterable[TensorType]) -> Tiling:
     return tuple(sorted(set(blocks)))
 
 
+def clip_tiling(tiling: Tiling, part: TensorType | None) -> Tiling:
+    """What is left of a tiling in a part of the tensor; None stands for all of it."""
+    if part is None:
+        return tiling
+    return build_tiling(inside for block in tiling if (inside := block.intersect(part)) is not None)
+
+
 class Overlay:
     """The grid formed by the bounds of several families of blocks in one tensor type.
 

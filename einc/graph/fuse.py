@@ -1,8 +1,9 @@
 """Fusion: operators that can be computed inside one another become one operator, so that no data moves between them.
 
 The operators decide whether two of them fuse (`Operator.fuse`); this pass only finds the candidates. A producer joins
-the group of its consumers if all of them have become one node and its result is not saved. Nodes are visited from the
-last to the first, so that the consumers of a tensor have been fused as far as possible before its producer is visited.
+the group of its consumers if all of them have become one node and its result is not saved. A slice joins all of its
+consumers if each of them can read a part of a tensor, since that costs nothing. Nodes are visited from the last to the
+first, so that the consumers of a tensor have been fused as far as possible before its producer is visited.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einc.graph.graph import Graph, Node, TensorKind
+from einc.graph.slices import push_slices
 
 
 def prune(graph: Graph) -> Graph:
@@ -28,21 +30,23 @@ def fuse(graph: Graph) -> Graph:
     """The graph with maximal fused groups; a group has the name, the outputs and the span of its last node.
 
     A tensor that occurs several times among a node's inputs is read once if the operator allows it. Nodes that no
-    output needs are pruned first, because such a reader would keep a group apart.
+    output needs are pruned first, because such a reader would keep a group apart; then slices are pushed towards the
+    inputs.
     """
-    graph = prune(graph)
+    graph = push_slices(prune(graph))
     saved = frozenset(graph.outputs)
     kept: dict[str, Node] = {}  # by name, from the last to the first
     readers: dict[str, list[str]] = {}  # of every tensor, the names of the kept nodes that read it
     for node in reversed(graph.nodes):
-        consumers = readers.get(node.outputs[0], [])
-        if len(node.outputs) == 1 and len(consumers) == 1 and node.outputs[0] not in saved:
-            consumer = kept[consumers[0]]
-            fused = _fuse_nodes(consumer, node)
-            if fused is not None:
-                _remove_reader(readers, consumer)
-                kept[fused.name] = fused
-                _add_reader(readers, fused)
+        consumers = [kept[name] for name in readers.get(node.outputs[0], ())]
+        shared = len(consumers) > 1 and node.operator.part is None
+        if len(node.outputs) == 1 and consumers and not shared and node.outputs[0] not in saved:
+            fused = [one for consumer in consumers if (one := _fuse_nodes(consumer, node)) is not None]
+            if len(fused) == len(consumers):
+                for consumer, one in zip(consumers, fused, strict=True):
+                    _remove_reader(readers, consumer)
+                    kept[one.name] = one
+                    _add_reader(readers, one)
                 continue
         kept[node.name] = _merge_repeated_inputs(node)
         _add_reader(readers, kept[node.name])
@@ -52,14 +56,17 @@ def fuse(graph: Graph) -> Graph:
 
 
 def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:
-    if consumer.inputs.count(producer.outputs[0]) != 1:
+    (name,) = producer.outputs
+    if producer.operator.part is None and consumer.inputs.count(name) != 1:
         return None
-    k = consumer.inputs.index(producer.outputs[0])
-    operator = consumer.operator.fuse(k, producer.operator)
-    if operator is None:
-        return None
-    inputs = consumer.inputs[:k] + producer.inputs + consumer.inputs[k + 1 :]
-    return _merge_repeated_inputs(replace(consumer, operator=operator, inputs=inputs))
+    fused = consumer
+    while name in fused.inputs:
+        k = fused.inputs.index(name)
+        operator = fused.operator.fuse(k, producer.operator)
+        if operator is None:
+            return None
+        fused = replace(fused, operator=operator, inputs=fused.inputs[:k] + producer.inputs + fused.inputs[k + 1 :])
+    return _merge_repeated_inputs(fused)
 
 
 def _merge_repeated_inputs(node: Node) -> Node:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from einc.core.spec import Tiling
+from einc.core.spec import Tiling, clip_tiling
 from einc.logical.candidates import enumerate_candidates
 from einc.logical.plan import Candidate, LogicalPlan
+from einc.logical.problem import find_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +32,27 @@ def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
     choices = {choice.node: choice for choice in plan.choices}
     here = {one.name: one for one in plan.graph.nodes}[node]
     producers, readers = plan.graph.producers(), plan.graph.consumers()
-    sizes = {tensor.name: tensor.desc.type.size for tensor in plan.graph.tensors}
-    arriving: list[tuple[int, Tiling, int]] = []  # input position, its producer's tiling, size
+    arriving: list[tuple[int, Tiling, int]] = []  # input position, its producer's tiling of what is read, size
     for k, tensor in enumerate(here.inputs):
         if tensor in producers:
             source, j = producers[tensor]
-            arriving.append((k, choices[source.name].candidate.output_tilings[j], sizes[tensor]))
-    leaving = [  # output position, a consumer's tiling, size
-        (j, choices[reader.name].candidate.input_tilings[k], sizes[tensor])
+            made = clip_tiling(choices[source.name].candidate.output_tilings[j], find_part(here.operator, k))
+            arriving.append((k, made, here.operator.reads[k].size))
+    leaving = [  # output position, what a consumer reads of it, its tiling, size
+        (
+            j,
+            find_part(reader.operator, k),
+            choices[reader.name].candidate.input_tilings[k],
+            reader.operator.reads[k].size,
+        )
         for j, tensor in enumerate(here.outputs)
         for reader, k in readers[tensor]
     ]
 
     def sum_local_costs(candidate: Candidate) -> tuple[int, int]:
         repartition = sum(size for k, tiling, size in arriving if candidate.input_tilings[k] != tiling)
-        return repartition, sum(size for j, tiling, size in leaving if candidate.output_tilings[j] != tiling)
+        made = candidate.output_tilings
+        return repartition, sum(size for j, part, asked, size in leaving if clip_tiling(made[j], part) != asked)
 
     chosen = choices[node].candidate
     others = plan.total_cost - chosen.join - chosen.aggregation - sum(sum_local_costs(chosen))

@@ -2,8 +2,8 @@
 (paper, Section 4.3, sub-cost 1).
 
 The cost of a plan is a sum of one term per node (join and aggregation of its candidate) and one term per edge: the size
-of the whole tensor if the consumer's tiling differs from the producer's. Inputs and weights have no edge and cost
-nothing.
+of what the consumer reads of the tensor if its tiling differs from the producer's there. Most operators read tensors
+whole, as in the paper; slices, and equations with windows, do not. Inputs and weights have no edge and cost nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from einc.core.spec import Tiling
+from einc.core.spec import Tiling, clip_tiling
+from einc.core.tensor import TensorType
 from einc.graph.graph import Graph
 from einc.logical.candidates import enumerate_candidates, enumerate_flexible_candidates
 from einc.logical.pins import Pin, PinnedOffers
 from einc.logical.plan import Candidate
+from einc.ops.base import Operator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """A computed tensor of `size` elements that goes from a node to one input of another.
+    """A computed tensor, or `size` elements of it, that goes from a node to one input of another.
 
     Nodes are numbered in the graph's order. `made` and `asked` hold, per candidate of the producer and of the
-    consumer, the number of its tiling of the tensor: equal numbers are equal tilings.
+    consumer, the number of its tiling of what is read: equal numbers are equal tilings.
     """
 
     producer: int
@@ -82,12 +84,18 @@ def build_problem(graph: Graph, sites: int, *, flexible: bool = False, pins: Seq
             if tensor in producers:
                 source, j = producers[tensor]
                 producer = position[source.name]
-                made = numbers.of(options[producer], "output_tilings", j)
+                made = numbers.of(options[producer], "output_tilings", j, find_part(node.operator, k))
                 asked = numbers.of(options[consumer], "input_tilings", k)
-                edge = Edge(producer, consumer, source.operator.outputs[j].type.size, made, asked)
+                edge = Edge(producer, consumer, node.operator.reads[k].size, made, asked)
                 arriving[consumer].append(edge)
                 leaving[producer].append(edge)
     return Problem(options, tuple(map(tuple, arriving)), tuple(map(tuple, leaving)))
+
+
+def find_part(operator: Operator, k: int) -> TensorType | None:
+    """The part of its input `k` that an operator reads; None if it reads all of it."""
+    part = operator.reads[k]
+    return None if part == operator.inputs[k].type else part
 
 
 class _TilingNumbers:
@@ -98,22 +106,22 @@ class _TilingNumbers:
     def __init__(self) -> None:
         self._numbers: dict[Tiling, int] = {}
         # Keyed by the identity of the candidates, which the caller keeps alive: hashing them would visit every block.
-        self._arrays: dict[tuple[int, str, int], Array] = {}
+        self._arrays: dict[tuple[int, str, int, TensorType | None], Array] = {}
 
-    def of(self, options: tuple[Candidate, ...], side: str, position: int) -> Array:
-        """Per candidate the number of its tiling, where `side` is its field of tilings."""
-        key = (id(options), side, position)
+    def of(self, options: tuple[Candidate, ...], side: str, position: int, part: TensorType | None = None) -> Array:
+        """Per candidate the number of its tiling, where `side` is its field of tilings; of `part` alone if given."""
+        key = (id(options), side, position, part)
         if key not in self._arrays:
-            self._arrays[key] = self._number([getattr(candidate, side)[position] for candidate in options])
+            self._arrays[key] = self._number([getattr(candidate, side)[position] for candidate in options], part)
         return self._arrays[key]
 
-    def _number(self, tilings: list[Tiling]) -> Array:
+    def _number(self, tilings: list[Tiling], part: TensorType | None) -> Array:
         import numpy as np
 
         seen: dict[int, int] = {}
         for tiling in tilings:  # a tiling object stands in many candidates: hash it once
             if id(tiling) not in seen:
-                seen[id(tiling)] = self._numbers.setdefault(tiling, len(self._numbers))
+                seen[id(tiling)] = self._numbers.setdefault(clip_tiling(tiling, part), len(self._numbers))
         return np.array([seen[id(tiling)] for tiling in tilings], dtype=np.int64)
 
 

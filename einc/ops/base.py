@@ -149,12 +149,37 @@ class Operator(ABC):
         """
         return None
 
+    @property
+    def reads(self) -> tuple[TensorType, ...]:
+        """Per input, the part of it that the operator reads, however it is cut."""
+        return tuple(desc.type for desc in self.inputs)
+
+    @property
+    def part(self) -> TensorType | None:
+        """The part of the only input that a slice puts out; None for any other operator."""
+        return None
+
+    def restrict(self, box: TensorType) -> Restriction | None:
+        """The operator that computes the part `box` of this one's only output from parts of its inputs alone.
+
+        None if that is impossible.
+        """
+        return None
+
     def merge(self, first: int, second: int) -> Operator | None:
         """This operator without the later input `second`, for the case that input `first` is the same tensor.
 
         None if it must be read twice (the two are indexed differently), or if the kernel needs it twice.
         """
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """An operator that computes a part of another one's output; its input k is the part `boxes[k]` of the other's."""
+
+    operator: Operator
+    boxes: tuple[TensorType, ...]
 
 
 @cache

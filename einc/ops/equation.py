@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops.arguments import drop_item
 from einc.ops.base import (
@@ -23,11 +23,13 @@ from einc.ops.base import (
     KernelCall,
     MappedOperator,
     Operator,
+    Restriction,
     find_product_precision,
     find_vector_precision,
 )
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.scalar import ScalarProgram, compose, merge_inputs
+from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, normalize_windows, parse_windows
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -46,7 +48,8 @@ MAX_INDICES = 30
 class Equation(MappedOperator):
     """`result[...] = aggregation[...](program(operands[labels]...))`; made by `build_equation`, which checks it.
 
-    `dims` names the dimensions of the result. `aggregation` is None if, and only if, no index is aggregated.
+    `dims` names the dimensions of the result. `aggregation` is None if, and only if, no index is aggregated. An
+    operand with a window stands for that part of its tensor: its indices count from the window's first position.
     """
 
     family: ClassVar[str] = "equation"
@@ -58,6 +61,7 @@ class Equation(MappedOperator):
     program: ScalarProgram
     aggregation: str | None
     dtype: DType
+    windows: Windows = ()
 
     @property
     def title(self) -> str:
@@ -83,11 +87,13 @@ class Equation(MappedOperator):
 
     @property
     def attributes(self) -> Attributes:
+        windows = {"windows": format_windows(self.windows)} if self.windows else {}
         return {
             "indices": self._indices_text,
             "dims": self.dims,
             "program": self.program.text,
             "aggregation": self.aggregation or "",
+            **windows,
         }
 
     @property
@@ -98,7 +104,16 @@ class Equation(MappedOperator):
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return tuple(tuple(map(DimMap, labels)) for labels in self.labels)
+        if not self.windows:
+            return tuple(tuple(map(DimMap, labels)) for labels in self.labels)
+        return tuple(
+            tuple(DimMap(name, offset=start) for name, start in zip(labels, box.lower, strict=True))
+            for labels, box in zip(self.labels, self.reads, strict=True)
+        )
+
+    @property
+    def reads(self) -> tuple[TensorType, ...]:
+        return list_boxes(self.operands, self.windows)
 
     @property
     def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
@@ -124,6 +139,9 @@ class Equation(MappedOperator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import contract, join_and_aggregate
 
+        if self.windows:
+            boxes = zip(arrays, self.reads, strict=True)
+            arrays = tuple(array[(*map(slice, box.lower, box.upper),)] for array, box in boxes)
         if self.kernel.name == "contract":
             factor = self.program.product_factor
             return (contract(arrays, self.labels, self.result, self.dtype, 1.0 if factor is None else factor),)
@@ -153,10 +171,15 @@ class Equation(MappedOperator):
         return math.prod(extents[name] for name in set(self.labels[k]) - set(self.result))
 
     def fuse(self, k: int, producer: Operator) -> Operator | None:
-        """Fuses elementwise operators if the producer's result has every index of this one exactly once.
+        """Fuses elementwise operators if the producer's result has every index of this one exactly once, and any part
+        of a tensor.
 
         The result of a 16-bit producer is still rounded if a comparison or the like could depend on the rounding.
         """
+        if producer.part is not None:
+            boxes = (*self.reads[:k], compose_box(producer.part, self.reads[k]), *self.reads[k + 1 :])
+            operands = (*self.operands[:k], *producer.inputs, *self.operands[k + 1 :])
+            return replace(self, operands=operands, windows=normalize_windows(operands, boxes))
         if not isinstance(producer, Equation) or self.aggregation is not None or producer.aggregation is not None:
             return None
         read = self.labels[k]
@@ -168,11 +191,14 @@ class Equation(MappedOperator):
         rounding = producer.dtype if narrow and self.program.is_discontinuous else None
         renamed = dict(zip(producer.result, read, strict=True))
         inner = tuple(tuple(renamed[name] for name in labels) for labels in producer.labels)
+        operands = self.operands[:k] + producer.operands + self.operands[k + 1 :]
+        boxes = self.reads[:k] + producer._find_boxes_behind(self.reads[k]) + self.reads[k + 1 :]
         return replace(
             self,
-            operands=self.operands[:k] + producer.operands + self.operands[k + 1 :],
+            operands=operands,
             labels=self.labels[:k] + inner + self.labels[k + 1 :],
             program=compose(self.program, k, producer.program, rounding),
+            windows=normalize_windows(operands, boxes),
         )
 
     def merge(self, first: int, second: int) -> Operator | None:
@@ -180,21 +206,44 @@ class Equation(MappedOperator):
         equal."""
         if self.aggregation is not None or self.labels[first] != self.labels[second]:
             return None
+        if self.reads[first] != self.reads[second]:
+            return None
         return replace(
             self,
             operands=drop_item(self.operands, second),
             labels=drop_item(self.labels, second),
             program=merge_inputs(self.program, first, second),
+            windows=drop_item(self.windows, second) if self.windows else (),
         )
+
+    def restrict(self, box: TensorType) -> Restriction:
+        """The part of the result needs the same part of every operand, and all of what is aggregated."""
+        boxes = self._find_boxes_behind(box)
+        operands = tuple(replace(operand, shape=part.shape) for operand, part in zip(self.operands, boxes, strict=True))
+        return Restriction(replace(self, operands=operands, windows=()), boxes)
+
+    def _find_boxes_behind(self, box: TensorType) -> tuple[TensorType, ...]:
+        """The parts of the operands' tensors from which the part `box` of the result is computed."""
+        chosen = dict(zip(self.result, zip(box.lower, box.upper, strict=True), strict=True))
+        boxes = []
+        for labels, window in zip(self.labels, self.reads, strict=True):
+            ranges = [chosen.get(name, (0, extent)) for name, extent in zip(labels, window.shape, strict=True)]
+            boxes.append(compose_box(window, TensorType(tuple(lo for lo, _ in ranges), tuple(up for _, up in ranges))))
+        return tuple(boxes)
 
     @property
     def _extents(self) -> dict[str, int]:
         """The extent of every index, in the order of first appearance."""
         return {
             name: extent
-            for labels, desc in zip(self.labels, self.operands, strict=True)
-            for name, extent in zip(labels, desc.shape, strict=True)
+            for labels, shape in zip(self.labels, self._shapes, strict=True)
+            for name, extent in zip(labels, shape, strict=True)
         }
+
+    @property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of what is read of the operands."""
+        return [box.shape for box in self.reads] if self.windows else [desc.shape for desc in self.operands]
 
     @property
     def _indices_text(self) -> str:
@@ -214,18 +263,22 @@ def build_equation(
     result: Sequence[tuple[str, str]],
     program: ScalarProgram,
     aggregation: str | None,
+    windows: Windows = (),
 ) -> Operator:
     """The operator of an index equation.
 
     `inputs` are tensors with one index name per dimension; a name may occur in several tensors, and twice in one.
-    `result` pairs index names with the names of the result's dimensions. `program` has one input per tensor. Raises
-    OperatorError, whose `argument` is the number of the input at fault, if there is one.
+    `result` pairs index names with the names of the result's dimensions. `program` has one input per tensor. `windows`
+    are within the tensors. Raises OperatorError, whose `argument` is the number of the input at fault, if there is one.
     """
     if not inputs:
         raise OperatorError("an index equation needs at least one tensor")
     if program.arity != len(inputs):
         raise OperatorError(f"the join expression reads {program.arity} tensors, not {len(inputs)}")
-    extents = _bind(inputs)
+    operands = tuple(desc for desc, _ in inputs)
+    boxes = list_boxes(operands, windows)
+    parts = [replace(desc, shape=box.shape) for desc, box in zip(operands, boxes, strict=True)]
+    extents = _bind([(part, labels) for part, (_, labels) in zip(parts, inputs, strict=True)])
     names = tuple(name for name, _ in result)
     gone = [name for name in extents if name not in names]
     _check_result(names, gone, extents, aggregation)
@@ -233,13 +286,14 @@ def build_equation(
     if gone and types[-1] is DType.BOOL:
         raise OperatorError(f"{aggregation} does not take bool", hint='convert it: cast(x, "i32")')
     return Equation(
-        tuple(desc for desc, _ in inputs),
+        operands,
         tuple(labels for _, labels in inputs),
         names,
         tuple(dim for _, dim in result),
         program,
         aggregation if gone else None,
         types[-1],
+        normalize_windows(operands, boxes),
     )
 
 
@@ -306,6 +360,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
         [(name, str(dim)) for name, dim in zip(result, dims, strict=True)],
         ScalarProgram.parse(program, len(inputs)),
         aggregation or None,
+        parse_windows(attributes.get("windows"), inputs),
     )
 
 

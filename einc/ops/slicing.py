@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, find_positions, format_value, is_integer, make_unique, require_tensors
 from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.windows import compose_box
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -57,6 +58,25 @@ class Slice(MappedOperator):
 
     def flops(self, function: FunctionSpec) -> int:
         return 0
+
+    @property
+    def reads(self) -> tuple[TensorType, ...]:
+        return (self.part,)
+
+    @property
+    def part(self) -> TensorType:
+        return TensorType(self.starts, self.stops)
+
+    def fuse(self, k: int, producer: Operator) -> Operator | None:
+        """A slice of a slice is a slice."""
+        if producer.part is None:
+            return None
+        return cut_out(producer.inputs[0], compose_box(producer.part, self.part))
+
+
+def cut_out(tensor: TensorDesc, box: TensorType) -> Slice:
+    """The slice that is the part `box` of a tensor."""
+    return Slice(tensor, box.lower, box.upper)
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:

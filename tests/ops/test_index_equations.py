@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.equation import Equation, build_equation
 from einc.ops.scalar import ScalarInput, ScalarProgram, make_step
+from tests.support.block_slices import slices
 from tests.support.definition_oracle import fault, random_array, requests
 
 PYTHON = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "max": max, "min": min}
@@ -32,18 +33,26 @@ def equations(draw: st.DrawFn) -> Equation:
     for k in range(1, len(labels)):
         steps.append(f"t{k - 1} = {draw(st.sampled_from(sorted(PYTHON)))} {last} x{k}")
         last = f"t{k - 1}"
-    inputs = [(TensorDesc(tuple(part), tuple(extents[n] for n in part), DType.I64), tuple(part)) for part in labels]
+    inputs, windows = [], []
+    for part in labels:
+        starts = tuple(draw(st.integers(0, 2)) for _ in part) if draw(st.booleans()) else (0,) * len(part)
+        box = TensorType(starts, tuple(start + extents[n] for start, n in zip(starts, part, strict=True)))
+        beyond = draw(st.integers(0, 1)) if any(starts) else 0
+        inputs.append((TensorDesc(tuple(part), tuple(up + beyond for up in box.upper), DType.I64), tuple(part)))
+        windows.append(box)
     operator = build_equation(
         inputs,
         [(name, name) for name in result],
         ScalarProgram.parse("; ".join(steps) or "t0 = copy x0", len(labels)),
         draw(st.sampled_from(["sum", "max", "min", "prod"])),
+        tuple(windows),
     )
     assert isinstance(operator, Equation)
     return operator
 
 
 def brute_force(operator: Equation, arrays: list[np.ndarray]) -> np.ndarray:
+    arrays = [array[slices(box)] for array, box in zip(arrays, operator.reads, strict=True)]
     extents = {
         name: extent
         for labels, array in zip(operator.labels, arrays, strict=True)

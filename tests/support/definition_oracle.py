@@ -57,7 +57,7 @@ def instantiate(operator: Operator, function: FunctionSpec, blocks: Sequence[Arr
 def shaped(operator: Operator, inputs: tuple[tuple[int, ...], ...], output: tuple[int, ...]) -> Operator:
     """The operator on tensors of other shapes."""
     descs = tuple(TensorDesc(desc.dims, shape, desc.dtype) for desc, shape in zip(operator.inputs, inputs, strict=True))
-    attributes = dict(operator.attributes)
+    attributes = {name: value for name, value in operator.attributes.items() if name != "windows"}
     if "shape" in attributes:
         attributes["shape"] = output
     return registry.restore(operator.family, descs, attributes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
@@ -58,7 +58,7 @@ def structural(dtype: DType) -> dict[str, Operator]:
 
     product3 = "t0 = mul x0 x1; t1 = mul t0 x2"
     x, y = desc("t d", dtype), desc("h s d", dtype)
-    return {
+    made = {
         "matmul": registry.call("matmul", [x, desc("d f", dtype)], {}),
         "matmul_batch": registry.call("matmul", [desc("h t d", dtype), desc("h d f", dtype)], {}),
         "matmul_left_batch": registry.call("matmul", [desc("h s t d", dtype), desc("d f", dtype)], {}),
@@ -96,6 +96,29 @@ def structural(dtype: DType) -> dict[str, Operator]:
         ),
         "reshape_scalar": registry.call("reshape", [TensorDesc(("a",), (1,), dtype)], {}),
     }
+    square = TensorDesc(("d", "e"), (11, 9), dtype)
+    wide = TensorDesc(("d", "f"), (9, 13), dtype)
+    made["two_parts"] = build_equation(
+        [(wide, ("i", "j")), (wide, ("i", "j"))],
+        [("j", "j"), ("i", "i")],
+        ScalarProgram.parse("t0 = sub x0 x1; t1 = mul t0 x1", 2),
+        None,
+        (TensorType((2, 1), (8, 6)), TensorType((3, 8), (9, 13))),
+    )
+    made["diagonal_part"] = build_equation(
+        [(square, ("i", "i"))],
+        [("i", "i")],
+        ScalarProgram.parse("t0 = copy x0", 1),
+        None,
+        (TensorType((4, 1), (10, 7)),),
+    )
+    for name in ("matmul", "sum_join"):
+        (rows, columns), second = made[name].inputs[0].shape, made[name].inputs[1].shape
+        last = {"matmul": f"0:{second[0]} 1:{second[-1]}", "sum_join": f"1:{rows}"}[name]
+        made[f"{name}_part"] = registry.restore(
+            "equation", made[name].inputs, {**made[name].attributes, "windows": f"1:{rows} 0:{columns}, {last}"}
+        )
+    return made
 
 
 def floating(dtype: DType) -> dict[str, Operator]:
