@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from einc.machines.model import Machine
-from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
+from einc.predict.costs import compute_occupied_ms, describe_kernel
 from einc_runtime.plan.schema import Operation
 
 
@@ -32,8 +32,8 @@ class Occupancy:
         machine = self._machine
         ends = []
         for function in operation.functions:
-            cost = TaskCost(TaskKind.KERNEL, function.site, (), function.traffic, function.flops, operation.precision)
-            length = compute_occupied_ms(cost, machine.sites[function.site], machine.kernel_latency_us)
+            site = machine.sites[function.site]
+            length = compute_occupied_ms(describe_kernel(operation, function), site, machine.kernel_latency_us)
             end = max(ready, self._free[function.site]) + length
             self._free[function.site] = end
             ends.append(end)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
 from einc_runtime.plan.regions import ExecutablePlan, region_bytes
-from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask, TransferTask
+from einc_runtime.plan.schema import AggregateTask, FenceTask, Function, KernelTask, Operation, TransferTask
 
 
 class TaskKind(enum.Enum):
@@ -53,16 +53,7 @@ def _iterate_task_costs(plan: ExecutablePlan) -> Iterator[TaskCost]:
         site, after = task.site, task.after
         if isinstance(task, KernelTask):
             operation = operations[task.operation]
-            function = operation.functions[task.function]
-            yield TaskCost(
-                TaskKind.KERNEL,
-                site,
-                after,
-                function.traffic,
-                function.flops,
-                operation.precision,
-                task=operation.kernel,
-            )
+            yield describe_kernel(operation, operation.functions[task.function], after)
         elif isinstance(task, TransferTask):
             target = buffers[task.write.buffer].site
             yield TaskCost(
@@ -74,6 +65,19 @@ def _iterate_task_costs(plan: ExecutablePlan) -> Iterator[TaskCost]:
             size = sum([region_bytes(plan, region) for region in (*task.reads, *task.writes)])
             name = "aggregate" if isinstance(task, AggregateTask) else "copy"
             yield TaskCost(TaskKind.COMBINE, site, after, size, task=name)
+
+
+def describe_kernel(operation: Operation, function: Function, after: tuple[int, ...] = ()) -> TaskCost:
+    """The cost of one function of an operation, at its site."""
+    return TaskCost(
+        TaskKind.KERNEL,
+        function.site,
+        after,
+        function.traffic,
+        function.flops,
+        operation.precision,
+        task=operation.kernel,
+    )
 
 
 def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) -> float:
