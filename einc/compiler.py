@@ -6,7 +6,7 @@ them (paper, Section 2).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,10 +16,12 @@ from einc.options import CompileOptions
 from einc.physical.budget import SearchBudget
 
 if TYPE_CHECKING:
+    from einc.exchange.synthesis.proposers import Proposer
     from einc.graph.graph import Graph
     from einc.logical.plan import LogicalPlan
     from einc.machines.model import Machine
     from einc.physical.program import DeviceProgram
+    from einc.physical.refining import OtherPrograms
     from einc_runtime.plan.schema import Bundle
 
 MAX_PLAN_SITES = 1024
@@ -43,13 +45,23 @@ class Compiled:
 
     `graph` is the computation after fusion, `plan` the logical plan, `program` the device program, `bundle` the plan
     that the runtime reads. `phase` is called with the name of every stage as it begins, and of its parts. `budget` is
-    what the search for exchange programs may take.
+    what the search for exchange programs may take. `proposers` are asked for faster ones; `proposals` gets a line on
+    every proposal, and `remarks` on every exchange program of the user's.
     """
 
-    def __init__(self, source: Graph, options: CompileOptions, phase: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        source: Graph,
+        options: CompileOptions,
+        phase: Callable[[str], None] = lambda _: None,
+        proposers: Sequence[Proposer] = (),
+    ) -> None:
         self.source = source
+        self.proposers = tuple(proposers)
         self.options = options
         self.budget = SearchBudget(options.time_limit)
+        self.proposals: list[str] = []
+        self.remarks: list[str] = []
         self._phase = phase
 
     @cached_property
@@ -79,23 +91,49 @@ class Compiled:
     def program(self) -> DeviceProgram:
         from einc.physical.verify import verify
 
+        self.others  # noqa: B018  a mistake in them is told before the cuts are chosen
         plan = self.plan
         self._phase("placing blocks and moving data")
         program = self._build(plan)
         verify(program)
         return program
 
+    @cached_property
+    def others(self) -> OtherPrograms | None:
+        """The programs that may stand in place of the compiler's; None where nothing was asked for."""
+        if not self.options.exchanges and not self.proposers:
+            return None
+        from einc.physical.given import GivenExchanges
+        from einc.physical.proposals import ProposedExchanges
+        from einc.physical.refining import OtherPrograms
+
+        machine, given, proposed = self.target.machine, None, None
+        if self.options.exchanges:
+            given = GivenExchanges(self.options.exchanges, self.graph, machine, self.remarks)
+        if self.proposers:
+            proposed = ProposedExchanges(machine, self.proposers, self.budget, self.proposals, self._report)
+        return OtherPrograms(given, proposed)
+
     def _build(self, plan: LogicalPlan) -> DeviceProgram:
-        if self.options.schedule == "naive":
-            from einc.physical.build import build
+        from einc.physical.build import build, build_fast, refine
 
-            return build(plan, self.target.machine)
-        from einc.physical.build import build_fast
+        machine, others = self.target.machine, self.others
+        if self.options.schedule != "naive":
+            return build_fast(
+                plan, machine, budget=self.budget, seed=self.options.seed, report=self._report, others=others
+            )
+        if others is None:
+            return build(plan, machine)
+        from einc.physical.schedule import NaiveScheduler
 
-        def report(what: str, best_ms: float, bound_ms: float) -> None:
-            self._phase(f"{what}: {best_ms:.4g} ms, at least {bound_ms:.4g} ms")
+        self.budget.begin()
+        scheduler = NaiveScheduler(machine, plan.sites)
+        program = refine(build(plan, machine, scheduler), machine, scheduler, others)
+        self.budget.end()
+        return program
 
-        return build_fast(plan, self.target.machine, budget=self.budget, seed=self.options.seed, report=report)
+    def _report(self, what: str, best_ms: float, bound_ms: float) -> None:
+        self._phase(f"{what}: {best_ms:.4g} ms, at least {bound_ms:.4g} ms")
 
     @cached_property
     def bundle(self) -> Bundle:
@@ -107,14 +145,18 @@ class Compiled:
 
 
 def compile_model(
-    text: str, file: str, options: CompileOptions, phase: Callable[[str], None] = lambda _: None
+    text: str,
+    file: str,
+    options: CompileOptions,
+    phase: Callable[[str], None] = lambda _: None,
+    proposers: Sequence[Proposer] = (),
 ) -> Compiled:
     """The compilation of a model text; `file` is the name that messages give it. Raises ModelError here, not later."""
     from einc.frontend import build
 
     phase("reading the model")
     graph = build(text, file, options.definitions, options.preset, options.dtype)
-    return Compiled(graph, options, phase)
+    return Compiled(graph, options, phase, proposers)
 
 
 def select_target(options: CompileOptions) -> Target:

@@ -12,12 +12,25 @@ SCHEDULES = {"synthesized": "synthesized", "naive": "naive", "ai": "synthesized"
 
 
 @dataclass(frozen=True, slots=True)
+class GivenExchange:
+    """A person's own exchange program: its text, the name of the file that it is from, and what it is for.
+
+    `name` is that of an operator, `output NAME`, or a pattern with `*` and `?` for several of them.
+    """
+
+    name: str
+    text: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
 class CompileOptions:
     """What may be chosen about a compilation beside the model itself.
 
     `machine` is a preset's name or a path; None takes the visible GPUs, else the host. `devices` lists sites of the
     machine (None: all). `definitions` are `-D` pairs of a name and the text of an expression. `schedule` may be given
-    in every spelling of `SCHEDULES`; the attribute is always the name.
+    in every spelling of `SCHEDULES`; the attribute is always the name. `exchanges` are used in place of the
+    compiler's.
     """
 
     machine: str | None = None
@@ -30,6 +43,7 @@ class CompileOptions:
     seed: int = 0
     time_limit: float | None = None
     ideal: bool = False
+    exchanges: tuple[GivenExchange, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))

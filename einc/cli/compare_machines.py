@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[CompileOptions, ...]:
     """The same options for other machines.
 
+    A person's exchange programs are for one machine, so they are left out.
+
     The sites are those that `MACHINE:4` or `MACHINE:0,1,4` names; else as many as were asked for, at most all that the
     machine has; else all of them. Raises UsageError for a machine that is not there, MachineError for a broken file or
     too many sites.
@@ -34,7 +36,7 @@ def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[Co
         if devices is None:
             sites = len(load_machine(name).sites)
             devices = asked if asked is None or name == HOST else min(asked, sites)
-        others.append(replace(options, machine=name, devices=devices))
+        others.append(replace(options, machine=name, devices=devices, exchanges=()))
         select_target(others[-1])
     return tuple(others)
 

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from einc.options import SCHEDULES, SELECTORS, CompileOptions
+from einc.cli.files import read_text
+from einc.options import SCHEDULES, SELECTORS, CompileOptions, GivenExchange
 from einc_runtime.cli import output
 from einc_runtime.cli.base import Devices, ParamType
 
 if TYPE_CHECKING:
+    from einc.compiler import Compiled
+    from einc.exchange.synthesis.proposers import Proposer
     from einc.physical.budget import SearchBudget
+
+MAX_PROGRAM_LINES = 60
+"""Lines about exchange programs from others that a command shows."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,6 +52,20 @@ class Definition(ParamType):
         if not equals or not name.strip() or not text.strip():
             self.fail(f"{value!r} is not of the form NAME=VALUE", param, ctx)
         return name.strip(), text.strip()
+
+
+class ExchangeFile(ParamType):
+    """`NAME=FILE`."""
+
+    name = "NAME=FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, file = str(value).partition("=")
+        if not equals or not name.strip() or not file:
+            self.fail(f"{value!r} is not of the form NAME=FILE", param, ctx)
+        return name.strip(), file
 
 
 class ScheduleName(ParamType):
@@ -98,6 +118,20 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         type=Seconds(),
         help="End the search for exchange programs after this time, with the best ones found.",
     ),
+    click.option(
+        "--propose",
+        "proposers",
+        multiple=True,
+        metavar="SOURCE",
+        help="Ask for faster exchange programs: a FILE, command:LINE or llm:URL?model=NAME.",
+    ),
+    click.option(
+        "--exchange",
+        "exchanges",
+        type=ExchangeFile(),
+        multiple=True,
+        help="Use this exchange program for the operator NAME, for 'output NAME', or for all that match a pattern.",
+    ),
     click.option("--ideal", is_flag=True, help="Assume that the machine has no latencies."),
 )
 
@@ -115,7 +149,19 @@ def read_options(arguments: dict[str, Any]) -> CompileOptions:
     for name in names:
         if names.count(name) > 1:
             raise click.UsageError(f"-D gives {name} twice")
-    return CompileOptions(**{name: value for name, value in arguments.items() if value is not None})
+    given = {name: value for name, value in arguments.items() if value is not None}
+    given["exchanges"] = tuple(GivenExchange(name, read_text(file), file) for name, file in arguments["exchanges"])
+    del given["proposers"]
+    return CompileOptions(**given)
+
+
+def read_proposers(arguments: dict[str, Any]) -> tuple[Proposer, ...]:
+    """What `--propose` names."""
+    if not arguments["proposers"]:
+        return ()
+    from einc.exchange.synthesis.sources import make_proposer
+
+    return tuple(make_proposer(source, read_text) for source in arguments["proposers"])
 
 
 @contextmanager
@@ -133,3 +179,12 @@ def keep_best_on_interrupt(budget: SearchBudget) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if budget.interrupted:
         output.note("einc: interrupted; the plan has the best exchange programs found so far")
+
+
+def note_programs(compiled: Compiled) -> None:
+    """One line on every proposal and every exchange program of the user's, as far as they are not too many."""
+    lines = [*compiled.remarks, *compiled.proposals]
+    for line in lines[:MAX_PROGRAM_LINES]:
+        output.note(f"einc: {line}")
+    if len(lines) > MAX_PROGRAM_LINES:
+        output.note(f"einc: and {len(lines) - MAX_PROGRAM_LINES} more; --json has all")

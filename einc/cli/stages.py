@@ -72,6 +72,7 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
                 "bound_free_ms": exchange.bound_free_ms,
                 "bound_by": exchange.bound_by,
                 "splits": dict(exchange.splits),
+                "author": exchange.author,
             }
             for name, exchange in _list_exchanges(bundle)
         ],

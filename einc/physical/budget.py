@@ -18,6 +18,7 @@ class SearchBudget:
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = math.inf if seconds is None else seconds
         self._deadline = math.inf
+        self._held = 0.0
         self._searching = False
         self.open = False
         self.interrupted = False
@@ -27,6 +28,14 @@ class SearchBudget:
         self._deadline = time.monotonic() + self._seconds
         self.open = True
 
+    def hold_back(self, part: float) -> None:
+        """Keeps a part of all time from the search, until `release`; without a limit there is nothing to keep."""
+        self._held = 0.0 if self._seconds == math.inf else part * self._seconds
+
+    def release(self) -> None:
+        """Adds what was held back to the time that is left."""
+        self._held = 0.0
+
     def end(self) -> None:
         """Ends the search: later interrupts do not concern it."""
         self.open = False
@@ -34,7 +43,7 @@ class SearchBudget:
     @property
     def left(self) -> float:
         """Seconds; infinite where there is no limit, and 0 after an interrupt."""
-        return 0.0 if self.interrupted else max(0.0, self._deadline - time.monotonic())
+        return 0.0 if self.interrupted else max(0.0, self._deadline - self._held - time.monotonic())
 
     def share(self, exchanges: int) -> float:
         """The seconds for the next of `exchanges` exchanges. What it does not use is left to those after it."""

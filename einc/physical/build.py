@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import msgspec
 
@@ -16,17 +17,22 @@ from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.atoms import find_inflows
 from einc.physical.budget import SearchBudget
+from einc.physical.given import OUTPUT
 from einc.physical.lowering import Lowering
 from einc.physical.memory import check_capacity, plan_memory
 from einc.physical.occupancy import Occupancy
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
 from einc.physical.records import make_operation_records, make_tensor_records, place_operation
+from einc.physical.refining import OtherPrograms, RefiningScheduler
 from einc.physical.residency import Copy, Residency
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import Report, SearchScope, SynthesizingScheduler, ignore_report
 from einc.predict.timeline import predict_ms
 from einc_runtime.plan.joint_aggregation import groups_of
 from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
+
+FOR_PROPOSALS = 0.5
+"""The part of a time limit that the search leaves for proposers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +79,19 @@ def build_fast(
     budget: SearchBudget | None = None,
     seed: int = 0,
     report: Report = ignore_report,
+    others: OtherPrograms | None = None,
 ) -> DeviceProgram:
     """The fastest of three device programs by predicted time, with synthesized exchanges.
 
     The first may choose all placements, the second keeps the naive ones, the third is the naive program. A placement
     that is good for one exchange may be bad for the next, and the order in which an exchange moves its pieces may keep
-    kernels waiting; so whole programs are compared. Times and bounds of every exchange are recorded. Raises what
-    `build` raises.
+    kernels waiting; so whole programs are compared. Times and bounds of every exchange are recorded. `others` may
+    replace exchanges of the fastest one (see `refine`). Raises what `build` and `refine` raise.
     """
     budget = budget or SearchBudget()
     budget.begin()
+    if others is not None and others.proposed is not None:
+        budget.hold_back(FOR_PROPOSALS)
     records = PlanRecords.of(plan)
     scheduler = SynthesizingScheduler(machine, plan.sites, budget=budget, seed=seed, report=report)
     best: DeviceProgram | None = None
@@ -97,9 +106,52 @@ def build_fast(
             continue
         if best.predicted_ms <= limit or scope is SearchScope.NOTHING:
             break
-    budget.end()
     assert best is not None
+    budget.release()
+    if others is not None:
+        best = refine(best, machine, scheduler, others, records)
+    budget.end()
     return best
+
+
+def refine(
+    program: DeviceProgram,
+    machine: Machine,
+    scheduler: Scheduler,
+    others: OtherPrograms,
+    records: PlanRecords | None = None,
+) -> DeviceProgram:
+    """The program with the exchanges that a person gives, and with proposals where the whole is faster with them.
+
+    `scheduler` must make the program again. Raises what `build` raises, and ProgramError for given exchanges that are
+    not valid.
+    """
+    plan = program.plan
+    given, proposed = others.given, others.proposed
+    if given is not None:
+        program = build(plan, machine, RefiningScheduler(scheduler, OtherPrograms(given)), records)
+    if proposed is not None:
+        proposed.restart(len(plan.graph.nodes) + len(plan.graph.outputs))
+        try:
+            faster = build(plan, machine, RefiningScheduler(scheduler, others), records)
+        except CapacityError as error:
+            proposed.lines.append(f"the proposals are not used, as the plan with them does not fit: {error.message}")
+            return program
+        if faster.predicted_ms < program.predicted_ms:
+            return faster
+        if _count_proposed(faster):
+            proposed.lines.append(
+                f"the proposals are not used: the plan takes {faster.predicted_ms:.4g} ms with them and"
+                f" {program.predicted_ms:.4g} ms without"
+            )
+    return program
+
+
+def _count_proposed(program: DeviceProgram) -> int:
+    """The number of exchanges whose program is from a proposer."""
+    operators = (operation.exchange for operation in program.operations)
+    outputs = (output.exchange for output in program.outputs)
+    return sum(one is not None and one.author == "proposer" for one in chain(operators, outputs))
 
 
 def _find_last_users(plan: LogicalPlan) -> dict[str, str]:
@@ -147,7 +199,7 @@ class _Placer:
         }
         first = len(self._builder.tasks)
         busy_ms = None if self._occupancy is None else self._occupancy.busy_ms(operation.inputs)
-        placed = self._place(blocks, len(functions), busy_ms)
+        placed = self._place(operation.name, blocks, len(functions), busy_ms)
         # A site does its tasks for others before its kernel; otherwise the others would have to wait for the kernel.
         owed: dict[int, list[int]] = {}
         for t, task in enumerate(self._builder.tasks[first:], first):
@@ -186,7 +238,7 @@ class _Placer:
         self._builder.serves = name
         tensor = self._number[name]
         tiling = sorted(self._residencies[tensor].copies)
-        placed = self._place({tensor: [(block,) for block in tiling]}, len(tiling))
+        placed = self._place(OUTPUT.format(name), {tensor: [(block,) for block in tiling]}, len(tiling))
         regions = tuple(
             placed.lowering.operand(0, site, block)[0] for site, block in zip(placed.sites, tiling, strict=True)
         )
@@ -226,14 +278,18 @@ class _Placer:
         return replace(program, predicted_ms=predict_ms(program, self._machine))
 
     def _place(
-        self, blocks: dict[int, list[tuple[Block, ...]]], functions: int, busy_ms: Sequence[float] | None = None
+        self,
+        name: str,
+        blocks: dict[int, list[tuple[Block, ...]]],
+        functions: int,
+        busy_ms: Sequence[float] | None = None,
     ) -> _Placed:
         """Chooses sites for function specifications that read these blocks, and brings the blocks there.
 
-        `busy_ms` is as for schedulers.
+        `name` is that of the exchange; `busy_ms` is as for schedulers.
         """
         reads, inflows = find_inflows(blocks, self._residencies)
-        scheduled = self._scheduler.schedule(self._builder.serves, inflows, functions, busy_ms)
+        scheduled = self._scheduler.schedule(name, inflows, functions, busy_ms)
         lowering = Lowering(self._builder, reads, inflows, scheduled.sites)
         if scheduled.preamble is not None:
             lowering.run(scheduled.firings, scheduled.preamble.atoms, self._machine)

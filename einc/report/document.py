@@ -185,12 +185,12 @@ class _ExchangeTimer:
     def __init__(self, machine: Machine, planned: Machine) -> None:
         self.machine = machine
         self._planned = planned
-        self._known: dict[tuple[str, bool], Document] = {}
+        self._known: dict[tuple[str, bool, str], Document] = {}
 
     def describe(self, exchange: Exchange | None) -> Document | None:
         if exchange is None:
             return None
-        key = (exchange.program, exchange.naive)
+        key = (exchange.program, exchange.naive, exchange.author)
         if key not in self._known:
             self._known[key] = self._time(exchange)
         return self._known[key]
@@ -213,6 +213,7 @@ class _ExchangeTimer:
             "bound_free_ms": free_ms,
             "bound_by": bound_by,
             "splits": dict(exchange.splits),
+            "author": exchange.author,
         }
 
     def _complete(self, exchange: Exchange, times: ExchangeTimes) -> ExchangeTimes:

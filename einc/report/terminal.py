@@ -27,6 +27,10 @@ MAX_WEIGHTS = 8
 """Kinds of weights with several copies that are listed."""
 
 
+_AUTHORS = {"user": ", by a given program", "proposer": ", by a proposed program"}
+"""What is said of exchange programs that the compiler did not write."""
+
+
 def format_overview(document: Document, strong: Emphasis = str) -> str:
     """The whole plan: totals, a table of all operators, and a section for each kind of them."""
     groups = _group_alike(document["ops"])
@@ -219,6 +223,7 @@ def _format_movement(operation: Document) -> str:
         text += f", {exchange['completion_ms']:.3f} ms"
         if exchange["naive_ms"] != exchange["completion_ms"]:
             text += f" (naive {exchange['naive_ms']:.3f} ms)"
+        text += _AUTHORS.get(exchange["author"], "")
         text += f"\n  no program takes less than {exchange['bound_ms']:.3f} ms: {shorten(exchange['bound_by'], 70)}"
     return text
 
@@ -260,7 +265,10 @@ def _format_outputs(document: Document, strong: Emphasis) -> list[str]:
     for output in document["outputs"]:
         blocks, home = format_count(len(output["blocks"]), "block"), set(output["sites"])
         where = f"site{'s' if len(home) > 1 else ''} {format_ranges(home)}"
-        lines.append(f"  {output['name']}: {_format_type(output)}, {blocks} at {where}; {_format_moves(output)}")
+        exchange = output["exchange"]
+        times = f", {exchange['completion_ms']:.3f} ms" if exchange is not None and _is_timed(exchange) else ""
+        times += "" if exchange is None else _AUTHORS.get(exchange["author"], "")
+        lines.append(f"  {output['name']}: {_format_type(output)}, {blocks} at {where}; {_format_moves(output)}{times}")
     return lines
 
 

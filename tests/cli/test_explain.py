@@ -90,6 +90,7 @@ def check_operator(op: dict[str, Any], shapes: dict[str, list[int]]) -> None:
     if exchange is not None:
         assert list(exchange) == [
             "program", "completion_ms", "naive_ms", "bound_ms", "bound_free_ms", "bound_by", "splits",
+                "author",
         ]  # fmt: skip
         assert exchange["completion_ms"] == exchange["naive_ms"] > 0
         assert 0 < exchange["bound_ms"] <= exchange["completion_ms"] == exchange["naive_ms"]

@@ -10,7 +10,14 @@ import click
 
 from einc.cli.compare_machines import compare_costs, derive_options
 from einc.cli.files import read_text
-from einc.cli.options import compile_options, complete_machines, keep_best_on_interrupt, read_options
+from einc.cli.options import (
+    compile_options,
+    complete_machines,
+    keep_best_on_interrupt,
+    note_programs,
+    read_options,
+    read_proposers,
+)
 from einc.cli.precompile import Architectures, precompile, require_compiler
 from einc.cli.stages import STAGES, dump_stage, dump_syntax, summarize_plan
 from einc_runtime.cli import output
@@ -104,11 +111,12 @@ def compile_command(
     """
     arguments = CompileArguments(model, target, emit, machines, architectures, as_json)
     arguments.check()
-    options = read_options(chosen)
+    options, proposers = read_options(chosen), read_proposers(chosen)
     others = derive_options(options, machines)
     text = read_text(model)
     if target is not None:
-        output.require_outputs([target], [model, options.machine, *(other.machine for other in others)])
+        read = [model, options.machine, *(other.machine for other in others), *chosen["proposers"]]
+        output.require_outputs([target], [*read, *(file for _, file in chosen["exchanges"])])
     if emit == "ast" and target is None and not machines:  # this needs no machine and no valid model
         _print(arguments, Results(dump_syntax(text, model)))
         return
@@ -116,7 +124,7 @@ def compile_command(
     from einc.compiler import compile_model
 
     with show_phases() as phase:
-        compiled = compile_model(text, model, options, phase)
+        compiled = compile_model(text, model, options, phase, proposers)
         with keep_best_on_interrupt(compiled.budget):
             dumped = None
             if emit is not None:
@@ -125,6 +133,9 @@ def compile_command(
             rows = compare_costs(compiled, others, phase) if machines else None
     if options.machine is None and emit not in ("ast", "source-graph", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
+    note_programs(compiled)
+    if summary is not None:
+        summary["proposals"] = compiled.proposals
     _print(arguments, Results(dumped, summary, rows))
 
 

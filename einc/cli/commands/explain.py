@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli.files import is_plan, read_text
-from einc.cli.options import compile_options, keep_best_on_interrupt, read_options
+from einc.cli.options import compile_options, keep_best_on_interrupt, note_programs, read_options, read_proposers
 from einc.errors import UsageError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, examples, json_option
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "einc explain ffn.bin",
         "einc explain ffn.ein -m dgx-a100 --op hidden",
+        "einc explain ffn.bin --preamble 'output y'",
         "einc explain ffn.bin --against random.bin",
         "einc explain ffn.bin --trace t.json",
         "einc explain ffn.bin --json",
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="PLAN | MODEL.ein")
 @compile_options
 @click.option("--op", "operator", metavar="NAME", help="Show one operator with all its blocks.")
+@click.option("--preamble", metavar="NAME", help="Print the preamble of one exchange, to write a program for it.")
 @click.option("--all-specs", is_flag=True, help="Show every cut that was considered.")
 @click.option("--against", metavar="PLAN2", help="Compare with another plan.")
 @click.option("--trace", metavar="FILE", help="Write the predicted timeline, for Perfetto.")
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 def explain_command(
     source: str,
     operator: str | None,
+    preamble: str | None,
     all_specs: bool,
     against: str | None,
     trace: str | None,
@@ -53,6 +56,8 @@ def explain_command(
     """
     if operator is not None and against is not None:
         raise click.UsageError("--op and --against cannot be combined")
+    if preamble is not None and (operator is not None or all_specs or against is not None or trace is not None):
+        raise click.UsageError("--preamble cannot be combined with --op, --all-specs, --against or --trace")
     if trace == output.STDOUT and as_json:
         raise click.UsageError("--trace - and --json both need standard output")
     from einc.report.document import explain
@@ -61,6 +66,9 @@ def explain_command(
         if trace is not None:
             output.require_outputs([trace], [source, against, arguments["machine"]])
         bundle = _load_plan(source, arguments, phase)
+        if preamble is not None:
+            _say_preamble(bundle, preamble, as_json)
+            return
         if operator is not None:
             _require_operator(bundle, operator)
         second = None if against is None else files.read_plan(against)
@@ -83,17 +91,30 @@ def _load_plan(source: str, arguments: dict[str, Any], phase: Any) -> Bundle:
     if is_plan(source):
         options = [name for name, value in arguments.items() if name != "ideal" and value not in (None, ())]
         if options:
-            option = "-D" if options[0] == "definitions" else f"--{options[0].replace('_', '-')}"
+            given = {"definitions": "-D", "proposers": "--propose", "exchanges": "--exchange"}
+            option = given.get(options[0]) or f"--{options[0].replace('_', '-')}"
             raise click.UsageError(f"{option} is for compiling; {source} is a plan already")
         phase("reading the plan")
         return files.read_plan(source)
     from einc.compiler import compile_model
 
-    compiled = compile_model(read_text(source), source, read_options(arguments), phase)
+    compiled = compile_model(read_text(source), source, read_options(arguments), phase, read_proposers(arguments))
     if compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
     with keep_best_on_interrupt(compiled.budget):
-        return compiled.bundle
+        bundle = compiled.bundle
+    note_programs(compiled)
+    return bundle
+
+
+def _say_preamble(bundle: Bundle, name: str, as_json: bool) -> None:
+    from einc.report.exchanges import describe_exchange, format_preamble
+
+    described = describe_exchange(bundle, name)
+    if as_json:
+        output.say_json(described)
+    else:
+        output.say(format_preamble(bundle, described))
 
 
 def _time_tasks(bundle: Bundle, ideal: bool) -> Timing:

@@ -18,7 +18,6 @@ from einc_runtime.text import format_count
 if TYPE_CHECKING:
     from einc.exchange.language.program import Program
     from einc.exchange.language.syntax import ProgramTree
-    from einc.exchange.synthesis import Proposer
     from einc.machines.model import Machine
 
 group = LazyGroup(
@@ -162,6 +161,7 @@ def optimize_command(
     """
     from einc.exchange.language.resolve import resolve_preamble
     from einc.exchange.synthesis import SynthesisOptions, synthesize, synthesize_naive
+    from einc.exchange.synthesis.sources import make_proposer
 
     if naive and sources:
         raise click.UsageError("--naive takes no candidates: leave out --propose")
@@ -171,7 +171,7 @@ def optimize_command(
     model = _load_machine(machine, ideal, tree)
     assert model is not None
     preamble = resolve_preamble(tree, model)
-    proposers = [_make_proposer(source) for source in sources]
+    proposers = [make_proposer(source, read_text) for source in sources]
     if naive:
         result = synthesize_naive(preamble, model)
     else:
@@ -208,28 +208,6 @@ def optimize_command(
         output.note(summary)
     else:
         output.say(summary)
-
-
-def _make_proposer(source: str) -> Proposer:
-    """Where candidates come from: `command:LINE`, `llm:URL?model=NAME`, or else a file."""
-    import shlex
-
-    from einc.exchange.synthesis import CommandProposer, TextProposer
-
-    kind, _, rest = source.partition(":")
-    if kind == "llm":
-        from einc.exchange.synthesis.endpoint import read_endpoint
-
-        return read_endpoint(rest)
-    if kind != "command":
-        return TextProposer(read_text(source))
-    try:
-        arguments = shlex.split(rest)
-    except ValueError as error:
-        raise click.UsageError(f"--propose {source!r}: {error}") from None
-    if not arguments:
-        raise click.UsageError(f"--propose {source!r}: it names no command")
-    return CommandProposer(tuple(arguments))
 
 
 def _read_program(file: str) -> ProgramTree:

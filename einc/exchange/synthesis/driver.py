@@ -24,15 +24,10 @@ from einc.exchange.naive import build_naive_body
 from einc.exchange.network import Network, build_network
 from einc.exchange.simulation.simulator import BodyEvaluator, simulate
 from einc.exchange.synthesis.allocation import RouteAmounts
+from einc.exchange.synthesis.consultation import Consultation
 from einc.exchange.synthesis.demands import Demand
 from einc.exchange.synthesis.placement import choose_fewest_bytes, place
-from einc.exchange.synthesis.proposers import (
-    JudgedCandidate,
-    ProposalRequest,
-    Proposer,
-    consult_proposer,
-    read_candidate,
-)
+from einc.exchange.synthesis.proposers import Proposer
 from einc.exchange.synthesis.rewrites import MAX_REWRITTEN, improve_by_rewrites
 from einc.exchange.synthesis.rounding import RouteChooser, choose_piece_counts
 from einc.exchange.synthesis.scheduling import MAX_THOROUGH, build_first_schedule, improve_schedule
@@ -45,7 +40,6 @@ from einc.exchange.synthesis.task_graph import (
     write_unordered_actions,
 )
 from einc.machines.model import Machine
-from einc_runtime.text import replace_unprintable
 
 MAX_ACTIONS = 2000
 """By default, on machines of up to a dozen sites; more on larger ones, in proportion."""
@@ -82,9 +76,6 @@ _MIN_GRAINS = 2
 
 MAX_EARLY_DEMANDS = 500
 """Demands up to which the first grains take so little time that they are always tried."""
-
-MAX_LINE = 300
-"""Characters of a line about a proposal."""
 
 _ACTIONS_PER_ITERATION = 10
 """An iteration of rewriting is meant for a body of this many actions; a larger body gets fewer iterations."""
@@ -210,39 +201,28 @@ class _SynthesisSearch:
             raise ProgramError(check(naive, self.machine).faults[0].message)
         if self.preamble.actions and not is_open(self.preamble):
             self.offer_program(self.preamble, {}, "given body")
+        consultation = Consultation(
+            self.preamble, self.machine, self.show_best, self.offer_proposal, self.count_seconds, self.say,
+            self.proposals,
+        )  # fmt: skip
         for number, proposer in enumerate(proposers, 1):
             self.say(f"asking proposer {number}")
-            try:
-                for count, answer in enumerate(consult_proposer(proposer, self.describe_request, self.consider), 1):
-                    self.note(f"proposal {number}.{count}: {answer.outcome}")
-            except ProgramError as error:
-                self.note(f"proposer {number}: {error.message}")
+            consultation.ask(number, proposer)
 
-    def describe_request(self, number: int, answers: tuple[JudgedCandidate, ...]) -> ProposalRequest:
+    def show_best(self) -> tuple[Program, float]:
+        """The best program so far, and its time in ms."""
         assert self.best is not None, "the naive body is a candidate"
-        bare = dataclasses.replace(self.preamble, actions=())
-        patience = (self.deadline - time.monotonic()) / 2  # the rest of the time is for the search
-        return ProposalRequest(bare, self.machine, self.best, self.best_ms, patience, number, answers)
+        return self.best, self.best_ms
 
-    def consider(self, text: str) -> str:
-        """Try a proposed program, which counts only if it is valid for this preamble; returns the outcome in words."""
-        before = self.best_ms
-        try:
-            program, splits = read_candidate(text, self.preamble, self.machine)
-            faults = check(program, self.machine).faults
-            if faults:
-                return f"not valid: {faults[0].message}"
-            taken = BodyEvaluator(dataclasses.replace(program, actions=()), self.machine).completion(program.actions)
-        except ProgramError as error:
-            return f"refused: {error.message}"
-        self.offer_program(program, splits, "proposal")
-        return f"{taken:.3f} ms" + (", the best so far" if self.best_ms < before else "")
+    def count_seconds(self) -> float:
+        """What a proposer may take of the time that is left; the rest is for the search."""
+        return (self.deadline - time.monotonic()) / 2
 
-    def note(self, what: str) -> None:
-        """Keep a line about a proposal, in printable characters."""
-        line = replace_unprintable(what, " ")[:MAX_LINE]
-        self.proposals.append(line)
-        self.say(line)
+    def offer_proposal(self, program: Program, splits: Mapping[str, int]) -> float:
+        """Tries a valid proposal; returns its time in ms."""
+        taken = BodyEvaluator(dataclasses.replace(program, actions=()), self.machine).completion(program.actions)
+        self.offer_program(program, dict(splits), "proposal")
+        return taken
 
     def run(self) -> None:
         """Searches: for a placement and routes, then for pieces and their order, then for rewrites."""

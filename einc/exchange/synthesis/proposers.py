@@ -21,7 +21,7 @@ from einc.errors import ProgramError
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program
 from einc.exchange.language.resolve import read_program
-from einc.exchange.synthesis.splitting import split_atoms
+from einc.exchange.synthesis.splitting import find_splits, split_atoms
 from einc.machines.model import Machine
 
 SEPARATOR = "---"
@@ -103,7 +103,8 @@ class TextProposer:
 class CommandProposer:
     """Runs a command that gets the preamble on its standard input and writes candidates to its standard output.
 
-    The command runs without a shell. After `seconds` it is ended together with all processes that it has started.
+    The command runs without a shell. After `seconds`, or after those of the request if they are fewer, it is ended
+    together with all processes that it has started.
     """
 
     arguments: Sequence[str]
@@ -113,7 +114,7 @@ class CommandProposer:
         if request.round:
             return None
         preamble = print_program(request.preamble)
-        name = self.arguments[0]
+        name, seconds = self.arguments[0], min(self.seconds, request.seconds)
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
         try:
             process = subprocess.Popen(self.arguments, stdin=pipe, stdout=pipe, stderr=null, process_group=0)
@@ -121,9 +122,9 @@ class CommandProposer:
             raise ProgramError(f"the proposer {name} cannot be run: {error}") from None
         try:
             threading.Thread(target=_write_input, args=(process, preamble), daemon=True).start()
-            reply, status = _read_reply(process, time.monotonic() + self.seconds)
+            reply, status = _read_reply(process, time.monotonic() + seconds)
         except subprocess.TimeoutExpired:
-            raise ProgramError(f"the proposer {name} took longer than {self.seconds:g} s") from None
+            raise ProgramError(f"the proposer {name} took longer than {seconds:.3g} s") from None
         finally:
             _end_process(process)
         if status:
@@ -190,21 +191,11 @@ def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Prog
         same = [one for one in program.partitions if one.name == partition.name and one.size == partition.size]
         if not same or partition.members not in (None, same[0].members):
             raise ProgramError(f"the proposal changes the partition {partition.name}")
-    atoms = {atom for holding in program.holdings for atom in holding.aggregate}
-    pieces: dict[str, int] = {}
-    for atom in atoms:
-        whole, dot, number = atom.rpartition(".")
-        if dot and number.isdigit():
-            pieces[whole] = pieces.get(whole, 0) + 1
-    given = {atom for holding in preamble.holdings for atom in holding.aggregate}
-    splits = {atom: pieces[atom] for atom in sorted(given - atoms) if atom in pieces}
+    splits = find_splits(program, preamble)
     if any(
         splits[atom] > holding.size for holding in preamble.holdings for atom in holding.aggregate if atom in splits
     ):
         raise ProgramError("the proposal splits an atom into more pieces than it has bytes")
-    named = [one.aggregate for one in preamble.holdings] + [one.aggregate for one in preamble.requirements]
-    if any(len({splits.get(atom, 1) for atom in aggregate}) > 1 for aggregate in named):
-        raise ProgramError("the proposal splits atoms of one aggregate differently")
     if _normalize_preamble(split_atoms(preamble, splits)) != _normalize_preamble(program) or len(
         program.partitions
     ) != len(preamble.partitions):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from einc.errors import ProgramError
 from einc.exchange.language.program import Aggregate, Holding, Program, Requirement
 
 
@@ -60,6 +61,61 @@ def split_atoms(preamble: Program, splits: Mapping[str, int]) -> Program:
         for number in range(pieces):
             requirements.append(Requirement(name_piece(requirement.aggregate, number, pieces), requirement.targets))
     return dataclasses.replace(preamble, holdings=tuple(holdings), requirements=tuple(requirements), actions=())
+
+
+def find_splits(program: Program, preamble: Program) -> dict[str, int]:
+    """The number of pieces of every atom of the preamble that the program cuts, judged by the names of its atoms.
+
+    Raises ProgramError if it cuts atoms of one aggregate differently.
+    """
+    atoms = {atom for holding in program.holdings for atom in holding.aggregate}
+    pieces: dict[str, int] = {}
+    for atom in atoms:
+        whole, dot, number = atom.rpartition(".")
+        if dot and number.isdigit():
+            pieces[whole] = pieces.get(whole, 0) + 1
+    given = {atom for holding in preamble.holdings for atom in holding.aggregate}
+    splits = {atom: pieces[atom] for atom in sorted(given - atoms) if atom in pieces}
+    named = [one.aggregate for one in preamble.holdings] + [one.aggregate for one in preamble.requirements]
+    for aggregate in named:
+        counts = {atom: splits.get(atom, 1) for atom in aggregate}
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{atom} in {count}" for atom, count in counts.items())
+            raise ProgramError(f"atoms of one aggregate must be split into as many pieces each: {found[:200]}")
+    return splits
+
+
+def join_pieces(program: Program, splits: Mapping[str, int]) -> Program:
+    """The preamble whose atoms a program has in pieces; the inverse of `split_atoms`. Actions are left out.
+
+    Raises ProgramError where the program lacks pieces.
+    """
+    holdings: list[Holding] = []
+    requirements: list[Requirement] = []
+    of_first: dict[tuple[Aggregate, tuple[int, ...]], int] = {}
+    for holding in program.holdings:
+        whole, number = _find_whole(holding.aggregate, splits)
+        if number == 1:
+            of_first[whole, holding.sites] = len(holdings)
+            holdings.append(Holding(whole, holding.sites, holding.size))
+        else:
+            at = of_first.get((whole, holding.sites))
+            if at is None:
+                raise ProgramError(f"the program has a piece of {whole[0][:80]}, and not its first piece")
+            holdings[at] = dataclasses.replace(holdings[at], size=holdings[at].size + holding.size)
+    for requirement in program.requirements:
+        whole, number = _find_whole(requirement.aggregate, splits)
+        if number == 1:
+            requirements.append(Requirement(whole, requirement.targets))
+    return dataclasses.replace(program, holdings=tuple(holdings), requirements=tuple(requirements), actions=())
+
+
+def _find_whole(aggregate: Aggregate, splits: Mapping[str, int]) -> tuple[Aggregate, int]:
+    """The aggregate that this one is a piece of, or is itself, and the number of the piece from 1."""
+    whole, dot, number = aggregate[0].rpartition(".")
+    if not dot or whole not in splits:
+        return aggregate, 1
+    return tuple(sorted(atom.rpartition(".")[0] for atom in aggregate)), int(number)
 
 
 def can_split(program: Program) -> bool:

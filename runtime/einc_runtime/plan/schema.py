@@ -126,7 +126,7 @@ class Exchange(Record, frozen=True):
     Times are simulated; `naive_ms` is the time of the naive schedule. No program takes less than `bound_ms` if the
     function specifications run on these sites, nor less than `bound_free_ms` on any sites; `bound_by` names the
     argument for the bound. None means that the value was not computed. `splits` has the number of pieces of every atom
-    that is cut.
+    that is cut. `author` says who wrote the body: the compiler, a proposer that it asked, or the user.
     """
 
     program: str
@@ -137,6 +137,7 @@ class Exchange(Record, frozen=True):
     bound_free_ms: float | None = None
     bound_by: str | None = None
     splits: dict[str, int] = {}
+    author: Literal["compiler", "proposer", "user"] = "compiler"
 
 
 class Cost(Record, frozen=True):

@@ -1,0 +1,39 @@
+"""A scheduler whose exchanges other programs may replace: those that a person gives, and proposals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einc.physical.atoms import Inflow
+from einc.physical.given import GivenExchanges
+from einc.physical.proposals import ProposedExchanges
+from einc.physical.schedule import ScheduledExchange, Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPrograms:
+    """What may stand in place of scheduled exchanges."""
+
+    given: GivenExchanges | None = None
+    proposed: ProposedExchanges | None = None
+
+
+class RefiningScheduler:
+    """Takes what another scheduler makes, unless a program is given for the exchange or a proposal is faster."""
+
+    def __init__(self, scheduler: Scheduler, others: OtherPrograms) -> None:
+        self._scheduler = scheduler
+        self._others = others
+
+    def schedule(
+        self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
+    ) -> ScheduledExchange:
+        scheduled = self._scheduler.schedule(node, inflows, functions, busy_ms)
+        given = self._others.given
+        tree = None if given is None else given.find(node)
+        if given is not None and tree is not None:
+            return given.use(node, tree, inflows, scheduled)
+        if self._others.proposed is not None:
+            return self._others.proposed.improve(node, inflows, scheduled)
+        return scheduled

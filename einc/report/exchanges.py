@@ -1,0 +1,60 @@
+"""The preamble of one exchange of a plan, as a person needs it to write a program for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from einc.errors import ProgramError, UsageError
+from einc.report.timing import read_plan_machine
+from einc_runtime.plan.schema import Bundle, Exchange
+from einc_runtime.text import format_count, suggest_name
+
+
+def describe_exchange(bundle: Bundle, name: str) -> dict[str, Any]:
+    """The preamble of an exchange with its atoms whole, the plan's program, and its times in ms.
+
+    `name` is that of an operator, or `output NAME`. Raises UsageError where the plan has no exchange of this name.
+    """
+    exchanges: dict[str, Exchange | None] = {one.name: one.exchange for one in bundle.operations}
+    exchanges |= {f"output {bundle.tensors[one.tensor].name}": one.exchange for one in bundle.outputs}
+    exchange = exchanges.get(name)
+    if exchange is None:
+        known = [other for other, one in exchanges.items() if one is not None]
+        message = f"'{name}' has no exchange: all that it reads lies where it is needed"
+        if name not in exchanges:
+            message = f"the plan has no operator and no output '{name}'"
+        raise UsageError(message, hint=suggest_name(name, known) if known else "nothing moves in this plan")
+    return {
+        "name": name,
+        "preamble": _write_preamble(bundle, exchange),
+        "program": exchange.program,
+        "completion_ms": exchange.completion_ms,
+        "naive_ms": exchange.naive_ms,
+        "bound_ms": exchange.bound_ms,
+        "bound_by": exchange.bound_by,
+        "splits": dict(exchange.splits),
+        "author": exchange.author,
+    }
+
+
+def format_preamble(bundle: Bundle, described: dict[str, Any]) -> str:
+    """The preamble as text, with its times in comments."""
+    sites = format_count(len(bundle.devices), "site")
+    lines = [f"# The exchange of {described['name']} in {bundle.model}, on {sites} of {bundle.machine}"]
+    times = {"the plan's program": "completion_ms", "the naive one": "naive_ms", "every one at least": "bound_ms"}
+    found = [f"{what} {described[field]:.4g} ms" for what, field in times.items() if described[field] is not None]
+    if found:
+        lines.append(f"# Times: {', '.join(found)}")
+    return "\n".join([*lines, described["preamble"]])
+
+
+def _write_preamble(bundle: Bundle, exchange: Exchange) -> str:
+    from einc.exchange.language.printer import print_program
+    from einc.exchange.language.resolve import read_program
+    from einc.exchange.synthesis.splitting import join_pieces
+
+    program = read_program(exchange.program, "exchange program", read_plan_machine(bundle))
+    try:
+        return print_program(join_pieces(program, exchange.splits))
+    except (ProgramError, ValueError) as error:
+        raise ProgramError(f"the plan's program and its splits contradict each other: {error}") from None
