@@ -59,7 +59,8 @@ class Planner:
         self.sites, self.rng, self.dtype = sites, rng, dtype
         self.tensors, self.operations, self.buffers, self.tasks = [], [], [], []
         self.outputs = []
-        self.copies = {}  # tensor -> [(function or None, Region)]
+        self.copies = {}  # tensor -> [Region]
+        self.replicated = set()  # tensors that several sites compute
         self.writers = {}  # buffer -> [(task, block)]
 
     def tensor(self, name, shape, kind, dims):
@@ -97,7 +98,11 @@ class Planner:
             if part is None:
                 continue
             here = []
-            for copy in [region for region in self.copies[tensor] if region.block == source]:
+            copies = [region for region in self.copies[tensor] if region.block == source]
+            if tensor in self.replicated:
+                near = [copy for copy in copies if self.buffers[copy.buffer].site == site]
+                copies = near or [self.rng.choice(copies)]
+            for copy in copies:
                 home = self.buffers[copy.buffer].site
                 if home == site:
                     here.append(Region(copy.buffer, part))
@@ -117,12 +122,14 @@ class Planner:
                 self.task(AggregateTask, site, serves, here, [target_part], aggregation="sum")
         return Region(target, block)
 
-    def operation(self, name, kernel, attributes, indices, cuts, inputs, input_dims, result, result_dims):
+    def operation(self, name, kernel, attributes, indices, cuts, inputs, input_dims, result, result_dims, replicas=1):
         """One operation whose dimensions follow its indices; `cuts` counts the intervals of each."""
         spans = {index: intervals(extent, cuts[index]) for index, extent in indices.items()}
         functions = []
-        sites = self.rng.sample(range(self.sites), len(list(itertools.product(*spans.values()))))
-        for site, chosen in zip(sites, itertools.product(*spans.values()), strict=True):
+        every = list(itertools.product(*spans.values())) * replicas
+        if replicas > 1:
+            self.replicated.add(result)
+        for site, chosen in zip(self.rng.sample(range(self.sites), len(every)), every, strict=True):
             at = dict(zip(indices, chosen, strict=True))
             blocks = tuple(box(*(at[d] for d in dims)) for dims in input_dims)
             work = 2 * math.prod(upper - lower for lower, upper in chosen), 4 * sum(map(volume, blocks))
@@ -131,7 +138,7 @@ class Planner:
             Operation(
                 name, name, kernel, {}, None, tuple(inputs), (result,), ("sum",), (), kernel, attributes,
                 tuple(Index(index, extent, None, spans[index]) for index, extent in indices.items()),
-                Cost(0, 1, 2), tuple(functions), None,
+                Cost(0, 1, 2), tuple(functions), None, replicas=replicas,
             )
         )  # fmt: skip
         for f, function in enumerate(functions):
@@ -208,8 +215,18 @@ def _cuts(rng, indices, sites):
     return cuts
 
 
+def _replicas(rng, cuts, sites, summed=()):
+    """On how many sites the same blocks are computed: on one, unless no copies of them are partial."""
+    if any(cuts[name] > 1 for name in summed) or rng.random() < 0.7:
+        return 1
+    return rng.randint(1, sites // math.prod(cuts.values()))
+
+
 def random_plan(seed, sites=4, operations=3, reuse=False, dtype="f32"):
-    """Matrix products, relus and sums of earlier values, cut at random; the last value is saved, and another one."""
+    """Matrix products, relus and sums of earlier values, cut at random, some computed by several sites.
+
+    The last value is saved, and another one.
+    """
     rng = random.Random(seed)
     planner = Planner(sites, rng, dtype)
     rows = rng.randint(2, 5)
@@ -225,9 +242,10 @@ def random_plan(seed, sites=4, operations=3, reuse=False, dtype="f32"):
             weight = planner.tensor(f"w{number}", (shape[1], wide), "weight", ("a", f"c{number + 1}"))
             result = planner.tensor(name, (shape[0], wide), "value", ("r", f"c{number + 1}"))
             indices = {"i": shape[0], "j": shape[1], "k": wide}
+            cuts = _cuts(rng, indices, sites)
             planner.operation(
-                name, "contract", {"equation": "i j, j k -> i k"}, indices, _cuts(rng, indices, sites),
-                [source, weight], ["ij", "jk"], result, "ik",
+                name, "contract", {"equation": "i j, j k -> i k"}, indices, cuts,
+                [source, weight], ["ij", "jk"], result, "ik", _replicas(rng, cuts, sites, "j"),
             )  # fmt: skip
         else:
             peers = [v for v in values if planner.tensors[v].shape == shape]
@@ -235,9 +253,10 @@ def random_plan(seed, sites=4, operations=3, reuse=False, dtype="f32"):
             program = "t0 = relu x0" if kind == "relu" else "t0 = add x0 x1"
             result = planner.tensor(name, shape, "value", planner.tensors[source].dims)
             indices = {"i": shape[0], "j": shape[1]}
+            cuts = _cuts(rng, indices, sites)
             planner.operation(
-                name, "map", {"program": program, "indices": ", ".join(["i j"] * len(inputs)) + " -> i j"},
-                indices, _cuts(rng, indices, sites), inputs, ["ij"] * len(inputs), result, "ij",
+                name, "map", {"program": program, "indices": ", ".join(["i j"] * len(inputs)) + " -> i j"}, indices,
+                cuts, inputs, ["ij"] * len(inputs), result, "ij", _replicas(rng, cuts, sites),
             )  # fmt: skip
         values.append(result)
     saved = dict.fromkeys([values[-1], rng.choice(values[1:])])

@@ -2,6 +2,7 @@
 
 import functools
 import random
+import re
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from einc_runtime.plan.schema import (
     Buffer,
     CopyTask,
     FenceTask,
+    Index,
     KernelTask,
     Region,
     TransferTask,
@@ -59,6 +61,11 @@ def test_a_plan_of_all_kinds_of_tasks_is_proved():
 @given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 5), st.booleans())
 def test_random_plans_are_proved(seed, sites, operations, reuse):
     prove(random_plan(seed, sites, operations, reuse))
+
+
+def test_replicas_occur_among_the_random_plans():
+    operations = [operation for seed in range(40) for operation in random_plan(seed, 7, 3).operations]
+    assert {operation.replicas for operation in operations} >= {1, 2, 3}
 
 
 # The oracle for races: the whole reachability relation, and all pairs of tasks.
@@ -189,7 +196,8 @@ def run(plan, positions):
         for k, region in enumerate(writes_of(task)):
             places = ordered_addresses(plan, region)
             if isinstance(task, KernelTask):
-                values = [hash((task.operation, task.function, str(found), n)) for n in range(len(places))]
+                function = task.function % plan.operations[task.operation].distinct
+                values = [hash((task.operation, function, str(found), n)) for n in range(len(places))]
             elif isinstance(task, AggregateTask):  # none of these plans merges tuples
                 values = [sum(v) if "garbage" not in v else "garbage" for v in zip(*found, strict=True)]
             else:
@@ -206,6 +214,80 @@ def test_a_partial_value_is_no_input():
     message = fault_of(with_task(PLAN, 4, reads=(Region(5, box((0, 2), (0, 2))),)))
     assert message.startswith("tasks[4] (operation 'y', function 0, site 0).reads[0]: [0:2, 0:2]")
     assert "combines functions {1} of its producer, and lacks {0}" in message
+
+
+def replicated_plan():
+    """Two sites compute the same halves of y (functions 0, 1 and 0, 1 again); z reads them, and a third site too."""
+    planner = Planner(5, random.Random(3))
+    x = planner.tensor("x", (4, 2), "input", ("i", "j"))
+    y = planner.tensor("y", (4, 2), "value", ("i", "j"))
+    z = planner.tensor("z", (4, 2), "value", ("i", "j"))
+    relu = {"program": "t0 = relu x0", "indices": "i j -> i j"}
+    indices = {"i": 4, "j": 2}
+    planner.operation("y", "map", relu, indices, {"i": 2, "j": 1}, [x], ["ij"], y, "ij", 2)
+    planner.operation("z", "map", relu, indices, {"i": 1, "j": 1}, [y], ["ij"], z, "ij", 5)
+    planner.save(z)
+    return planner.bundle()
+
+
+def test_replicas_are_one_function_and_no_partial_copies():
+    plan = replicated_plan()
+    prove(plan)
+    operation = plan.operations[0]
+    assert [function.outputs for function in operation.functions[:2]] * 2 == [f.outputs for f in operation.functions]
+    # The same tasks, where equal blocks are partial copies: each reader lacks the other half of the sum.
+    single = msgspec.structs.replace(operation, indices=(*operation.indices, Index("r", 2, None, ((0, 1), (1, 2)))))
+    functions = tuple(operation.functions[f] for f in (0, 2, 1, 3))
+    summed = msgspec.structs.replace(single, functions=functions, replicas=1)
+    number = (0, 2, 1, 3)
+    tasks = tuple(
+        msgspec.structs.replace(task, function=number.index(task.function))
+        if isinstance(task, KernelTask) and task.operation == 0
+        else task
+        for task in plan.tasks
+    )
+    lie = msgspec.structs.replace(plan, operations=(summed, *plan.operations[1:]), tasks=tasks)
+    assert re.search(r"combines functions \{[0-3]\} of its producer, and lacks \{[0-3]\}", fault_of(lie))
+
+
+def test_replicas_are_not_added_up():
+    """The reader sums the halves that it has with those of the other replica, as if both were partial."""
+    plan = replicated_plan()
+    position, task = next((p, t) for p, t in enumerate(plan.tasks) if isinstance(t, CopyTask) and t.serves == "z")
+    added = AggregateTask(task.site, "z", task.after, "sum", (task.reads[0],) * 2, (task.writes[0],))
+    tasks = (*plan.tasks[:position], added, *plan.tasks[position + 1 :])
+    assert "counts functions" in fault_of(msgspec.structs.replace(plan, tasks=tasks))
+
+
+def test_replicas_read_the_same_data():
+    """Either they say that they read other blocks, or they read what is not complete."""
+    plan = replicated_plan()
+    first, second = plan.operations
+    for field, part in (("inputs", "differs from it"), ("outputs", "differs from it")):
+        other = msgspec.structs.replace(first.functions[2], **{field: getattr(first.functions[1], field)})
+        functions = (*first.functions[:2], other, first.functions[3])
+        lie = msgspec.structs.replace(plan, operations=(msgspec.structs.replace(first, functions=functions), second))
+        assert part in fault_of(lie)
+    idle = msgspec.structs.replace(first.functions[3], flops=first.functions[3].flops + 1)
+    lie = msgspec.structs.replace(first, functions=(*first.functions[:3], idle))
+    assert "differs from it" in fault_of(msgspec.structs.replace(plan, operations=(lie, second)))
+    missing = [p for p, t in enumerate(plan.tasks) if t.serves == "z" and isinstance(t, TransferTask)]
+    for position in missing:
+        task = plan.tasks[position]
+        half = msgspec.structs.replace(task.read.block, upper=(task.read.block.upper[0], 1))
+        lie = with_task(plan, position, read=Region(task.read.buffer, half), write=Region(task.write.buffer, half))
+        assert "elements" in fault_of(lie)
+
+
+def test_only_whole_blocks_are_replicated():
+    plan = replicated_plan()
+    operation = plan.operations[1]
+    functions = operation.functions[:4]
+    index = Index("r", 2, None, ((0, 1), (1, 2)))
+    lie = msgspec.structs.replace(operation, indices=(*operation.indices, index), functions=functions, replicas=2)
+    message = fault_of(msgspec.structs.replace(plan, operations=(plan.operations[0], lie)))
+    assert message.startswith("operations[1].functions, output 0")
+    assert "twice" in message
 
 
 def test_a_part_that_counts_twice_is_found():
