@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from einc.errors import MachineError, UsageError
 from einc.options import CompileOptions
 from einc.physical.budget import SearchBudget
+from einc_runtime.text import format_memory
 
 if TYPE_CHECKING:
     from einc.exchange.synthesis.proposers import Proposer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from einc.machines.model import Machine
     from einc.physical.program import DeviceProgram
     from einc.physical.refining import OtherPrograms
+    from einc.search.competition import Competition
     from einc_runtime.plan.schema import Bundle
 
 MAX_PLAN_SITES = 1024
@@ -81,11 +83,25 @@ class Compiled:
 
     @cached_property
     def plan(self) -> LogicalPlan:
+        return self._competition.program.plan if self.options.baselines else self._optimum
+
+    @cached_property
+    def _optimum(self) -> LogicalPlan:
+        """What the selector chooses."""
         from einc.logical.optimize import optimize
 
         graph, sites = self.graph, len(self.target.devices)
         self._phase("choosing how operators are cut")
-        return optimize(graph, sites, selector=self.options.selector, seed=self.options.seed)
+        return optimize(graph, sites, self.options.selector, self.options.seed, self.options.pins)
+
+    @cached_property
+    def _competition(self) -> Competition:
+        """The optimum against the baselines that were asked for, all with the compiler's own exchange programs."""
+        from einc.search.competition import compete
+
+        plan = self._optimum
+        self._phase("comparing with well-known plans")
+        return compete(plan, self.options.baselines, self.options.pins, self._build)
 
     @cached_property
     def program(self) -> DeviceProgram:
@@ -93,8 +109,11 @@ class Compiled:
 
         self.others  # noqa: B018  a mistake in them is told before the cuts are chosen
         plan = self.plan
-        self._phase("placing blocks and moving data")
-        program = self._build(plan)
+        if self.options.baselines and self.others is None:
+            program = self._competition.program
+        else:
+            self._phase("placing blocks and moving data")
+            program = self._build(plan, self.others)
         verify(program)
         return program
 
@@ -114,10 +133,10 @@ class Compiled:
             proposed = ProposedExchanges(machine, self.proposers, self.budget, self.proposals, self._report)
         return OtherPrograms(given, proposed)
 
-    def _build(self, plan: LogicalPlan) -> DeviceProgram:
+    def _build(self, plan: LogicalPlan, others: OtherPrograms | None = None) -> DeviceProgram:
         from einc.physical.build import build, build_fast, refine
 
-        machine, others = self.target.machine, self.others
+        machine = self.target.machine
         if self.options.schedule != "naive":
             return build_fast(
                 plan, machine, budget=self.budget, seed=self.options.seed, report=self._report, others=others
@@ -137,11 +156,15 @@ class Compiled:
 
     @cached_property
     def bundle(self) -> Bundle:
+        from einc.logical.pins import find_pinned
         from einc.physical.records import emit
 
-        program = self.program
+        program, options = self.program, self.options
         self._phase("writing the plan")
-        return emit(program, self.target.machine, self.target.devices, self.options.schedule)
+        pinned = {node: pin.cut for node, pin in find_pinned(self.graph, options.pins).items()}
+        baselines = self._competition.baselines if options.baselines else ()
+        machine, devices = self.target.machine, self.target.devices
+        return emit(program, machine, devices, options.schedule, pinned=pinned, baselines=baselines)
 
 
 def compile_model(
@@ -186,7 +209,20 @@ def select_target(options: CompileOptions) -> Target:
         )
     devices = tuple(range(len(machine.sites))) if requested is None else requested
     machine = machine if devices == tuple(range(len(machine.sites))) else machine.restrict(devices)
+    if options.memory is not None:
+        machine = _limit_memory(machine, options.memory)
     return Target(machine.ideal() if options.ideal else machine, devices, note)
+
+
+def _limit_memory(machine: Machine, size: int) -> Machine:
+    most = max(site.memory_bytes for site in machine.sites)
+    if size > most:
+        raise UsageError(
+            f"--memory asks for {format_memory(size)} of each site, and no site of {machine.name} has more than "
+            f"{format_memory(most)}",
+            hint="--memory asks for less than the machine has; a machine file may say that it has more",
+        )
+    return machine.limit_memory(size)
 
 
 def _read_devices(options: CompileOptions) -> tuple[int, ...] | None:

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from einc.logical.pins import Pin
 
 SELECTORS = ("eindecomp", "greedy", "random")
 """What chooses the cuts; `einc.logical.optimize` says how."""
+
+BASELINES = {
+    "single": ("single",),
+    "data": ("data",),
+    "sequence": ("sequence", "sequence-heads"),
+    "megatron": ("megatron", "megatron-sequence"),
+}
+"""Well-known plans that a plan can be compared with, and the variants that are built for each name;
+`einc.search.baselines` says what they are."""
 
 SCHEDULES = {"synthesized": "synthesized", "naive": "naive", "ai": "synthesized"}
 """How data movement is planned: for every accepted spelling, the name. The paper says `ai` for `synthesized`."""
@@ -28,9 +41,10 @@ class CompileOptions:
     """What may be chosen about a compilation beside the model itself.
 
     `machine` is a preset's name or a path; None takes the visible GPUs, else the host. `devices` lists sites of the
-    machine (None: all). `definitions` are `-D` pairs of a name and the text of an expression. `schedule` may be given
-    in every spelling of `SCHEDULES`; the attribute is always the name. `exchanges` are used in place of the
-    compiler's.
+    machine (None: all), and `memory` is how many bytes of each the plan may take. `definitions` are `-D` pairs of a
+    name and the text of an expression. `schedule` may be given in every spelling of `SCHEDULES`; the attribute is
+    always the name. `pins` fix the cuts of some operators. The plan is compared with those that `baselines` (names of
+    `BASELINES`) stand for, and a faster one of them is taken instead. `exchanges` are used in place of the compiler's.
     """
 
     machine: str | None = None
@@ -44,6 +58,9 @@ class CompileOptions:
     time_limit: float | None = None
     ideal: bool = False
     exchanges: tuple[GivenExchange, ...] = ()
+    memory: int | None = None
+    pins: tuple[Pin, ...] = ()
+    baselines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))

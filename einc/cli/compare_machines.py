@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from einc.cli.options import keep_best_on_interrupt
-from einc.errors import CapacityError, MachineError
+from einc.errors import CapacityError, MachineError, UsageError
 from einc.options import CompileOptions
 from einc_runtime.cli.base import Devices
 
@@ -22,8 +22,8 @@ def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[Co
     A person's exchange programs are for one machine, so they are left out.
 
     The sites are those that `MACHINE:4` or `MACHINE:0,1,4` names; else as many as were asked for, at most all that the
-    machine has; else all of them. Raises UsageError for a machine that is not there, MachineError for a broken file or
-    too many sites.
+    machine has; else all of them. A limit of memory counts only for machines that have more. Raises UsageError for a
+    machine that is not there, MachineError for a broken file or too many sites.
     """
     from einc.compiler import select_target
     from einc.machines.load import load_machine
@@ -36,7 +36,9 @@ def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[Co
         if devices is None:
             sites = len(load_machine(name).sites)
             devices = asked if asked is None or name == HOST else min(asked, sites)
-        others.append(replace(options, machine=name, devices=devices, exchanges=()))
+        most = max(site.memory_bytes for site in load_machine(name).sites)
+        memory = options.memory if options.memory is not None and options.memory <= most else None
+        others.append(replace(options, machine=name, devices=devices, memory=memory, exchanges=()))
         select_target(others[-1])
     return tuple(others)
 
@@ -64,6 +66,6 @@ def compare_costs(
         try:
             with keep_best_on_interrupt(other.budget):
                 rows.append(describe_costs(other.bundle))
-        except (CapacityError, MachineError) as error:  # the model does not fit there, which is the answer
+        except (CapacityError, MachineError, UsageError) as error:  # it does not fit there, or a pin does not
             rows.append(describe_failure(target.machine.name, len(target.devices), error.message))
     return add_ratios(rows)

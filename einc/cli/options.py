@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from einc.cli.files import read_text
-from einc.options import SCHEDULES, SELECTORS, CompileOptions, GivenExchange
+from einc.options import BASELINES, SCHEDULES, SELECTORS, CompileOptions, GivenExchange
 from einc_runtime.cli import output
 from einc_runtime.cli.base import Devices, ParamType
 
 if TYPE_CHECKING:
     from einc.compiler import Compiled
     from einc.exchange.synthesis.proposers import Proposer
+    from einc.logical.pins import Pin
     from einc.physical.budget import SearchBudget
 
 MAX_PROGRAM_LINES = 60
@@ -66,6 +69,65 @@ class ExchangeFile(ParamType):
         if not equals or not name.strip() or not file:
             self.fail(f"{value!r} is not of the form NAME=FILE", param, ctx)
         return name.strip(), file
+
+
+_SIZE = r"([0-9]{1,19}(?:\.[0-9]{1,19})?) ?(?:([KMGT])(i?)B|B?)"
+
+
+class MemorySize(ParamType):
+    """An amount of memory: `24GiB`, `24 GB`, `800MiB`; without a unit it is in bytes."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        parts = re.fullmatch(_SIZE, str(value).strip(), re.IGNORECASE)
+        size = 0
+        if parts is not None:
+            amount, unit, binary = parts.groups()
+            power = "KMGT".index(unit.upper()) + 1 if unit else 0
+            size = int(Decimal(amount) * (1024 if binary else 1000) ** power)
+        if not 0 < size < 1 << 62:
+            self.fail(f"{value!r} is not an amount of memory such as 24GiB, 24GB or 800MiB", param, ctx)
+        return size
+
+
+class PinList(ParamType):
+    """`PATTERN=CUT`, or `@FILE` for a file with one of these a line."""
+
+    name = "PATTERN=CUT | @FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Pin, ...]:
+        if isinstance(value, tuple):
+            return value
+        from einc.logical.pins import parse_pin, parse_pin_file
+
+        text = str(value)
+        if text.startswith("@"):
+            return parse_pin_file(read_text(text[1:]), text[1:])
+        return (parse_pin(text),)
+
+
+class BaselineList(ParamType):
+    """Names of baselines, separated by commas."""
+
+    name = ",".join(BASELINES)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        names = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
+        for name in names:
+            if name not in BASELINES:
+                self.fail(f"{name!r} is no baseline; there are {', '.join(BASELINES)}", param, ctx)
+        return names
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        return [click.shell_completion.CompletionItem(before + comma + n) for n in BASELINES if n.startswith(last)]
 
 
 class ScheduleName(ParamType):
@@ -132,6 +194,22 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         multiple=True,
         help="Use this exchange program for the operator NAME, for 'output NAME', or for all that match a pattern.",
     ),
+    click.option(
+        "--memory", type=MemorySize(), help="The most that a plan may take of each site: 24GiB.  [default: all of it]"
+    ),
+    click.option(
+        "--pin",
+        "pins",
+        type=PinList(),
+        multiple=True,
+        help="Cut the operators of these names so: 'layer.*.up=d_ff/8'; the rest is optimized around them.",
+    ),
+    click.option(
+        "--baseline",
+        "baselines",
+        type=BaselineList(),
+        help="Compare the plan with well-known ones of the same model, and take the fastest.",
+    ),
     click.option("--ideal", is_flag=True, help="Assume that the machine has no latencies."),
 )
 
@@ -151,6 +229,7 @@ def read_options(arguments: dict[str, Any]) -> CompileOptions:
             raise click.UsageError(f"-D gives {name} twice")
     given = {name: value for name, value in arguments.items() if value is not None}
     given["exchanges"] = tuple(GivenExchange(name, read_text(file), file) for name, file in arguments["exchanges"])
+    given["pins"] = tuple(pin for some in arguments["pins"] for pin in some)
     del given["proposers"]
     return CompileOptions(**given)
 
@@ -162,6 +241,18 @@ def read_proposers(arguments: dict[str, Any]) -> tuple[Proposer, ...]:
     from einc.exchange.synthesis.sources import make_proposer
 
     return tuple(make_proposer(source, read_text) for source in arguments["proposers"])
+
+
+def find_option(name: str) -> str:
+    """The spelling of the option whose value has this name among the arguments."""
+    others = {
+        "definitions": "-D",
+        "pins": "--pin",
+        "baselines": "--baseline",
+        "proposers": "--propose",
+        "exchanges": "--exchange",
+    }
+    return others.get(name, f"--{name.replace('_', '-')}")
 
 
 @contextmanager

@@ -48,6 +48,7 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
 
 def summarize_plan(bundle: Bundle) -> dict[str, Any]:
     """What a compilation produced, in fields that `einc explain --json` has as well."""
+    from einc.report.document import describe_baselines
     from einc.report.timing import describe_unlisted_peaks, read_plan_machine
 
     return {
@@ -61,7 +62,9 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
         "cut_cost": bundle.cut_cost,
         "operators": len(bundle.operations),
         "memory_bytes": list(bundle.memory),
+        "memory_limit": bundle.memory_limit,
         "predicted_ms": bundle.predicted_ms,
+        "baselines": describe_baselines(bundle),
         "note": describe_unlisted_peaks(bundle, read_plan_machine(bundle)),
         "exchanges": [
             {

@@ -51,6 +51,7 @@ class LogicalPlan:
     """Choices in the graph's order of nodes.
 
     `exact` says that no plan over the same candidates costs less; `cut_cost` is the cost of the cut heuristic's plan.
+    With `spread`, operators that leave sites idle may run on other ones than those before them.
     """
 
     graph: Graph
@@ -59,6 +60,7 @@ class LogicalPlan:
     choices: tuple[Choice, ...]
     exact: bool
     cut_cost: int
+    spread: bool = True
 
     @property
     def total_cost(self) -> int:

@@ -74,7 +74,8 @@ class Machine:
 
     A transfer crosses exactly the resources that list its pair; a pair that no resource lists cannot talk. If `cores`
     is given, the sites are parts of one memory, whose tasks that many processor cores run (`predict.cores`). `measured`
-    names the processor of a machine that was calibrated.
+    names the processor of a machine that was calibrated. If a plan is to take less memory of a site than there is,
+    `memory_limit` says how many bytes, and no site has more.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Machine:
     kernel_latency_us: float = 0.0
     cores: int | None = None
     measured: str = ""
+    memory_limit: int | None = None
 
     @cached_property
     def routes(self) -> Mapping[Pair, tuple[int, ...]]:
@@ -102,7 +104,12 @@ class Machine:
             else site
             for site in self.sites
         )
-        return Machine(self.name, sites, self.resources, cores=self.cores, measured=self.measured)
+        return replace(self, sites=sites, transfer_latency_us=0.0, kernel_latency_us=0.0)
+
+    def limit_memory(self, size: int) -> Machine:
+        """The same machine with at most `size` bytes of memory at every site."""
+        sites = tuple(replace(site, memory_bytes=min(size, site.memory_bytes)) for site in self.sites)
+        return replace(self, sites=sites, memory_limit=size)
 
     def restrict(self, devices: Sequence[int]) -> Machine:
         """The machine of the named sites alone, renumbered from 0 in the order given; other sites do not relay."""
@@ -112,12 +119,4 @@ class Machine:
             pairs = tuple((number[a], number[b]) for a, b in resource.pairs if a in number and b in number)
             if pairs:
                 resources.append(Resource(resource.name, resource.gbs, pairs))
-        return Machine(
-            self.name,
-            tuple(self.sites[old] for old in devices),
-            tuple(resources),
-            self.transfer_latency_us,
-            self.kernel_latency_us,
-            self.cores,
-            self.measured,
-        )
+        return replace(self, sites=tuple(self.sites[old] for old in devices), resources=tuple(resources))

@@ -181,7 +181,7 @@ class _Placer:
         self._builder = DeviceProgramBuilder(records.tensors)
         self._number = {tensor.name: number for number, tensor in enumerate(records.tensors)}
         self._residencies: dict[int, Residency] = {}
-        has_choice = any(len(operation.functions) < plan.sites for operation in records.operations)
+        has_choice = plan.spread and any(len(operation.functions) < plan.sites for operation in records.operations)
         self._occupancy = Occupancy(machine, plan.sites) if has_choice else None
 
     def place_node(self, number: int) -> None:

@@ -224,12 +224,15 @@ def check_capacity(plan: LogicalPlan, machine: Machine, tensors: Sequence[Tensor
     needed, kept, available = memory.sizes[site], memory.kept[site], machine.sites[site].memory_bytes
     name = memory.peaks[site] or _find_heaviest_reader(plan, tensors, memory.buffers, site)
     span = next((node.span for node in plan.graph.nodes if node.name == name), None)
+    limited = machine.memory_limit is not None and machine.memory_limit <= available
+    allowed = "may take" if limited else "has"
+    larger = "a larger --memory" if limited else "a machine with more memory"
     raise CapacityError(
         f"{name}: site {site} of {machine.name} would need {format_memory(needed)} of memory ({format_memory(kept)} "
-        f"for inputs, weights and results, {format_memory(needed - kept)} for values in between) and has "
+        f"for inputs, weights and results, {format_memory(needed - kept)} for values in between) and {allowed} "
         f"{format_memory(available)}: {format_memory(lacking[site])} too little",
         where=span,
-        hint="more devices (--devices), a machine with more memory, a smaller dtype or smaller dims would help",
+        hint=f"more devices (--devices), {larger}, a smaller dtype or smaller dims would help",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from types import MappingProxyType
 
 import msgspec
 
@@ -24,12 +25,24 @@ Order = tuple[int, ...]
 """The dimensions of a tensor from the slowest to the fastest in memory."""
 
 
-def emit(program: DeviceProgram, machine: Machine, devices: tuple[int, ...], schedule: str) -> schema.Bundle:
+def emit(
+    program: DeviceProgram,
+    machine: Machine,
+    devices: tuple[int, ...],
+    schedule: str,
+    *,
+    pinned: Mapping[str, str] = MappingProxyType({}),
+    baselines: tuple[schema.BaselineTime, ...] = (),
+) -> schema.Bundle:
     """The plan file of a device program; `devices[s]` is the number that site s of the plan has in the whole machine.
 
-    `machine` is the machine of the plan's sites alone. Equal arguments give equal bundles.
+    `machine` is the machine of the plan's sites alone. `pinned` has the cut of every operator that a person named, and
+    `baselines` what other plans take. Equal arguments give equal bundles.
     """
     plan = program.plan
+    operations = program.operations
+    if pinned:
+        operations = tuple(msgspec.structs.replace(one, pin=pinned.get(one.name)) for one in operations)
     return schema.Bundle(
         producer=f"einc {VERSION}",
         model=plan.graph.name,
@@ -42,12 +55,14 @@ def emit(program: DeviceProgram, machine: Machine, devices: tuple[int, ...], sch
         total_cost=plan.total_cost,
         cut_cost=plan.cut_cost,
         tensors=program.tensors,
-        operations=program.operations,
+        operations=operations,
         buffers=program.buffers,
         tasks=program.tasks,
         outputs=program.outputs,
         memory=program.memory,
         predicted_ms=program.predicted_ms,
+        memory_limit=machine.memory_limit,
+        baselines=baselines,
     )
 
 

@@ -77,10 +77,26 @@ def explain(
         ],
         "weights": describe_weights(bundle),
         "memory_bytes": list(bundle.memory),
+        "memory_limit": bundle.memory_limit,
         "predicted_ms": timing.predicted_ms,
         "time": timing.document(),
+        "baselines": describe_baselines(bundle),
         "note": describe_unlisted_peaks(bundle, machine),
     }
+
+
+def describe_baselines(bundle: Bundle) -> list[Document]:
+    """The well-known plans that this one was compared with."""
+    return [
+        {
+            "name": one.name,
+            "predicted_ms": one.predicted_ms,
+            "memory_bytes": one.memory,
+            "chosen": one.chosen,
+            "note": one.note,
+        }
+        for one in bundle.baselines
+    ]
 
 
 _NOTHING = {"transfers": 0, "bytes": 0}
@@ -101,6 +117,7 @@ def _describe_operation(bundle: Bundle, operation: Operation, timer: _ExchangeTi
             "join": operation.cost.join,
             "aggregation": operation.cost.aggregation,
         },
+        "pin": operation.pin,
         "aggregate": ", ".join(dict.fromkeys(operation.aggregations)),
         "specs": [
             {

@@ -88,3 +88,14 @@ def describe_links(document: Document) -> list[str]:
         for link in links[:MAX_LINKS]
     ]
     return ["busiest links", *lines]
+
+
+def format_baselines(rows: Sequence[Document]) -> list[str]:
+    """A line for every well-known plan that the plan was compared with."""
+    table = []
+    for row in rows:
+        known = row["predicted_ms"] is not None
+        cells = [f"{row['predicted_ms']:,.3f} ms", format_memory(row["memory_bytes"])] if known else ["-", ""]
+        remarks = [*(["chosen"] if row["chosen"] else []), *([row["note"]] if row["note"] else [])]
+        table.append([f"  baseline {row['name']}", *cells, "; ".join(remarks)])
+    return align_columns(table, right=(1, 2)) if table else []

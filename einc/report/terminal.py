@@ -12,7 +12,14 @@ from typing import Any
 
 from einc.machines.picture import format_ranges
 from einc.report.grid import draw_grid
-from einc.report.tables import align_columns, describe_links, describe_operator_time, summarize_time, tabulate_times
+from einc.report.tables import (
+    align_columns,
+    describe_links,
+    describe_operator_time,
+    format_baselines,
+    summarize_time,
+    tabulate_times,
+)
 from einc_runtime.text import format_count, format_memory, shorten
 
 Document = dict[str, Any]
@@ -115,12 +122,14 @@ def _format_heading(document: Document) -> str:
 def _format_totals(document: Document) -> list[str]:
     proof = "no plan costs less" if document["exact"] else "not proved least"
     parts = ", ".join(f"{part} {_sum_costs(document, part):,}" for part in ("repartition", "join", "aggregation"))
-    memory = document["memory_bytes"]
+    memory, limit = document["memory_bytes"], document["memory_limit"]
+    allowed = "" if limit is None else f" of {format_memory(limit)} that it may take"
     return [
         f"cost {document['total_cost']:,} elements ({proof}; the cut heuristic finds {document['cut_cost']:,})",
         f"     {parts}",
-        f"moved {format_memory(_count_bytes_moved(document))}; memory per site {_format_range(memory)}",
+        f"moved {format_memory(_count_bytes_moved(document))}; memory per site {_format_range(memory)}{allowed}",
         summarize_time(document),
+        *format_baselines(document["baselines"]),
         *_format_exchanges(document),
         *([] if document["note"] is None else [document["note"]]),
     ]
@@ -153,6 +162,7 @@ def _group_alike(operations: Sequence[Document]) -> list[list[Document]]:
             "op": operation["op"],
             "intervals": operation["intervals"],
             "specs": operation["specs"],
+            "pin": operation["pin"],
             "cost": operation["cost"],
             "moves": operation["moves"],
         }
@@ -212,6 +222,8 @@ def _format_section(group: Sequence[Document], sites: int, strong: Emphasis, who
     )
     lines.append(f"  {_format_movement(operation)}")
     lines.append(f"  {describe_operator_time(operation)}")
+    if operation["pin"] is not None:
+        lines.append(f"  pinned to {operation['pin']}")
     lines.append(f"  next best: {_format_alternative(operation)}")
     return lines
 

@@ -17,21 +17,14 @@ nearest possible thing happens. The ranks follow from the axes of the graph (`di
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from einc.graph.graph import Graph
 from einc.logical.plan import Candidate
 from einc.logical.problem import Problem
+from einc.options import BASELINES
 from einc.search.dimensions import CutIndex, find_axes
-
-BASELINES = {
-    "single": ("single",),
-    "data": ("data",),
-    "sequence": ("sequence", "sequence-heads"),
-    "megatron": ("megatron", "megatron-sequence"),
-}
-"""The names that a person gives, and the variants that are built for each."""
 
 Chosen = tuple[int, ...]
 """The number of a candidate for every node."""
@@ -43,20 +36,23 @@ that it should have. Indices that are not listed should stay whole."""
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A well-known plan, as the number of a candidate for every node; None, with the reason, if there is none."""
+    """A well-known plan, as the number of a candidate for every node; None, with the reason, if there is none.
+
+    `same_as` names an earlier one that is the same plan. Without `spread`, operators that leave sites idle are to stay
+    on the sites of those before them (`LogicalPlan.spread`).
+    """
 
     name: str
     chosen: Chosen | None
     reason: str | None = None
+    same_as: str | None = None
+    spread: bool = True
 
 
 def build_baselines(
     graph: Graph, problem: Problem, sites: int, names: Iterable[str] = tuple(BASELINES)
 ) -> tuple[Baseline, ...]:
-    """All variants of the named baselines, in the order given; of equal plans, the later ones say so as their reason.
-
-    Raises KeyError for a name that is not in `BASELINES`.
-    """
+    """All variants of the named baselines, in the order given. Raises KeyError for a name that `BASELINES` lacks."""
     builder = _Builder(graph, problem, sites)
     found: list[Baseline] = []
     known: dict[Chosen, str] = {}
@@ -64,8 +60,7 @@ def build_baselines(
         baseline = builder.build(name)
         if baseline.chosen is not None:
             same = known.setdefault(baseline.chosen, name)
-            if same != name:
-                baseline = Baseline(name, None, f"it is the same plan as {same}")
+            baseline = replace(baseline, same_as=same if same != name else None)
         found.append(baseline)
     return tuple(found)
 
@@ -92,7 +87,9 @@ class _Builder:
             "megatron-sequence": lambda: self._build_megatron(replicated=False),
         }
         answer = makers[name]()
-        return Baseline(name, None, answer) if isinstance(answer, str) else Baseline(name, answer)
+        return (
+            Baseline(name, None, answer) if isinstance(answer, str) else Baseline(name, answer, spread=name != "single")
+        )
 
     def _build_single(self) -> Chosen | str:
         chosen = []

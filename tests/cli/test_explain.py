@@ -39,7 +39,8 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
     bundle = decode(plan.read_bytes())
     assert list(document) == [
         "model", "machine", "devices", "sites", "selector", "schedule", "total_cost", "exact", "cut_cost",
-        "inputs", "ops", "outputs", "weights", "memory_bytes", "predicted_ms", "time", "note",
+        "inputs", "ops", "outputs", "weights", "memory_bytes", "memory_limit", "predicted_ms", "time",
+        "baselines", "note",
     ]  # fmt: skip
     assert (document["model"], document["machine"], document["devices"]) == ("ffn", "dgx-v100", 8)
     assert (document["selector"], document["schedule"]) == ("random", "naive")
@@ -66,7 +67,7 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
 
 def check_operator(op: dict[str, Any], shapes: dict[str, list[int]]) -> None:
     assert list(op) == [
-        "name", "op", "source", "inputs", "outputs", "intervals", "replicas", "cost", "aggregate", "specs",
+        "name", "op", "source", "inputs", "outputs", "intervals", "replicas", "cost", "pin", "aggregate", "specs",
         "idle_sites", "exchange", "moves", "time", "next_best",
     ]  # fmt: skip
     assert op["source"].startswith("ffn.ein:")

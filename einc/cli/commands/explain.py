@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli.files import is_plan, read_text
-from einc.cli.options import compile_options, keep_best_on_interrupt, note_programs, read_options, read_proposers
+from einc.cli.options import (
+    compile_options,
+    find_option,
+    keep_best_on_interrupt,
+    note_programs,
+    read_options,
+    read_proposers,
+)
 from einc.errors import UsageError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, examples, json_option
@@ -91,9 +98,7 @@ def _load_plan(source: str, arguments: dict[str, Any], phase: Any) -> Bundle:
     if is_plan(source):
         options = [name for name, value in arguments.items() if name != "ideal" and value not in (None, ())]
         if options:
-            given = {"definitions": "-D", "proposers": "--propose", "exchanges": "--exchange"}
-            option = given.get(options[0]) or f"--{options[0].replace('_', '-')}"
-            raise click.UsageError(f"{option} is for compiling; {source} is a plan already")
+            raise click.UsageError(f"{find_option(options[0])} is for compiling; {source} is a plan already")
         phase("reading the plan")
         return files.read_plan(source)
     from einc.compiler import compile_model

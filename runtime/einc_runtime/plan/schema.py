@@ -179,6 +179,7 @@ class Operation(Record, frozen=True):
 
     `family` and `attributes` let a reader that knows the operators restore it; `kernel` and `kernel_attributes` are
     what the runtime needs. `precision` names the peak of the machine file that limits the functions' `flops`.
+    `pin` is the cut that a person asked for, as it was written.
 
     Every block is computed by `replicas` functions, each at a site of its own. With n functions and r replicas, the
     first n / r functions are the join-agg spec, and the others repeat them in their order: f and f + n / r are alike.
@@ -203,6 +204,7 @@ class Operation(Record, frozen=True):
     exchange: Exchange | None
     precision: DTypeName = "f32"
     replicas: int = 1
+    pin: str | None = None
 
     @property
     def distinct(self) -> int:
@@ -291,11 +293,24 @@ class Output(Record, frozen=True):
     exchange: Exchange | None
 
 
+class BaselineTime(Record, frozen=True):
+    """A well-known plan of the same model, which the plan was compared with: its predicted time, and the bytes of its
+    fullest site. `note` says why they are not known. `chosen` says that it was faster, so that this is the plan."""
+
+    name: str
+    predicted_ms: float | None = None
+    memory: int | None = None
+    note: str | None = None
+    chosen: bool = False
+
+
 class Bundle(Record, frozen=True):
     """A whole plan. `devices` are the machine's site numbers behind the plan's sites 0, 1, ...
 
     `machine_file` is the machine's JSON, so that a reader can simulate the exchanges without it at hand; `memory` is
     the arena size in bytes per site. `predicted_ms` is the simulated time of the whole plan on that machine.
+    `memory_limit` is the number of bytes that the plan was to take of a site at most, if less than the machine has; the
+    sites of `machine_file` have so many. `baselines` are the plans that it was compared with.
     """
 
     producer: str
@@ -315,3 +330,5 @@ class Bundle(Record, frozen=True):
     outputs: tuple[Output, ...]
     memory: tuple[int, ...]
     predicted_ms: float | None = None
+    memory_limit: int | None = None
+    baselines: tuple[BaselineTime, ...] = ()

@@ -31,6 +31,7 @@ from einc_runtime.text import escape_text
 MAX_RANK = 32
 MAX_SITES = 4096
 MAX_TASKS = 4_000_000
+MAX_BASELINES = 64
 MAX_PARTS = 1_000_000  # tensors, operations, buffers, outputs
 MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
 MAX_COUNT = (1 << 63) - 1
@@ -72,9 +73,24 @@ def _check_header(bundle: Bundle) -> None:
         require_natural(size, MAX_ARENA, f"memory[{site}]")
     require_natural(bundle.cut_cost, MAX_COUNT, "cut_cost")
     _check_duration(bundle.predicted_ms, "predicted_ms")
+    if bundle.memory_limit is not None:
+        require_natural(bundle.memory_limit, MAX_COUNT, "memory_limit")
+    _check_baselines(bundle)
     for field in ("tensors", "operations", "buffers", "outputs"):
         require_count(getattr(bundle, field), MAX_PARTS, field)
     require_count(bundle.tasks, MAX_TASKS, "tasks")
+
+
+def _check_baselines(bundle: Bundle) -> None:
+    require_count(bundle.baselines, MAX_BASELINES, "baselines")
+    for i, baseline in enumerate(bundle.baselines):
+        where = f"baselines[{i}]"
+        require_name(baseline.name, f"{where}.name")
+        _check_duration(baseline.predicted_ms, f"{where}.predicted_ms")
+        if baseline.memory is not None:
+            require_natural(baseline.memory, MAX_COUNT, f"{where}.memory")
+        if baseline.note is not None:
+            require_name(baseline.note, f"{where}.note")
 
 
 def _check_tensors(bundle: Bundle) -> None:
@@ -131,6 +147,8 @@ def _check_labels(operation: Operation, where: str) -> None:
     require_name(operation.kernel, f"{where}.kernel")
     if operation.source is not None:
         require_name(operation.source, f"{where}.source")
+    if operation.pin is not None:
+        require_name(operation.pin, f"{where}.pin")
     _check_attributes(operation.attributes, f"{where}.attributes")
     _check_attributes(operation.kernel_attributes, f"{where}.kernel_attributes")
     for field in ("repartition", "join", "aggregation"):

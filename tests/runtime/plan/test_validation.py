@@ -14,6 +14,7 @@ from einc_runtime.plan import task_validation
 from einc_runtime.plan import validation as rules
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.schema import (
+    BaselineTime,
     Block,
     Buffer,
     Bundle,
@@ -103,6 +104,13 @@ LIES = [
     ("tensors[2].kind", "input", "operations[0].outputs", "loaded elsewhere"),
     ("tensors[1].kind", "input", "buffers[1].role", "weight buffer of a input"),
     ("tensors", lambda t: (*t, Tensor("z", (), (), "f32", "value")), "tensors[4]", "no operation computes"),
+    ("operations[0].pin", "a\x1b[31m", "operations[0].pin", r"\x1b"),
+    ("memory_limit", -1, "memory_limit", "-1"),
+    ("baselines", (BaselineTime("a\n"),), "baselines[0].name", "printable"),
+    ("baselines", (BaselineTime("a", float("nan")),), "baselines[0].predicted_ms", "nan"),
+    ("baselines", (BaselineTime("a", memory=-1),), "baselines[0].memory", "-1"),
+    ("baselines", (BaselineTime("a", note="\x07"),), "baselines[0].note", "printable"),
+    ("baselines", (BaselineTime("a"),) * 65, "baselines", "65 entries"),
     ("operations[0].replicas", 0, "operations[0].replicas", "0 replicas"),
     ("operations[0].replicas", -1, "operations[0].replicas", "-1 replicas"),
     ("operations[0].replicas", BIG, "operations[0].replicas", "replicas"),

@@ -1,0 +1,71 @@
+"""A plan against the well-known plans of the same graph: each is built and predicted, and the fastest is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from einc.errors import CapacityError, MachineError
+from einc.logical.optimize import build_choices
+from einc.logical.pins import Pin
+from einc.logical.plan import LogicalPlan
+from einc.logical.problem import build_problem
+from einc.physical.program import DeviceProgram
+from einc.search.baselines import build_baselines
+from einc_runtime.plan.schema import BaselineTime
+from einc_runtime.text import shorten
+
+Builder = Callable[[LogicalPlan], DeviceProgram]
+
+MAX_NOTE = 300
+"""Characters of the reason why a plan could not be built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Competition:
+    """The fastest program, and what every baseline takes."""
+
+    program: DeviceProgram
+    baselines: tuple[BaselineTime, ...]
+
+
+def compete(plan: LogicalPlan, names: Sequence[str], pins: Sequence[Pin], build: Builder) -> Competition:
+    """The fastest of the programs that `build` makes of `plan` and of the named baselines, which keep to the pins.
+
+    Of equally fast ones, the plan goes first. Raises CapacityError or MachineError, those of the plan, if none can be
+    built.
+    """
+    best, failure = _attempt(plan, build)
+    winner: str | None = None
+    problem = build_problem(plan.graph, plan.sites, flexible=True, pins=pins)
+    rows: list[BaselineTime] = []
+    for baseline in build_baselines(plan.graph, problem, plan.sites, names):
+        if baseline.chosen is None:
+            rows.append(BaselineTime(baseline.name, note=baseline.reason))
+        elif baseline.same_as is not None:
+            known = next(row for row in rows if row.name == baseline.same_as)
+            rows.append(msgspec.structs.replace(known, name=baseline.name, note=known.note or f"as {known.name}"))
+        else:
+            choices = build_choices(plan.graph, problem, baseline.chosen)
+            program, fault = _attempt(replace(plan, choices=choices, exact=False, spread=baseline.spread), build)
+            if program is None:
+                rows.append(BaselineTime(baseline.name, note=shorten(str(fault), MAX_NOTE)))
+                continue
+            rows.append(BaselineTime(baseline.name, program.predicted_ms, max(program.memory)))
+            if best is None or program.predicted_ms < best.predicted_ms:
+                best, winner = program, baseline.name
+    if best is None:
+        assert failure is not None
+        raise failure
+    marked = tuple(msgspec.structs.replace(row, chosen=row.name == winner) for row in rows)
+    return Competition(best, marked)
+
+
+def _attempt(plan: LogicalPlan, build: Builder) -> tuple[DeviceProgram | None, CapacityError | MachineError | None]:
+    """The program of a plan, or the reason why there is none."""
+    try:
+        return build(plan), None
+    except (CapacityError, MachineError) as error:
+        return None, error
