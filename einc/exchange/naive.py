@@ -6,6 +6,7 @@ It exists whenever a preamble can be satisfied at all (paper, Section 5.4). Opti
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 
 from einc.errors import ProgramError
@@ -14,7 +15,8 @@ from einc.exchange.language.closure import State
 from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
 from einc.exchange.language.printer import format_aggregate
 from einc.exchange.language.program import Action, Aggregate, Program, list_targets
-from einc.machines.model import Machine, Pair
+from einc.exchange.relays import Ways
+from einc.machines.model import Machine
 
 
 def build_naive_body(program: Program, machine: Machine) -> Program:
@@ -35,10 +37,10 @@ def build_naive_body(program: Program, machine: Machine) -> Program:
         for atom in aggregate:
             by_atom.setdefault(atom, []).append(aggregate)
     present = {(aggregate, site) for aggregate, sites in holders.items() for site in sites}
-    width = _measure_widths(machine)
+    ways = Ways(machine, range(len(machine.sites)) if program.gpus is None else program.gpus)
     budget = CoverBudget()
-    sends: dict[tuple[Aggregate, int], list[int]] = {}  # aggregate and its holder -> destinations
-    sent: Counter[int] = Counter()  # bytes by holder
+    sends: dict[tuple[Aggregate, int], list[int]] = {}  # aggregate and its holder, or a relay -> destinations
+    sent: Counter[int] = Counter()  # bytes by sender
     forms: dict[tuple[Aggregate, int], None] = {}
     required = {
         (requirement.aggregate, site): None
@@ -48,16 +50,18 @@ def build_naive_body(program: Program, machine: Machine) -> Program:
     for aggregate, site in required:
         if (aggregate, site) in present:
             continue
-        for part in _choose_parts(program, aggregate, site, holders, by_atom, width, budget):
+        for part in _choose_parts(program, aggregate, site, holders, by_atom, ways, budget):
             if (part, site) not in present:
                 source = min(
-                    (holder for holder in holders[part] if (holder, site) in width),
-                    key=lambda holder: (-width[holder, site], sent[holder], holder),
+                    (holder for holder in holders[part] if ways.reaches(holder, site)),
+                    key=lambda holder: (*ways.rank(holder, site), sent[holder], holder),
                 )
-                destinations = sends.setdefault((part, source), [])
-                destinations.append(site)
-                sent[source] += sizes[part]
-                present.add((part, site))
+                way = ways.find_way(source, site)
+                last = max(k for k, at in enumerate(way) if (part, at) in present)
+                for sender, receiver in itertools.pairwise(way[last:]):
+                    sends.setdefault((part, sender), []).append(receiver)
+                    sent[sender] += sizes[part]
+                    present.add((part, receiver))
             if part != aggregate:
                 forms[aggregate, site] = None
     actions = [Action(part, source, tuple(sorted(sites))) for (part, source), sites in sends.items()]
@@ -71,10 +75,10 @@ def _choose_parts(
     site: int,
     holders: dict[Aggregate, list[int]],
     by_atom: dict[str, list[Aggregate]],
-    width: dict[Pair, float],
+    ways: Ways,
     budget: CoverBudget,
 ) -> tuple[Aggregate, ...]:
-    """What to combine into `aggregate` at `site`: parts that IN holds there, or somewhere with a path to there."""
+    """What to combine into `aggregate` at `site`: parts that IN holds there, or somewhere with a way to there."""
     atoms = frozenset(aggregate)
     candidates: dict[Aggregate, int] = {}
     for atom in aggregate:
@@ -82,7 +86,7 @@ def _choose_parts(
             if part not in candidates and atoms.issuperset(part):
                 if site in holders[part]:
                     candidates[part] = 1
-                elif any((holder, site) in width for holder in holders[part]):
+                elif any(ways.reaches(holder, site) for holder in holders[part]):
                     candidates[part] = 1 + len(aggregate)  # sending one more part outweighs combining any number
     parts = find_cheapest_partition(aggregate, list(candidates.items()), budget)
     if parts is None:
@@ -92,10 +96,3 @@ def _choose_parts(
         name, reason = format_aggregate(aggregate), explain_not_formed(program, state, aggregate, site)
         raise ProgramError(f"{name} cannot be gathered at site {site}: were everything sent there, {reason}")
     return parts
-
-
-def _measure_widths(machine: Machine) -> dict[Pair, float]:
-    """The bandwidth in GB/s of every pair that can talk, if it is alone."""
-    return {
-        pair: min(machine.resources[position].gbs for position in crossed) for pair, crossed in machine.routes.items()
-    }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 
+from einc.exchange.relays import Ways
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 
 Path = tuple[int, ...]
@@ -52,6 +53,7 @@ class Network:
             [resource.gbs * BYTES_PER_MS for resource in machine.resources]
             + [site.hbm_gbs * BYTES_PER_MS for site in machine.sites]
         )
+        self.ways = Ways(machine, self.sites)
         self.names = [resource.name for resource in machine.resources]
         self.transfer_latency = machine.transfer_latency_us * MS_PER_US
         self.kernel_latency = machine.kernel_latency_us * MS_PER_US

@@ -15,6 +15,7 @@ from einc.exchange.language.closure import Firing, order_firings
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program, list_targets
 from einc.exchange.naive import build_naive_body
+from einc.exchange.relays import Ways
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.physical.atoms import Inflow
@@ -80,9 +81,10 @@ class NaiveScheduler:
         return ScheduledExchange(sites, needed, *self._known[needed.program])
 
     def _check_paths(self, node: str, program: Program) -> None:
-        """Raises MachineError if a site needs something that no site with a copy can send there."""
+        """Raises MachineError if a site needs something that no site with a copy can send there, over others either."""
         if len(self._machine.routes) == len(self._machine.sites) * (len(self._machine.sites) - 1):
             return
+        ways = Ways(self._machine, range(self._sites))
         holders: dict[str, list[int]] = {}
         for holding in program.holdings:
             for name in holding.aggregate:
@@ -90,13 +92,14 @@ class NaiveScheduler:
         for requirement in program.requirements:
             for site in list_targets(program, requirement):
                 for name in requirement.aggregate:
-                    if not any(holder == site or (holder, site) in self._machine.routes for holder in holders[name]):
+                    if not any(holder == site or ways.reaches(holder, site) for holder in holders[name]):
                         raise make_route_error(node, self._machine, holders[name][0], site)
 
 
 def make_route_error(node: str, machine: Machine, source: int, destination: int) -> MachineError:
     """The error for data that no path can carry to where it is needed."""
     return MachineError(
-        f"{node} needs data of site {source} at site {destination}, and no resource of {machine.name} connects the two",
+        f"{node} needs data of site {source} at site {destination}, and no resource of {machine.name} connects the "
+        "two, nor do other sites of the plan",
         hint="add the pair to the machine file, or leave one of the sites out with --devices",
     )

@@ -15,6 +15,7 @@ from einc.exchange.language.resolve import ground, read_program, resolve
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
+from einc.machines.model import Machine, Resource
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
 
 
@@ -38,6 +39,29 @@ def test_each_missing_part_comes_from_the_widest_then_lowest_holder():
     assert naive_actions("IN: A @ 7, 6, 2\nOUT: A @ 0", "dgx-v100") == ["A @ 2 -> 0"]  # 25 GB/s, the others the bridge
     assert naive_actions("IN: A @ 7, 6\nOUT: A @ 0", "dgx-v100") == ["A @ 6 -> 0"]
     assert naive_actions("IN: A @ 2; B @ 0\nOUT: A+B @ 0; A @ 0, 1, 2", "dgx-h100") == ["A @ 2 -> 0, 1", "A+B @ 0"]
+
+
+def line(*gbs):
+    """A machine whose sites stand in a line, with links of these bandwidths in both directions."""
+    pairs = [pair for k in range(len(gbs)) for pair in ((k, k + 1), (k + 1, k))]
+    links = tuple(Resource(f"{a}-{b}", gbs[min(a, b)], ((a, b),)) for a, b in pairs)
+    return Machine("line", load_machine("dgx-h100").sites[:1] * (len(gbs) + 1), links)
+
+
+def test_where_no_link_joins_two_sites_others_pass_parts_on():
+    def actions(text, machine):
+        program = build_naive_body(read_program(text), machine)
+        assert not check(program, machine).faults
+        return " / ".join(map(format_action, program.actions))
+
+    assert actions("IN: A @ 0\nOUT: A @ 3", line(1, 1, 1)) == "A @ 0 -> 1 / A @ 1 -> 2 / A @ 2 -> 3"
+    assert actions("IN: A @ 0, 4\nOUT: A @ 2", line(1, 1, 5, 5)) == "A @ 4 -> 3 / A @ 3 -> 2"  # the quicker way
+    assert actions("IN: A @ 0, 3\nOUT: A @ 2", line(9, 9, 1)) == "A @ 3 -> 2"  # a link before any relay
+    assert actions("IN: A @ 0\nOUT: A @ 3, 1, 2", line(1, 1, 1)) == "A @ 0 -> 1 / A @ 1 -> 2 / A @ 2 -> 3"
+    both = "B @ 2 -> 1 / B @ 1 -> 0 / A @ 0 -> 1 / A @ 1 -> 2 / A+B @ 0 / A+B @ 1 / A+B @ 2"
+    assert actions("IN: A @ 0; B @ 2\nOUT: A+B @ 0, 1, 2", line(1, 1)) == both
+    with pytest.raises(ProgramError, match="cannot be gathered"):
+        actions("GPUS: 0, 2\nIN: A @ 0\nOUT: A @ 2", line(1, 1))
 
 
 def test_equally_wide_holders_send_equally_much():

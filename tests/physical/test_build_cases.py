@@ -200,13 +200,24 @@ def test_transfers_wait_for_what_the_program_says() -> None:
 
 def test_sites_that_cannot_talk_are_named() -> None:
     graph = graph_of([("h", ROWS, ("x",)), ("y", ROWS, ("h",))], ["y"])
-    machine = replace(switch(3), name="island", resources=(Resource("link", 1.0, ((0, 1), (1, 0), (0, 2), (2, 0))),))
+    machine = replace(switch(3), name="island", resources=(Resource("link", 1.0, ((0, 1), (1, 0))),))
     with pytest.raises(
-        MachineError, match=r"y needs data of site [12] at site [12], and no resource of island"
+        MachineError, match=r"y needs data of site [012] at site [012], and no resource of island"
     ) as caught:
         build(plan_of(graph, 3, {"h": (3, 1), "y": (1, 3)}), machine)
     assert caught.value.hint
     compiled(graph, 3, machine, h=(3, 1), y=(3, 1))  # nothing moves, so nothing is missed
+
+
+def test_a_missing_link_is_relayed() -> None:
+    graph = graph_of([("h", ROWS, ("x",)), ("y", ROWS, ("h",))], ["y"])
+    links = tuple(Resource(f"{a}{b}", 1.0, ((a, b), (b, a))) for a, b in ((0, 1), (1, 2), (2, 3)))
+    machine = replace(switch(4), resources=links)
+    program = compiled(graph, 4, machine, h=(4, 1), y=(1, 4))
+    buffers = program.buffers
+    sent = [task for task in program.tasks if isinstance(task, TransferTask)]
+    assert {abs(task.site - buffers[task.write.buffer].site) for task in sent} == {1}
+    assert len(sent) == 20  # 0 sends 1 + 2 + 3 hops for others, and so on, and each hop is one transfer
 
 
 def test_too_few_sites_are_an_error() -> None:

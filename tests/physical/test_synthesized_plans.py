@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from einc.exchange.language.checker import check
 from einc.exchange.synthesis import synthesize
 from einc.logical.optimize import optimize
 from einc.machines.load import load_machine
-from einc.machines.model import Machine
+from einc.machines.model import Machine, Resource
 from einc.options import CompileOptions
 from einc.physical.build import build, build_fast
 from einc.physical.program import DeviceProgram
@@ -132,6 +133,52 @@ def test_models_compute_what_naive_plans_compute(
         results.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
     for name, found in results[0].items():
         np.testing.assert_allclose(found, results[1][name], rtol=2e-4, atol=2e-4 * np.abs(found).max())
+
+
+def remove_link(whole: Machine, *sites: int) -> Machine:
+    """The machine without any path between two sites."""
+    left = [replace(one, pairs=tuple(p for p in one.pairs if set(p) != set(sites))) for one in whole.resources]
+    return replace(whole, name="cut", resources=tuple(one for one in left if one.pairs))
+
+
+def ring(sites: int) -> Machine:
+    pairs = [pair for k in range(sites) for pair in ((k, (k + 1) % sites), ((k + 1) % sites, k))]
+    links = tuple(Resource(f"{a}-{b}", 50.0, ((a, b),)) for a, b in pairs)
+    return replace(load_machine("dgx-v100"), sites=load_machine("dgx-v100").sites[:1] * sites, resources=links)
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        remove_link(load_machine("dgx-v100").restrict(range(4)), 0, 3),
+        pytest.param(remove_link(load_machine("dgx-v100"), 0, 3), marks=pytest.mark.slow),
+        pytest.param(ring(18), marks=pytest.mark.slow),  # too large for the linear program
+    ],
+    ids=["four", "eight", "ring"],
+)
+def test_a_machine_without_a_link_computes_the_same(machine: Machine) -> None:
+    sites = len(machine.sites)
+    definitions = {"tokens": "50", "d_model": "23", "d_ff": "99"}
+    options = CompileOptions(machine="host", devices=sites, definitions=tuple(definitions.items()), dtype="f32")
+    plan = compile_model((MODELS / "ffn.ein").read_text(), "ffn.ein", options).plan
+    for program in (build(plan, machine), checked(build_fast(plan, machine), machine)):
+        bundle = emit(program, machine, tuple(range(sites)), "naive")
+        prove(bundle)
+        rng = np.random.default_rng(5)
+        arrays = {t.name: rng.normal(size=t.shape).astype("f4") for t in bundle.tensors if t.kind != "value"}
+        session = Session(bundle, executor=CpuExecutor(bundle, 2, poison=True))
+        session.load_all(arrays)
+        session.execute()
+        expected = np.maximum(arrays["x"] @ arrays["w1"], 0) @ arrays["w2"]
+        np.testing.assert_allclose(session.offload("y"), expected, rtol=2e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("schedule", ["naive", pytest.param("synthesized", marks=pytest.mark.slow)])
+def test_a_missing_link_costs_little(schedule: str) -> None:
+    whole = load_machine("dgx-v100")
+    plan = compile_model((MODELS / "ffn.ein").read_text(), "ffn.ein", CompileOptions(machine="dgx-v100")).plan
+    make = build if schedule == "naive" else build_fast
+    assert make(plan, remove_link(whole, 0, 3)).predicted_ms <= 1.2 * make(plan, whole).predicted_ms
 
 
 def test_repeated_exchanges_are_synthesized_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 A step forms or sends a *part set*, a bit mask over the parts of the demand's shape. *Direct* routes need no prices:
 every part goes straight to one root, and the result from there straight to the targets. On a switch they are all that
-is needed; elsewhere they are the routes that the linear program begins with.
+is needed; elsewhere they are the routes that the linear program begins with. Where no link joins two sites, a direct
+route passes through others.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -116,7 +118,7 @@ _MAX_TURNS = 3
 
 
 def list_direct_routes(shape: DemandShape, network: Network, max_roots: int, turn: int = 0) -> list[Route]:
-    """One route per root that has paths to all targets, and those on which every target combines for itself.
+    """One route per root that reaches all targets, and those on which every target combines for itself.
 
     On larger machines no more than `max_roots` roots are taken; which ones depends on `turn`.
     """
@@ -139,15 +141,20 @@ def _build_rooted(shape: DemandShape, root: int, targets: Iterable[int], network
             source = _choose_holder(sites, root, network, turn)
             if source is None:
                 return None
-            steps.append(RouteStep(1 << part, source, root))
+            steps += _list_sends(1 << part, source, root, network)
     if len(shape.holders) > 1:
         steps.append(RouteStep(full, root, root, tuple(1 << part for part in range(len(shape.holders)))))
     for target in targets:
         if target != root:
-            if (root, target) not in network.paths:
+            if not network.ways.reaches(root, target):
                 return None
-            steps.append(RouteStep(full, root, target))
+            steps += _list_sends(full, root, target, network)
     return tidy_route(shape, tuple(steps))
+
+
+def _list_sends(parts: int, source: int, destination: int, network: Network) -> list[RouteStep]:
+    """The steps that take a part set from one site to another."""
+    return [RouteStep(parts, *pair) for pair in itertools.pairwise(network.ways.find_way(source, destination))]
 
 
 def _build_gathered(shape: DemandShape, network: Network, turn: int) -> Route | None:
@@ -165,7 +172,8 @@ def _choose_holder(sites: tuple[int, ...], target: int, network: Network, turn: 
     paths, rates = network.paths, network.rates
     width = {site: min(rates[r] for r in paths[site, target]) for site in sites if (site, target) in paths}
     if not width:
-        return None
+        reaching = [site for site in sites if network.ways.reaches(site, target)]
+        return min(reaching, key=lambda site: (*network.ways.rank(site, target), site), default=None)
     widest = max(width.values())
     able = [site for site in sites if width.get(site) == widest]
     after = sum(site <= target for site in able)
