@@ -130,6 +130,7 @@ def refine(
     given, proposed = others.given, others.proposed
     if given is not None:
         program = build(plan, machine, RefiningScheduler(scheduler, OtherPrograms(given)), records)
+        given.require_used()
     if proposed is not None:
         proposed.restart(len(plan.graph.nodes) + len(plan.graph.outputs))
         try:

@@ -57,12 +57,18 @@ class GivenExchanges:
                     hint=suggest_name(one.name, names),
                 )
 
-    def find(self, name: str) -> ProgramTree | None:
-        """The program that is given for the exchange of this name."""
-        exact = (tree for pattern, tree in self._trees if pattern == name)
-        return next(exact, None) or next(
-            (tree for pattern, tree in self._trees if fnmatch.fnmatchcase(name, pattern)), None
-        )
+    def find(self, name: str, scheduled: ScheduledExchange) -> ProgramTree | None:
+        """The program that is given for the exchange of this name; patterns leave out what has no exchange."""
+        named = next((tree for pattern, tree in self._trees if pattern == name), None)
+        if named is not None or scheduled.exchange is None:
+            return named
+        return next((tree for pattern, tree in self._trees if fnmatch.fnmatchcase(name, pattern)), None)
+
+    def require_used(self) -> None:
+        """Raises UsageError if a program was used for no exchange; to be called when a plan has been built."""
+        for pattern, _ in self._trees:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in self._told):
+                raise UsageError(f"--exchange: nothing that '{pattern}' stands for has an exchange in this plan")
 
     def use(
         self, name: str, tree: ProgramTree, inflows: Sequence[Inflow], scheduled: ScheduledExchange
@@ -79,7 +85,7 @@ class GivenExchanges:
             raise ProgramError(
                 f"{name} reads nothing that has to move, so it has no exchange",
                 where=file,
-                hint="leave its --exchange out" if "*" not in name else None,
+                hint="leave its --exchange out",
             )
         try:
             splits = find_splits(program, whole.program)

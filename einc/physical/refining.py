@@ -31,7 +31,7 @@ class RefiningScheduler:
     ) -> ScheduledExchange:
         scheduled = self._scheduler.schedule(node, inflows, functions, busy_ms)
         given = self._others.given
-        tree = None if given is None else given.find(node)
+        tree = None if given is None else given.find(node, scheduled)
         if given is not None and tree is not None:
             return given.use(node, tree, inflows, scheduled)
         if self._others.proposed is not None:
