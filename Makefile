@@ -8,11 +8,11 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references check lint types imports bench bench-exchanges bench-predicted bench-selectors testbed gpu-check gpu-wheels golden clean
+.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references check lint types imports bench bench-exchanges experiments experiments-measured testbed gpu-check gpu-wheels golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/base: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("einc needs Python 3.11 or later, this is " + sys.version) if sys.version_info < (3, 11) else None'
@@ -51,7 +51,7 @@ test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpr
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
-	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/gpu/live_rehearsal.py
+	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
 
 test-reference-slow: .venv/reference  ## the same comparison for more numbers of sites
 	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py
@@ -78,11 +78,11 @@ bench-exchanges: .venv/dev  ## synthesized exchanges of all workloads against th
 	$(BIN)/python -m tests.bench.simulator
 	$(BIN)/python -m tests.bench.exchanges
 
-bench-predicted: .venv/dev  ## predicted time of whole plans: synthesized exchanges against naive ones
-	$(BIN)/python -m tests.bench.predicted
+experiments: .venv/dev  ## the paper's Experiments 1 to 5, predicted: tables, plots and pages in docs/experiments
+	$(BIN)/python -m tests.bench.experiments
 
-bench-selectors: .venv/dev  ## predicted time by selector, and its correlation with the proxy (paper, Experiments 3 and 5)
-	$(BIN)/python -m tests.bench.selectors
+experiments-measured: .venv/dev  ## the same on the GPUs of this machine, or smaller on its CPU, into build/experiments
+	$(BIN)/python -m tests.bench.experiments.measured
 
 testbed: .venv/dev  ## run exchange programs in network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from einc_runtime.plan.schema import Bundle
 Arrays = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 Weights = dict[str, torch.Tensor]
 Model = Callable[[Weights], torch.Tensor]
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""From rotated queries and keys and from values, each [heads, tokens, head dimension], to what attention gives."""
 
 
 def tensors(arrays: Arrays, dtype: torch.dtype | None = None, device: str = "cuda") -> Weights:
@@ -49,7 +51,7 @@ def model_of(bundle: Bundle) -> Model | None:
         return lambda w: torch.relu(w["x"] @ w["w1"]) @ w["w2"]
     if bundle.model.startswith("chain_"):
         return _chain(bundle)
-    return _block(bundle) if bundle.model == "llama_block" else None
+    return block_of(bundle, attend_to_own(sequence_lengths(bundle))) if bundle.model == "llama_block" else None
 
 
 def reference(bundle: Bundle, arrays: Arrays, device: str = "cuda") -> dict[str, Any] | None:
@@ -78,23 +80,37 @@ def _chain(bundle: Bundle) -> Model:
     return chain
 
 
-def _block(bundle: Bundle) -> Model:
-    attributes: dict[str, Any] = {}
-    for operation in bundle.operations:
-        attributes |= {key: value for key, value in operation.attributes.items() if key in ("eps", "seq_lens")}
-    eps, lengths = float(attributes["eps"]), [int(length) for length in attributes["seq_lens"]]
+def sequence_lengths(bundle: Bundle) -> list[int]:
+    """Those of the sequences that lie one behind the other in a block's tokens."""
+    lengths = next(each.attributes["seq_lens"] for each in bundle.operations if "seq_lens" in each.attributes)
+    return [int(length) for length in lengths]
+
+
+def attend_to_own(lengths: Sequence[int]) -> Attend:
+    """Causal attention within each of several packed sequences: all at once where they are of one length."""
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if len(set(lengths)) == 1:
+            apart = (x.unflatten(1, (len(lengths), lengths[0])).transpose(0, 1) for x in (q, k, v))
+            found = F.scaled_dot_product_attention(*apart, is_causal=True, enable_gqa=True)
+            return found.transpose(0, 1).flatten(1, 2)
+        parts = [
+            F.scaled_dot_product_attention(*(part[None] for part in own), is_causal=True, enable_gqa=True)[0]
+            for own in zip(*(x.split(list(lengths), 1) for x in (q, k, v)), strict=True)
+        ]
+        return torch.cat(parts, 1)
+
+    return attend
+
+
+def block_of(bundle: Bundle, attend: Attend) -> Model:
+    """A transformer block on whichever tokens it is given, with this attention."""
+    eps = next(float(each.attributes["eps"]) for each in bundle.operations if "eps" in each.attributes)
 
     def rope(x: torch.Tensor, w: Weights) -> torch.Tensor:
         cosine, sine = w["cosine"], w["sine"]
         first, second = x.chunk(2, -1)
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
-
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        parts = [
-            F.scaled_dot_product_attention(*(part[None] for part in own), is_causal=True, enable_gqa=True)[0]
-            for own in zip(*(x.split(lengths, 1) for x in (q, k, v)), strict=True)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def block(w: Weights) -> torch.Tensor:
         x, d_model = w["x"], w["x"].shape[1]

@@ -1,0 +1,65 @@
+"""The paper's Experiments 1 to 5, predicted: tables, plots and pages in docs/experiments.
+
+    python -m tests.bench.experiments [--experiment N]... [--processes 2] [--draws 20]
+
+What is known already is not compiled again, so an interrupted run goes on where it was. `--render` compiles nothing and
+takes the plans from the JSON files. `--draws` other than 20 writes nothing into docs: it says what it would find.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from tests.bench.experiments.descriptions import DRAWS, describe_experiments
+from tests.bench.experiments.pages import FOLDER, OVERVIEW, fill_overview, read_json, write_files
+from tests.bench.experiments.runner import run
+from tests.bench.experiments.summaries import summarize
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.experiments", description=__doc__.splitlines()[0])
+    parser.add_argument("--experiment", type=int, action="append", choices=range(1, 6), help="all by default")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--draws", type=int, default=DRAWS, help="random plans for each workload")
+    parser.add_argument("--render", action="store_true", help="compile nothing: tables, plots and pages of the plans")
+    options = parser.parse_args(arguments)
+    if options.draws < 2:
+        parser.error("a correlation takes two draws or more")
+    start = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - start:6.0f} s  {text}", flush=True)
+
+    chosen = [each for each in describe_experiments(options.draws) if each.number in (options.experiment or range(6))]
+    try:
+        if options.render:
+            found = {}
+            for each in chosen:
+                found |= read_json((FOLDER / f"{each.name}.json").read_text(encoding="utf-8"))
+        else:
+            found = run([one for each in chosen for one in each.configurations], options.processes, say)
+    except KeyboardInterrupt:
+        say("interrupted; the same command goes on from here")
+        return 130
+    for each in chosen:
+        print(f"\nExperiment {each.number}: {each.title}")
+        summary = summarize(each.number, {one: found[one] for one in each.configurations})
+        print("\n\n".join(table.markdown() for table in summary.tables))
+        print("\n" + "\n".join(f"- {finding}" for finding in summary.findings))
+        if options.draws == DRAWS:
+            from tests.bench.experiments.plots import draw
+
+            write_files(each, found)
+            draw(each.number, found, FOLDER / f"{each.name}.svg")
+    if options.draws == DRAWS:
+        if len(chosen) == 5:
+            OVERVIEW.write_text(fill_overview(OVERVIEW.read_text(encoding="utf-8"), found), encoding="utf-8")
+        say(f"written to {FOLDER}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""From a configuration to its outcome: one compilation, by the same calls as the command line's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.bench.experiments.configurations import MODELS, PLACEMENTS, Configuration, Outcome
+
+PRESETS = MODELS.parent / "einc" / "machines" / "presets"
+
+
+def compile_configuration(configuration: Configuration, work: Path) -> Outcome:
+    """The plan's figures; `work` is a folder for machine files whose kernels are slower than the preset's."""
+    from einc.compiler import compile_model
+    from einc.errors import CapacityError, MachineError
+    from einc.options import CompileOptions
+
+    text = (MODELS / f"{configuration.model}.ein").read_text(encoding="utf-8")
+    options = CompileOptions(
+        machine=_machine(configuration, work),
+        devices=configuration.sites,
+        preset=configuration.preset,
+        selector=configuration.selector,
+        schedule=configuration.schedule,
+        seed=configuration.seed,
+        **placement_option(configuration),
+    )
+    compiled = compile_model(text, f"{configuration.model}.ein", options)
+    try:
+        return _figures(compiled)
+    except (CapacityError, MachineError) as error:
+        return Outcome(problem=error.message)
+
+
+def placement_option(configuration: Configuration) -> dict[str, Any]:
+    return {"input_placement": configuration.placement} if len(PLACEMENTS) > 1 else {}
+
+
+def _figures(compiled: Any) -> Outcome:
+    from einc.predict.costs import TaskKind, compute_task_costs
+    from einc.predict.timeline import time_tasks
+
+    program, plan = compiled.program, compiled.plan
+    costs = compute_task_costs(program)
+    free = [cost if cost.kind is TaskKind.KERNEL else cost._replace(kind=TaskKind.FENCE, size=0) for cost in costs]
+    cuts = tuple(
+        (
+            node.name,
+            " ".join(
+                f"{index.name}/{len(intervals)}"
+                for index, intervals in zip(node.operator.indices, choice.candidate.intervals, strict=True)
+                if len(intervals) > 1
+            )
+            or "whole",
+        )
+        for node, choice in zip(plan.graph.nodes, plan.choices, strict=True)
+    )
+    return Outcome(
+        predicted_ms=program.predicted_ms,
+        free_ms=time_tasks(free, compiled.target.machine).predicted_ms,
+        cost=plan.total_cost,
+        moved=sum(cost.size for cost in costs if cost.kind is TaskKind.TRANSFER),
+        memory=max(program.memory),
+        cuts=cuts,
+    )
+
+
+def _machine(configuration: Configuration, work: Path) -> str:
+    """The preset's name, or the file of one whose kernels reach a part of its peak."""
+    if configuration.rate == 1:
+        return configuration.machine
+    document = json.loads((PRESETS / f"{configuration.machine}.json").read_text(encoding="utf-8"))
+    sites = document["sites"]
+    sites["flops"] = {name: peak * configuration.rate for name, peak in sites["flops"].items()}
+    document["name"] = f"{configuration.machine}-{configuration.rate:g}"
+    path = work / f"{document['name']}-{configuration.sites}-{configuration.workload}.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return str(path)

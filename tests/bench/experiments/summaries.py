@@ -1,0 +1,272 @@
+"""What the outcomes of each experiment say: its tables beside the paper's numbers, and sentences about them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from itertools import pairwise
+
+from tests.bench.experiments import paper
+from tests.bench.experiments.configurations import BLOCKS, CHAINS, OBJECTIVES, WORKLOADS, Configuration, Outcomes
+from tests.bench.experiments.descriptions import RATES, SITES
+from tests.bench.experiments.tables import (
+    Cell,
+    Summary,
+    Table,
+    drawn,
+    mean,
+    ms,
+    number,
+    placements,
+    ratio,
+    title,
+)
+
+GROUPS = {"blocks": BLOCKS, "chains": CHAINS}
+MEAN = "geometric mean"
+
+
+def summarize(number_of: int, outcomes: Outcomes) -> Summary:
+    """The tables and sentences of experiment 1, 2, 3, 4 or 5."""
+    return SUMMARIES[number_of - 1](outcomes)
+
+
+def summarize_blocks(outcomes: Outcomes) -> Summary:
+    """Experiment 1: times on 1, 4 and 8 sites, and how they change if kernels are slower than their peak."""
+    printed = {**paper.EINSUMMABLE_MS, MEAN: paper.BLOCK_MEAN_MS["Einsummable"]}
+    tables = [_on_sites(outcomes, placement, BLOCKS, printed) for placement in placements(outcomes)]
+    rows = [_slowed(outcomes, rate) for rate in (1.0, *RATES)]
+    measured = (
+        "the paper, measured",
+        paper.EINSUMMABLE_MS["b1x1k"],
+        paper.OTHER_BLOCKS_MEAN_MS,
+        paper.EINSUMMABLE_MS["b1x128k"],
+        paper.BLOCK_MEAN_MS["Einsummable"],
+    )
+    why = Table(
+        "rates",
+        "Predicted ms on 8 sites (`eindecomp`, replicated inputs) if kernels reach a part of the peak only.",
+        ("kernels reach", title("b1x1k"), "the three between, " + MEAN, title("b1x128k"), "all five, " + MEAN),
+        (*rows, measured),
+    )
+    return Summary((*tables, why), tuple(_say_why(outcomes)))
+
+
+def _slowed(outcomes: Outcomes, rate: float) -> tuple[Cell, ...]:
+    own = {workload: ms(outcomes, Configuration(workload, rate=rate)) for workload in BLOCKS}
+    between = mean([own[workload] for workload in BLOCKS if workload not in paper.EINSUMMABLE_MS])
+    return f"{rate:.0%} of the peak", own["b1x1k"], between, own["b1x128k"], mean([*own.values()])
+
+
+def _say_why(outcomes: Outcomes) -> list[str]:
+    long = outcomes[Configuration("b1x128k")]
+    theirs = paper.EINSUMMABLE_MS["b1x128k"]
+    rate = _rate_for(outcomes, "b1x128k", theirs)
+    found = [
+        f"The kernels alone of {title('b1x128k')} take {long.free_ms:.1f} ms at the peak of eight A100s, whatever is "
+        f"moved; {theirs:.0f} ms is {theirs / long.free_ms:.2f} times as long."
+    ]
+    if rate is not None:
+        at = {w: _interpolated(outcomes, w, rate) for w in BLOCKS}
+        short, measured = at["b1x1k"], paper.EINSUMMABLE_MS["b1x1k"]
+        between = mean([at[w] for w in BLOCKS if w not in paper.EINSUMMABLE_MS])
+        found += [
+            f"With kernels at {rate:.0%} of the peak the prediction for it is the paper's {theirs:.0f} ms. The "
+            f"geometric mean of all five is then {number(mean([*at.values()]))} ms, and that of the three between is "
+            f"{number(between)} ms, where the paper's means imply {paper.OTHER_BLOCKS_MEAN_MS:.2f} ms.",
+            f"{title('b1x1k')} is then predicted at {number(short)} ms instead of the paper's {measured}. With "
+            f"{measured} in its place the geometric mean is {number(mean([*(at | {'b1x1k': measured}).values()]))} ms.",
+        ]
+    return found
+
+
+def _rate_for(outcomes: Outcomes, workload: str, wanted: float) -> float | None:
+    """The part of the peak at which a workload takes that long: between two rates, time is linear in 1 / rate."""
+    for high, low in pairwise((1.0, *RATES)):
+        fast, slow = (ms(outcomes, Configuration(workload, rate=rate)) for rate in (high, low))
+        if fast is not None and slow is not None and fast <= wanted <= slow:
+            part = (wanted - fast) / (slow - fast)
+            return 1 / ((1 - part) / high + part / low)
+    return None
+
+
+def _interpolated(outcomes: Outcomes, workload: str, rate: float) -> float | None:
+    for high, low in pairwise((1.0, *RATES)):
+        if low <= rate <= high:
+            fast, slow = (ms(outcomes, Configuration(workload, rate=r)) for r in (high, low))
+            part = (1 / rate - 1 / high) / (1 / low - 1 / high)
+            return None if fast is None or slow is None else fast + part * (slow - fast)
+    return None
+
+
+def summarize_chains(outcomes: Outcomes) -> Summary:
+    """Experiment 2: times on 1, 4 and 8 sites, and the speed-up."""
+    tables = [_on_sites(outcomes, placement, CHAINS, {}) for placement in placements(outcomes)]
+    rows, findings = [], []
+    for placement in placements(outcomes):
+        for selector in OBJECTIVES:
+            gains = [
+                ratio(*(ms(outcomes, Configuration(w, "dgx-a100", n, placement, selector)) for n in (1, 8)))
+                for w in CHAINS
+            ]
+            rows.append((f"{placement}, `{selector}`", *gains, mean(gains)))
+            findings.append(
+                f"Inputs {placement}, `{selector}`: eight sites are {number(mean(gains))} times as fast as one in "
+                f"geometric mean (paper: about {paper.CHAIN_SPEEDUP:g})."
+            )
+    speed = Table(
+        "speed-up",
+        "Time on 1 site over time on 8.",
+        ("inputs, selector", *(title(w) for w in CHAINS), MEAN),
+        (*rows, ("the paper, about", *[paper.CHAIN_SPEEDUP] * 6)),
+        digits=2,
+    )
+    return Summary((*tables, speed), tuple(findings))
+
+
+def _on_sites(outcomes: Outcomes, placement: str, workloads: tuple[str, ...], printed: dict[str, float]) -> Table:
+    keys = [(selector, sites) for selector in OBJECTIVES for sites in SITES]
+    times = {
+        w: [ms(outcomes, Configuration(w, "dgx-a100", sites, placement, selector)) for selector, sites in keys]
+        for w in workloads
+    }
+    columns = ["workload", *(f"`{selector}`, {sites}" for selector, sites in keys)]
+    rows: list[tuple[Cell, ...]] = [(title(w), *own) for w, own in times.items()]
+    rows.append((MEAN, *(mean(column) for column in zip(*times.values(), strict=True))))
+    if printed:
+        columns.append("paper, 8")
+        rows = [(*row, printed.get(key)) for key, row in zip((*workloads, MEAN), rows, strict=True)]
+    caption = f"Predicted ms on 1, 4 and 8 sites of `dgx-a100`, inputs {placement}."
+    return Table(f"times, {placement}", caption, tuple(columns), tuple(rows))
+
+
+def summarize_selectors(outcomes: Outcomes) -> Summary:
+    """Experiment 3: chosen plans beside random ones."""
+    tables, findings = [], []
+    relative: list[tuple[Cell, ...]] = []
+    for placement in placements(outcomes):
+        rows: list[tuple[Cell, ...]] = []
+        times: dict[str, dict[str, float | None]] = {}
+        for workload in WORKLOADS:
+            own = {s: ms(outcomes, _chosen(workload, placement, s)) for s in (*OBJECTIVES, "greedy")}
+            plans = drawn(outcomes, workload, placement)
+            random = [plan.predicted_ms for plan in plans]
+            own |= {"best": min(random, default=None), "median": statistics.median(random) if random else None}
+            times[workload] = own
+            rows.append((title(workload), *own.values(), len(plans)))
+        columns = ("workload", *(f"`{s}`" for s in (*OBJECTIVES, "greedy")), "random, best", "median", "that fit")
+        caption = f"Predicted ms on 8 sites of `dgx-a100`, inputs {placement}, and how many random plans fit."
+        tables.append(Table(f"times, {placement}", caption, columns, tuple(rows)))
+        for base in OBJECTIVES:
+            for group, members in GROUPS.items():
+                ratios = {
+                    kind: mean([ratio(times[w][kind], times[w][base]) for w in members])
+                    for kind in ("greedy", "best", "median")
+                }
+                relative.append((placement, f"`{base}`", group, *ratios.values()))
+            slower = [
+                title(w)
+                for w in WORKLOADS
+                if (best := times[w]["best"]) is not None and (own_ms := times[w][base]) is not None and best < own_ms
+            ]
+            beaten = ", ".join(slower) if slower else "none"
+            findings.append(f"Inputs {placement}: workloads where a random plan is faster than `{base}`: {beaten}.")
+    for group, theirs in paper.RELATIVE_TO_OPTIMIZER.items():
+        relative.append(("the paper", "`eindecomp`", group, theirs["greedy"], theirs["best"], theirs["median"]))
+    tables.append(
+        Table(
+            "relative",
+            "Geometric means of times over the time of the optimizer's plan.",
+            ("inputs", "relative to", "workloads", "greedy", "random, best", "median"),
+            tuple(relative),
+            digits=2,
+            names=3,
+        )
+    )
+    return Summary(tuple(tables), tuple(findings))
+
+
+def _chosen(workload: str, placement: str, selector: str) -> Configuration:
+    return Configuration(workload, placement=placement, selector=selector)
+
+
+def summarize_exchanges(outcomes: Outcomes) -> Summary:
+    """Experiment 4: naive exchanges over synthesized ones, on a mesh and on a switch."""
+    tables, findings = [], []
+    for machine in dict.fromkeys(each.machine for each in outcomes):
+        for placement in placements(outcomes):
+            rows: list[tuple[Cell, ...]] = []
+            gains: dict[str, list[float | None]] = {selector: [] for selector in OBJECTIVES}
+            for workload in WORKLOADS:
+                row: list[Cell] = []
+                for selector in OBJECTIVES:
+                    naive, found = (
+                        ms(outcomes, Configuration(workload, machine, 8, placement, selector, schedule))
+                        for schedule in ("naive", "synthesized")
+                    )
+                    gains[selector].append(ratio(naive, found))
+                    row += [naive, found, gains[selector][-1]]
+                rows.append((title(workload), *row, paper.NAIVE_OVER_OPTIMIZED.get((machine, workload))))
+            for group, part in (("blocks", slice(0, 5)), ("chains", slice(5, 10))):
+                means = [mean(gains[selector][part]) for selector in OBJECTIVES]
+                cells = [cell for own in means for cell in (None, None, own)]
+                rows.append((f"{group}, {MEAN}", *cells, paper.NAIVE_OVER_OPTIMIZED.get((machine, group))))
+                findings.append(
+                    f"`{machine}`, inputs {placement}, {group}: naive exchanges take "
+                    + " and ".join(f"{number(m)} times as long (`{s}`)" for s, m in zip(OBJECTIVES, means, strict=True))
+                    + "."
+                )
+            columns = [f"`{s}`, {what}" for s in OBJECTIVES for what in ("naive", "synthesized", "naive over it")]
+            caption = f"Predicted ms on 8 sites of `{machine}`, inputs {placement}."
+            named = ("workload", *columns, "the paper's")
+            tables.append(Table(f"{machine}, {placement}", caption, named, tuple(rows)))
+    return Summary(tuple(tables), tuple(findings))
+
+
+def summarize_costs(outcomes: Outcomes) -> Summary:
+    """Experiment 5: how well cost foretells time."""
+    rows: list[tuple[Cell, ...]] = []
+    for workload in WORKLOADS:
+        own: list[Cell] = [title(workload)]
+        for placement in placements(outcomes):
+            plans = drawn(outcomes, workload, placement)
+            own += [correlate(outcomes, workload, placement), len(plans)]
+        rows.append((*own, paper.CORRELATION[workload]))
+    columns = ["workload"]
+    for placement in placements(outcomes):
+        columns += [f"r, {placement}", "plans"]
+    table = Table(
+        "correlation",
+        "Pearson's r of cost in elements and predicted time, over the random plans that fit, on 8 sites of `dgx-a100`.",
+        (*columns, "the paper's r"),
+        tuple(rows),
+        digits=2,
+    )
+    findings = []
+    for placement in placements(outcomes):
+        values = [correlate(outcomes, workload, placement) for workload in WORKLOADS]
+        known = sorted(value for value in values if value is not None)
+        theirs = statistics.median(paper.CORRELATION.values())
+        findings.append(
+            f"Inputs {placement}: r is from {known[0]:.2f} to {known[-1]:.2f}, with a median of "
+            f"{statistics.median(known):.2f} (paper: 0.47 to 0.92, {theirs:.2f})."
+        )
+    return Summary((table,), tuple(findings))
+
+
+def correlate(outcomes: Outcomes, workload: str, placement: str) -> float | None:
+    """Pearson's r over the random plans that fit; None where there are too few, or all cost or take the same."""
+    plans = drawn(outcomes, workload, placement)
+    costs, times = [plan.cost for plan in plans], [plan.predicted_ms for plan in plans]
+    if len(set(costs)) < 2 or len(set(times)) < 2:
+        return None
+    return statistics.correlation(costs, times)
+
+
+SUMMARIES: tuple[Callable[[Outcomes], Summary], ...] = (
+    summarize_blocks,
+    summarize_chains,
+    summarize_selectors,
+    summarize_exchanges,
+    summarize_costs,
+)
