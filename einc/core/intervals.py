@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 Interval = tuple[int, int]
 """A half-open range of positions of one index."""
@@ -20,7 +20,10 @@ class ShardableIndex:
 
     `cuts` lists the interior positions where it may be cut, ascending; None means any position. `limit` is a further
     bound on the number of intervals. `work` is given for an index with cuts if its positions do not take equally much
-    work: the work before each cut, ascending, and then the work of the whole index.
+    work: the work before each cut, ascending, and then the work of the whole index. `balance` is given for an index
+    without cuts if its positions do not take equally much work: it finds the interior bounds of so many intervals of
+    nearly equal work, none empty. `instead_of` is given for an index that the paper's candidates do not cut. It may
+    only be cut where the indices with these names, and others with an `instead_of`, are whole.
     """
 
     name: str
@@ -28,6 +31,8 @@ class ShardableIndex:
     cuts: tuple[int, ...] | None = None
     limit: int | None = None
     work: tuple[int, ...] | None = None
+    balance: Callable[[int], tuple[int, ...]] | None = field(default=None, compare=False)
+    instead_of: tuple[str, ...] = ()
 
     @property
     def max_intervals(self) -> int:
@@ -50,6 +55,14 @@ class ShardableIndex:
         bounds = [0, *inner, self.extent]
         return tuple(itertools.pairwise(bounds))
 
+    def choices(self, count: int) -> tuple[tuple[Interval, ...], ...]:
+        """The ways to cut it into `count` intervals, all different: `intervals`, and those of equal work."""
+        even = self.intervals(count)
+        if self.balance is None:
+            return (even,)
+        balanced = tuple(itertools.pairwise([0, *self.balance(count), self.extent]))
+        return (even,) if balanced == even else (even, balanced)
+
     def _nearest_cuts(self, count: int) -> list[int]:
         """The numbers of the cuts that bound `count` intervals."""
         assert self.cuts is not None
@@ -64,6 +77,20 @@ class ShardableIndex:
             chosen.append(min(options, key=lambda i: (abs(marks[i] - target), i)))
             first = chosen[-1] + 1
         return chosen
+
+
+def enumerate_requests(indices: Sequence[ShardableIndex], counts: Sequence[int]) -> Iterator[Intervals]:
+    """All ways to cut each of the indices into so many intervals."""
+    return itertools.product(*(index.choices(count) for index, count in zip(indices, counts, strict=True)))
+
+
+def limit_intervals(indices: Sequence[ShardableIndex], further: ShardableIndex | None = None) -> list[int]:
+    """The most intervals of every index in the paper's candidates; or in those that also cut the index `further`."""
+    whole = further.instead_of if further is not None else ()
+    return [
+        1 if index.name in whole or (index.instead_of and index != further) else index.max_intervals
+        for index in indices
+    ]
 
 
 def enumerate_factorizations(product: int, limits: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -1,8 +1,9 @@
 """The join-agg specs that an operator offers over a number of sites, with the sub-costs that depend on them alone
 (paper, Sections 3.3, 4.2 and 4.3).
 
-The strict offer is the paper's: as many function specifications as there are sites. The flexible one adds specs with
-fewer of them, for fewer sites or with each computed on several sites, which then need no exchange to have the result.
+The strict offer is the paper's: as many function specifications as there are sites. The flexible one adds cuts along
+further indices (`ShardableIndex.instead_of`), and specs with fewer function specifications, for fewer sites or with
+each computed on several sites, which then need no exchange to have the result.
 Every spec that an operator builds is checked here, so that later stages see valid ones only.
 """
 
@@ -11,10 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from math import prod
 
-from einc.core.intervals import Intervals, count_reachable_sites, enumerate_factorizations
+from einc.core.intervals import (
+    Intervals,
+    count_reachable_sites,
+    enumerate_factorizations,
+    enumerate_requests,
+    limit_intervals,
+)
 from einc.core.spec import JoinAggSpec, Tiling, find_spec_fault, find_tiling_fault
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import InternalError
@@ -45,15 +52,15 @@ def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...
     p' is `sites`, or the largest number below it that is a product of admissible interval counts. There is always
     at least one candidate. Raises InternalError if the operator returns anything but a join-agg spec.
     """
-    used = count_reachable_sites(sites, [index.max_intervals for index in operator.indices])
-    return tuple(_Enumeration(operator).build_all(used))
+    enumeration = _Enumeration(operator)
+    return tuple(enumeration.build_all(count_reachable_sites(sites, enumeration.limits)))
 
 
 @lru_cache(maxsize=128)
 def enumerate_flexible_candidates(
     operator: Operator, sites: int, *, fewer: bool = True, replicated: bool = True
 ) -> tuple[Candidate, ...]:
-    """The strict candidates, in their order, and then those with fewer function specifications.
+    """The strict candidates, in their order, then cuts along further indices, then fewer function specifications.
 
     With `fewer`, each of these runs on one site, and other sites stay idle. With `replicated`, it runs on as many sites
     as there are for each (`Candidate.replicas`), if that is at least two, no output block is a partial copy, and
@@ -73,9 +80,12 @@ def enumerate_flexible_candidates(
             if may_replicate and replicas > 1 and not candidate.aggregation:
                 yield replicate(candidate, replicas)
 
-    found = [*offer(strict, alone=False)]
     many = sites > FEW_SITES
-    left = max(MIN_EXTRA[many], MAX_EXTRA[many] * len(strict)) - len(found)
+    most = max(MIN_EXTRA[many], MAX_EXTRA[many] * len(strict))
+    known = {candidate.spec for candidate in strict}
+    further = [one for one in enumeration.build_further(used, sites, most) if one.spec not in known]
+    found = [*offer(strict, alone=False)]
+    left = most - len(found)
     offers: dict[int, list[Candidate]] = {}
     for count in enumeration.list_smaller_counts(used, sites) if fewer or may_replicate else ():
         if enumeration.count(count, left) <= left:
@@ -83,7 +93,7 @@ def enumerate_flexible_candidates(
             if len(own) <= left:
                 offers[count] = own
                 left -= len(own)
-    return (*strict, *found, *(one for count in sorted(offers, reverse=True) for one in offers[count]))
+    return (*strict, *further, *found, *(one for count in sorted(offers, reverse=True) for one in offers[count]))
 
 
 def is_replicable(operator: Operator) -> bool:
@@ -97,13 +107,37 @@ def is_replicable(operator: Operator) -> bool:
     )
 
 
-@lru_cache(maxsize=1024)
 def build_candidate(operator: Operator, counts: tuple[int, ...], replicas: int = 1) -> Candidate:
-    """The candidate that cuts every index into as many intervals as `counts` says, computed on `replicas` sites each.
+    """The first of `build_candidates`."""
+    return build_candidates(operator, counts, replicas)[0]
 
-    Raises ValueError where an index cannot be cut so, or where replicas are not possible.
+
+@lru_cache(maxsize=1024)
+def build_candidates(operator: Operator, counts: tuple[int, ...], replicas: int = 1) -> tuple[Candidate, ...]:
+    """The candidates that cut every index into as many intervals as `counts` says, each computed on `replicas` sites.
+
+    There is one for every way to choose the intervals. Raises ValueError where the operator cannot be cut so, or where
+    replicas are not possible.
     """
-    request = tuple(index.intervals(count) for index, count in zip(operator.indices, counts, strict=True))
+    requests = enumerate_requests(operator.indices, counts)
+    return tuple(_build_replicated(operator, request, replicas) for request in requests)
+
+
+@lru_cache(maxsize=1024)
+def restore_candidate(operator: Operator, intervals: Intervals, replicas: int = 1) -> Candidate:
+    """The candidate with these intervals, computed on `replicas` sites each.
+
+    Raises ValueError where the operator is not cut so, or where replicas are not possible.
+    """
+    if len(intervals) != len(operator.indices):
+        raise ValueError(f"operator {operator.title} has {len(operator.indices)} indices, not {len(intervals)}")
+    for index, own in zip(operator.indices, intervals, strict=True):
+        if own not in index.choices(len(own)):
+            raise ValueError(f"index {index.name} is never cut into these intervals")
+    return _build_replicated(operator, intervals, replicas)
+
+
+def _build_replicated(operator: Operator, request: Intervals, replicas: int) -> Candidate:
     candidate = _Enumeration(operator).build(request)
     if replicas == 1:
         return candidate
@@ -118,13 +152,16 @@ def replicate(candidate: Candidate, replicas: int) -> Candidate:
 
 
 class _Enumeration:
-    """Builds the candidates of one operator, which share their blocks."""
+    """Builds the candidates of one operator, which share their blocks.
 
-    __slots__ = ("_inputs", "_limits", "_operator", "_outputs", "_rank")
+    `limits` are the most intervals of each of its indices in the strict offer.
+    """
+
+    __slots__ = ("_inputs", "_operator", "_outputs", "_rank", "limits")
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
-        self._limits = [index.max_intervals for index in operator.indices]
+        self.limits = limit_intervals(operator.indices)
         self._rank = sum(desc.rank for desc in (*operator.inputs, *operator.outputs))
         self._inputs = [_BlockCache(desc, must_tile=False) for desc in operator.inputs]
         self._outputs = [_BlockCache(desc, must_tile=True) for desc in operator.outputs]
@@ -132,7 +169,7 @@ class _Enumeration:
     def _iterate(self, functions: int) -> Iterator[tuple[int, ...]]:
         """The interval counts whose product is `functions`."""
         limit = max(1, MAX_BOUNDS // (functions * max(1, self._rank)))
-        return islice(enumerate_factorizations(functions, self._limits), limit)
+        return islice(enumerate_factorizations(functions, self.limits), limit)
 
     def count(self, functions: int, limit: int) -> int:
         """The number of candidates with as many function specifications; of more than `limit`, one more."""
@@ -163,6 +200,23 @@ class _Enumeration:
             for counts in self._iterate(functions)
         )
         return map(self.build, requests)
+
+    def build_further(self, used: int, sites: int, most: int) -> Iterator[Candidate]:
+        """Candidates along the indices beyond the strict offer that use as many sites as that offer, or more.
+
+        Those that cut the fewest indices come before others up to `most`; the order is that of their intervals.
+        """
+        indices = self._operator.indices
+        found: list[Intervals] = []
+        for place, further in enumerate(indices):
+            if further.instead_of:
+                limits = limit_intervals(indices, further)
+                functions = count_reachable_sites(sites, limits)
+                if functions >= used:
+                    counts = (cut for cut in enumerate_factorizations(functions, limits) if cut[place] > 1)
+                    found += chain.from_iterable(enumerate_requests(indices, cut) for cut in counts)
+        found.sort(key=lambda request: (sum(len(own) > 1 for own in request), request))
+        return map(self.build, sorted(found[:most]))
 
     def build(self, request: Intervals) -> Candidate:
         return _build_candidate(self._operator, request, self._inputs, self._outputs)

@@ -18,7 +18,7 @@ from math import prod
 from einc.core.intervals import ShardableIndex
 from einc.errors import UsageError
 from einc.graph.graph import Graph, Node
-from einc.logical.candidates import build_candidate
+from einc.logical.candidates import build_candidates
 from einc.logical.plan import Candidate
 from einc.logical.reach import find_index
 from einc.ops.base import Operator
@@ -173,7 +173,7 @@ def _select(node: Node, offered: Sequence[Candidate], pin: Pin, sites: int) -> t
         if fitting:
             return fitting
     try:
-        return (build_candidate(node.operator, tuple(named.get(index.name, 1) for index in indices), replicas),)
+        return build_candidates(node.operator, tuple(named.get(index.name, 1) for index in indices), replicas)
     except ValueError as error:
         raise _refuse(node, pin, str(error)) from None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from einc.core.intervals import Interval
 from einc.ops.base import Operator
 
 
@@ -12,8 +14,9 @@ from einc.ops.base import Operator
 class Reach:
     """What cutting one index of an operator cuts: (tensor, dimension) pairs of its inputs and of its outputs.
 
-    The index has up to `extent` intervals. A `parallel` index cuts every output. Another one makes partial results, or
-    lets several sites read one block.
+    Blocks that have more than one position in common are no cut: a part of attention's queries reads all keys before
+    them. The index has up to `extent` intervals. A `parallel` index cuts every output. Another one makes partial
+    results, or lets several sites read one block.
     """
 
     extent: int
@@ -43,7 +46,7 @@ def find_reaches(operator: Operator) -> tuple[Reach, ...]:
                     (k, d)
                     for k, whole in enumerate(wholes)
                     for d in range(whole.rank)
-                    if any((own[k].lower[d], own[k].upper[d]) != (0, whole.shape[d]) for own in blocks)
+                    if _is_cut([(own[k].lower[d], own[k].upper[d]) for own in blocks], whole.shape[d])
                 )
             )
         inputs, outputs = sides
@@ -52,15 +55,24 @@ def find_reaches(operator: Operator) -> tuple[Reach, ...]:
     return tuple(reaches)
 
 
+def _is_cut(intervals: Sequence[Interval], extent: int) -> bool:
+    """Whether the two parts of an operator read or write different parts of a dimension."""
+    (_, end), (start, _) = sorted(intervals)
+    return any(own != (0, extent) for own in intervals) and end - start <= 1
+
+
 def find_index(operator: Operator, name: str) -> str | None:
-    """The index of that name, else the one that alone cuts a dimension of that name (in the outputs, or in the inputs);
-    None if there is neither."""
+    """The index of that name, else the one that alone cuts a dimension of that name (in the outputs, or in the inputs).
+
+    Where several cut it, one of the paper's (without an `instead_of`) comes first. None if there is none, or not one.
+    """
     indices, reaches = operator.indices, find_reaches(operator)
     if any(index.name == name for index in indices):
         return name
     for side, tensors in (("outputs", operator.outputs), ("inputs", operator.inputs)):
         places = {(k, d) for k, tensor in enumerate(tensors) for d, dim in enumerate(tensor.dims) if dim == name}
-        found = [i.name for i, reach in zip(indices, reaches, strict=True) if places.intersection(getattr(reach, side))]
-        if len(found) == 1:
-            return found[0]
+        found = [i for i, reach in zip(indices, reaches, strict=True) if places.intersection(getattr(reach, side))]
+        for chosen in (found, [index for index in found if not index.instead_of]):
+            if len(chosen) == 1:
+                return chosen[0].name
     return None

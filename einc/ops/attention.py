@@ -95,12 +95,19 @@ class Attention(Operator):
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
         packing = self._packing()
-        return (ShardableIndex("heads_kv", self.keys.shape[0]), packing.sequences(), packing.keys())
+        heads = ShardableIndex("heads_kv", self.keys.shape[0])
+        return (heads, packing.sequences(), packing.queries(), packing.keys())
 
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
-        heads_kv, sequences, shares = intervals
+        heads_kv, sequences, parts, shares = intervals
+        if len(sequences) > 1 and len(parts) > 1:
+            raise ValueError("attention is cut between sequences or along queries, not both")
         packing = self._packing()
-        tokens = [(cut, part) for cut in sequences for part in packing.key_bounds(cut, shares)]
+        if len(parts) > 1:
+            read = [(queries, packing.seen_keys(queries, len(shares))) for queries in parts]
+        else:
+            read = [(queries, packing.all_keys(queries)) for queries in sequences]
+        tokens = [(queries, part) for queries, keys in read for part in packing.key_bounds(queries, keys, shares)]
         functions = []
         for heads in heads_kv:
             blocks = (self._blocks(heads, tokens_q, tokens_k) for tokens_q, tokens_k in tokens)

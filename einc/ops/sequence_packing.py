@@ -32,54 +32,113 @@ class SequencePacking:
 
     def pairs(self, queries: Interval, keys: Interval) -> int:
         """How many pairs of these packed queries and keys see each other."""
-        total = 0
         q_ends, k_ends = compute_ends(self.q_lens), compute_ends(self.k_lens)
-        for s in range(bisect_right(q_ends, queries[0]), len(q_ends)):
-            q_start, k_start = q_ends[s] - self.q_lens[s], k_ends[s] - self.k_lens[s]
-            if q_start >= queries[1]:
-                break
-            own_queries = (max(queries[0] - q_start, 0), min(queries[1] - q_start, self.q_lens[s]))
-            own_keys = (max(keys[0] - k_start, 0), min(keys[1] - k_start, self.k_lens[s]))
-            if own_keys[0] < own_keys[1]:
-                total += self._pairs(s, own_queries, own_keys)
-        return total
+        first = max(bisect_right(q_ends, queries[0]), bisect_right(k_ends, keys[0]))
+        last = min(bisect_left(q_ends, queries[1]), bisect_left(k_ends, keys[1]))
+        if first >= last:
+            return self._pairs_inside(first, queries, keys) if first == last else 0
+        work = _sum_work(self)
+        between = work[last - 1] - work[first]
+        return self._pairs_inside(first, queries, keys) + between + self._pairs_inside(last, queries, keys)
 
     def sequences(self) -> ShardableIndex:
         """The index over queries, which may be cut between sequences and is balanced by the number of pairs."""
         q_ends = compute_ends(self.q_lens)
         return ShardableIndex("sequence", q_ends[-1], q_ends[:-1], work=_sum_work(self))
 
+    def queries(self) -> ShardableIndex:
+        """The index over queries, which may be cut anywhere: evenly, or balanced by the number of pairs."""
+        return ShardableIndex("queries", sum(self.q_lens), balance=self.balance_queries, instead_of=("sequence",))
+
     def keys(self) -> ShardableIndex:
         """The index over keys, which may be cut anywhere; see `key_bounds` for the meaning of its positions.
 
-        The shortest sequence limits the number of intervals: no interval may be empty, even if `sequence` is cut, too.
+        The shortest sequence limits the number of intervals: no interval may be empty, even if `sequence` or `queries`
+        is cut, too.
         """
         return ShardableIndex("keys", sum(self.k_lens), limit=min(self.k_lens))
 
-    def key_bounds(self, queries: Interval, shares: Sequence[Interval]) -> tuple[Interval, ...]:
-        """The packed keys of whole sequences, cut into shares: position x of `keys` means x / extent of the work.
+    def balance_queries(self, count: int) -> tuple[int, ...]:
+        """The bounds between `count` intervals of packed queries with nearly equal numbers of pairs, none empty.
 
-        `queries` is an interval of `sequence`. If there is one sequence and every query sees every key, positions are
-        keys. There are at least as many keys as shares, and no interval is empty.
+        Bound k is the last query such that the queries before it have at most k / count of all pairs.
         """
-        q_ends, k_ends, work = compute_ends(self.q_lens), compute_ends(self.k_lens), _sum_work(self)
-        first, last = bisect_right(q_ends, queries[0]), bisect_left(q_ends, queries[1])
-        lower, upper = k_ends[first] - self.k_lens[first], k_ends[last]
-        done = work[first - 1] if first else 0
+        extent, work = sum(self.q_lens), _sum_work(self)
+        bounds = [0]
+        for k in range(1, count):
+            bounds.append(min(max(self._query_at(k * work[-1] // count), bounds[-1] + 1), extent - (count - k)))
+        return tuple(bounds[1:])
+
+    def all_keys(self, queries: Interval) -> Interval:
+        """The packed keys of the sequences that these queries belong to."""
+        first, last = self._sequences_of(queries)
+        k_ends = compute_ends(self.k_lens)
+        return k_ends[first] - self.k_lens[first], k_ends[last]
+
+    def seen_keys(self, queries: Interval, least: int) -> Interval:
+        """The packed keys from the first to the last one that any of these queries sees, and more of the queries'
+        sequences if these are fewer than `least`, which their sequences have."""
+        first, last = self._sequences_of(queries)
+        q_ends, (all_lower, all_upper) = compute_ends(self.q_lens), self.all_keys(queries)
+        lower, upper = all_lower, all_upper
+        if self.window:
+            place = queries[0] - q_ends[first] + self.k_lens[first]
+            lower += max(place - self.window + 1, 0)
+        if self.causal:
+            upper -= min(q_ends[last] - queries[1], self.k_lens[last])
+        upper = min(max(upper, lower + least), all_upper)
+        return max(min(lower, upper - least), all_lower), upper
+
+    def key_bounds(self, queries: Interval, keys: Interval, shares: Sequence[Interval]) -> tuple[Interval, ...]:
+        """These packed keys cut into shares of the pairs with these queries: position x of `keys` means x / extent.
+
+        If there is one sequence and every query sees every key, positions are keys. There are at least as many keys as
+        shares, and no interval is empty.
+        """
+        (lower, upper), extent = keys, sum(self.k_lens)
         bounds = [lower]
-        for left, (_, share) in zip(range(len(shares) - 1, 0, -1), shares, strict=False):
-            target = done + (work[last] - done) * share // k_ends[-1]
-            bounds.append(min(max(self._key_at(target), bounds[-1] + 1), upper - left))
+        if len(shares) > 1:
+            total = self.pairs(queries, keys)
+            for left, (_, share) in zip(range(len(shares) - 1, 0, -1), shares, strict=False):
+                found = self._key_at(queries, keys, total * share // extent)
+                bounds.append(min(max(found, bounds[-1] + 1), upper - left))
         return tuple(itertools.pairwise([*bounds, upper]))
 
-    def _key_at(self, target: int) -> int:
-        """The first packed key such that the keys before it take `target` work."""
+    def _query_at(self, target: int) -> int:
+        """The last packed query such that the queries before it have at most `target` of all pairs."""
         work = _sum_work(self)
-        s = bisect_left(work, target)
-        missing = target - (work[s - 1] if s else 0)
-        length, queries = self.k_lens[s], (0, self.q_lens[s])
-        inside = bisect_left(range(length + 1), missing, key=lambda keys: self._pairs(s, queries, (0, keys)))
-        return compute_ends(self.k_lens)[s] - length + inside
+        s = bisect_right(work, target)
+        left = target - (work[s - 1] if s else 0)
+        length, keys = self.q_lens[s], (0, self.k_lens[s])
+        inside = bisect_right(range(length + 1), left, key=lambda count: self._pairs(s, (0, count), keys)) - 1
+        return compute_ends(self.q_lens)[s] - length + inside
+
+    def _key_at(self, queries: Interval, keys: Interval, target: int) -> int:
+        """The first of the packed keys such that those before it have `target` pairs with the queries.
+
+        Sequences are searched first, and then the keys of one.
+        """
+        k_ends, (lower, upper) = compute_ends(self.k_lens), keys
+        first, last = bisect_right(k_ends, lower), bisect_left(k_ends, upper)
+
+        def count(key: int) -> int:
+            return self.pairs(queries, (lower, key))
+
+        s = first + bisect_left(range(first, last), target, key=lambda s: count(k_ends[s]))
+        start, stop = max(lower, k_ends[s] - self.k_lens[s]), min(upper, k_ends[s])
+        return start + bisect_left(range(start, stop), target, key=count)
+
+    def _sequences_of(self, queries: Interval) -> Interval:
+        """The first and the last sequence that these packed queries belong to."""
+        q_ends = compute_ends(self.q_lens)
+        return bisect_right(q_ends, queries[0]), bisect_left(q_ends, queries[1])
+
+    def _pairs_inside(self, s: int, queries: Interval, keys: Interval) -> int:
+        """The pairs of packed queries and keys that are in one sequence."""
+        q_start, k_start = compute_ends(self.q_lens)[s] - self.q_lens[s], compute_ends(self.k_lens)[s] - self.k_lens[s]
+        own_queries = (max(queries[0] - q_start, 0), min(queries[1] - q_start, self.q_lens[s]))
+        own_keys = (max(keys[0] - k_start, 0), min(keys[1] - k_start, self.k_lens[s]))
+        return self._pairs(s, own_queries, own_keys)
 
     def _pairs(self, s: int, queries: Interval, keys: Interval) -> int:
         """The pairs in one sequence, of its own queries and keys."""

@@ -40,19 +40,18 @@ def restore_graph(bundle: Bundle) -> Graph:
 
 def restore_plan(bundle: Bundle) -> LogicalPlan:
     """The logical plan, with the candidates that this version offers. Raises OperatorError as `restore_graph` does."""
-    from einc.logical.candidates import build_candidate
+    from einc.logical.candidates import restore_candidate
 
     graph, sites = restore_graph(bundle), len(bundle.devices)
     choices = []
     for node, operation in zip(graph.nodes, bundle.operations, strict=True):
         chosen = tuple(index.intervals for index in operation.indices)
-        counts = tuple(map(len, chosen))
         try:
-            fits = prod(counts) * operation.replicas <= sites
-            candidate = build_candidate(node.operator, counts, operation.replicas) if fits else None
+            fits = prod(map(len, chosen)) * operation.replicas <= sites
+            candidate = restore_candidate(node.operator, chosen, operation.replicas) if fits else None
         except ValueError:
             candidate = None
-        if candidate is None or candidate.intervals != chosen:
+        if candidate is None:
             raise OperatorError(f"operator {operation.name} is cut as this version of einc would not cut it")
         choices.append(Choice(node.name, candidate, operation.cost.repartition))
     return LogicalPlan(graph, sites, bundle.selector, tuple(choices), bundle.exact, bundle.cut_cost)

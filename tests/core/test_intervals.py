@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einc.core.intervals import ShardableIndex, count_reachable_sites, enumerate_factorizations
+from einc.core.intervals import (
+    ShardableIndex,
+    count_reachable_sites,
+    enumerate_factorizations,
+    enumerate_requests,
+)
 
 
 @given(st.integers(1, 200), st.data())
@@ -40,6 +45,15 @@ def test_work_moves_bounds_to_where_half_of_it_is_done() -> None:
     index = ShardableIndex("i", 10, (2, 4, 6, 8), work=(1, 2, 3, 40, 100))
     assert index.intervals(2) == ((0, 8), (8, 10))
     assert ShardableIndex("i", 10, (2, 4, 6, 8)).intervals(2) == ((0, 4), (4, 10))
+
+
+def test_an_index_with_a_balance_has_two_ways_where_they_differ() -> None:
+    index = ShardableIndex("i", 9, balance=lambda count: tuple(8 * k // count + 1 for k in range(1, count)))
+    assert index.choices(2) == (((0, 4), (4, 9)), ((0, 5), (5, 9)))
+    assert index.choices(1) == (((0, 9),),)
+    assert ShardableIndex("i", 9, balance=lambda count: (4,)).choices(2) == (((0, 4), (4, 9)),)
+    pair = [index, ShardableIndex("j", 4)]
+    assert [(len(i), len(j)) for i, j in enumerate_requests(pair, (2, 3))] == [(2, 3)] * 2
 
 
 @pytest.mark.parametrize("count", [0, 4])

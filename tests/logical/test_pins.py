@@ -9,10 +9,12 @@ import pytest
 from einc.errors import UsageError
 from einc.frontend import build as build_graph
 from einc.graph.fuse import fuse
+from einc.logical.candidates import enumerate_candidates
 from einc.logical.optimize import optimize
-from einc.logical.pins import parse_pin, parse_pin_file
+from einc.logical.pins import PinnedOffers, parse_pin, parse_pin_file
 from einc.logical.problem import build_problem
 from einc.options import SELECTORS
+from tests.support.compiled_plans import MODELS
 
 MODEL = """model two
 dim n = 12
@@ -99,6 +101,20 @@ def test_a_dimension_stands_for_the_index_that_cuts_it():
     """The indices of a `matmul` are i, j and k."""
     own = cuts(optimize(read(), 4, pins=pin_all("y=n/2,f/2")))
     assert own["y"] == {"i": 2, "k": 2}
+
+
+def test_both_ways_to_cut_queries_are_left_to_the_optimizer():
+    for lens, name in (((16,), "queries"), ((7, 9), "sequence")):
+        text = (MODELS / "llama_block.ein").read_text()
+        graph = fuse(build_graph(text, "block.ein", (("seq_lens", str(list(lens))),), "tiny"))
+        (node,) = (node for node in graph.nodes if node.operator.family == "attention")
+        offered = enumerate_candidates(node.operator, 3)
+        for cut, index in ((f"{name}/2", name), ("queries/3", "queries"), ("tokens/2", name)):
+            found = PinnedOffers(graph, [parse_pin(f"a={cut}")], 3).restrict(node, offered)
+            cuts = [{i.name: c for i, c in zip(node.operator.indices, one.intervals, strict=True)} for one in found]
+            assert {name for own in cuts for name, intervals in own.items() if len(intervals) > 1} == {index}
+            assert [own["queries"] for own in cuts] == sorted({own["queries"] for own in cuts})
+            assert len(found) == (2 if index == "queries" else 1)
 
 
 def test_pins_in_a_file():

@@ -16,14 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einc.core.intervals import count_reachable_sites
 from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.scalar import ScalarProgram
 from tests.support import attention_oracle
-from tests.support.definition_oracle import Array, fault, requests
+from tests.support.definition_oracle import Array, fault, reachable, requests
 from tests.support.kernel_pieces import run_kernel
 from tests.support.transformer_cases import Case, desc
 
@@ -143,10 +142,9 @@ FAMILIES: dict[str, Callable[[Drawn], Case]] = {
 
 def check(operator: Operator, arrays: list[Array], sites: int) -> None:
     expected = operator.reference(*arrays)
-    reachable = count_reachable_sites(sites, [index.max_intervals for index in operator.indices])
     for intervals in requests(operator, sites):
         spec = operator.build_spec(intervals)
-        assert len(spec.functions) == reachable
+        assert len(spec.functions) == reachable(operator, intervals, sites)
         assert all(block.size for function in spec.functions for block in (*function.inputs, *function.outputs))
         assert fault(operator, spec, arrays, expected, run_kernel) is None, (operator, intervals)
 

@@ -15,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from einc.core.intervals import Intervals, count_reachable_sites, enumerate_factorizations
+from einc.core.intervals import (
+    Intervals,
+    count_reachable_sites,
+    enumerate_factorizations,
+    enumerate_requests,
+    limit_intervals,
+)
 from einc.core.spec import FunctionSpec, JoinAggSpec, find_spec_fault
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.ops import registry
@@ -76,10 +82,23 @@ def one_number(name: str) -> tuple[int]:
 
 
 def requests(operator: Operator, sites: int) -> Iterator[Intervals]:
-    """Every request for intervals with the largest reachable number of function specifications up to `sites`."""
-    limits = [index.max_intervals for index in operator.indices]
-    for counts in enumerate_factorizations(count_reachable_sites(sites, limits), limits):
-        yield tuple(index.intervals(count) for index, count in zip(operator.indices, counts, strict=True))
+    """Every request for intervals with the largest reachable number of function specifications up to `sites`.
+
+    Indices beyond the paper's candidates are cut where those that they exclude are whole.
+    """
+    indices = operator.indices
+    for further in (None, *(index for index in indices if index.instead_of)):
+        limits = limit_intervals(indices, further)
+        for counts in enumerate_factorizations(count_reachable_sites(sites, limits), limits):
+            if further is None or counts[indices.index(further)] > 1:
+                yield from enumerate_requests(indices, counts)
+
+
+def reachable(operator: Operator, intervals: Intervals, sites: int) -> int:
+    """How many function specifications a request of `requests` has: the most with the indices that it may cut."""
+    pairs = zip(operator.indices, intervals, strict=True)
+    further = next((index for index, own in pairs if index.instead_of and len(own) > 1), None)
+    return count_reachable_sites(sites, limit_intervals(operator.indices, further))
 
 
 def fault(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from einc.core.intervals import enumerate_requests
+from tests.support import attention_oracle
+from tests.support.block_slices import slices
 from tests.support.triton_against_cpu import F16, F32, F64, FLOATS, TOLERANCE, check, normal
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -67,6 +70,21 @@ def test_attention_of_blocks(name):
         part.append(named[extra][start:-1])
         low.append((start,))
     check("attention", a, part, results(part[0], part[2]), low, [low[0], low[0][:2]], tolerance=3e-6)
+
+
+@pytest.mark.parametrize("name", ["causal", "more_keys", "fewer_keys", "causal_window", "softcap", "positions"])
+def test_attention_cut_along_queries_and_keys(name):
+    """The blocks that cuts of queries make: queries that end early in a sequence, with the keys that they see."""
+    a, *heads = CASES[name]
+    arrays = operands(a, *heads, F32)
+    operator = attention_oracle.attention(tuple(heads), width=(24, 20), **a)
+    assert operator.attributes.items() >= {key: tuple(a[key]) for key in ("q_lens", "k_lens", "extras")}.items()
+    for counts in ((1, 1, 3, 1), (1, 1, 2, 2)):
+        for intervals in enumerate_requests(operator.indices, counts):
+            for function in operator.build_spec(intervals).functions:
+                parts = [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
+                lower = [[block.lower for block in blocks] for blocks in (function.inputs, function.outputs)]
+                check("attention", a, parts, results(parts[0], parts[2]), *lower, tolerance=3e-6, steps=(1,))
 
 
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from einc.compiler import compile_model
+from einc.graph.graph import TensorKind
+from einc.logical.candidates import enumerate_flexible_candidates
+from einc.options import CompileOptions
+from einc.physical.build import build
+from einc.physical.records import emit
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.proof import prove
@@ -75,6 +82,28 @@ def test_a_block_on_any_number_of_sites(sites, heads):
     found = executed(bundle, arrays, sites)
     close(found["y"], y, "f32")
     close(found["lse"], lse, "f32")
+
+
+@pytest.mark.parametrize("sites", [2, 3, 6])
+def test_a_block_whose_queries_are_cut(sites):
+    """Every cut of queries that is offered, evenly and by work, with the optimizer's cuts around it."""
+    options = CompileOptions(machine="host", devices=sites, schedule="naive")
+    stages = compile_model(BLOCK, "model.ein", options)
+    plan = stages.plan
+    at = next(n for n, node in enumerate(plan.graph.nodes) if node.operator.family == "attention")
+    offers = enumerate_flexible_candidates(plan.graph.nodes[at].operator, sites)
+    cuts = [candidate for candidate in offers if len(candidate.intervals[2]) > 1]
+    assert {len(candidate.intervals[0]) for candidate in cuts} == ({1, 2, 3} if sites == 6 else {1})
+    shapes = {tensor.name: tensor.desc.shape for tensor in plan.graph.tensors if tensor.kind is not TensorKind.VALUE}
+    rng = np.random.default_rng(sites)
+    arrays = {name: rng.normal(0, 0.6, shape).astype("f4") for name, shape in shapes.items()}
+    y, lse = block_of({name: array.astype("f8") for name, array in arrays.items()}, (7, 3, 9))
+    for candidate in cuts:
+        choices = [replace(c, candidate=candidate) if n == at else c for n, c in enumerate(plan.choices)]
+        program = build(replace(plan, choices=tuple(choices)), stages.target.machine)
+        found = executed(emit(program, stages.target.machine, stages.target.devices, "naive"), arrays, sites)
+        close(found["y"], y, "f32")
+        close(found["lse"], lse, "f32")
 
 
 DECODE = """
