@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from einc.errors import MachineError, UsageError
-from einc.options import CompileOptions
-from einc.physical.budget import SearchBudget
+from einc.options import FASTEST, CompileOptions
+from einc.physical.budget import FOR_PROPOSALS, SearchBudget
 from einc_runtime.text import format_memory
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from einc.physical.program import DeviceProgram
     from einc.physical.refining import OtherPrograms
     from einc.search.competition import Competition
+    from einc.search.fastest import Found
     from einc_runtime.plan.schema import Bundle
 
 MAX_PLAN_SITES = 1024
@@ -82,6 +83,25 @@ class Compiled:
         return graph
 
     @cached_property
+    def found(self) -> Found:
+        """The answer of the selector `fastest`, which builds device programs to choose a plan."""
+        from einc.search.fastest import find_fastest
+
+        graph, target, options = self.graph, self.target, self.options
+        self._begin()
+        return find_fastest(
+            graph,
+            target.machine,
+            len(target.devices),
+            naive=options.schedule == "naive",
+            budget=self.budget,
+            seed=options.seed,
+            pins=options.pins,
+            progress=self._report_search,
+            report=self._report,
+        )
+
+    @cached_property
     def plan(self) -> LogicalPlan:
         return self._competition.program.plan if self.options.baselines else self._optimum
 
@@ -89,6 +109,9 @@ class Compiled:
     def _optimum(self) -> LogicalPlan:
         """What the selector chooses."""
         from einc.logical.optimize import optimize
+
+        if self.options.selector == FASTEST:
+            return self.found.plan
 
         graph, sites = self.graph, len(self.target.devices)
         self._phase("choosing how operators are cut")
@@ -135,21 +158,36 @@ class Compiled:
 
     def _build(self, plan: LogicalPlan, others: OtherPrograms | None = None) -> DeviceProgram:
         from einc.physical.build import build, build_fast, refine
-
-        machine = self.target.machine
-        if self.options.schedule != "naive":
-            return build_fast(
-                plan, machine, budget=self.budget, seed=self.options.seed, report=self._report, others=others
-            )
-        if others is None:
-            return build(plan, machine)
         from einc.physical.schedule import NaiveScheduler
+        from einc.physical.synthesis import SynthesizingScheduler
 
-        self.budget.begin()
-        scheduler = NaiveScheduler(machine, plan.sites)
-        program = refine(build(plan, machine, scheduler), machine, scheduler, others)
+        if others is None and self.options.selector == FASTEST and plan is self.found.plan and self.found.program:
+            return self.found.program
+        machine = self.target.machine
+        scheduler: NaiveScheduler | SynthesizingScheduler
+        self._begin()
+        if self.options.schedule == "naive":
+            scheduler = NaiveScheduler(machine, plan.sites)
+            program = build(plan, machine, scheduler)
+        else:
+            scheduler = SynthesizingScheduler(
+                machine, plan.sites, budget=self.budget, seed=self.options.seed, report=self._report
+            )
+            program = build_fast(plan, machine, scheduler)
+        self.budget.release()
+        if others is not None:
+            program = refine(program, machine, scheduler, others)
         self.budget.end()
         return program
+
+    def _begin(self) -> None:
+        """Starts the clock, and keeps some of the time for proposals."""
+        self.budget.begin()
+        if self.proposers:
+            self.budget.hold_back(FOR_PROPOSALS)
+
+    def _report_search(self, what: str, best_ms: float) -> None:
+        self._phase(f"{what}: {best_ms:.4g} ms" if best_ms else what)
 
     def _report(self, what: str, best_ms: float, bound_ms: float) -> None:
         self._phase(f"{what}: {best_ms:.4g} ms, at least {bound_ms:.4g} ms")

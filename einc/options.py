@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from einc.logical.pins import Pin
 
-SELECTORS = ("eindecomp", "greedy", "random")
-"""What chooses the cuts; `einc.logical.optimize` says how."""
+FASTEST = "fastest"
+
+SELECTORS = (FASTEST, "eindecomp", "greedy", "random")
+"""What chooses the cuts: `einc.search` says how the first does, and `einc.logical.optimize` the others."""
 
 BASELINES = {
     "single": ("single",),
@@ -52,7 +54,7 @@ class CompileOptions:
     definitions: tuple[tuple[str, str], ...] = ()
     preset: str | None = None
     dtype: str | None = None
-    selector: str = "eindecomp"
+    selector: str = "fastest"
     schedule: str = "synthesized"
     seed: int = 0
     time_limit: float | None = None

@@ -13,6 +13,9 @@ from einc.logical.problem import Problem, build_problem, compute_own_costs
 from einc.logical.solve import solve
 from einc.options import SELECTORS
 
+COST_SELECTORS = SELECTORS[1:]
+"""The selectors that need nothing but the paper's cost."""
+
 
 def cut_into_trees(problem: Problem) -> list[list[int]]:
     """The nodes of every tree, in the order in which the trees are optimized: the largest first.
@@ -55,7 +58,7 @@ def optimize(
     each operator its own cheapest spec as if repartition were free. `random` draws uniformly, by `seed`. The costs of
     the plan always include repartition. Raises UsageError for an unknown selector, and what `build_problem` raises.
     """
-    if selector not in SELECTORS:
+    if selector not in COST_SELECTORS:
         raise UsageError(f"unknown selector {selector!r}", hint=f"known selectors: {', '.join(SELECTORS)}")
     problem = build_problem(graph, sites, pins=pins)
     cut = choose_by_cuts(problem)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec, Tiling
 from einc.graph.graph import Graph, Node
+from einc_runtime.plan.schema import Contender, MemoryPoint
 from einc_runtime.text import format_count
 
 
@@ -52,6 +53,7 @@ class LogicalPlan:
 
     `exact` says that no plan over the same candidates costs less; `cut_cost` is the cost of the cut heuristic's plan.
     With `spread`, operators that leave sites idle may run on other ones than those before them.
+    `contenders` are the plans that the selector `fastest` considered, and `memory_points` time over memory.
     """
 
     graph: Graph
@@ -61,6 +63,8 @@ class LogicalPlan:
     exact: bool
     cut_cost: int
     spread: bool = True
+    contenders: tuple[Contender, ...] = ()
+    memory_points: tuple[MemoryPoint, ...] = ()
 
     @property
     def total_cost(self) -> int:

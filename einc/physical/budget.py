@@ -7,6 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+FOR_PROPOSALS = 0.5
+"""The part of a time limit that is kept for proposals where there are proposers."""
+
 
 class SearchBudget:
     """The time that is left, shared among the exchanges of a plan; without `seconds` there is no limit.
@@ -23,9 +26,15 @@ class SearchBudget:
         self.open = False
         self.interrupted = False
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a time limit."""
+        return self._seconds != math.inf
+
     def begin(self) -> None:
-        """Starts the clock."""
-        self._deadline = time.monotonic() + self._seconds
+        """Starts the clock; it is started once, and several searches share the time."""
+        if self._deadline == math.inf:
+            self._deadline = time.monotonic() + self._seconds
         self.open = True
 
     def hold_back(self, part: float) -> None:

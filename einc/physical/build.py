@@ -16,7 +16,6 @@ from einc.errors import CapacityError, MachineError
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.atoms import find_inflows
-from einc.physical.budget import SearchBudget
 from einc.physical.given import OUTPUT
 from einc.physical.lowering import Lowering
 from einc.physical.memory import check_capacity, plan_memory
@@ -26,13 +25,10 @@ from einc.physical.records import make_operation_records, make_tensor_records, p
 from einc.physical.refining import OtherPrograms, RefiningScheduler
 from einc.physical.residency import Copy, Residency
 from einc.physical.schedule import NaiveScheduler, Scheduler
-from einc.physical.synthesis import Report, SearchScope, SynthesizingScheduler, ignore_report
+from einc.physical.synthesis import SearchScope, SynthesizingScheduler
 from einc.predict.timeline import predict_ms
 from einc_runtime.plan.joint_aggregation import groups_of
 from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
-
-FOR_PROPOSALS = 0.5
-"""The part of a time limit that the search leaves for proposers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +44,18 @@ class PlanRecords:
 
 
 def build(
-    plan: LogicalPlan, machine: Machine, scheduler: Scheduler | None = None, records: PlanRecords | None = None
+    plan: LogicalPlan,
+    machine: Machine,
+    scheduler: Scheduler | None = None,
+    records: PlanRecords | None = None,
+    *,
+    check_memory: bool = True,
 ) -> DeviceProgram:
     """The device program that runs `plan` on sites 0, 1, ... of `machine`, with naive exchanges by default.
 
     `records` are those of the plan, for callers that build several programs of it. Raises MachineError where sites that
     must exchange data cannot talk, or where there are too few of them, and CapacityError where a site's memory is too
-    small.
+    small, unless `check_memory` is false.
     """
     if len(machine.sites) < plan.sites:
         raise MachineError(f"the plan is for {plan.sites} sites, and machine {machine.name} has {len(machine.sites)}")
@@ -69,33 +70,21 @@ def build(
         for name in plan.graph.outputs:
             if last_user.get(name) == node.name:
                 outputs[name] = placer.bring_home(name)
-    return placer.finish(tuple(outputs[name] for name in plan.graph.outputs))
+    return placer.finish(tuple(outputs[name] for name in plan.graph.outputs), check_memory)
 
 
-def build_fast(
-    plan: LogicalPlan,
-    machine: Machine,
-    *,
-    budget: SearchBudget | None = None,
-    seed: int = 0,
-    report: Report = ignore_report,
-    others: OtherPrograms | None = None,
-) -> DeviceProgram:
+def build_fast(plan: LogicalPlan, machine: Machine, scheduler: SynthesizingScheduler | None = None) -> DeviceProgram:
     """The fastest of three device programs by predicted time, with synthesized exchanges.
 
     The first may choose all placements, the second keeps the naive ones, the third is the naive program. A placement
     that is good for one exchange may be bad for the next, and the order in which an exchange moves its pieces may keep
-    kernels waiting; so whole programs are compared. Times and bounds of every exchange are recorded. `others` may
-    replace exchanges of the fastest one (see `refine`). Raises what `build` and `refine` raise.
+    kernels waiting; so whole programs are compared. Times and bounds of every exchange are recorded, unless the
+    scheduler's time is over. What the scheduler has found for earlier plans is used again. Raises what `build` raises.
     """
-    budget = budget or SearchBudget()
-    budget.begin()
-    if others is not None and others.proposed is not None:
-        budget.hold_back(FOR_PROPOSALS)
+    scheduler = scheduler or SynthesizingScheduler(machine, plan.sites)
     records = PlanRecords.of(plan)
-    scheduler = SynthesizingScheduler(machine, plan.sites, budget=budget, seed=seed, report=report)
     best: DeviceProgram | None = None
-    limit = build(plan, machine, scheduler.naive, records).predicted_ms
+    limit = build(plan, machine, scheduler.naive, records, check_memory=False).predicted_ms
     for scope in SearchScope:
         scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs))
         try:
@@ -107,10 +96,6 @@ def build_fast(
         if best.predicted_ms <= limit or scope is SearchScope.NOTHING:
             break
     assert best is not None
-    budget.release()
-    if others is not None:
-        best = refine(best, machine, scheduler, others, records)
-    budget.end()
     return best
 
 
@@ -252,7 +237,7 @@ class _Placer:
         tensor = self._number[name]
         return Output(tensor, (self._builder.load(0, tensor, Block.whole(self._tensors[tensor].shape)),), None)
 
-    def finish(self, outputs: tuple[Output, ...]) -> DeviceProgram:
+    def finish(self, outputs: tuple[Output, ...], check_memory: bool) -> DeviceProgram:
         """Drops superfluous buffers, plans memory, checks that it suffices, and predicts the time."""
         redundant = self._builder.find_redundant_loads()
         kept = [b for b in range(len(self._builder.buffers)) if b not in redundant]
@@ -265,7 +250,8 @@ class _Placer:
                 msgspec.structs.replace(output, regions=renumber_regions(output.regions, number)) for output in outputs
             )
         memory = plan_memory(self._tensors, buffers, tasks, self._plan.sites)
-        check_capacity(self._plan, self._machine, self._tensors, memory)
+        if check_memory:
+            check_capacity(self._plan, self._machine, self._tensors, memory)
         program = DeviceProgram(
             self._plan,
             self._tensors,

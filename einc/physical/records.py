@@ -63,6 +63,8 @@ def emit(
         predicted_ms=program.predicted_ms,
         memory_limit=machine.memory_limit,
         baselines=baselines,
+        contenders=plan.contenders,
+        memory_points=plan.memory_points,
     )
 
 

@@ -128,7 +128,7 @@ def test_the_emitted_texts_can_be_read_again(einc: Callable[..., Any], model: Pa
     assert einc("compile", tmp_path / "again.ein", "--emit", "ast").out == tree
     bundle = json.loads(einc("compile", model, "-m", "dgx-a100", "--emit", "bundle").out)
     assert bundle["model"] == "small"
-    programs = einc("compile", model, "-m", "dgx-a100", "--emit", "exprog", "-D", "j=4000").out
+    programs = einc("compile", model, "-m", "dgx-a100", "--emit", "exprog", "--selector", "eindecomp").out
     first = programs.split("\n\n#")[0]
     (tmp_path / "first.ex").write_text(first)
     assert einc("exprog", "check", tmp_path / "first.ex", "-m", "dgx-a100").code == 0

@@ -14,9 +14,8 @@ from einc.core.tensor import DType, TensorDesc
 from einc.errors import UsageError
 from einc.graph.graph import TensorKind
 from einc.logical import minsum
-from einc.logical.optimize import optimize
+from einc.logical.optimize import COST_SELECTORS, optimize
 from einc.ops.registry import call
-from einc.options import SELECTORS
 from tests.support.logical_toys import Builder, brute_force, counts, own_cost, random_graph, rank_of_plan, specs, toy
 from tests.support.sampling import first
 
@@ -315,9 +314,9 @@ def test_random_draws_are_those_of_the_generator():
 
 def test_every_selector_reports_the_cut_heuristic():
     graph = random_graph(7, 6, False)
-    plans = [optimize(graph, 6, selector) for selector in SELECTORS]
+    plans = [optimize(graph, 6, selector) for selector in COST_SELECTORS]
     assert len({plan.cut_cost for plan in plans}) == 1
-    assert [plan.selector for plan in plans] == list(SELECTORS)
+    assert [plan.selector for plan in plans] == list(COST_SELECTORS)
     assert [plan.exact for plan in plans] == [True, False, False]
 
 
@@ -333,7 +332,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = """
 from tests.support.logical_toys import random_graph
 from einc.logical.plan import dump_plan
-from einc.logical.optimize import optimize
+from einc.logical.optimize import COST_SELECTORS, optimize
 for seed in range(12):
     for selector in ("eindecomp", "greedy", "random"):
         print(dump_plan(optimize(random_graph(seed, 6, False, square=12), 6, selector, seed)))

@@ -10,10 +10,9 @@ from einc.errors import UsageError
 from einc.frontend import build as build_graph
 from einc.graph.fuse import fuse
 from einc.logical.candidates import enumerate_candidates
-from einc.logical.optimize import optimize
+from einc.logical.optimize import COST_SELECTORS, optimize
 from einc.logical.pins import PinnedOffers, parse_pin, parse_pin_file
 from einc.logical.problem import build_problem
-from einc.options import SELECTORS
 from tests.support.compiled_plans import MODELS
 
 MODEL = """model two
@@ -55,7 +54,7 @@ def cuts(plan):
     return {node.name: describe(choice.candidate, node) for node, choice in choices}
 
 
-@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("selector", COST_SELECTORS)
 def test_every_selector_keeps_to_pins(selector):
     pins = pin_all("layer.*.up=f/2,n/2", "layer.0.act = n/2 , f/2", "layer.1.act=whole", "y=replicated")
     own = cuts(optimize(read(), 4, selector, pins=pins))

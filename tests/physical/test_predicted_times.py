@@ -118,7 +118,8 @@ def test_transfers_and_copies_are_as_long_as_their_regions() -> None:
 def test_an_exchange_between_kernels_takes_its_own_time(machine: str, devices: int) -> None:
     """Rows are normalised, then columns: whatever a site has goes to all, when all have ended their first kernel."""
     text = 'model m\ndim i=64\ndim j=80\ninput x: f16[i,j]\na = softmax(x, "j")\nb = softmax(a, "i")\noutput b\n'
-    found = compile_model(text, "m.ein", CompileOptions(machine=machine, devices=devices, ideal=True, schedule="naive"))
+    options = CompileOptions(machine=machine, devices=devices, ideal=True, schedule="naive", selector="eindecomp")
+    found = compile_model(text, "m.ein", options)
     program = found.program
     (exchange,) = exchanges_of(program)
     assert program.operations[1].exchange is exchange

@@ -304,6 +304,25 @@ class BaselineTime(Record, frozen=True):
     chosen: bool = False
 
 
+class Contender(Record, frozen=True):
+    """A plan that the search considered: its predicted time, the largest arena in bytes, and the paper's cost in
+    elements; or the reason why there is none."""
+
+    name: str
+    chosen: bool = False
+    predicted_ms: float | None = None
+    memory: int | None = None
+    cost: int | None = None
+    reason: str | None = None
+
+
+class MemoryPoint(Record, frozen=True):
+    """The least predicted time among the plans that the search looked at and that need at most this memory per site."""
+
+    memory: int
+    predicted_ms: float
+
+
 class Bundle(Record, frozen=True):
     """A whole plan. `devices` are the machine's site numbers behind the plan's sites 0, 1, ...
 
@@ -332,3 +351,5 @@ class Bundle(Record, frozen=True):
     predicted_ms: float | None = None
     memory_limit: int | None = None
     baselines: tuple[BaselineTime, ...] = ()
+    contenders: tuple[Contender, ...] = ()
+    memory_points: tuple[MemoryPoint, ...] = ()

@@ -1,0 +1,96 @@
+"""Whole plans, built with naive exchanges and predicted: what the search compares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einc.errors import MachineError
+from einc.graph.graph import Graph
+from einc.logical.optimize import build_choices
+from einc.logical.plan import LogicalPlan
+from einc.logical.problem import Problem
+from einc.machines.model import Machine
+from einc.physical.budget import SearchBudget
+from einc.physical.build import build
+from einc.physical.schedule import NaiveScheduler
+from einc.search.orders import Order, reorder_graph
+
+Assignment = tuple[int, ...]
+"""The number of a candidate for every node, in the order of the graph that the search was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A plan that the search has looked at: cuts, the order of operators, and whether those that leave sites idle run
+    side by side (`LogicalPlan.spread`); predicted with naive exchanges.
+
+    `memory` is the largest arena in bytes, and `excess` by how many bytes it is too large for its site (0: it fits).
+    """
+
+    assignment: Assignment
+    order: Order
+    spread: bool
+    predicted_ms: float
+    memory: int
+    excess: int
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """The smaller, the better: plans that fit come first, the fastest of them before all."""
+        return self.excess, self.predicted_ms
+
+
+class Evaluator:
+    """Builds and predicts plans of one graph on one machine. Each is built once.
+
+    `effort` is the number of tasks that may still be built; it is counted, so that equal inputs give equal plans.
+    """
+
+    def __init__(
+        self, graph: Graph, problem: Problem, machine: Machine, sites: int, budget: SearchBudget, effort: float
+    ) -> None:
+        self.graph = graph
+        self.problem = problem
+        self.effort = effort
+        self._machine = machine
+        self._sites = sites
+        self._budget = budget
+        self._scheduler = NaiveScheduler(machine, sites, timed=False)
+        self._known: dict[tuple[Assignment, Order, bool], Draft | None] = {}
+        self._size = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further plan of the size of the last one may be built."""
+        return self.effort < self._size or not self._budget.left
+
+    def evaluate(self, assignment: Sequence[int], order: Order | None = None, *, spread: bool = True) -> Draft | None:
+        """The prediction of a plan; None where sites that must exchange data cannot talk."""
+        key = tuple(assignment), order or tuple(range(len(assignment))), spread
+        if key not in self._known:
+            self._known[key] = self._evaluate(*key)
+        return self._known[key]
+
+    def list_drafts(self) -> list[Draft]:
+        """All plans that have been predicted."""
+        return [draft for draft in self._known.values() if draft is not None]
+
+    def make_plan(self, assignment: Assignment, order: Order, spread: bool) -> LogicalPlan:
+        """The logical plan, with the operators of its graph in that order."""
+        choices = build_choices(self.graph, self.problem, assignment)
+        graph = reorder_graph(self.graph, order)
+        ordered = tuple(choices[n] for n in order)
+        return LogicalPlan(graph, self._sites, "fastest", ordered, exact=False, cut_cost=0, spread=spread)
+
+    def _evaluate(self, assignment: Assignment, order: Order, spread: bool) -> Draft | None:
+        try:
+            program = build(
+                self.make_plan(assignment, order, spread), self._machine, self._scheduler, check_memory=False
+            )
+        except MachineError:
+            return None
+        self._size = len(program.tasks)
+        self.effort -= self._size
+        excess = max(need - site.memory_bytes for need, site in zip(program.memory, self._machine.sites, strict=False))
+        return Draft(assignment, order, spread, program.predicted_ms, max(program.memory), max(0, excess))

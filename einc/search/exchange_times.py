@@ -1,0 +1,261 @@
+"""About how long the exchange between two cuts takes, for all pairs of cuts of a producer and a consumer at once.
+
+The time is that of the busiest resource, from the bytes that must cross it, with the latencies and the work of
+combining and copying. On machines whose sites are alike it equals the simulated time of a naive exchange in nearly all
+cases, and it costs microseconds per pair where a simulation costs milliseconds. Whole plans are simulated afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from einc.core.tensor import TensorType
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+MAX_OVERLAPS = 1 << 22
+"""Overlaps of blocks that are computed at once (32 MiB)."""
+
+MISSING_MS = 1e6
+"""What an exchange between sites that cannot talk is charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The blocks of one tensor that the sites write, or read, with some cut: block i at site i.
+
+    With two or more `replicas`, the blocks are that many times the same list, and all of them are whole; otherwise
+    equal blocks that are written are partial copies of each other.
+    """
+
+    blocks: tuple[TensorType, ...]
+    replicas: int = 1
+
+
+class ExchangeEstimator:
+    """Estimates exchanges on the first `sites` sites of a machine.
+
+    `naive` says whether aggregates are gathered copy by copy at every reader, as naive exchanges do, or whether they
+    may also be combined once and passed on, as synthesized ones do.
+    """
+
+    def __init__(self, machine: Machine, sites: int, *, naive: bool) -> None:
+        import numpy as np
+
+        self._sites = sites
+        self._naive = naive
+        self._transfer_ms = machine.transfer_latency_us * MS_PER_US
+        self._kernel_ms = machine.kernel_latency_us * MS_PER_US
+        self._hbm = np.array([site.hbm_gbs * BYTES_PER_MS for site in machine.sites[:sites]])
+        self._links = _measure_links(machine, sites)
+
+    def estimate(self, made: Sequence[Family], asked: Sequence[Family], itemsize: int) -> Array:
+        """Milliseconds, as a (made, asked) matrix: from the end of the producer's kernels until readers can start."""
+        import numpy as np
+
+        producers, readers = _stack(made, self._sites), _stack(asked, self._sites)
+        result = np.zeros((len(made), len(asked)))
+        step = max(1, MAX_OVERLAPS // (len(asked) * self._sites**2))
+        for start in range(0, len(made), step):
+            some = producers.select(slice(start, start + step))
+            result[start : start + step] = self._estimate(_measure_traffic(some, readers, itemsize))
+        return result
+
+    def _estimate(self, traffic: _Traffic) -> Array:
+        import numpy as np
+
+        arriving = traffic.crossing.sum(axis=2)
+        latency = np.where(arriving.any(axis=2), self._transfer_ms, 0.0)
+        partial = traffic.copies > 1
+        # What is here already is copied beside what arrives, unless all parts are aggregated into one place anyway.
+        mixed = ~partial[:, None, None] & (traffic.here > 0) & (arriving > 0)
+        copying = np.where(mixed, self._kernel_ms + 2 * traffic.here / self._hbm, 0.0).max(axis=2)
+        plain = np.maximum(self._time_links(traffic.crossing) + latency, copying)
+        passed = plain if self._naive else self._pass_on(arriving, latency, copying, plain)
+        if not partial.any():
+            return passed
+        blocks = (traffic.crossing > 0).sum(axis=2) + (traffic.here > 0)
+        parts = np.ceil(blocks / np.maximum(traffic.copies, 1)[:, None, None])
+        combined = self._kernel_ms * parts + (arriving + traffic.here + traffic.wanted) / self._hbm
+        gathered: Array = plain + np.where(partial[:, None, None] & (traffic.wanted > 0), combined, 0.0).max(axis=2)
+        if self._naive:
+            return gathered
+        reduced = self._combine_once(traffic)
+        summed: Array = np.where(partial[:, None], np.minimum(gathered, reduced), passed)
+        return summed
+
+    def _pass_on(self, arriving: Array, latency: Array, copying: Array, plain: Array) -> Array:
+        """The time if sites may pass on what they got, so that no sender is the bottleneck."""
+        import numpy as np
+
+        most = np.maximum(arriving.max(axis=2) / self._links.site_rate, arriving.sum(axis=2) / self._links.total_rate)
+        passed: Array = np.minimum(plain, np.maximum(most + latency, copying))
+        return passed
+
+    def _combine_once(self, traffic: _Traffic) -> Array:
+        """The time if every element is combined at one site, evenly spread, and then sent to its other readers."""
+        import numpy as np
+
+        copies = np.maximum(traffic.copies, 1)[:, None]
+        distinct = np.maximum(traffic.crossing.max(axis=3), traffic.here).sum(axis=2) / copies
+        readers = np.maximum(1.0, traffic.wanted.sum(axis=2) / np.maximum(distinct, 1.0))
+        moved = distinct * (copies - 1 + readers - 1)
+        received = (traffic.wanted * (1 - 1 / readers)[:, :, None]).max(axis=2)
+        moving = np.maximum(
+            np.maximum(moved / self._sites, received) / self._links.site_rate, moved / self._links.total_rate
+        )
+        rounds = 1 + (readers > 1 + 1e-9)
+        combining = self._kernel_ms + distinct * (copies + 1) / self._sites / self._hbm.min()
+        time: Array = np.where(distinct > 0, moving + rounds * self._transfer_ms + combining, 0.0)
+        return time
+
+    def _time_links(self, crossing: Array) -> Array:
+        """The time of the busiest resource."""
+        import numpy as np
+
+        flat = crossing.reshape(*crossing.shape[:2], -1)
+        worst = np.zeros(crossing.shape[:2])
+        for pairs, rate in zip(self._links.pairs, self._links.rates, strict=True):
+            np.maximum(worst, flat[:, :, pairs].sum(axis=2) / rate, out=worst)
+        if self._links.missing.any():
+            worst[(flat[:, :, self._links.missing.ravel()] > 0).any(axis=2)] = MISSING_MS
+        return worst
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Blocks:
+    """Families as arrays: bounds (families, sites, rank), elements (families, sites; 0 where a site has no block),
+    partial copies of every element, and replicas of every block (families)."""
+
+    lower: Array
+    upper: Array
+    volume: Array
+    copies: Array
+    replicas: Array
+
+    def select(self, some: slice) -> _Blocks:
+        return _Blocks(self.lower[some], self.upper[some], self.volume[some], self.copies[some], self.replicas[some])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Traffic:
+    """Bytes, for all pairs (m, a) of families: `crossing[m, a, i, j]` from site i to site j, `here[m, a, j]` that site
+    j has already, `wanted[m, a, j]` that it reads. `copies[m]` are the partial copies."""
+
+    crossing: Array
+    here: Array
+    wanted: Array
+    copies: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Links:
+    """Per resource its pairs (as positions in a matrix of sites by sites) and its rate in bytes per ms.
+
+    `site_rate` is what the slowest site can take in when all send to it, and `total_rate` what crosses the machine when
+    all sites send alike. `missing` are pairs that cannot talk.
+    """
+
+    pairs: tuple[Array, ...]
+    rates: tuple[float, ...]
+    missing: Array
+    site_rate: float
+    total_rate: float
+
+
+def _measure_links(machine: Machine, sites: int) -> _Links:
+    import numpy as np
+
+    pairs, rates = [], []
+    missing = ~np.eye(sites, dtype=bool)
+    for resource in machine.resources:
+        own = [(a, b) for a, b in resource.pairs if a < sites and b < sites]
+        if own:
+            pairs.append(np.array([a * sites + b for a, b in own]))
+            rates.append(resource.gbs * BYTES_PER_MS)
+            for a, b in own:
+                missing[a, b] = False
+
+    def measure_rate(matrix: Array) -> float:
+        flat = matrix.ravel()
+        slowest = max((flat[own].sum() / rate for own, rate in zip(pairs, rates, strict=True)), default=0.0)
+        return float(flat.sum() / slowest) if slowest else float("inf")
+
+    everyone = np.where(missing | np.eye(sites, dtype=bool), 0.0, 1.0)
+    incoming = [measure_rate(np.where(np.arange(sites)[None] == site, everyone, 0.0)) for site in range(sites)]
+    return _Links(tuple(pairs), tuple(rates), missing, min(incoming), measure_rate(everyone))
+
+
+def _stack(families: Sequence[Family], sites: int) -> _Blocks:
+    import numpy as np
+
+    count, rank = len(families), families[0].blocks[0].rank
+    lower, upper = np.zeros((2, count, sites, rank), dtype=np.int64)
+    volume = np.zeros((count, sites))
+    for m, family in enumerate(families):
+        used = len(family.blocks)
+        lower[m, :used] = [block.lower for block in family.blocks]
+        upper[m, :used] = [block.upper for block in family.blocks]
+        volume[m, :used] = [block.size for block in family.blocks]
+    same = (lower == lower[:, :1]).all(axis=2) & (upper == upper[:, :1]).all(axis=2) & (volume > 0)
+    replicas = np.array([family.replicas for family in families])
+    return _Blocks(lower, upper, volume, np.where(replicas > 1, 1, same.sum(axis=1)), replicas)
+
+
+def _measure_traffic(made: _Blocks, asked: _Blocks, itemsize: int) -> _Traffic:
+    """What crosses between sites once every reader is at the site that spares most."""
+    import numpy as np
+
+    upper = np.minimum(made.upper[:, None, :, None], asked.upper[None, :, None, :])
+    lower = np.maximum(made.lower[:, None, :, None], asked.lower[None, :, None, :])
+    overlap = np.maximum(upper - lower, 0).prod(axis=-1).astype(np.float64) * itemsize
+    overlap *= (made.volume > 0)[:, None, :, None] & (asked.volume > 0)[None, :, None, :]
+    wanted = np.broadcast_to(asked.volume[None] * float(itemsize), overlap.shape[:3]).copy()
+    _place_readers(overlap, wanted)
+    here = np.einsum("maii->mai", overlap).copy()
+    np.einsum("maii->mai", overlap)[...] = 0.0
+    for m in np.flatnonzero(made.replicas > 1):
+        _choose_senders(overlap[m], here[m], int(made.replicas[m]), int((made.volume[m] > 0).sum()))
+    return _Traffic(overlap, here, wanted, made.copies)
+
+
+def _choose_senders(crossing: Array, here: Array, replicas: int, holders: int) -> None:
+    """Of the sites with replicas of a block, one sends it to a reader, and none if the reader has one."""
+    import numpy as np
+
+    distinct = holders // replicas
+    sites = crossing.shape[1]
+    sender = np.zeros((sites, sites), dtype=bool)
+    for reader in range(sites):
+        for block in range(distinct):
+            if reader >= holders or reader % distinct != block:
+                sender[block + distinct * (reader % replicas), reader] = True
+    crossing *= sender
+
+
+def _place_readers(overlap: Array, wanted: Array) -> None:
+    """Moves readers to the sites that need the fewest bytes moved: permutes the last axes in place.
+
+    A reader stays at the site of its own number if no other would do better.
+    """
+    import numpy as np
+
+    here = np.einsum("maii->mai", overlap)
+    crossed = np.argwhere(~(here == overlap.max(axis=2)).all(axis=2))
+    if not len(crossed):
+        return
+    from lap import lapjv
+
+    sites = overlap.shape[2]
+    stay = np.eye(sites)
+    for m, a in crossed:
+        matrix = overlap[m, a]
+        _, _, reader_at = lapjv(np.ascontiguousarray(-(matrix.T * (sites + 1)) - stay))
+        overlap[m, a] = matrix[:, reader_at]
+        wanted[m, a] = wanted[m, a][reader_at]
