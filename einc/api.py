@@ -17,7 +17,7 @@ other file follows it. Dimensions are matched by position, as in numpy, since ar
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput, make_step
-from einc.options import SCHEDULES, CompileOptions
+from einc.options import BASELINES, SCHEDULES, CompileOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -285,17 +285,36 @@ def compileGraph(
     machine: str | None = None,
     selector: str = "eindecomp",
     seed: int = 0,
+    memory: int | None = None,
+    pins: Mapping[str, str] | None = None,
+    baselines: Sequence[str] = (),
 ) -> Plan:
     """Plan a graph for a machine, keep the plan on the graph and return it.
 
     `device` names sites of the machine, or how many of them. Without a `machine` the plan is for the visible GPUs, or
     for this host's cores if there are none. `schedule_mode` is "synthesized", which the paper calls "ai", or "naive".
-    Compiling again makes a new plan of the same graph.
+    The plan takes at most `memory` bytes of each site. `pins` fix how operators are cut, by patterns of the names of
+    their outputs: {"hidden*": "tokens/2,d_ff/4"}; later patterns go first. Of the plan and the `baselines` ("single",
+    "data", "sequence", "megatron") the fastest is taken. Compiling again makes a new plan of the same graph.
     """
     if schedule_mode not in SCHEDULES:
         raise UsageError(f"schedule_mode is 'synthesized' (the paper's 'ai') or 'naive', not {schedule_mode!r:.80}")
+    from einc.logical.pins import parse_pin
+
     devices = device if device is None or isinstance(device, int) else tuple(device)
-    options = CompileOptions(machine=machine, devices=devices, selector=selector, schedule=schedule_mode, seed=seed)
+    for name in [baselines] if isinstance(baselines, str) else baselines:
+        if name not in BASELINES:
+            raise UsageError(f"{name!r:.80} is no baseline", hint=f"baselines is a list of {', '.join(BASELINES)}")
+    options = CompileOptions(
+        machine=machine,
+        devices=devices,
+        selector=selector,
+        schedule=schedule_mode,
+        seed=seed,
+        memory=memory,
+        pins=tuple(parse_pin(f"{pattern}={cut}") for pattern, cut in (pins or {}).items()),
+        baselines=tuple(baselines),
+    )
     return graph._compile(options)
 
 

@@ -254,10 +254,11 @@ def select_target(options: CompileOptions) -> Target:
 
 def _limit_memory(machine: Machine, size: int) -> Machine:
     most = max(site.memory_bytes for site in machine.sites)
+    if size < 1:
+        raise UsageError(f"a plan needs memory, and {size} bytes of each site are none")
     if size > most:
         raise UsageError(
-            f"--memory asks for {format_memory(size)} of each site, and no site of {machine.name} has more than "
-            f"{format_memory(most)}",
+            f"no site of {machine.name} has {format_memory(size)} of memory; the most is {format_memory(most)}",
             hint="--memory asks for less than the machine has; a machine file may say that it has more",
         )
     return machine.limit_memory(size)

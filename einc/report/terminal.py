@@ -180,7 +180,7 @@ def _format_table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> lis
             [
                 name,
                 shorten(first["op"], 28),
-                _format_cut(first),
+                _format_cut(first) + (" (pinned)" if first["pin"] else ""),
                 *(f"{cost[part]:,}" for part in ("repartition", "join", "aggregation")),
                 format_memory(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
             ]

@@ -170,6 +170,8 @@ def _print(arguments: CompileArguments, results: Results) -> None:
 
         output.say("\n".join(format_table(results.rows)))
     if results.summary is not None:
+        from einc.report.tables import format_baselines
+
         summary = results.summary
         exact = "" if summary["exact"] else ", not proved least"
         output.note(
@@ -177,5 +179,7 @@ def _print(arguments: CompileArguments, results: Results) -> None:
             f"{format_count(summary['devices'], 'site')} of {summary['machine']}, cost {summary['total_cost']:,}{exact}"
             f", predicted {summary['predicted_ms']:.3f} ms"
         )
+        for line in format_baselines(summary["baselines"]):
+            output.note(line)
         if results.rows is None and summary["note"] is not None:
             output.note(f"einc: {summary['note']}")
