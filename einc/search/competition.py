@@ -39,6 +39,7 @@ def compete(plan: LogicalPlan, names: Sequence[str], pins: Sequence[Pin], build:
     """
     best, failure = _attempt(plan, build)
     winner: str | None = None
+    others = tuple(msgspec.structs.replace(one, chosen=False) for one in plan.contenders)
     problem = build_problem(plan.graph, plan.sites, flexible=True, pins=pins)
     rows: list[BaselineTime] = []
     for baseline in build_baselines(plan.graph, problem, plan.sites, names):
@@ -49,7 +50,8 @@ def compete(plan: LogicalPlan, names: Sequence[str], pins: Sequence[Pin], build:
             rows.append(msgspec.structs.replace(known, name=baseline.name, note=known.note or f"as {known.name}"))
         else:
             choices = build_choices(plan.graph, problem, baseline.chosen)
-            program, fault = _attempt(replace(plan, choices=choices, exact=False, spread=baseline.spread), build)
+            candidate = replace(plan, choices=choices, exact=False, spread=baseline.spread, contenders=others)
+            program, fault = _attempt(candidate, build)
             if program is None:
                 rows.append(BaselineTime(baseline.name, note=shorten(str(fault), MAX_NOTE)))
                 continue
