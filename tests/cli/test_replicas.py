@@ -30,7 +30,12 @@ MODELS = Path(__file__).parents[2] / "models"
 def compiled(model: str, machine: str, sites: int, preset: str | None = None, **definitions: str) -> Compiled:
     text = (MODELS / f"{model}.ein").read_text()
     options = CompileOptions(
-        machine=machine, devices=sites, preset=preset, definitions=tuple(definitions.items()), schedule="naive"
+        machine=machine,
+        devices=sites,
+        preset=preset,
+        definitions=tuple(definitions.items()),
+        selector="eindecomp",
+        schedule="naive",
     )
     return compile_model(text, f"{model}.ein", options)
 
