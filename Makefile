@@ -84,6 +84,9 @@ experiments: .venv/dev  ## the paper's Experiments 1 to 5, predicted: tables, pl
 experiments-measured: .venv/dev  ## the same on the GPUs of this machine, or smaller on its CPU, into build/experiments
 	$(BIN)/python -m tests.bench.experiments.measured
 
+bench-truth: .venv/dev  ## predicted times against measured ones: random plans of all workloads on this computer
+	$(BIN)/python -m tests.bench.truth --write
+
 testbed: .venv/dev  ## run exchange programs in network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed
 

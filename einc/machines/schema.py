@@ -35,7 +35,8 @@ Pairs = list[tuple[SiteNumber, SiteNumber]]
 
 TaskName = Literal[
     "contract", "attention", "map", "reduce", "softmax", "rmsnorm", "layernorm", "rope", "meanpool", "argmax", "topk",
-    "reshape", "embedding", "append", "concat", "aggregate", "copy", "transfer",
+    "reshape", "embedding", "append", "concat",
+    "aggregate", "aggregate_logsumexp", "aggregate_argmax", "aggregate_topk", "copy", "transfer",
 ]  # fmt: skip
 """The kernels of the runtime, and the other tasks of a plan that take time."""
 

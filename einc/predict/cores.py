@@ -15,15 +15,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from einc.machines.model import Machine
-from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, compute_task_costs
+from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, compute_task_costs, name_combining
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
-from einc_runtime.plan.schema import AggregateTask, KernelTask, Region
+from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask, Region
 
 if TYPE_CHECKING:
     from einc_runtime.execution.rewrites.pipeline import RewrittenTask
 
 MAX_COALESCED_BYTES = 1 << 15
 """Moves of at most so many bytes are put together, as the executor of CPUs does it."""
+
+WEIGHT_FLOPS = 20
+"""Operations for the weight of a row of a partial tuple, of which most are an exponential. Of all that is combined,
+only this takes longer to compute than to move, where rows are short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,11 @@ def _measure_part(plan: ExecutablePlan, planned: Sequence[TaskCost], item: Rewri
     writes = writes_of(task)
     size = sum([region_bytes(plan, region) for region in (*reads_of(task), *writes)])
     if not isinstance(task, KernelTask):
-        name = "aggregate" if isinstance(task, AggregateTask) else "copy"
-        return TaskCost(TaskKind.COMBINE, task.site, task.after, size, task=name)
+        assert not isinstance(task, FenceTask)  # left out
+        flops = 0
+        if isinstance(task, AggregateTask) and len(writes) > 1:
+            flops = WEIGHT_FLOPS * len(task.reads) // len(writes) * writes[1].block.size
+        return TaskCost(TaskKind.COMBINE, task.site, task.after, size, flops, task=name_combining(task))
     function = plan.operations[task.operation].functions[task.function]
     share = writes[0].block.size / max(1, function.outputs[0].size)
     size = whole.size if share == 1 else size

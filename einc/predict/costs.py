@@ -8,7 +8,15 @@ from typing import NamedTuple
 
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
 from einc_runtime.plan.regions import ExecutablePlan, region_bytes
-from einc_runtime.plan.schema import AggregateTask, FenceTask, Function, KernelTask, Operation, TransferTask
+from einc_runtime.plan.schema import (
+    AggregateTask,
+    CopyTask,
+    FenceTask,
+    Function,
+    KernelTask,
+    Operation,
+    TransferTask,
+)
 
 
 class TaskKind(enum.Enum):
@@ -63,8 +71,14 @@ def _iterate_task_costs(plan: ExecutablePlan) -> Iterator[TaskCost]:
             yield TaskCost(TaskKind.FENCE, site, after)
         else:
             size = sum([region_bytes(plan, region) for region in (*task.reads, *task.writes)])
-            name = "aggregate" if isinstance(task, AggregateTask) else "copy"
-            yield TaskCost(TaskKind.COMBINE, site, after, size, task=name)
+            yield TaskCost(TaskKind.COMBINE, site, after, size, task=name_combining(task))
+
+
+def name_combining(task: AggregateTask | CopyTask | TransferTask) -> str:
+    """What a machine file calls a task that combines or moves; aggregations of tuples have names of their own."""
+    if not isinstance(task, AggregateTask):
+        return "copy"
+    return "aggregate" if len(task.writes) == 1 else f"aggregate_{task.aggregation}"
 
 
 def describe_kernel(operation: Operation, function: Function, after: tuple[int, ...] = ()) -> TaskCost:

@@ -89,7 +89,10 @@ class _TableMaker:
         self._second: dict[tuple[int, ...], Array] = {}
 
     def time_candidates(self, n: int) -> Array:
-        """Per candidate of node n, the time of its slowest function specification."""
+        """Per candidate of node n, the time of its slowest function specification.
+
+        Where sites share cores, it is no less than the work of all of them divided by the cores.
+        """
         key = id(self._options[n])
         if key not in self._times:
             self._times[key] = _round([self._time(self._graph.nodes[n].operator, one) for one in self._options[n]])
@@ -98,13 +101,14 @@ class _TableMaker:
     def _time(self, operator: Operator, candidate: Candidate) -> float:
         sites, latency, precision = self._machine.sites, self._machine.kernel_latency_us, operator.precision
         known: dict[FunctionSpec, tuple[int, int]] = {}
-        worst = 0.0
+        worst = total = 0.0
         for site, function in enumerate(candidate.functions):
             if function not in known:
                 known[function] = operator.traffic(function), operator.flops(function)
             cost = TaskCost(TaskKind.KERNEL, site, (), *known[function], precision, task=operator.kernel.name)
-            worst = max(worst, compute_occupied_ms(cost, sites[site], latency))
-        return worst
+            took = compute_occupied_ms(cost, sites[site], latency)
+            worst, total = max(worst, took), total + took
+        return worst if self._machine.cores is None else max(worst, total / self._machine.cores)
 
     def time_gathering(self, n: int, j: int) -> Array:
         """Per candidate of node n, the time to combine the copies of every block of a saved output."""

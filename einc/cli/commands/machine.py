@@ -11,12 +11,13 @@ from click.shell_completion import CompletionItem
 
 from einc.cli.files import read_text
 from einc.cli.options import complete_machines
-from einc.errors import MachineError, ModelError
+from einc.errors import MachineError, ModelError, UsageError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, LazyGroup, ParamType, examples, json_option
 from einc_runtime.text import format_count
 
 if TYPE_CHECKING:
+    from einc.calibration.machine import Calibration
     from einc.machines.model import Machine, Site
 
 group = LazyGroup(
@@ -25,9 +26,10 @@ group = LazyGroup(
         "list": (f"{__name__}:list_command", "List the machines that einc knows."),
         "show": (f"{__name__}:show_command", "Show one machine."),
         "detect": (f"{__name__}:detect_command", "Describe the machine that this runs on."),
+        "calibrate": (f"{__name__}:calibrate_command", "Measure this machine, and write its machine file."),
         "import": (f"{__name__}:import_command", "Make a machine file from `nvidia-smi topo -m` or NCCL's XML."),
     },
-    help="List, show, detect and import machines.",
+    help="List, show, detect, calibrate and import machines.",
     epilog=examples(
         "einc machine list",
         "einc machine show dgx-v100 --json > mine.json",
@@ -70,6 +72,77 @@ def detect_command(as_json: bool) -> None:
     from einc.machines.detect import detect
 
     _show(detect(), as_json)
+
+
+@click.command(
+    "calibrate",
+    cls=EincCommand,
+    epilog=examples(
+        "einc machine calibrate -o mine.json",
+        "einc machine calibrate --host --sites 8 -o host.json",
+        "einc machine calibrate --quick --json > mine.json",
+    ),
+)
+@click.option("-o", "--output", "target", metavar="FILE.json", help="Write the machine file.")
+@click.option(
+    "--sites",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Sites that share the cores.  [default: one for each core]",
+)
+@click.option("--host", is_flag=True, help="Measure the CPU, also where GPUs are visible.")
+@click.option("--quick", is_flag=True, help="Take a quarter of a minute instead of a minute; measure f32 alone.")
+@json_option
+def calibrate_command(target: str | None, sites: int | None, host: bool, quick: bool, as_json: bool) -> None:
+    """Measure this machine with the kernels that run plans: its GPUs, or else its CPU cores.
+
+    The machine file has the measured rates, and predictions for it use them. Measure while nothing else runs.
+    """
+    from einc.calibration.machine import calibrate_gpus, calibrate_host
+    from einc.machines.detect import find_visible_gpus
+    from einc.machines.load import format_machine
+    from einc_runtime.cli.progress import show_phases
+
+    if target is not None:
+        output.require_outputs([target], [])
+    gpus = None if host else find_visible_gpus()
+    if gpus is not None and sites is not None:
+        raise UsageError("--sites is for the cores of a CPU, and GPUs are visible", hint="--host measures the CPU")
+    with show_phases() as phase:
+        if gpus is None:
+            found = calibrate_host(sites, quick=quick, phase=phase)
+        else:
+            found = calibrate_gpus(gpus, quick=quick, phase=phase)
+    if target is not None:
+        output.write_text(target, format_machine(found.machine))
+    if target != output.STDOUT:
+        _show(found.machine, as_json)
+        if not as_json:
+            _show_rates(found)
+    if target is None and not as_json:
+        output.note("nothing was written: -o FILE.json writes the machine file")
+
+
+def _show_rates(found: Calibration) -> None:
+    """The measured rates of a site, and how far the times of single tasks are from them."""
+    from einc.calibration.machine import summarize_ratios
+    from einc.report.tables import align_columns
+
+    rows = [["measured", "tasks", "us each", "GFLOP/s", "GB/s", "predicted / measured (middle half)"]]
+    for name, rate in found.machine.sites[0].kernels:
+        ratios = found.ratios.get(name, [])
+        low, middle, high = summarize_ratios(ratios) if ratios else (math.nan,) * 3
+        rows.append(
+            [
+                name,
+                str(len(ratios)),
+                f"{rate.us:g}",
+                "-" if math.isinf(rate.flops) else f"{rate.flops / 1e9:.3g}",
+                "-" if math.isinf(rate.gbs) else f"{rate.gbs:.3g}",
+                f"{middle:.2f} ({low:.2f} to {high:.2f})" if ratios else "as a copy",
+            ]
+        )
+    output.say("\n".join(align_columns(rows)))
 
 
 class GpuName(ParamType):
@@ -161,6 +234,10 @@ def _show(machine: Machine, as_json: bool) -> None:
         output.say(format_machine(machine))
         return
     output.say(f"{machine.name}: {_summarize_sites(machine)}")
+    if machine.measured:
+        output.say(f"measured: {machine.measured}")
+    if machine.cores is not None:
+        output.say(f"all sites share {format_count(machine.cores, 'core')}")
     latencies = f"transfer {machine.transfer_latency_us:g} us, kernel {machine.kernel_latency_us:g} us"
     output.say(f"latencies: {latencies}")
     output.say(draw(machine, colour=output.use_colours()))

@@ -1,0 +1,172 @@
+"""Machines with measured rates: the processor of this computer, and its GPUs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from einc.calibration.fit import fit_rates, list_ratios, round_to_digits
+from einc.calibration.models import list_probes
+from einc.calibration.samples import Clock, Measurements, Phase, SessionRunner, StartRunner, measure_probes
+from einc.machines.load import count_host_cores, load_machine
+from einc.machines.model import KernelRate, Machine, Resource
+from einc_runtime.plan.schema import HOST
+from einc_runtime.text import format_count
+
+SECONDS, QUICK_SECONDS = 60.0, 15.0
+DTYPES = ("f32", "f64", "f16", "bf16")
+SITES_PER_CORE = 4
+"""Plans for several sites per core have smaller tasks, and more that move or combine."""
+PRODUCTS = ("contract", "attention")
+"""The kernels whose operations run at the peak of their dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A machine with measured rates.
+
+    `ratios` has, by kind of task, predicted over measured time of every task that was timed; `rounds` is how often.
+    """
+
+    machine: Machine
+    ratios: dict[str, list[float]]
+    rounds: int
+
+
+def calibrate_host(
+    sites: int | None = None,
+    *,
+    quick: bool = False,
+    phase: Phase = lambda _: None,
+    cores: int | None = None,
+    start: StartRunner = lambda bundle: SessionRunner(bundle, "cpu"),
+    clock: Clock = time.monotonic,
+) -> Calibration:
+    """Measures this computer's cores. `sites` is the number of sites of the machine; by default, one for each core.
+
+    It takes about a minute, and a quarter of one with `quick`. `cores`, `start` and `clock` are for tests.
+    """
+    count = cores or count_host_cores()
+    base = load_machine(HOST, sites or count)
+    probed = [replace(load_machine(HOST, number), cores=count) for number in (count, SITES_PER_CORE * count)]
+    seconds = QUICK_SECONDS if quick else SECONDS
+    probes = list_probes(quick, ("f32",) if quick else DTYPES)
+    found = measure_probes(probes, probed, start, seconds, phase, clock)
+    rates = fit_rates(found.samples)
+    ratios = list_ratios(found.samples, rates)
+    begun = {name: add_start(rate, found.start_ms) for name, rate in rates.items()}
+    moving = begun.get("copy", KernelRate(0.0, gbs=base.sites[0].hbm_gbs))
+    begun["transfer"] = moving
+    machine = replace(
+        base,
+        sites=tuple(
+            replace(
+                site,
+                hbm_gbs=min(moving.gbs, 1e6),
+                flops=_list_peaks(begun),
+                kernels=tuple(sorted(begun.items())),
+                memory_bytes=_measure_memory() // len(base.sites) or site.memory_bytes,
+            )
+            for site in base.sites
+        ),
+        resources=tuple(replace(resource, gbs=min(moving.gbs / 2, 1e6)) for resource in base.resources),
+        transfer_latency_us=moving.us,
+        kernel_latency_us=round_to_digits(found.start_ms * 1e3),
+        cores=count,
+        measured=f"{name_processor()}, {format_count(count, 'core')}",
+    )
+    return Calibration(machine, ratios, found.rounds)
+
+
+def calibrate_gpus(
+    machine: Machine,
+    *,
+    quick: bool = False,
+    phase: Phase = lambda _: None,
+    start: StartRunner = lambda bundle: SessionRunner(bundle, "cuda"),
+    clock: Clock = time.monotonic,
+) -> Calibration:
+    """Measures the GPUs of a detected machine: the rates of kernels on all of them, and of the paths between them.
+
+    The capacities of the machine's resources are set so that the pairs that cross them reach what was measured.
+    """
+    seconds = QUICK_SECONDS if quick else SECONDS
+    dtypes = ("f32",) if quick else ("f16", "bf16", "f32")
+    found = measure_probes(list_probes(quick, dtypes), [machine], start, seconds, phase, clock)
+    rates = fit_rates(found.samples)
+    latency, resources = fit_links(found, machine)
+    sites = tuple(
+        replace(site, kernels=tuple(sorted(rates.items())), flops=_list_peaks(rates) or site.flops)
+        for site in machine.sites
+    )
+    name = f"{format_count(len(sites), 'site')} of {machine.name}"
+    measured = replace(machine, sites=sites, resources=resources, transfer_latency_us=latency, measured=name)
+    return Calibration(measured, list_ratios(found.samples, rates), found.rounds)
+
+
+def fit_links(found: Measurements, machine: Machine) -> tuple[float, tuple[Resource, ...]]:
+    """The latency of transfers in microseconds, and the resources with the greatest rate that a pair reached over each.
+
+    Transfers that share a resource at the same time are slower than alone, so only the fastest pair says what a
+    resource has. A resource that nothing crossed keeps its rate.
+    """
+    from einc.calibration.fit import Sample, fit_rate
+
+    if not found.transfers:
+        return machine.transfer_latency_us, machine.resources
+    whole = fit_rate([Sample("transfer", "", 0.0, size, ms) for _, _, size, ms in found.transfers])
+    reached: dict[int, float] = {}
+    for source, target, size, ms in found.transfers:
+        flowing = max(ms - whole.us * 1e-3, ms * 0.1)
+        for resource in machine.routes[source, target]:
+            reached[resource] = max(reached.get(resource, 0.0), size / flowing / 1e6)
+    resources = tuple(
+        replace(resource, gbs=round_to_digits(reached[number])) if reached.get(number) else resource
+        for number, resource in enumerate(machine.resources)
+    )
+    return whole.us, resources
+
+
+def add_start(rate: KernelRate, start_ms: float) -> KernelRate:
+    """The rate of a task with the time that starting it takes."""
+    return replace(rate, us=round_to_digits(rate.us + start_ms * 1e3))
+
+
+def _list_peaks(rates: dict[str, KernelRate]) -> tuple[tuple[str, float], ...]:
+    """The rates of products by dtype, where they were measured."""
+    peaks = {}
+    for name, rate in rates.items():
+        task, _, dtype = name.partition(".")
+        if task == PRODUCTS[0] and rate.flops < 1e30:
+            peaks[dtype or "f32"] = rate.flops
+    return tuple(sorted(peaks.items()))
+
+
+def name_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor of this computer as it names itself, in at most 60 characters."""
+    try:
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    name = "".join(c for c in named or platform.processor() or platform.machine() if c.isprintable())
+    return " ".join(name.split())[:60] or "unknown processor"
+
+
+def _measure_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+def summarize_ratios(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The first quarter, the median and the third quarter of predicted over measured times."""
+    import numpy as np
+
+    low, middle, high = (float(value) for value in np.quantile(ratios, (0.25, 0.5, 0.75)))
+    return low, middle, high

@@ -1,0 +1,173 @@
+"""Runs plans of the probes and times their tasks, in rounds, until the time is over."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from einc.calibration.fit import Sample
+from einc.calibration.models import Probe
+from einc.machines.model import Machine
+from einc.predict.cores import list_run_tasks
+from einc.predict.costs import TaskCost, TaskKind
+from einc_runtime.execution.trace import Trace
+from einc_runtime.plan.schema import Bundle
+
+MAX_ROUNDS = 12
+
+Phase = Callable[[str], None]
+Clock = Callable[[], float]
+
+
+class Runner(Protocol):
+    """Runs one plan. `run` returns the times of its tasks."""
+
+    def run(self) -> Trace: ...
+
+    def close(self) -> None: ...
+
+
+StartRunner = Callable[[Bundle], Runner]
+
+
+class SessionRunner:
+    """Runs a plan on a backend, with random inputs and weights."""
+
+    def __init__(self, bundle: Bundle, backend: str) -> None:
+        from einc_runtime.execution.data.random_arrays import make_random_array
+        from einc_runtime.execution.session import Session
+
+        self._session = Session(bundle, backend)
+        self._session.load_all(
+            {tensor.name: make_random_array(tensor, 0) for tensor in bundle.tensors if tensor.kind != "value"}
+        )
+
+    def run(self) -> Trace:
+        self._session.execute(trace=True)
+        trace = self._session.trace
+        assert trace is not None
+        return trace
+
+    def close(self) -> None:
+        self._session.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """The tasks that were timed; `start_ms`: what starting one takes, the median of the gaps between two of a worker.
+
+    `transfers` has those between two sites: source, target, bytes and milliseconds.
+    """
+
+    samples: tuple[Sample, ...]
+    transfers: tuple[tuple[int, int, int, float], ...]
+    start_ms: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class _TimedPlan:
+    costs: dict[int, TaskCost]
+    runner: Runner
+    traces: list[Trace]
+
+
+def compile_probe(probe: Probe, machine: Machine) -> Bundle:
+    """A plan of a probe with random cuts, for all sites of a machine."""
+    from einc.frontend import build as read_model
+    from einc.graph.fuse import fuse
+    from einc.logical.optimize import optimize
+    from einc.physical.build import build
+    from einc.physical.records import emit
+
+    graph = fuse(read_model(probe.text, "probe.ein", probe.definitions, None, probe.dtype))
+    plan = optimize(graph, len(machine.sites), selector="random", seed=probe.seed)
+    return emit(build(plan, machine), machine, tuple(range(len(machine.sites))), "naive")
+
+
+def measure_probes(
+    probes: Sequence[Probe],
+    machines: Sequence[Machine],
+    start: StartRunner,
+    seconds: float,
+    phase: Phase = lambda _: None,
+    clock: Clock = time.monotonic,
+) -> Measurements:
+    """Times the tasks of the probes' plans for each of some machines, in rounds over all plans.
+
+    There is one round at least, and no more begin when `seconds` are over. Plans are made in the order of the probes;
+    those that are not made in half of the time are left out.
+    """
+    begin = clock()
+    plans: list[_TimedPlan] = []
+    try:
+        for number, probe in enumerate(probes):
+            if plans and clock() - begin > seconds / 2:
+                break
+            phase(f"preparing plan {number + 1} of {len(probes)}")
+            plans += [_start_plan(compile_probe(probe, machine), machine, start) for machine in machines]
+        rounds = 0
+        while rounds < MAX_ROUNDS and (not rounds or clock() - begin < seconds):
+            rounds += 1
+            phase(f"measuring, round {rounds}: {min(1.0, (clock() - begin) / seconds):.0%} of the time")
+            for plan in plans:
+                plan.traces.append(plan.runner.run())
+    finally:
+        for plan in plans:
+            plan.runner.close()
+    samples = [sample for plan in plans for sample in _list_samples(plan)]
+    transfers = [transfer for plan in plans for transfer in _list_transfers(plan)]
+    gaps = [gap for plan in plans for trace in plan.traces for gap in _list_gaps(trace)]
+    return Measurements(tuple(samples), tuple(transfers), float(np.median(gaps)) if gaps else 0.0, rounds)
+
+
+def _start_plan(bundle: Bundle, machine: Machine, start: StartRunner) -> _TimedPlan:
+    """A plan that has run once: the first run prepares weights. Tasks that the executor cuts are not timed."""
+    runner = start(bundle)
+    runner.run()
+    tasks = list_run_tasks(bundle, machine)
+    parts = Counter(tasks.origins)
+    once = {
+        origin: cost
+        for origin, cost in zip(tasks.origins, tasks.costs, strict=True)
+        if parts[origin] == 1 and cost.kind is not TaskKind.FENCE
+    }
+    return _TimedPlan(once, runner, [])
+
+
+def _list_times(plan: _TimedPlan) -> Iterator[tuple[TaskCost, float]]:
+    """The tasks of a plan that ran once in every round, and the medians of their times."""
+    times: dict[int, list[float]] = {}
+    for trace in plan.traces:
+        for run in trace.runs:
+            times.setdefault(run.task, []).append(run.end_ms - run.start_ms)
+    for position, own in sorted(times.items()):
+        if position in plan.costs and len(own) == len(plan.traces):
+            yield plan.costs[position], float(np.median(own))
+
+
+def _list_samples(plan: _TimedPlan) -> Iterator[Sample]:
+    for cost, ms in _list_times(plan):
+        if cost.kind is not TaskKind.TRANSFER:
+            yield Sample(cost.task, cost.precision, cost.flops, cost.size, ms)
+
+
+def _list_transfers(plan: _TimedPlan) -> Iterator[tuple[int, int, int, float]]:
+    for cost, ms in _list_times(plan):
+        if cost.kind is TaskKind.TRANSFER:
+            yield cost.site, cost.target, cost.size, ms
+
+
+def _list_gaps(trace: Trace) -> Iterator[float]:
+    """The milliseconds between the end of a task and the start of the next one of the same worker."""
+    ended: dict[int, float] = {}
+    for run in sorted(trace.runs, key=lambda run: run.start_ms):
+        if run.worker is not None:
+            if run.worker in ended:
+                yield max(0.0, run.start_ms - ended[run.worker])
+            ended[run.worker] = run.end_ms

@@ -1,0 +1,168 @@
+"""Calibrating a machine that is made up gives back its constants; nothing here is timed."""
+
+import itertools
+import math
+import random
+
+import pytest
+
+from einc.calibration.fit import Sample, fit_rate, fit_rates
+from einc.calibration.machine import calibrate_gpus, calibrate_host, name_processor
+from einc.calibration.models import MORE, QUICK, list_probes
+from einc.calibration.samples import compile_probe, measure_probes
+from einc.machines.load import format_machine, load_machine, parse_machine
+from einc.machines.model import KernelRate
+from einc.predict.cores import list_run_tasks, schedule_on_cores
+from einc.predict.costs import TaskKind, compute_task_costs
+from einc.predict.timeline import time_tasks
+from einc_runtime.execution.trace import TaskRun, Trace
+
+CORES, START_MS = 2, 0.004
+RATES = {
+    "contract": KernelRate(20, 1e11, 15),
+    "attention": KernelRate(30, 8e10, 8),
+    "map": KernelRate(5, 2e10, 30),
+    "copy": KernelRate(3, gbs=16),
+    "aggregate": KernelRate(6, gbs=24),
+}
+OTHER = KernelRate(4, 1e10, 12)
+
+
+class MadeUp:
+    """Runs plans on a clock of its own: every task takes what the rates say, and a little more than that at random."""
+
+    def __init__(self, bundle, seed=1, noise=0.02):
+        self.noise, self.random, self.bundle = noise, random.Random(seed), bundle
+        machine = parse_machine(bundle.machine_file, connected=False)
+        self.tasks, self.closed = list_run_tasks(bundle, machine), False
+
+    def run(self):
+        lengths = []
+        for cost in self.tasks.costs:
+            rate = RATES.get(cost.task, OTHER)
+            lengths.append(rate.compute_ms(cost.flops, cost.size) * (1 + self.noise * self.random.random()))
+        ready = [0.0] * CORES
+        runs = []
+        for origin, length in zip(self.tasks.origins, lengths, strict=True):
+            worker = ready.index(min(ready))
+            runs.append(TaskRun(origin, ready[worker], ready[worker] + length, worker))
+            ready[worker] += length + START_MS
+        return Trace(tuple(runs), max(ready), "cpu")
+
+    def close(self):
+        self.closed = True
+
+
+def ticking(step=1.0):
+    ticks = itertools.count()
+    return lambda: step * next(ticks)
+
+
+def test_a_made_up_host_gives_back_its_constants():
+    found = calibrate_host(4, quick=True, cores=CORES, start=MadeUp, clock=ticking(0.2))
+    machine = found.machine
+    assert (machine.name, machine.cores, len(machine.sites)) == ("host", CORES, 4)
+    assert machine.measured.endswith(", 2 cores")
+    rates = dict(machine.sites[0].kernels)
+    for name in ("contract", "attention", "copy", "aggregate"):
+        for flops, size in ((1e6, 1e5), (1e8, 1e6), (1e9, 1e7)):
+            flops = flops if RATES[name].flops < math.inf else 0
+            expected = RATES[name].compute_ms(flops, size) + START_MS
+            assert rates[name].compute_ms(flops, size) == pytest.approx(expected, rel=0.05), name
+    assert dict(machine.sites[0].flops)["f32"] == pytest.approx(1e11, rel=0.05)
+    assert rates["transfer"] == rates["copy"]
+    text = format_machine(machine)
+    assert parse_machine(text) == machine
+    assert all(0.95 < ratio < 1.05 for ratio in found.ratios["contract"])
+
+
+def test_the_same_measurements_give_the_same_bytes():
+    found = [calibrate_host(quick=True, cores=CORES, start=MadeUp, clock=ticking(4)).machine for _ in range(2)]
+    assert format_machine(found[0]) == format_machine(found[1])
+
+
+class MadeUpGpu(MadeUp):
+    """Runs each task of a plan for GPUs alone; transfers take 7 us and have 40 GB/s."""
+
+    def run(self):
+        runs = []
+        for position, cost in enumerate(compute_task_costs(self.bundle)):
+            if cost.kind is not TaskKind.FENCE:
+                rate = KernelRate(7, gbs=40) if cost.kind is TaskKind.TRANSFER else RATES.get(cost.task, OTHER)
+                runs.append(TaskRun(position, 0.0, rate.compute_ms(cost.flops, cost.size)))
+        return Trace(tuple(runs), 1.0, "cuda")
+
+
+def test_made_up_gpus_give_back_their_constants():
+    found = calibrate_gpus(load_machine("dgx-a100", 4), quick=True, start=MadeUpGpu, clock=ticking()).machine
+    assert found.cores is None
+    assert found.transfer_latency_us == pytest.approx(7, rel=0.02)
+    assert all(resource.gbs == pytest.approx(40, rel=0.02) for resource in found.resources)
+    rate = found.sites[3].find_rate("contract", "f32")
+    assert rate.compute_ms(1e9, 1e6) == pytest.approx(RATES["contract"].compute_ms(1e9, 1e6), rel=0.02)
+    assert found.sites[0].memory_bytes == load_machine("dgx-a100").sites[0].memory_bytes
+    assert parse_machine(format_machine(found)) == found
+
+
+def test_a_fit_has_nothing_below_zero_and_survives_outliers():
+    draw = random.Random(3)
+    truth = KernelRate(12, 5e10, 20)
+    samples = []
+    for _ in range(60):
+        flops, size = 10 ** draw.uniform(5, 9), int(10 ** draw.uniform(3, 7))
+        slow = 5 if draw.random() < 0.1 else 1
+        samples.append(Sample("contract", "f32", flops, size, truth.compute_ms(flops, size) * slow))
+    found = fit_rate(samples)
+    for flops, size in ((1e6, 1e4), (1e8, 1e6), (1e9, 1e4)):
+        assert found.compute_ms(flops, size) == pytest.approx(truth.compute_ms(flops, size), rel=0.1)
+    falling = [Sample("map", "f32", 0, size, 1 / size) for size in (1, 10, 100)]
+    assert fit_rate(falling).us >= 0
+    assert fit_rate(falling).gbs == math.inf
+    assert fit_rate(samples[:1]).compute_ms(0, samples[0].size) == pytest.approx(samples[0].ms, rel=0.01)
+
+
+def test_precisions_have_rates_of_their_own_where_there_are_several():
+    samples = [Sample("contract", dtype, 1e9, 1, 10.0 if dtype == "f32" else 20.0) for dtype in ("f32", "f64")] * 3
+    assert list(fit_rates(samples)) == ["contract.f32", "contract.f64"]
+    assert list(fit_rates(samples[:1] * 3)) == ["contract"]
+
+
+def test_time_is_bounded_and_all_runners_are_closed():
+    machine = load_machine("host", 2)
+    runners = []
+
+    def start(bundle):
+        runners.append(MadeUp(bundle))
+        return runners[-1]
+
+    found = measure_probes(QUICK, [machine], start, 3.0, clock=ticking())
+    assert found.rounds == 1
+    assert len(runners) == 2  # half of the time is over
+    assert all(runner.closed for runner in runners)
+
+
+def test_probes_are_models_of_every_dtype():
+    probes = list_probes(False, ("f32", "f16"))
+    assert set(QUICK) | set(MORE) <= set(probes)
+    machine = load_machine("host", 2)
+    kernels = {
+        operation.kernel
+        for probe in (QUICK[0], QUICK[3], QUICK[5])
+        for operation in compile_probe(probe, machine).operations
+    }
+    assert {"contract", "attention", "map", "rmsnorm", "rope", "layernorm", "softmax", "reduce"} <= kernels
+
+
+def test_the_schedule_predicts_what_a_made_up_machine_takes():
+    machine = calibrate_host(8, quick=True, cores=CORES, start=MadeUp, clock=ticking(0.2)).machine
+    tasks = list_run_tasks(compile_probe(QUICK[2], machine), machine)
+    schedule = schedule_on_cores(tasks.costs, machine)
+    assert time_tasks(tasks.costs, machine).predicted_ms == max(schedule.ends)
+    assert max(schedule.ends) >= sum(e - s for s, e in zip(schedule.starts, schedule.ends, strict=True)) / CORES
+
+
+def test_the_processor_names_itself(tmp_path):
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor : 0\nmodel name\t: Some   CPU \x1b @ 2 GHz\n")
+    assert name_processor(info) == "Some CPU @ 2 GHz"
+    assert name_processor(tmp_path / "missing")
