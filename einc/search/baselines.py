@@ -23,6 +23,7 @@ from functools import cached_property
 from einc.graph.graph import Graph
 from einc.logical.plan import Candidate
 from einc.logical.problem import Problem
+from einc.ops.base import Operator
 from einc.options import BASELINES
 from einc.search.dimensions import CutIndex, find_axes
 
@@ -249,11 +250,14 @@ class _Builder:
     def _choose(self, rank: Callable[[int], Wish | None]) -> Chosen:
         """The candidate of every node that fits its wish best; one without a wish is computed on every site."""
         chosen = []
-        for number, options in enumerate(self._problem.candidates):
+        nodes = zip(self._graph.nodes, self._problem.candidates, strict=True)
+        for number, (node, options) in enumerate(nodes):
             wish = rank(number)
             key = id(options), wish or (), wish is None
             if key not in self._picked:
-                self._picked[key] = _pick_whole(options) if wish is None else _pick_nearest(options, wish)
+                self._picked[key] = (
+                    _pick_whole(options) if wish is None else _pick_nearest(node.operator, options, wish)
+                )
             chosen.append(self._picked[key])
         return tuple(chosen)
 
@@ -263,17 +267,22 @@ def _pick_whole(options: Sequence[Candidate]) -> int:
     return min(range(len(options)), key=lambda c: (len(options[c].spec.functions), -options[c].replicas, c))
 
 
-def _pick_nearest(options: Sequence[Candidate], wish: Wish) -> int:
+def _pick_nearest(operator: Operator, options: Sequence[Candidate], wish: Wish) -> int:
     """The candidate with the most intervals along the first index of a wish, then along the second, and so on.
 
     More intervals than wished are worse than any number up to it. Of equal candidates, that with fewer function
-    specifications, which cuts the other indices less, and then that with fewer replicas.
+    specifications, which cuts the other indices less, then that with fewer replicas. An index may be cut into as many
+    intervals in several ways: then the one counts whose largest function specification has the least work.
     """
 
-    def rate(number: int) -> tuple[tuple[int, ...], int, int]:
-        candidate = options[number]
+    def rate(candidate: Candidate) -> tuple[tuple[int, ...], int]:
         counts = [len(candidate.intervals[position]) for position, _ in wish]
         rated = (count if count <= cap else -count for count, (_, cap) in zip(counts, wish, strict=True))
-        return tuple(rated), -len(candidate.functions), -number
+        return tuple(rated), -len(candidate.functions)
 
-    return max(range(len(options)), key=rate)
+    rates = [rate(candidate) for candidate in options]
+    best = max(rates)
+    equal = [number for number, rated in enumerate(rates) if rated == best]
+    if len(equal) == 1:
+        return equal[0]
+    return min(equal, key=lambda number: (max(map(operator.flops, options[number].spec.functions)), number))

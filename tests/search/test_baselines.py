@@ -108,9 +108,14 @@ def test_a_single_sequence_is_no_batch():
     problem, found = build_all(graph, 3)
     assert found["data"].chosen is None
     assert "independent" in found["data"].reason
-    along = cuts(graph, problem, found["sequence"])
+    along, heads = (cuts(graph, problem, found[name]) for name in ("sequence", "sequence-heads"))
     assert along["q"] == along["o"] == along["f"] == {"tokens": 3}
-    assert prod(along["a"].values()) == 3
+    assert along["a"] == {"queries": 3}
+    assert {name: cut for name, cut in heads.items() if cut != along[name]} == {"a": {"heads_kv": 3}}
+    number = [node.name for node in graph.nodes].index("a")
+    candidate = problem.candidates[number][found["sequence"].chosen[number]]
+    pairs = [(up - lo) * (lo + up + 1) // 2 for lo, up in candidate.intervals[2]]  # query i sees i + 1 keys
+    assert max(pairs) < 1.2 * sum(pairs) / 3  # evenly, the last third would have 1.6 times as many
 
 
 def test_batch_and_tokens_are_told_apart():
