@@ -104,7 +104,7 @@ def test_a_block_of_a_transformer(sites):
 
 
 def test_a_single_sequence_is_no_batch():
-    graph = read(BLOCK, "tiny", [("seq_lens", "[16]")])
+    graph = read(BLOCK, "tiny", [("seq_lens", "[64]")])
     problem, found = build_all(graph, 3)
     assert found["data"].chosen is None
     assert "independent" in found["data"].reason
