@@ -1,7 +1,8 @@
-"""Attention with grouped queries over packed sequences (paper, Example 4), which can be cut along the keys, too.
+"""Attention with grouped queries over packed sequences (paper, Example 4), also cut along its queries and keys.
 
 A query head attends to the keys of the head that its group shares, within its own sequence. Cutting `heads_kv` also
-cuts the query heads. `sequence` is cut between sequences, queries and keys together. Cutting `keys` cuts the keys of
+cuts the query heads. `sequence` is cut between sequences, queries and keys together. Cutting `queries`, which the paper
+does not, cuts inside of sequences, too: each part reads the keys that its queries see. Cutting `keys` cuts the keys of
 every sequence and makes partial results: each part is normalised over its own keys, and the parts are combined by the
 logarithms of their sums of exponentials.
 """
