@@ -124,7 +124,7 @@ class Compiled:
 
         plan = self._optimum
         self._phase("comparing with well-known plans")
-        return compete(plan, self.options.baselines, self.options.pins, self._build)
+        return compete(plan, self.options.baselines, self.options.pins, self._build, self.budget)
 
     @cached_property
     def program(self) -> DeviceProgram:

@@ -12,15 +12,18 @@ from einc.logical.optimize import build_choices
 from einc.logical.pins import Pin
 from einc.logical.plan import LogicalPlan
 from einc.logical.problem import build_problem
+from einc.physical.budget import SearchBudget
 from einc.physical.program import DeviceProgram
 from einc.search.baselines import build_baselines
-from einc_runtime.plan.schema import BaselineTime
+from einc_runtime.plan.schema import BaselineTime, Contender
 from einc_runtime.text import shorten
 
 Builder = Callable[[LogicalPlan], DeviceProgram]
 
 MAX_NOTE = 300
 """Characters of the reason why a plan could not be built."""
+
+_NO_TIME = "no time was left to search exchange programs for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,16 @@ class Competition:
     baselines: tuple[BaselineTime, ...]
 
 
-def compete(plan: LogicalPlan, names: Sequence[str], pins: Sequence[Pin], build: Builder) -> Competition:
+def compete(
+    plan: LogicalPlan, names: Sequence[str], pins: Sequence[Pin], build: Builder, budget: SearchBudget
+) -> Competition:
     """The fastest of the programs that `build` makes of `plan` and of the named baselines, which keep to the pins.
 
-    Of equally fast ones, the plan goes first. Raises CapacityError or MachineError, those of the plan, if none can be
-    built.
+    Of equally fast ones, the plan goes first. When the budget is spent, no more are built; the search for the plan may
+    have predicted them. Raises CapacityError or MachineError, those of the plan, if none can be built.
     """
     best, failure = _attempt(plan, build)
+    predicted = {contender.name: contender for contender in plan.contenders}
     winner: str | None = None
     others = tuple(msgspec.structs.replace(one, chosen=False) for one in plan.contenders)
     problem = build_problem(plan.graph, plan.sites, flexible=True, pins=pins)
@@ -46,8 +52,11 @@ def compete(plan: LogicalPlan, names: Sequence[str], pins: Sequence[Pin], build:
         if baseline.chosen is None:
             rows.append(BaselineTime(baseline.name, note=baseline.reason))
         elif baseline.same_as is not None:
-            known = next(row for row in rows if row.name == baseline.same_as)
-            rows.append(msgspec.structs.replace(known, name=baseline.name, note=known.note or f"as {known.name}"))
+            same = next(row for row in rows if row.name == baseline.same_as)
+            rows.append(msgspec.structs.replace(same, name=baseline.name, note=same.note or f"as {same.name}"))
+        elif best is not None and not budget.left:
+            known = predicted.get(baseline.name, Contender(baseline.name))
+            rows.append(BaselineTime(baseline.name, known.predicted_ms, known.memory, note=_NO_TIME))
         else:
             choices = build_choices(plan.graph, problem, baseline.chosen)
             candidate = replace(plan, choices=choices, exact=False, spread=baseline.spread, contenders=others)

@@ -82,6 +82,16 @@ def test_the_fastest_of_the_plan_and_its_baselines_is_taken(einc: Run, tmp_path:
     assert einc("run", plan, "--inputs", "rand:1", "--weights", "rand:2", "--check").code == 0
 
 
+def test_a_time_limit_ends_the_comparison(einc: Run, tmp_path: Path) -> None:
+    plan = tmp_path / "p.bin"
+    found = einc("compile", *TINY, "--baseline", "data,single", "--time-limit", "0.0001", "-o", plan, "--json").json()
+    for row in found["baselines"]:
+        assert "no time was left" in row["note"]
+        assert not row["chosen"]
+    told = einc("compile", *TINY, "--baseline", "data", "-o", plan)
+    assert "baseline data" in told.err
+
+
 def test_less_memory_than_the_machine_has(einc: Run, tmp_path: Path) -> None:
     """6 KB a site: a random plan does not fit, and tensor parallelism does."""
     plan = tmp_path / "p.bin"
