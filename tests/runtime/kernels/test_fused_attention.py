@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from einc.ops.sequence_packing import SequencePacking
 from einc_runtime.kernels.calls.attention import AttentionCall
 from einc_runtime.kernels.cuda import attention_libraries, fused_attention
 from einc_runtime.kernels.cuda.fused_attention import AttentionLibraries
@@ -36,8 +37,11 @@ def test_the_varlen_form_means_the_same_attention(data):
         ranges.append((low, data.draw(st.sampled_from([sum(lens), data.draw(st.integers(low + 1, sum(lens)))]))))
     invocation = invoked(a, *ranges)
     how = as_varlen(AttentionCall.parse(invocation))
-    if how is None:
-        return
+    if how is not None:
+        means_the_same(invocation, how)
+
+
+def means_the_same(invocation, how):
     inputs, outputs = invocation.inputs, invocation.outputs
     kernel = prepare(invocation)
     kernel.bind(np.empty(kernel.scratch, np.uint8))()
@@ -48,6 +52,20 @@ def test_the_varlen_form_means_the_same_attention(data):
     keys = slice(how.first_key, how.first_key + how.keys[-1])
     for found, own in zip(attend_by_definition(q, k[keys], v[keys], how), (o.transpose(1, 0, 2), lse), strict=True):
         np.testing.assert_allclose(found, own, atol=1e-9)
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_parts_of_queries_with_the_keys_that_they_see_fit(window):
+    """Cuts of attention along its queries, inside of sequences and across them."""
+    q_lens, k_lens = (7, 12), (9, 12)
+    packing = SequencePacking(q_lens, k_lens, True, window)
+    for queries in ((0, 4), (4, 11), (11, 15), (15, 19), (7, 13), (2, 19)):
+        keys = packing.seen_keys(queries, 1)
+        invocation = invoked(attributes(list(q_lens), list(k_lens), causal=True, window=window), queries, keys)
+        how = as_varlen(AttentionCall.parse(invocation))
+        assert how is not None
+        assert (how.first_key, how.queries[-1], how.keys[-1]) == (0, queries[1] - queries[0], keys[1] - keys[0])
+        means_the_same(invocation, how)
 
 
 def test_prefill_and_decoding_of_whole_sequences_fit():
