@@ -25,9 +25,10 @@ class Alternative:
 
 
 def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
-    """All candidates of the plan's node called `node`, the chosen one among them, cheapest whole plan first.
+    """The paper's candidates of the plan's node called `node`, and the chosen one, cheapest whole plan first.
 
-    Ties are in the lexicographic order of intervals. Raises KeyError if there is no such node.
+    Ties are in the lexicographic order of intervals, and then by fewer replicas. Raises KeyError if there is no such
+    node.
     """
     choices = {choice.node: choice for choice in plan.choices}
     here = {one.name: one for one in plan.graph.nodes}[node]
@@ -57,14 +58,15 @@ def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
     chosen = choices[node].candidate
     others = plan.total_cost - chosen.join - chosen.aggregation - sum(sum_local_costs(chosen))
     found = []
-    for candidate in enumerate_candidates(here.operator, plan.sites):
+    offer = enumerate_candidates(here.operator, plan.sites)
+    for candidate in offer if chosen in offer else (*offer, chosen):
         repartition, handover = sum_local_costs(candidate)
         total = others + candidate.join + candidate.aggregation + repartition + handover
         found.append(Alternative(candidate, repartition, handover, total))
-    return tuple(sorted(found, key=lambda one: (one.total_cost, one.candidate.intervals)))
+    return tuple(sorted(found, key=lambda one: (one.total_cost, one.candidate.intervals, one.candidate.replicas)))
 
 
 def find_next_best(plan: LogicalPlan, node: str) -> Alternative | None:
     """The cheapest alternative to the chosen candidate, or None if the operator has no other candidate."""
-    chosen = next(choice.candidate.intervals for choice in plan.choices if choice.node == node)
-    return next((one for one in list_alternatives(plan, node) if one.candidate.intervals != chosen), None)
+    chosen = next(choice.candidate for choice in plan.choices if choice.node == node)
+    return next((one for one in list_alternatives(plan, node) if one.candidate != chosen), None)

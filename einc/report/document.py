@@ -13,6 +13,7 @@ from einc.errors import OperatorError
 from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
+from einc.options import FASTEST
 from einc.report.restore import restore_plan
 from einc.report.timing import Label, Timing, describe_unlisted_peaks, make_labeller, read_plan_machine, time_plan
 from einc.report.weights import describe_tensor, describe_weights
@@ -148,9 +149,10 @@ def _find_next_best(plan: LogicalPlan, name: str) -> Document | None:
 
 
 def _list_candidates(plan: LogicalPlan, name: str) -> list[Document]:
-    """All join-agg specs that the optimizer chose from."""
-    from einc.logical.candidates import enumerate_candidates
+    """All join-agg specs that the optimizer chose from, where no pin restricts them."""
+    from einc.logical.candidates import enumerate_candidates, enumerate_flexible_candidates
 
+    enumerate_offer = enumerate_flexible_candidates if plan.selector == FASTEST else enumerate_candidates
     node = _find_node(plan, name)
     return [
         {
@@ -164,7 +166,7 @@ def _list_candidates(plan: LogicalPlan, name: str) -> list[Document]:
                 [_describe_block(f.outputs[j]) for f in candidate.spec.functions] for j in range(len(node.outputs))
             ],
         }
-        for candidate in enumerate_candidates(node.operator, plan.sites)
+        for candidate in enumerate_offer(node.operator, plan.sites)
     ]
 
 

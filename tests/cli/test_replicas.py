@@ -42,7 +42,7 @@ def compiled(model: str, machine: str, sites: int, preset: str | None = None, **
 
 def with_cuts(found: Compiled, choose: Callable[[Operator, Candidate], Candidate]) -> LogicalPlan:
     """The compiled plan with other candidates; the costs of repartitions stay, and play no part here."""
-    nodes = zip(found.graph.nodes, found.plan.choices, strict=True)
+    nodes = zip(found.plan.graph.nodes, found.plan.choices, strict=True)
     choices = (Choice(node.name, choose(node.operator, old.candidate), old.repartition) for node, old in nodes)
     return replace(found.plan, choices=tuple(choices))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from einc.logical.alternatives import find_next_best, list_alternatives
+from einc.logical.candidates import build_candidate, enumerate_candidates
 from einc.logical.optimize import optimize
+from einc.logical.plan import Choice
 from tests.support.logical_toys import Builder, random_graph, rank_of_plan, repartitions, specs, toy
 
 
@@ -43,3 +47,19 @@ def test_unknown_node():
     plan = optimize(builder.graph(*builder.apply(toy("i -> i", i=4), builder.input("x", 4))), 2)
     with pytest.raises(KeyError):
         list_alternatives(plan, "y")
+
+
+def test_a_choice_beyond_the_papers_candidates_is_among_the_alternatives():
+    """Computed on all sites, or on two: the others are the strict candidates, and the plan costs what it does."""
+    builder = Builder()
+    (h,) = builder.apply(toy("ij -> ij", i=4, j=6), builder.input("x", 4, 6))
+    plan = optimize(builder.graph(*builder.apply(toy("ij -> ij", i=4, j=6), h)), 4)
+    (first, second), node = plan.choices, plan.graph.nodes[1]
+    for candidate in (build_candidate(node.operator, (1, 1), 4), build_candidate(node.operator, (1, 2))):
+        other = replace(plan, choices=(first, Choice(second.node, candidate, 24)))
+        found = list_alternatives(other, second.node)
+        assert len(found) == 1 + len(enumerate_candidates(node.operator, 4))
+        assert next(one for one in found if one.candidate == candidate).total_cost == other.total_cost
+        best = find_next_best(other, second.node)
+        assert best is not None
+        assert (best.total_cost, best.candidate) == (plan.total_cost, second.candidate)
