@@ -28,13 +28,13 @@ from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput, make_step
-from einc.options import BASELINES, SCHEDULES, CompileOptions
+from einc.options import BASELINES, INPUT_PLACEMENTS, SCHEDULES, CompileOptions
 
 if TYPE_CHECKING:
     import numpy as np
 
     from einc_runtime.execution.session import Session
-    from einc_runtime.plan.schema import Bundle
+    from einc_runtime.plan.schema import Bundle, InputPlacement
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -288,6 +288,7 @@ def compileGraph(
     memory: int | None = None,
     pins: Mapping[str, str] | None = None,
     baselines: Sequence[str] = (),
+    input_placement: InputPlacement = "replicated",
 ) -> Plan:
     """Plan a graph for a machine, keep the plan on the graph and return it.
 
@@ -295,10 +296,14 @@ def compileGraph(
     for this host's cores if there are none. `schedule_mode` is "synthesized", which the paper calls "ai", or "naive".
     The plan takes at most `memory` bytes of each site. `pins` fix how operators are cut, by patterns of the names of
     their outputs: {"hidden*": "tokens/2,d_ff/4"}; later patterns go first. Of the plan and the `baselines` ("single",
-    "data", "sequence", "megatron") the fastest is taken. Compiling again makes a new plan of the same graph.
+    "data", "sequence", "megatron") the fastest is taken. `input_placement` says where inputs lie before the clock
+    starts: "replicated", every site has what it reads, or "once", every block lies on one site and is moved from there.
+    Compiling again makes a new plan of the same graph.
     """
     if schedule_mode not in SCHEDULES:
         raise UsageError(f"schedule_mode is 'synthesized' (the paper's 'ai') or 'naive', not {schedule_mode!r:.80}")
+    if input_placement not in INPUT_PLACEMENTS:
+        raise UsageError(f"input_placement is {' or '.join(map(repr, INPUT_PLACEMENTS))}, not {input_placement!r:.80}")
     from einc.logical.pins import parse_pin
 
     devices = device if device is None or isinstance(device, int) else tuple(device)
@@ -314,6 +319,7 @@ def compileGraph(
         memory=memory,
         pins=tuple(parse_pin(f"{pattern}={cut}") for pattern, cut in (pins or {}).items()),
         baselines=tuple(baselines),
+        input_placement=input_placement,
     )
     return graph._compile(options)
 

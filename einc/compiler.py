@@ -7,7 +7,7 @@ them (paper, Section 2).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -97,6 +97,7 @@ class Compiled:
             budget=self.budget,
             seed=options.seed,
             pins=options.pins,
+            input_placement=options.input_placement,
             progress=self._report_search,
             report=self._report,
         )
@@ -115,7 +116,8 @@ class Compiled:
 
         graph, sites = self.graph, len(self.target.devices)
         self._phase("choosing how operators are cut")
-        return optimize(graph, sites, self.options.selector, self.options.seed, self.options.pins)
+        plan = optimize(graph, sites, self.options.selector, self.options.seed, self.options.pins)
+        return replace(plan, input_placement=self.options.input_placement)
 
     @cached_property
     def _competition(self) -> Competition:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from einc.logical.pins import Pin
+    from einc_runtime.plan.schema import InputPlacement
 
 FASTEST = "fastest"
 
@@ -24,6 +25,13 @@ BASELINES = {
 
 SCHEDULES = {"synthesized": "synthesized", "naive": "naive", "ai": "synthesized"}
 """How data movement is planned: for every accepted spelling, the name. The paper says `ai` for `synthesized`."""
+
+INPUT_PLACEMENTS: tuple[InputPlacement, ...] = ("replicated", "once")
+"""Where inputs and weights lie before the clock starts.
+
+With `replicated`, every site has all that it reads. With `once`, every block lies on one site, and what other sites
+read of it moves while the clock runs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,7 @@ class CompileOptions:
     memory: int | None = None
     pins: tuple[Pin, ...] = ()
     baselines: tuple[str, ...] = ()
+    input_placement: InputPlacement = "replicated"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))

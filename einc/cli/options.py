@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from einc.cli.files import read_text
-from einc.options import BASELINES, SCHEDULES, SELECTORS, CompileOptions, GivenExchange
+from einc.options import BASELINES, INPUT_PLACEMENTS, SCHEDULES, SELECTORS, CompileOptions, GivenExchange
 from einc_runtime.cli import output
 from einc_runtime.cli.base import Devices, ParamType
 
@@ -173,6 +173,12 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         type=ScheduleName(),
         metavar="[synthesized|naive]",
         help="How data movement is planned.  [default: synthesized]",
+    ),
+    click.option(
+        "--input-placement",
+        type=click.Choice(INPUT_PLACEMENTS),
+        help="Where inputs and weights lie before the clock starts: every site has all that it reads (replicated), or"
+        " every block lies on one site, and others get it while the clock runs (once).  [default: replicated]",
     ),
     click.option("--seed", type=click.IntRange(min=0), help="Seeds all random choices.  [default: 0]"),
     click.option(

@@ -57,6 +57,7 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
         "devices": len(bundle.devices),
         "selector": bundle.selector,
         "schedule": bundle.schedule,
+        "input_placement": bundle.input_placement,
         "total_cost": bundle.total_cost,
         "exact": bundle.exact,
         "cut_cost": bundle.cut_cost,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec, Tiling
 from einc.graph.graph import Graph, Node
-from einc_runtime.plan.schema import Contender, MemoryPoint
+from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
 from einc_runtime.text import format_count
 
 
@@ -53,6 +53,7 @@ class LogicalPlan:
 
     `exact` says that no plan over the same candidates costs less; `cut_cost` is the cost of the cut heuristic's plan.
     With `spread`, operators that leave sites idle may run on other ones than those before them.
+    `input_placement` says where inputs and weights lie before the clock starts (`einc.options.INPUT_PLACEMENTS`).
     `contenders` are the plans that the selector `fastest` considered, and `memory_points` time over memory.
     """
 
@@ -65,6 +66,7 @@ class LogicalPlan:
     spread: bool = True
     contenders: tuple[Contender, ...] = ()
     memory_points: tuple[MemoryPoint, ...] = ()
+    input_placement: InputPlacement = "replicated"
 
     @property
     def total_cost(self) -> int:

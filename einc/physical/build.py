@@ -17,17 +17,18 @@ from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.atoms import find_inflows
 from einc.physical.given import OUTPUT
+from einc.physical.homes import Homes
 from einc.physical.lowering import Lowering
 from einc.physical.memory import check_capacity, plan_memory
 from einc.physical.occupancy import Occupancy
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
 from einc.physical.records import make_operation_records, make_tensor_records, place_operation
 from einc.physical.refining import OtherPrograms, RefiningScheduler
-from einc.physical.residency import Copy, Residency
+from einc.physical.residency import Copy, Residency, Whole
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import SearchScope, SynthesizingScheduler
 from einc.predict.timeline import predict_ms
-from einc_runtime.plan.joint_aggregation import groups_of
+from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
 from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
 
 
@@ -62,14 +63,14 @@ def build(
     placer = _Placer(plan, machine, scheduler or NaiveScheduler(machine, plan.sites), records or PlanRecords.of(plan))
     last_user = _find_last_users(plan)
     outputs: dict[str, Output] = {}
-    for name in plan.graph.outputs:
-        if name not in last_user:
-            outputs[name] = placer.load_output(name)
     for number, node in enumerate(plan.graph.nodes):
         placer.place_node(number)
         for name in plan.graph.outputs:
             if last_user.get(name) == node.name:
                 outputs[name] = placer.bring_home(name)
+    for name in plan.graph.outputs:
+        if name not in last_user:
+            outputs[name] = placer.load_output(name)
     return placer.finish(tuple(outputs[name] for name in plan.graph.outputs), check_memory)
 
 
@@ -169,6 +170,9 @@ class _Placer:
         self._residencies: dict[int, Residency] = {}
         has_choice = plan.spread and any(len(operation.functions) < plan.sites for operation in records.operations)
         self._occupancy = Occupancy(machine, plan.sites) if has_choice else None
+        self._once = plan.input_placement == "once"
+        self._homes = Homes(records.tensors, plan.sites)
+        self._nearby = NaiveScheduler(machine, plan.sites, timed=False) if self._once else None  # for first readers
 
     def place_node(self, number: int) -> None:
         """Places an operator, brings its inputs and runs its function specifications."""
@@ -177,14 +181,15 @@ class _Placer:
         self._builder.serves = operation.name
         positions: dict[int, list[int]] = {}
         for k, tensor in enumerate(operation.inputs):
-            if tensor in self._residencies:
+            if self._once or tensor in self._residencies:
                 positions.setdefault(tensor, []).append(k)
         blocks = {
             tensor: [tuple(dict.fromkeys([function.inputs[k] for k in ks])) for function in functions]
             for tensor, ks in positions.items()
         }
-        first = len(self._builder.tasks)
         busy_ms = None if self._occupancy is None else self._occupancy.busy_ms(operation.inputs)
+        self._settle(blocks, len(functions), busy_ms)
+        first = len(self._builder.tasks)
         placed = self._place(operation.name, blocks, len(functions), busy_ms)
         # A site does its tasks for others before its kernel; otherwise the others would have to wait for the kernel.
         owed: dict[int, list[int]] = {}
@@ -233,9 +238,14 @@ class _Placer:
         return Output(tensor, regions, placed.exchange)
 
     def load_output(self, name: str) -> Output:
-        """A saved input or weight: the whole of it, loaded at site 0."""
+        """A saved input or weight: the whole of it, loaded at site 0; with homes, its blocks where they lie."""
         tensor = self._number[name]
-        return Output(tensor, (self._builder.load(0, tensor, Block.whole(self._tensors[tensor].shape)),), None)
+        whole = Block.whole(self._tensors[tensor].shape)
+        if not self._once:
+            return Output(tensor, (self._builder.load(0, tensor, whole),), None)
+        self._add_homes(self._homes.settle({tensor: [(whole,)]}, (0,)))
+        homes = [home.region for home in self._residencies[tensor].wholes if not home.ready]  # no task brought them
+        return Output(tensor, tuple(sorted(homes, key=lambda region: region.block)), None)
 
     def finish(self, outputs: tuple[Output, ...], check_memory: bool) -> DeviceProgram:
         """Drops superfluous buffers, plans memory, checks that it suffices, and predicts the time."""
@@ -263,6 +273,31 @@ class _Placer:
             0.0,
         )
         return replace(program, predicted_ms=predict_ms(program, self._machine))
+
+    def _settle(
+        self, blocks: dict[int, list[tuple[Block, ...]]], functions: int, busy_ms: Sequence[float] | None
+    ) -> None:
+        """Gives homes to what is read for the first time, near the function specifications that read it.
+
+        These are placed by the inputs that exist already.
+        """
+        loaded = {tensor: own for tensor, own in blocks.items() if self._tensors[tensor].kind != "value"}
+        if not loaded or self._nearby is None:
+            return
+        present = {tensor: own for tensor, own in blocks.items() if tensor in self._residencies}
+        _, inflows = find_inflows(present, self._residencies)
+        self._add_homes(self._homes.settle(loaded, self._nearby.place(inflows, functions, busy_ms)))
+
+    def _add_homes(self, homes: Sequence[tuple[int, Block, int]]) -> None:
+        """Adds the buffers at homes (tensor, block, site), which are whole from the beginning."""
+        for tensor, block, site in homes:
+            record = self._tensors[tensor]
+            assert record.kind != "value"
+            if tensor not in self._residencies:
+                group = AggregationGroup.single("sum", tensor, len(record.shape))
+                self._residencies[tensor] = Residency(tensor, record, group, {})
+            region = self._builder.add_buffer(site, tensor, block, record.kind)
+            self._residencies[tensor].add(Whole(site, region, ()))
 
     def _place(
         self,

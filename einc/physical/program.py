@@ -23,6 +23,7 @@ from einc_runtime.plan.schema import (
     Buffer,
     CopyTask,
     FenceTask,
+    InputPlacement,
     KernelTask,
     Operation,
     Output,
@@ -48,6 +49,11 @@ class DeviceProgram:
     outputs: tuple[Output, ...]
     memory: tuple[int, ...]
     predicted_ms: float
+
+    @property
+    def input_placement(self) -> InputPlacement:
+        """Where inputs and weights lie before the first task (`LogicalPlan.input_placement`)."""
+        return self.plan.input_placement
 
 
 class DeviceProgramBuilder:

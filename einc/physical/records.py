@@ -65,6 +65,7 @@ def emit(
         baselines=baselines,
         contenders=plan.contenders,
         memory_points=plan.memory_points,
+        input_placement=plan.input_placement,
     )
 
 

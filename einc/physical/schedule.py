@@ -65,10 +65,7 @@ class NaiveScheduler:
     def schedule(
         self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
     ) -> ScheduledExchange:
-        # It is not worth leaving the data for a wait that is shorter than the latency of a transfer.
-        accepted = self._machine.transfer_latency_us * MS_PER_US if inflows else 0.0
-        busy = None if busy_ms is None else [round(max(0.0, ms - accepted) * self._bytes_per_ms) for ms in busy_ms]
-        sites = place_functions(inflows, functions, self._sites, busy)
+        sites = self.place(inflows, functions, busy_ms)
         needed = build_preamble(inflows, sites, self._sites)
         if needed is None:
             return ScheduledExchange(sites)
@@ -79,6 +76,15 @@ class NaiveScheduler:
             exchange = Exchange(print_program(complete), completion_ms=naive_ms, naive_ms=naive_ms)
             self._known[needed.program] = exchange, order_firings(complete)
         return ScheduledExchange(sites, needed, *self._known[needed.program])
+
+    def place(
+        self, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
+    ) -> tuple[int, ...]:
+        """The sites alone."""
+        # It is not worth leaving the data for a wait that is shorter than the latency of a transfer.
+        accepted = self._machine.transfer_latency_us * MS_PER_US if inflows else 0.0
+        busy = None if busy_ms is None else [round(max(0.0, ms - accepted) * self._bytes_per_ms) for ms in busy_ms]
+        return place_functions(inflows, functions, self._sites, busy)
 
     def _check_paths(self, node: str, program: Program) -> None:
         """Raises MachineError if a site needs something that no site with a copy can send there, over others either."""

@@ -60,10 +60,11 @@ def explain(
         "sites": list(bundle.devices),
         "selector": bundle.selector,
         "schedule": bundle.schedule,
+        "input_placement": bundle.input_placement,
         "total_cost": bundle.total_cost,
         "exact": bundle.exact,
         "cut_cost": bundle.cut_cost,
-        "inputs": [describe_tensor(tensor) for tensor in bundle.tensors if tensor.kind == "input"],
+        "inputs": _describe_inputs(bundle),
         "ops": operations,
         "outputs": [
             {
@@ -101,6 +102,17 @@ def describe_baselines(bundle: Bundle) -> list[Document]:
 
 
 _NOTHING = {"transfers": 0, "bytes": 0}
+
+
+def _describe_inputs(bundle: Bundle) -> list[Document]:
+    """The inputs, each with the blocks that are loaded and their sites."""
+    rows = {t: {**describe_tensor(tensor), "blocks": [], "sites": []}
+            for t, tensor in enumerate(bundle.tensors) if tensor.kind == "input"}  # fmt: skip
+    for buffer in bundle.buffers:
+        if buffer.role == "input":
+            rows[buffer.tensor]["blocks"].append(_describe_block(buffer.block))
+            rows[buffer.tensor]["sites"].append(buffer.site)
+    return list(rows.values())
 
 
 def _describe_operation(bundle: Bundle, operation: Operation, timer: _ExchangeTimer) -> Document:

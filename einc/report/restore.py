@@ -54,7 +54,15 @@ def restore_plan(bundle: Bundle) -> LogicalPlan:
         if candidate is None:
             raise OperatorError(f"operator {operation.name} is cut as this version of einc would not cut it")
         choices.append(Choice(node.name, candidate, operation.cost.repartition))
-    return LogicalPlan(graph, sites, bundle.selector, tuple(choices), bundle.exact, bundle.cut_cost)
+    return LogicalPlan(
+        graph,
+        sites,
+        bundle.selector,
+        tuple(choices),
+        bundle.exact,
+        bundle.cut_cost,
+        input_placement=bundle.input_placement,
+    )
 
 
 def compute_outputs(bundle: Bundle, loaded: Mapping[str, Array]) -> dict[str, Array]:

@@ -36,6 +36,10 @@ MAX_WEIGHTS = 8
 
 _AUTHORS = {"user": ", by a given program", "proposer": ", by a proposed program"}
 """What is said of exchange programs that the compiler did not write."""
+_STARTS = {
+    "replicated": "every site has what it reads when the clock starts",
+    "once": "every block lies on one site when the clock starts, and others get it while the clock runs",
+}
 
 
 def format_overview(document: Document, strong: Emphasis = str) -> str:
@@ -51,7 +55,7 @@ def format_overview(document: Document, strong: Emphasis = str) -> str:
     if len(shown) < len(groups):
         left = len(groups) - len(shown)
         lines += ["", f"{left} cheaper kinds of operators have no section here; --op NAME shows any operator."]
-    lines += ["", *_format_inputs(document["inputs"], strong), *_format_weights(document["weights"], strong)]
+    lines += ["", *_format_inputs(document, strong), *_format_weights(document["weights"], strong)]
     lines += _format_outputs(document, strong)
     return "\n".join(lines) + "\n"
 
@@ -115,7 +119,8 @@ def format_comparison(document: Document, other: Document, names: tuple[str, str
 def _format_heading(document: Document) -> str:
     return (
         f"{document['model']} on {format_count(document['devices'], 'site')} of {document['machine']}"
-        f" (selector {document['selector']}, schedule {document['schedule']})"
+        f" (selector {document['selector']}, schedule {document['schedule']}"
+        f"{', inputs once' if document['input_placement'] == 'once' else ''})"
     )
 
 
@@ -128,6 +133,7 @@ def _format_totals(document: Document) -> list[str]:
         f"cost {document['total_cost']:,} elements ({proof}; the cut heuristic finds {document['cut_cost']:,})",
         f"     {parts}",
         f"moved {format_memory(_count_bytes_moved(document))}; memory per site {_format_range(memory)}{allowed}",
+        f"inputs and weights: {_STARTS[document['input_placement']]}",
         summarize_time(document),
         *format_baselines(document["baselines"]),
         *_format_exchanges(document),
@@ -259,12 +265,15 @@ def _format_alternative(operation: Document) -> str:
     return f"{_format_cut(other)}, the plan then costs {abs(more):,} {'more' if more > 0 else 'less'}{share}"
 
 
-def _format_inputs(rows: Sequence[Document], strong: Emphasis) -> list[str]:
-    """The inputs that a run takes."""
+def _format_inputs(document: Document, strong: Emphasis) -> list[str]:
+    """The inputs that a run takes, and where they lie before the clock starts."""
+    rows, once = document["inputs"], document["input_placement"] == "once"
     if not rows:
         return []
     left = [f"  and {len(rows) - MAX_INPUTS} more"] if len(rows) > MAX_INPUTS else []
-    return [strong("inputs"), *(f"  {row['name']}: {_format_type(row)}" for row in rows[:MAX_INPUTS]), *left, ""]
+    lines = [f"  {row['name']}: {_format_type(row)}{f', {_format_places(row)}' if once else ''}"
+             for row in rows[:MAX_INPUTS]]  # fmt: skip
+    return [strong("inputs"), *lines, *left, ""]
 
 
 def _format_type(row: Document) -> str:
@@ -275,13 +284,20 @@ def _format_type(row: Document) -> str:
 def _format_outputs(document: Document, strong: Emphasis) -> list[str]:
     lines = [strong("outputs")]
     for output in document["outputs"]:
-        blocks, home = format_count(len(output["blocks"]), "block"), set(output["sites"])
-        where = f"site{'s' if len(home) > 1 else ''} {format_ranges(home)}"
         exchange = output["exchange"]
         times = f", {exchange['completion_ms']:.3f} ms" if exchange is not None and _is_timed(exchange) else ""
         times += "" if exchange is None else _AUTHORS.get(exchange["author"], "")
-        lines.append(f"  {output['name']}: {_format_type(output)}, {blocks} at {where}; {_format_moves(output)}{times}")
+        places = _format_places(output)
+        lines.append(f"  {output['name']}: {_format_type(output)}, {places}; {_format_moves(output)}{times}")
     return lines
+
+
+def _format_places(row: Document) -> str:
+    """The number of blocks of a tensor, and their sites."""
+    sites = set(row["sites"])
+    if not sites:
+        return "read nowhere"
+    return f"{format_count(len(row['blocks']), 'block')} at site{'s' if len(sites) > 1 else ''} {format_ranges(sites)}"
 
 
 def _format_weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:

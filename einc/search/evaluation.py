@@ -15,6 +15,7 @@ from einc.physical.budget import SearchBudget
 from einc.physical.build import build
 from einc.physical.schedule import NaiveScheduler
 from einc.search.orders import Order, reorder_graph
+from einc_runtime.plan.schema import InputPlacement
 
 Assignment = tuple[int, ...]
 """The number of a candidate for every node, in the order of the graph that the search was given."""
@@ -48,13 +49,21 @@ class Evaluator:
     """
 
     def __init__(
-        self, graph: Graph, problem: Problem, machine: Machine, sites: int, budget: SearchBudget, effort: float
+        self,
+        graph: Graph,
+        problem: Problem,
+        machine: Machine,
+        sites: int,
+        budget: SearchBudget,
+        effort: float,
+        input_placement: InputPlacement = "replicated",
     ) -> None:
         self.graph = graph
         self.problem = problem
         self.effort = effort
         self._machine = machine
         self._sites = sites
+        self._input_placement: InputPlacement = input_placement
         self._budget = budget
         self._scheduler = NaiveScheduler(machine, sites, timed=False)
         self._known: dict[tuple[Assignment, Order, bool], Draft | None] = {}
@@ -81,7 +90,16 @@ class Evaluator:
         choices = build_choices(self.graph, self.problem, assignment)
         graph = reorder_graph(self.graph, order)
         ordered = tuple(choices[n] for n in order)
-        return LogicalPlan(graph, self._sites, "fastest", ordered, exact=False, cut_cost=0, spread=spread)
+        return LogicalPlan(
+            graph,
+            self._sites,
+            "fastest",
+            ordered,
+            exact=False,
+            cut_cost=0,
+            spread=spread,
+            input_placement=self._input_placement,
+        )
 
     def _evaluate(self, assignment: Assignment, order: Order, spread: bool) -> Draft | None:
         try:

@@ -32,7 +32,7 @@ from einc.search.memory import find_frontier, measure_kept_bytes
 from einc.search.neighbours import list_changes, sum_times
 from einc.search.orders import list_orders
 from einc.search.tables import UNITS_PER_MS, build_time_problem
-from einc_runtime.plan.schema import Contender, MemoryPoint
+from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
 
 TIME, TIME_SYNTHESIZED, PAPER, SMALLER, IMPROVED = "time", "time, synthesized", "paper", "less memory", "improved"
 """Names of contenders: the optimum of the time tables for naive and for synthesized exchanges, that of the paper's
@@ -81,15 +81,17 @@ def find_fastest(
     budget: SearchBudget,
     seed: int = 0,
     pins: Sequence[Pin] = (),
+    input_placement: InputPlacement = "replicated",
     progress: Progress = ignore_progress,
     report: Report = ignore_report,
 ) -> Found:
     """The fastest plan that fits, with naive or synthesized exchanges; `pins` fix the cuts of some operators.
 
+    `input_placement` says where inputs and weights lie before the clock starts.
     Raises MachineError where no plan's sites can talk, and UsageError for pins that are not possible.
     """
     budget.begin()
-    search = _Search(graph, machine, sites, naive, budget, pins, progress)
+    search = _Search(graph, machine, sites, naive, budget, pins, input_placement, progress)
     search.start()
     search.save_memory()
     search.improve()
@@ -109,6 +111,7 @@ class _Search:
         naive: bool,
         budget: SearchBudget,
         pins: Sequence[Pin],
+        input_placement: InputPlacement,
         progress: Progress,
     ) -> None:
         progress("weighing cuts by their time", 0.0)
@@ -117,14 +120,15 @@ class _Search:
         self._sites = sites
         self._budget = budget
         self._progress = progress
-        self._paper = optimize(graph, sites, pins=pins)
+        self._paper = replace(optimize(graph, sites, pins=pins), input_placement=input_placement)
         self._problem = build_problem(graph, sites, flexible=True, pins=pins)
-        self._tables = build_time_problem(graph, self._problem, machine, sites, naive=True)
+        once = input_placement == "once"
+        self._tables = build_time_problem(graph, self._problem, machine, sites, naive=True, once=once)
         self._promises = (
-            self._tables if naive else build_time_problem(graph, self._problem, machine, sites, naive=False)
+            self._tables if naive else build_time_problem(graph, self._problem, machine, sites, naive=False, once=once)
         )
         effort = math.inf if budget.limited else MAX_EFFORT
-        self._evaluator = Evaluator(graph, self._problem, machine, sites, budget, effort)
+        self._evaluator = Evaluator(graph, self._problem, machine, sites, budget, effort, input_placement)
         self._drafts: dict[str, Draft] = {}
         self._reasons: dict[str, str] = {}
 

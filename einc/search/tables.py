@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from einc.core.spec import FunctionSpec
-from einc.graph.graph import Graph
+from einc.core.tensor import TensorType
+from einc.graph.graph import Graph, TensorKind
 from einc.logical.minsum import CostTable
 from einc.logical.plan import Candidate
 from einc.logical.problem import Problem
 from einc.machines.model import Machine
 from einc.ops.base import Operator
+from einc.physical.homes import cut_home
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
 from einc.search.exchange_times import ExchangeEstimator, Family
 
@@ -42,10 +44,13 @@ class TimeProblem:
     tables: tuple[CostTable, ...]
 
 
-def build_time_problem(graph: Graph, problem: Problem, machine: Machine, sites: int, *, naive: bool) -> TimeProblem:
+def build_time_problem(
+    graph: Graph, problem: Problem, machine: Machine, sites: int, *, naive: bool, once: bool = False
+) -> TimeProblem:
     """The time objective for the candidates of a problem; equal layers share their tables.
 
-    `naive` says how exchanges are timed (see `ExchangeEstimator`).
+    `naive` says how exchanges are timed (see `ExchangeEstimator`). With `once`, inputs and weights are brought from
+    homes near their first readers (`einc.physical.homes`).
     """
     maker = _TableMaker(graph, problem, machine, sites, naive)
     position = {node.name: n for n, node in enumerate(graph.nodes)}
@@ -67,6 +72,17 @@ def build_time_problem(graph: Graph, problem: Problem, machine: Machine, sites: 
                     tables.append(maker.relate_second((n, j), before, here))
                 before = here
         own.append(times)
+    if once:
+        for tensor in graph.tensors:
+            if tensor.kind is not TensorKind.VALUE:
+                before = None
+                for reader, k in readers[tensor.name]:
+                    here = position[reader.name], k
+                    if before is None:
+                        own[here[0]] = own[here[0]] + maker.time_bringing(here)
+                    elif before[0] != here[0]:
+                        tables.append(maker.relate_readers(before, here))
+                    before = here
     return TimeProblem(tuple(own), tuple(tables))
 
 
@@ -87,6 +103,7 @@ class _TableMaker:
         self._gathering: dict[tuple[int, int], Array] = {}
         self._exchanges: dict[tuple[int, ...], Array] = {}
         self._second: dict[tuple[int, ...], Array] = {}
+        self._brought: dict[tuple[int, ...], Array] = {}
 
     def time_candidates(self, n: int) -> Array:
         """Per candidate of node n, the time of its slowest function specification.
@@ -145,6 +162,34 @@ class _TableMaker:
         variables = (source[0], before[0], reader[0])
         return _order_variables(variables, (classes_made, classes_before, classes), self._second[key])
 
+    def time_bringing(self, reader: tuple[int, int]) -> Array:
+        """Per candidate of the first reader of an input, the time to bring its blocks from their homes."""
+        import numpy as np
+
+        classes = self._list_families(*_input(reader))[1]
+        times: Array = np.diagonal(self._bring(reader, reader))[classes]
+        return times
+
+    def relate_readers(self, before: tuple[int, int], reader: tuple[int, int]) -> CostTable:
+        """The exchange of an input to a later reader, as if the reader before it were the first."""
+        import numpy as np
+
+        there, classes_before = self._list_families(*_input(before))
+        wanted, classes = self._list_families(*_input(reader))
+        covered = np.array([[_covers(one, other) for other in wanted] for one in there])
+        costs = np.where(covered, 0, self._bring(before, reader))
+        return _order_variables((before[0], reader[0]), (classes_before, classes), costs)
+
+    def _bring(self, first: tuple[int, int], reader: tuple[int, int]) -> Array:
+        """The exchange of an input from homes near its first reader."""
+        key = self._key(first, reader)
+        if key not in self._brought:
+            itemsize = self._graph.nodes[reader[0]].operator.inputs[reader[1]].dtype.itemsize
+            homes = [_find_homes(family, itemsize) for family in self._list_families(*_input(first))[0]]
+            asked = self._list_families(*_input(reader))[0]
+            self._brought[key] = _round(self._estimator.estimate(homes, asked, itemsize))
+        return self._brought[key]
+
     def _exchange(self, source: tuple[int, int], reader: tuple[int, int]) -> Array:
         key = self._key(source, reader)
         if key not in self._exchanges:
@@ -192,6 +237,20 @@ def _order_variables(variables: Sequence[int], classes: Sequence[Array], costs: 
     order = sorted(range(len(variables)), key=lambda axis: variables[axis])
     ordered = tuple(variables[axis] for axis in order)
     return CostTable(ordered, tuple(classes[axis] for axis in order), costs.transpose(order))
+
+
+def _find_homes(asked: Family, itemsize: int) -> Family:
+    """The blocks of an input at their homes near its first reader: for every site a piece of what it reads."""
+    alike: dict[TensorType, list[int]] = {}
+    for site, block in enumerate(asked.blocks):
+        alike.setdefault(block, []).append(site)
+    at = list(asked.blocks)
+    for block, sites in alike.items():
+        pieces = cut_home(block, len(sites), itemsize)
+        nothing = TensorType(block.lower, block.lower)
+        for position, site in enumerate(sites):
+            at[site] = pieces[position] if position < len(pieces) else nothing
+    return Family(tuple(at))
 
 
 def _covers(there: Family, wanted: Family) -> bool:

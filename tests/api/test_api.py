@@ -45,6 +45,7 @@ def drawn(tensor: es.Tensor, seed: int) -> Any:
         {"device": 1, "machine": "host"},
         {"machine": "dgx-h100", "selector": "random", "seed": 3, "schedule_mode": "ai"},
         {"machine": "dgx-h100", "device": 3, "schedule_mode": "synthesized"},
+        {"machine": "dgx-h100", "device": 5, "input_placement": "once"},
     ],
     ids=str,
 )
@@ -183,6 +184,7 @@ def compiled(graph: es.Graph) -> es.Graph:
         (lambda g, i, y: es.compileGraph(g, device=[8], machine="dgx-a100"), MachineError, "site 8"),
         (lambda g, i, y: es.compileGraph(g, machine="dgx-b100"), EincError, "dgx-"),
         (lambda g, i, y: es.compileGraph(g, schedule_mode="best"), UsageError, "naive"),
+        (lambda g, i, y: es.compileGraph(g, input_placement="twice"), UsageError, "'replicated' or 'once'"),
         (lambda g, i, y: es.compileGraph(g, selector="best"), UsageError, "eindecomp"),
     ],
 )

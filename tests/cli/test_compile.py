@@ -285,6 +285,28 @@ def test_exchanges_are_synthesized_unless_told_otherwise(einc: Callable[..., Any
     assert found["synthesized"]["predicted_ms"] <= found["naive"]["predicted_ms"]
 
 
+def test_where_inputs_start_is_chosen_kept_and_told(einc: Callable[..., Any], tmp_path: Path) -> None:
+    target, found = tmp_path / "p.bin", {}
+    arguments = ("-m", "dgx-a100", "--devices", "4", "-D", "scale=100", "--selector", "eindecomp")
+    for placement in (None, "replicated", "once"):
+        more = () if placement is None else ("--input-placement", placement)
+        summary = einc("compile", MODELS / "chain_c.ein", *arguments, *more, "--json", "-o", target).json()
+        found[placement] = explained = einc("explain", target, "--json").json()
+        assert summary["input_placement"] == explained["input_placement"] == (placement or "replicated")
+        assert einc("describe", target, "--json").json()["input_placement"] == explained["input_placement"]
+        assert einc("verify", target).code == 0
+        assert einc("run", target, "--inputs", "rand:1", "--weights", "rand:2", "--check").code == 0
+    assert found[None] == found["replicated"] != found["once"]
+    (m1,) = found["once"]["inputs"]
+    assert sum((x1 - x0) * (y1 - y0) for (x0, y0), (x1, y1) in m1["blocks"]) == 102 * 122
+    assert {weight["copies"] for weight in found["once"]["weights"]} == {1}
+    moved = {name: sum(op["moves"]["bytes"] for op in document["ops"]) for name, document in found.items()}
+    assert moved["once"] > moved["replicated"]
+    assert ", inputs once)" in einc("explain", target).out
+    assert "every block lies on one site when the clock starts" in einc("explain", target).out
+    assert einc("compile", MODELS / "chain_c.ein", "--input-placement", "twice", "-o", target).code == 2
+
+
 def test_plans_are_the_same_whenever_they_are_made(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert (

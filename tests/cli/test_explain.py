@@ -38,8 +38,8 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
     document = einc("explain", plan, "--json").json()
     bundle = decode(plan.read_bytes())
     assert list(document) == [
-        "model", "machine", "devices", "sites", "selector", "schedule", "total_cost", "exact", "cut_cost",
-        "inputs", "ops", "outputs", "weights", "memory_bytes", "memory_limit", "predicted_ms", "time",
+        "model", "machine", "devices", "sites", "selector", "schedule", "input_placement", "total_cost", "exact",
+        "cut_cost", "inputs", "ops", "outputs", "weights", "memory_bytes", "memory_limit", "predicted_ms", "time",
         "baselines", "note",
     ]  # fmt: skip
     assert (document["model"], document["machine"], document["devices"]) == ("ffn", "dgx-v100", 8)

@@ -43,6 +43,7 @@ def describe_plan(bundle: Bundle) -> dict[str, Any]:
         "devices": list(bundle.devices),
         "selector": bundle.selector,
         "schedule": bundle.schedule,
+        "input_placement": bundle.input_placement,
         "inputs": [_describe_tensor(tensor) for tensor in bundle.tensors if tensor.kind == "input"],
         "weights": [
             {**_describe_tensor(tensor), "stored": tensor.stored or tensor.name}

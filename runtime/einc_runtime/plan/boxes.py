@@ -24,18 +24,30 @@ class StepBudget:
 
 
 def are_disjoint(blocks: Sequence[Block]) -> bool:
-    """Whether no two of these have elements in common. Compares neighbours along the dimension with most cuts."""
+    """Whether no two of these have elements in common."""
+    return find_overlap(blocks) is None
+
+
+def find_overlap(blocks: Sequence[Block], budget: StepBudget | None = None, where: str = "") -> tuple[int, int] | None:
+    """The positions of two blocks with elements in common, the smaller first, or None where there are none.
+
+    Compares neighbours along the dimension with most cuts.
+    """
     rank = len(blocks[0].lower) if blocks else 0
     along = max(range(rank), key=lambda d: len({block.lower[d] for block in blocks}), default=None)
     if along is None:
-        return len(blocks) < 2
-    near: list[Block] = []
-    for block in sorted(blocks, key=lambda block: block.lower[along]):
-        near = [other for other in near if other.upper[along] > block.lower[along]]
-        if any(other.overlaps(block) for other in near):
-            return False
-        near.append(block)
-    return True
+        return None if len(blocks) < 2 else (0, 1)
+    near: list[int] = []
+    for position in sorted(range(len(blocks)), key=lambda position: blocks[position].lower[along]):
+        block = blocks[position]
+        near = [other for other in near if blocks[other].upper[along] > block.lower[along]]
+        if budget is not None:
+            budget.spend(1 + len(near), where)
+        for other in near:
+            if blocks[other].overlaps(block):
+                return min(other, position), max(other, position)
+        near.append(position)
+    return None
 
 
 def subtract(a: Block, b: Block) -> list[Block]:

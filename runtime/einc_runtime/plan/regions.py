@@ -13,6 +13,7 @@ from einc_runtime.plan.schema import (
     AnyTask,
     Buffer,
     FenceTask,
+    InputPlacement,
     Operation,
     Output,
     Region,
@@ -41,6 +42,8 @@ class ExecutablePlan(Protocol):
     def outputs(self) -> tuple[Output, ...]: ...
     @property
     def memory(self) -> tuple[int, ...]: ...
+    @property
+    def input_placement(self) -> InputPlacement: ...
 
 
 def reads_of(task: AnyTask) -> tuple[Region, ...]:

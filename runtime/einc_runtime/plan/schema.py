@@ -23,6 +23,7 @@ SCHEMA_VERSION = 6
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
 AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk"]
 BufferRole = Literal["input", "weight", "result", "scratch"]
+InputPlacement = Literal["replicated", "once"]
 LOADED_ROLES: tuple[BufferRole, ...] = ("input", "weight")
 Scalar = bool | int | float | str
 Attribute = Scalar | list[Scalar]
@@ -329,7 +330,8 @@ class Bundle(Record, frozen=True):
     `machine_file` is the machine's JSON, so that a reader can simulate the exchanges without it at hand; `memory` is
     the arena size in bytes per site. `predicted_ms` is the simulated time of the whole plan on that machine.
     `memory_limit` is the number of bytes that the plan was to take of a site at most, if less than the machine has; the
-    sites of `machine_file` have so many. `baselines` are the plans that it was compared with.
+    sites of `machine_file` have so many. `baselines` are the plans that it was compared with. With `input_placement`
+    `once`, no element of an input or weight is in more than one buffer that is loaded.
     """
 
     producer: str
@@ -353,3 +355,4 @@ class Bundle(Record, frozen=True):
     baselines: tuple[BaselineTime, ...] = ()
     contenders: tuple[Contender, ...] = ()
     memory_points: tuple[MemoryPoint, ...] = ()
+    input_placement: InputPlacement = "replicated"

@@ -32,6 +32,8 @@ from einc_runtime.text import escape_text
 def validate_tasks(plan: ExecutablePlan, corners: int) -> None:
     """Raises PlanFault, naming the part, at the first fault; `corners` limits the steps of the checks of tilings."""
     _check_buffers(plan)
+    if plan.input_placement == "once":
+        _check_homes(plan, boxes.StepBudget(corners))
     _check_tasks(plan)
     _check_outputs(plan, boxes.StepBudget(corners))
 
@@ -55,6 +57,20 @@ def _check_buffers(plan: ExecutablePlan) -> None:
         spans[buffer.site].append((buffer.offset, end, i))
     for site in spans:
         _check_overlaps(plan.buffers, sorted(site))
+
+
+def _check_homes(plan: ExecutablePlan, budget: boxes.StepBudget) -> None:
+    """No element of an input or weight is loaded twice, at one site or at two."""
+    loaded: dict[int, list[int]] = {}
+    for i, buffer in enumerate(plan.buffers):
+        if buffer.role in LOADED_ROLES:
+            loaded.setdefault(buffer.tensor, []).append(i)
+    for tensor, numbers in loaded.items():
+        found = boxes.find_overlap([plan.buffers[i].block for i in numbers], budget, f"tensors[{tensor}]")
+        if found is not None:
+            first, second = (numbers[position] for position in found)
+            message = f"it is loaded with elements of tensor {tensor} that buffer {first} is loaded with, too"
+            raise PlanFault(f"{message}, in a plan that has them at one site each", where=f"buffers[{second}]")
 
 
 def _check_overlaps(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int, int]]) -> None:

@@ -1,0 +1,93 @@
+"""Where inputs and weights lie when the clock starts, if every element lies on one site alone: its *home*.
+
+A tensor lies in the blocks that the first operator that reads it wants, cut where they overlap. What only later
+operators read joins them when it is wanted. A block that one site wants is at home there. A block that several sites
+want is cut into a piece for each of them, so that all of them send at the same time, and none holds more than its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from einc.core.spec import Overlay
+from einc.physical.pieces import cut_block
+from einc_runtime.plan.boxes import are_disjoint
+from einc_runtime.plan.schema import ITEMSIZE, Block, Tensor
+
+MIN_PIECE = 1 << 16
+"""Bytes of a piece at least: smaller ones would take no less time, because of latencies."""
+
+MAX_PIECES = 16
+"""Pieces of a block at most: each is sent to all other readers of the block, so transfers grow with their number."""
+
+Home = tuple[int, Block, int]
+"""A tensor (a position), one of its blocks, and the site where the block lies."""
+
+
+class Homes:
+    """The homes of all blocks so far. `blocks[t]` has those of tensor t, which is a position among `tensors`."""
+
+    def __init__(self, tensors: Sequence[Tensor], sites: int) -> None:
+        self._tensors = tensors
+        self._bytes = [0] * sites
+        self._asked: set[tuple[int, Block]] = set()
+        self.blocks: dict[int, list[Block]] = {}
+
+    def settle(self, reads: Mapping[int, Sequence[tuple[Block, ...]]], placement: Sequence[int]) -> list[Home]:
+        """Gives a home to everything that function specifications at the sites of `placement` read for the first time.
+
+        `reads` has, for every tensor, the distinct blocks that each of them reads. Returns the new homes.
+        """
+        new: list[Home] = []
+        for tensor, blocks in reads.items():
+            first = {block for own in blocks for block in own if (tensor, block) not in self._asked}
+            if not first:
+                continue
+            self._asked.update((tensor, block) for block in first)
+            record, held = self._tensors[tensor], self.blocks.setdefault(tensor, [])
+            for block, functions in find_new_blocks(record.shape, held, blocks).items():
+                sites = [placement[f] for f in functions]
+                for piece, site in self._cut(block, sites, ITEMSIZE[record.dtype]):
+                    held.append(piece)
+                    new.append((tensor, piece, site))
+        return new
+
+    def _cut(self, block: Block, readers: Sequence[int], itemsize: int) -> Iterator[tuple[Block, int]]:
+        """The pieces of a block, with their homes: the readers that hold least, if not every one gets a piece."""
+        pieces = cut_home(block, len(readers), itemsize)
+        emptiest = sorted(range(len(readers)), key=lambda r: self._bytes[readers[r]] // MIN_PIECE)[: len(pieces)]
+        for piece, r in zip(pieces, sorted(emptiest), strict=True):
+            self._bytes[readers[r]] += piece.size * itemsize
+            yield piece, readers[r]
+
+
+def cut_home(block: Block, readers: int, itemsize: int) -> list[Block]:
+    """The pieces that a block that so many sites read is cut into."""
+    count = min(readers, MAX_PIECES, max(1, block.size * itemsize // MIN_PIECE))
+    return cut_block(block, count, range(block.rank))
+
+
+def find_new_blocks(
+    shape: Sequence[int], held: Collection[Block], reads: Sequence[tuple[Block, ...]]
+) -> dict[Block, list[int]]:
+    """The parts of a tensor that are wanted and lie in no block of `held`, with the readers of each, ascending.
+
+    `reads[f]` are the blocks that reader f wants. The blocks of `held` are disjoint, and so are the parts: whole blocks
+    where these overlap with nothing, else cells of the overlay.
+    """
+    wanted: dict[Block, list[int]] = {}
+    for f, own in enumerate(reads):
+        for block in own:
+            wanted.setdefault(block, []).append(f)
+    known = set(held)
+    new = [block for block in wanted if block not in known and not any(other.contains(block) for other in held)]
+    if not any(block.overlaps(other) for block in new for other in held) and are_disjoint(new):
+        return {block: wanted[block] for block in new}
+    overlay = Overlay(Block.whole(shape), held, new)
+    covered = {cell for block in held for cell in overlay.cells(block)}
+    readers: dict[Block, set[int]] = {}
+    for block in new:
+        for cell in overlay.cells(block):
+            if cell not in covered:
+                readers.setdefault(cell, set()).update(wanted[block])
+    return {cell: sorted(own) for cell, own in sorted(readers.items())}
