@@ -15,27 +15,39 @@ def compile_configuration(configuration: Configuration, work: Path) -> Outcome:
     """The plan's figures; `work` is a folder for machine files whose kernels are slower than the preset's."""
     from einc.compiler import compile_model
     from einc.errors import CapacityError, MachineError
-    from einc.options import CompileOptions
+    from einc.options import BASELINES, CompileOptions
 
     text = (MODELS / f"{configuration.model}.ein").read_text(encoding="utf-8")
+    known = configuration.selector in BASELINES
     options = CompileOptions(
         machine=_machine(configuration, work),
         devices=configuration.sites,
         preset=configuration.preset,
-        selector=configuration.selector,
+        selector="eindecomp" if known else configuration.selector,
+        baselines=(configuration.selector,) if known else (),
         schedule=configuration.schedule,
         seed=configuration.seed,
         **placement_option(configuration),
     )
     compiled = compile_model(text, f"{configuration.model}.ein", options)
     try:
-        return _figures(compiled)
+        return _baseline(compiled.bundle) if known else _figures(compiled)
     except (CapacityError, MachineError) as error:
         return Outcome(problem=error.message)
 
 
 def placement_option(configuration: Configuration) -> dict[str, Any]:
     return {"input_placement": configuration.placement} if len(PLACEMENTS) > 1 else {}
+
+
+def _baseline(bundle: Any) -> Outcome:
+    """The fastest variant of the well-known plan that was asked for, whether or not it is faster than the optimizer's;
+    of it, only the time and the memory are known."""
+    built = [row for row in bundle.baselines if row.predicted_ms is not None]
+    if not built:
+        return Outcome(problem="; ".join(f"{row.name}: {row.note}" for row in bundle.baselines))
+    best = min(built, key=lambda row: row.predicted_ms)
+    return Outcome(predicted_ms=best.predicted_ms, memory=best.memory or 0, cuts=(("variant", best.name),))
 
 
 def _figures(compiled: Any) -> Outcome:

@@ -31,8 +31,8 @@ OBJECTIVES = tuple(name for name in ("eindecomp", "fastest") if name in SELECTOR
 class Configuration:
     """A workload on the first `sites` sites of a machine, compiled in one way.
 
-    `seed` is that of the draw, if the selector is `random`. `rate` is the part of the machine's peak that computing
-    kernels reach, 1 for the machine file as it is.
+    `selector` may also name a well-known plan (`einc.options.BASELINES`). `seed` is that of the draw, if it is
+    `random`. `rate` is the part of the machine's peak that computing kernels reach, 1 for the machine file as it is.
     """
 
     workload: str

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tests.bench.experiments import paper
 from tests.bench.experiments.configurations import BLOCKS, CHAINS, OBJECTIVES, WORKLOADS, Configuration, Outcomes
-from tests.bench.experiments.descriptions import RATES, SITES
+from tests.bench.experiments.descriptions import KNOWN, RATES, SITES
 from tests.bench.experiments.tables import (
     Cell,
     Summary,
@@ -49,7 +49,21 @@ def summarize_blocks(outcomes: Outcomes) -> Summary:
         ("kernels reach", title("b1x1k"), "the three between, " + MEAN, title("b1x128k"), "all five, " + MEAN),
         (*rows, measured),
     )
-    return Summary((*tables, why), tuple(_say_why(outcomes)))
+    known = [_known_plans(outcomes, placement) for placement in placements(outcomes)]
+    return Summary((*tables, *known, why), tuple(_say_why(outcomes)))
+
+
+def _known_plans(outcomes: Outcomes, placement: str) -> Table:
+    """Plans as one writes them by hand beside the optimizers', and what the paper measured of PyTorch."""
+    selectors = (*OBJECTIVES, *KNOWN)
+    times = {w: [ms(outcomes, Configuration(w, placement=placement, selector=s)) for s in selectors] for w in BLOCKS}
+    theirs = paper.RIVALS_MS["PyTorch"]
+    rows: list[tuple[Cell, ...]] = [(title(w), *own, theirs.get(w)) for w, own in times.items()]
+    means = [mean(column) for column in zip(*times.values(), strict=True)]
+    rows.append((MEAN, *means, paper.BLOCK_MEAN_MS["PyTorch"]))
+    columns = ("workload", *(f"`{s}`" for s in OBJECTIVES), *KNOWN, "PyTorch in the paper")
+    caption = f"Predicted ms of well-known plans on 8 sites of `dgx-a100`, inputs {placement}."
+    return Table(f"known, {placement}", caption, columns, tuple(rows))
 
 
 def _slowed(outcomes: Outcomes, rate: float) -> tuple[Cell, ...]:
