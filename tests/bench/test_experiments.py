@@ -42,7 +42,7 @@ def test_pages_say_what_their_plans_say(number):
     table = (FOLDER / f"experiment-{number}.csv").read_text(encoding="utf-8")
     assert table == format_csv(summarize(number, outcomes).tables)
     experiment = describe_experiments()[number - 1]
-    assert set(outcomes) == set(experiment.configurations)
+    assert set(outcomes) <= set(experiment.configurations)
     assert (FOLDER / f"experiment-{number}.json").read_text(encoding="utf-8") == format_json(experiment, outcomes)
     svg = (FOLDER / f"experiment-{number}.svg").read_text(encoding="utf-8")
     assert svg.startswith("<?xml")

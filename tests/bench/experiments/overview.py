@@ -9,13 +9,12 @@ from tests.bench.experiments import paper
 from tests.bench.experiments.configurations import (
     BLOCKS,
     CHAINS,
-    OBJECTIVES,
     WORKLOADS,
     Configuration,
     Outcomes,
 )
 from tests.bench.experiments.summaries import GROUPS, correlate
-from tests.bench.experiments.tables import Cell, Table, drawn, mean, ms, placements, ratio, title
+from tests.bench.experiments.tables import Cell, Table, drawn, mean, ms, objectives, placements, ratio, title
 
 Value = Callable[[str, str], float | None]
 """By placement of inputs and selector."""
@@ -25,11 +24,11 @@ def tabulate_overview(outcomes: Outcomes) -> Table:
     """A row per claim; a column per placement of inputs and objective."""
     rows: list[tuple[Cell, ...]] = []
 
-    def add(number: int, what: str, theirs: float, value: Value, *, objectives: bool = True) -> None:
+    def add(number: int, what: str, theirs: float, value: Value, *, depends: bool = True) -> None:
         cells = [
-            value(placement, selector) if objectives or selector == "eindecomp" else None
+            value(placement, selector) if depends or selector == "eindecomp" else None
             for placement in placements(outcomes)
-            for selector in OBJECTIVES
+            for selector in objectives(outcomes)
         ]
         rows.append((f"[{number}](experiments/experiment-{number}.md)", what, theirs, *cells))
 
@@ -68,9 +67,9 @@ def tabulate_overview(outcomes: Outcomes) -> Table:
         add(4, f"{named} on `{machine}`, naive over synthesized", theirs_ratio, over_naive(machine, workloads))
     add(
         5, "r of cost and time, median of ten", statistics.median(paper.CORRELATION.values()),
-        lambda placement, _: _median_r(outcomes, placement), objectives=False,
+        lambda placement, _: _median_r(outcomes, placement), depends=False,
     )  # fmt: skip
-    columns = [f"{selector}, {placement}" for placement in placements(outcomes) for selector in OBJECTIVES]
+    columns = [f"{selector}, {placement}" for placement in placements(outcomes) for selector in objectives(outcomes)]
     caption = "The paper's numbers are measured, the others predicted; ratios are geometric means."
     return Table("overview", caption, ("experiment", "", "paper", *columns), tuple(rows), digits=2, names=2)
 

@@ -19,7 +19,6 @@ from tests.bench.experiments import paper
 from tests.bench.experiments.configurations import (
     BLOCKS,
     CHAINS,
-    OBJECTIVES,
     WORKLOADS,
     Configuration,
     Outcomes,
@@ -27,7 +26,7 @@ from tests.bench.experiments.configurations import (
 from tests.bench.experiments.descriptions import SITES
 from tests.bench.experiments.measured import Findings, compare_systems, half_width, name
 from tests.bench.experiments.summaries import correlate
-from tests.bench.experiments.tables import drawn, ms, placements, title
+from tests.bench.experiments.tables import drawn, ms, objectives, placements, title
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#777777"
 SERIES = {
@@ -76,7 +75,9 @@ def draw_chains(outcomes: Outcomes) -> Any:
 def _draw_sites(outcomes: Outcomes, workloads: tuple[str, ...]) -> Any:
     """Time over number of sites, with the paper's times where it prints them."""
     figure, panels = plt.subplots(1, len(workloads), figsize=(12, 4.2))
-    shown = {key: style for key, style in SERIES.items() if key[0] in OBJECTIVES and key[1] in placements(outcomes)}
+    shown = {
+        key: style for key, style in SERIES.items() if key[0] in objectives(outcomes) and key[1] in placements(outcomes)
+    }
     for panel, workload in zip(panels, workloads, strict=True):
         for (selector, placement), (colour, shape) in shown.items():
             times = [ms(outcomes, Configuration(workload, "dgx-a100", n, placement, selector)) for n in SITES]
@@ -130,7 +131,7 @@ def draw_selectors(outcomes: Outcomes) -> Any:
             panel.plot(plans, rows, "o", color=GREY, markersize=3.5, alpha=0.6, label="random" if not row else None)
             marks = {"greedy": (ORANGE, "^"), "fastest": (GREEN, "s")}
             for selector, (colour, shape) in marks.items():
-                if selector == "greedy" or selector in OBJECTIVES:
+                if selector == "greedy" or selector in objectives(outcomes):
                     own = ms(outcomes, Configuration(workload, placement=placement, selector=selector))
                     if own is not None:
                         label = selector if not row else None
@@ -153,7 +154,7 @@ def draw_exchanges(outcomes: Outcomes) -> Any:
     for panel, machine in zip(panels, machines, strict=True):
         panel.axvline(1, color="black", linewidth=0.8)
         for offset, ((selector, placement), (colour, shape)) in enumerate(SERIES.items()):
-            if selector not in OBJECTIVES or placement not in placements(outcomes):
+            if selector not in objectives(outcomes) or placement not in placements(outcomes):
                 continue
             for row, workload in enumerate(reversed(WORKLOADS)):
                 naive, found = (

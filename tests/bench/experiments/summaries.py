@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from tests.bench.experiments import paper
-from tests.bench.experiments.configurations import BLOCKS, CHAINS, OBJECTIVES, WORKLOADS, Configuration, Outcomes
+from tests.bench.experiments.configurations import BLOCKS, CHAINS, WORKLOADS, Configuration, Outcomes
 from tests.bench.experiments.descriptions import KNOWN, RATES, SITES
 from tests.bench.experiments.tables import (
     Cell,
@@ -17,6 +17,7 @@ from tests.bench.experiments.tables import (
     mean,
     ms,
     number,
+    objectives,
     placements,
     ratio,
     title,
@@ -55,13 +56,13 @@ def summarize_blocks(outcomes: Outcomes) -> Summary:
 
 def _known_plans(outcomes: Outcomes, placement: str) -> Table:
     """Plans as one writes them by hand beside the optimizers', and what the paper measured of PyTorch."""
-    selectors = (*OBJECTIVES, *KNOWN)
+    selectors = (*objectives(outcomes), *KNOWN)
     times = {w: [ms(outcomes, Configuration(w, placement=placement, selector=s)) for s in selectors] for w in BLOCKS}
     theirs = paper.RIVALS_MS["PyTorch"]
     rows: list[tuple[Cell, ...]] = [(title(w), *own, theirs.get(w)) for w, own in times.items()]
     means = [mean(column) for column in zip(*times.values(), strict=True)]
     rows.append((MEAN, *means, paper.BLOCK_MEAN_MS["PyTorch"]))
-    columns = ("workload", *(f"`{s}`" for s in OBJECTIVES), *KNOWN, "PyTorch in the paper")
+    columns = ("workload", *(f"`{s}`" for s in objectives(outcomes)), *KNOWN, "PyTorch in the paper")
     caption = f"Predicted ms of well-known plans on 8 sites of `dgx-a100`, inputs {placement}."
     return Table(f"known, {placement}", caption, columns, tuple(rows))
 
@@ -118,7 +119,7 @@ def summarize_chains(outcomes: Outcomes) -> Summary:
     tables = [_on_sites(outcomes, placement, CHAINS, {}) for placement in placements(outcomes)]
     rows, findings = [], []
     for placement in placements(outcomes):
-        for selector in OBJECTIVES:
+        for selector in objectives(outcomes):
             gains = [
                 ratio(*(ms(outcomes, Configuration(w, "dgx-a100", n, placement, selector)) for n in (1, 8)))
                 for w in CHAINS
@@ -139,7 +140,7 @@ def summarize_chains(outcomes: Outcomes) -> Summary:
 
 
 def _on_sites(outcomes: Outcomes, placement: str, workloads: tuple[str, ...], printed: dict[str, float]) -> Table:
-    keys = [(selector, sites) for selector in OBJECTIVES for sites in SITES]
+    keys = [(selector, sites) for selector in objectives(outcomes) for sites in SITES]
     times = {
         w: [ms(outcomes, Configuration(w, "dgx-a100", sites, placement, selector)) for selector, sites in keys]
         for w in workloads
@@ -162,16 +163,22 @@ def summarize_selectors(outcomes: Outcomes) -> Summary:
         rows: list[tuple[Cell, ...]] = []
         times: dict[str, dict[str, float | None]] = {}
         for workload in WORKLOADS:
-            own = {s: ms(outcomes, _chosen(workload, placement, s)) for s in (*OBJECTIVES, "greedy")}
+            own = {s: ms(outcomes, _chosen(workload, placement, s)) for s in (*objectives(outcomes), "greedy")}
             plans = drawn(outcomes, workload, placement)
             random = [plan.predicted_ms for plan in plans]
             own |= {"best": min(random, default=None), "median": statistics.median(random) if random else None}
             times[workload] = own
             rows.append((title(workload), *own.values(), len(plans)))
-        columns = ("workload", *(f"`{s}`" for s in (*OBJECTIVES, "greedy")), "random, best", "median", "that fit")
+        columns = (
+            "workload",
+            *(f"`{s}`" for s in (*objectives(outcomes), "greedy")),
+            "random, best",
+            "median",
+            "that fit",
+        )
         caption = f"Predicted ms on 8 sites of `dgx-a100`, inputs {placement}, and how many random plans fit."
         tables.append(Table(f"times, {placement}", caption, columns, tuple(rows)))
-        for base in OBJECTIVES:
+        for base in objectives(outcomes):
             for group, members in GROUPS.items():
                 ratios = {
                     kind: mean([ratio(times[w][kind], times[w][base]) for w in members])
@@ -210,10 +217,10 @@ def summarize_exchanges(outcomes: Outcomes) -> Summary:
     for machine in dict.fromkeys(each.machine for each in outcomes):
         for placement in placements(outcomes):
             rows: list[tuple[Cell, ...]] = []
-            gains: dict[str, list[float | None]] = {selector: [] for selector in OBJECTIVES}
+            gains: dict[str, list[float | None]] = {selector: [] for selector in objectives(outcomes)}
             for workload in WORKLOADS:
                 row: list[Cell] = []
-                for selector in OBJECTIVES:
+                for selector in objectives(outcomes):
                     naive, found = (
                         ms(outcomes, Configuration(workload, machine, 8, placement, selector, schedule))
                         for schedule in ("naive", "synthesized")
@@ -222,15 +229,19 @@ def summarize_exchanges(outcomes: Outcomes) -> Summary:
                     row += [naive, found, gains[selector][-1]]
                 rows.append((title(workload), *row, paper.NAIVE_OVER_OPTIMIZED.get((machine, workload))))
             for group, part in (("blocks", slice(0, 5)), ("chains", slice(5, 10))):
-                means = [mean(gains[selector][part]) for selector in OBJECTIVES]
+                means = [mean(gains[selector][part]) for selector in objectives(outcomes)]
                 cells = [cell for own in means for cell in (None, None, own)]
                 rows.append((f"{group}, {MEAN}", *cells, paper.NAIVE_OVER_OPTIMIZED.get((machine, group))))
                 findings.append(
                     f"`{machine}`, inputs {placement}, {group}: naive exchanges take "
-                    + " and ".join(f"{number(m)} times as long (`{s}`)" for s, m in zip(OBJECTIVES, means, strict=True))
+                    + " and ".join(
+                        f"{number(m)} times as long (`{s}`)" for s, m in zip(objectives(outcomes), means, strict=True)
+                    )
                     + "."
                 )
-            columns = [f"`{s}`, {what}" for s in OBJECTIVES for what in ("naive", "synthesized", "naive over it")]
+            columns = [
+                f"`{s}`, {what}" for s in objectives(outcomes) for what in ("naive", "synthesized", "naive over it")
+            ]
             caption = f"Predicted ms on 8 sites of `{machine}`, inputs {placement}."
             named = ("workload", *columns, "the paper's")
             tables.append(Table(f"{machine}, {placement}", caption, named, tuple(rows)))

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.bench.experiments.configurations import PLACEMENTS, TITLES, Configuration, Outcome, Outcomes
+from tests.bench.experiments.configurations import OBJECTIVES, PLACEMENTS, TITLES, Configuration, Outcome, Outcomes
 
 Cell = str | float | int | None
 """A name, a measure, a count, or nothing: where there is no plan or the paper has no number."""
@@ -96,6 +96,12 @@ def placements(outcomes: Outcomes) -> tuple[str, ...]:
     """Those that occur, in their usual order."""
     found = {each.placement for each in outcomes}
     return tuple(placement for placement in PLACEMENTS if placement in found)
+
+
+def objectives(outcomes: Outcomes) -> tuple[str, ...]:
+    """The same for the selectors that choose by an objective."""
+    found = {each.selector for each in outcomes}
+    return tuple(selector for selector in OBJECTIVES if selector in found)
 
 
 def number(value: float | None, digits: int = 2) -> str:
