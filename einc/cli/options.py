@@ -214,6 +214,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         "--baseline",
         "baselines",
         type=BaselineList(),
+        metavar="single,data,sequence,megatron",
         help="Compare the plan with well-known ones of the same model, and take the fastest.",
     ),
     click.option("--ideal", is_flag=True, help="Assume that the machine has no latencies."),

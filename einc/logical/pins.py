@@ -163,6 +163,7 @@ def _select(node: Node, offered: Sequence[Candidate], pin: Pin, sites: int) -> t
     if used * replicas > sites:
         whole = f"the cut takes {format_count(used * replicas, 'site')}, and there are {sites}"
         raise _refuse(node, pin, whole, "the product of the counts is at most the number of sites (--devices)")
+    fitting: tuple[Candidate, ...] = ()
     if cut.is_open:
         fitting = tuple(
             one
@@ -170,12 +171,14 @@ def _select(node: Node, offered: Sequence[Candidate], pin: Pin, sites: int) -> t
             if (replicas == 1 or one.replicas == replicas)
             and all(named.get(i.name, len(own)) == len(own) for i, own in zip(indices, one.intervals, strict=True))
         )
-        if fitting:
+        # The paper's candidates come first in every offer. Where none of them fits, the cut as it is written is added.
+        if any(len(one.spec.functions) == len(offered[0].spec.functions) for one in fitting):
             return fitting
     try:
-        return build_candidates(node.operator, tuple(named.get(index.name, 1) for index in indices), replicas)
+        exact = build_candidates(node.operator, tuple(named.get(index.name, 1) for index in indices), replicas)
     except ValueError as error:
         raise _refuse(node, pin, str(error)) from None
+    return fitting + tuple(one for one in exact if one not in fitting)
 
 
 def _find_index(node: Node, pin: Pin, name: str, count: int) -> ShardableIndex:

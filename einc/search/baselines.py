@@ -107,7 +107,7 @@ class _Builder:
             return "no dimension runs from an input to the outputs with independent positions"
         cap, node = self._find_common_count(axis)
         if cap < 2:
-            return f"operator {node} cannot be cut along it" if node else "it cannot be cut"
+            return f"operator {node} cannot be cut along {self._name_axis(axis)}"
 
         def rank(number: int) -> Wish:
             own = [(index.position, cap) for index in self._axes.list_indices(number, axis) if index.parallel]
@@ -143,6 +143,12 @@ class _Builder:
         return self._choose(rank)
 
     # Axes
+
+    def _name_axis(self, axis: int) -> str:
+        """The name of its first index."""
+        first = self._axes.members[axis][0]
+        position = next(self._axes.list_indices(first, axis)).position
+        return self._graph.nodes[first].operator.indices[position].name
 
     def _list_along(self, axis: int) -> list[CutIndex]:
         return [index for node in self._axes.members[axis] for index in self._axes.list_indices(node, axis)]

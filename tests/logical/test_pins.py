@@ -89,6 +89,15 @@ def test_an_open_pin_leaves_the_other_indices_open():
     assert sorted(found, key=str) == [{"d": 2, "f": 2}, {"n": 2, "d": 2}]
 
 
+@pytest.mark.parametrize("text", ["layer.*.up=n/3,...", "layer.*.up=n/2,...", "y=k/3,replicas/2,...", "*=..."])
+def test_larger_offers_have_what_smaller_ones_have(text):
+    """So the cheapest plan by the paper's cost is always one of those that the search may take."""
+    graph, pins = read(), pin_all(text)
+    strict, flexible = (build_problem(graph, 8, flexible=flag, pins=pins) for flag in (False, True))
+    for few, many in zip(strict.candidates, flexible.candidates, strict=True):
+        assert all(one in many for one in few)
+
+
 def test_a_later_pin_replaces_an_earlier_one():
     own = cuts(optimize(read(), 4, pins=pin_all("layer.*=n/4", "layer.1.*=n/2", "layer.1.down=f/3")))
     assert own["layer.0.up"] == own["layer.0.down"] == {"n": 4}

@@ -14,8 +14,10 @@ from einc.logical.problem import build_problem
 from einc.machines.load import load_machine
 from einc.options import BASELINES
 from einc.physical.build import build
+from einc.physical.verify import verify
 from einc.search.baselines import build_baselines
 from einc.search.dimensions import find_axes
+from tests.support.logical_toys import random_graph
 
 BLOCK = "models/llama_block.ein"
 BATCHED = """model batched
@@ -192,3 +194,16 @@ output y
     assert (own["h"], own["r"]) == ({"k": 4}, {"b": 4})
     assert own["g"] == {"j": 4}
     assert own["y"] == {"k": 4}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_graph_has_baselines_or_reasons(seed):
+    graph, sites = random_graph(seed, 2 + seed, tree=seed % 2 == 0), (1, 3, 4, 5, 7, 8)[seed]
+    problem, found = build_all(graph, sites)
+    machine = load_machine("dgx-a100").restrict(range(sites))
+    for baseline in found.values():
+        if baseline.chosen is None:
+            assert baseline.reason
+        else:
+            verify(device_program(graph, problem, baseline, machine))
+    assert found["single"].chosen is not None
