@@ -92,6 +92,10 @@ class GraphBuilder:
         """The description of a tensor that was declared or computed."""
         return self._tensors[self._places[name]].desc
 
+    def is_computed(self, name: str) -> bool:
+        """Whether a tensor is neither an input nor a weight."""
+        return self._tensors[self._places[name]].kind is TensorKind.VALUE
+
     def unique_name(self, name: str) -> str:
         """The preferred name if it is free, else the first free one of `name.2`, `name.3`, ..."""
         candidate = name

@@ -1,0 +1,110 @@
+"""Creating graphs and compiling them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from einc.api.arguments import Shape, check_size, read_dtype, read_shape
+from einc.api.graph import Graph
+from einc.api.plan import Plan
+from einc.core.tensor import TensorDesc
+from einc.errors import UsageError
+from einc.options import BASELINES, INPUT_PLACEMENTS, SCHEDULES, CompileOptions, GivenExchange
+from einc_runtime.text import did_you_mean
+
+if TYPE_CHECKING:
+    from einc.exchange.synthesis.proposers import Proposer
+
+_OWN = {"devices", "schedule", "pins", "baselines", "exchanges"}
+"""Options that `compileGraph` has under other names or in another form."""
+
+_OF_TEXTS = {"definitions", "preset", "dtype"}
+"""Options about model texts; in a graph, Python decides these."""
+
+
+def createGraph(name: str = "graph") -> Graph:
+    """An empty computation."""
+    return Graph(name)
+
+
+def tensorDesc(shape: Shape, dtype: Any = "f32") -> TensorDesc:
+    """The shape and element type of an input or weight.
+
+    `shape` is a list of extents, or names of dimensions with their extents, as in {"tokens": 1024, "width": 512}.
+    `dtype` is a name ("f16", "float16") or a numpy type.
+    """
+    dims, extents = read_shape(shape)
+    desc = TensorDesc(dims, extents, read_dtype(dtype))
+    check_size(desc)
+    return desc
+
+
+def compileGraph(
+    graph: Graph,
+    device: Sequence[int] | int | None = None,
+    schedule_mode: str = "synthesized",
+    *,
+    pins: Mapping[str, str] | None = None,
+    baselines: Iterable[str] = (),
+    exchanges: Mapping[str, str | os.PathLike[str]] | None = None,
+    proposers: Iterable[str | Proposer] = (),
+    **options: Any,
+) -> Plan:
+    """Plan a graph for a machine, keep the plan on the graph and return it.
+
+    `device` names sites of the machine, or how many of them. `schedule_mode` is "synthesized", which the paper calls
+    "ai", or "naive". `pins` fix how operators are cut, by patterns of the names of their outputs: {"hidden*":
+    "tokens/2,d_ff/4"}; later patterns go first. Of the plan and the `baselines` ("single", "data", "sequence",
+    "megatron") the fastest is taken. `exchanges` has exchange programs (texts, or paths of files) by the names of their
+    operators, `proposers` are sources as for `--propose`, or objects with a method `propose`. `options` are those of
+    `einc.options.CompileOptions` that do not concern model texts: `machine`, `selector`, `seed`, `time_limit`, `memory`
+    (bytes of each site), `input_placement` ("replicated": every site has what it reads before the clock starts, or
+    "once": every block lies on one site and is moved from there), ...
+
+    Without a `machine` the plan is for the visible GPUs, or for this host's cores if there are none. Compiling again
+    makes a new plan of the same graph.
+    """
+    from einc.compiler import Compiled
+    from einc.logical.pins import parse_pin
+
+    if schedule_mode not in SCHEDULES:
+        raise UsageError(f"schedule_mode is 'synthesized' (the paper's 'ai') or 'naive', not {schedule_mode!r:.80}")
+    known = [field.name for field in dataclasses.fields(CompileOptions) if field.name not in _OWN | _OF_TEXTS]
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+            raise UsageError(f"compileGraph has no option '{name}'", hint=hint)
+    names = [baselines] if isinstance(baselines, str) else list(baselines)
+    for name in names:
+        if name not in BASELINES:
+            raise UsageError(f"{name!r:.80} is no baseline", hint=f"baselines is a list of {', '.join(BASELINES)}")
+    where = options.get("input_placement", INPUT_PLACEMENTS[0])
+    if where not in INPUT_PLACEMENTS:
+        raise UsageError(f"input_placement is {' or '.join(map(repr, INPUT_PLACEMENTS))}, not {where!r:.80}")
+    chosen = CompileOptions(
+        devices=device if device is None or isinstance(device, int) else tuple(device),
+        schedule=schedule_mode,
+        pins=tuple(parse_pin(f"{pattern}={cut}") for pattern, cut in (pins or {}).items()),
+        baselines=tuple(names),
+        exchanges=tuple(_read_exchange(name, program) for name, program in (exchanges or {}).items()),
+        **options,
+    )
+    return graph._take_plan(Compiled(graph._build(), chosen, proposers=[_read_proposer(one) for one in proposers]))
+
+
+def _read_exchange(name: str, program: str | os.PathLike[str]) -> GivenExchange:
+    if isinstance(program, str):
+        return GivenExchange(name, program, f"exchanges[{name!r}]")
+    return GivenExchange(name, Path(program).read_text(encoding="utf-8"), os.fspath(program))
+
+
+def _read_proposer(source: str | Proposer) -> Proposer:
+    from einc.exchange.synthesis.sources import make_proposer
+
+    if not isinstance(source, str):
+        return source
+    return make_proposer(source, lambda path: Path(path).read_text(encoding="utf-8"))

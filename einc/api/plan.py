@@ -1,0 +1,46 @@
+"""What `compileGraph` returns."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from einc_runtime.plan.schema import Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled graph: `bundle` is everything that `einc run` and `einc explain` need.
+
+    `proposals` has a line on every program that a proposer wrote.
+    """
+
+    bundle: Bundle
+    proposals: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        bundle = self.bundle
+        where = f"{len(bundle.devices)} sites of {bundle.machine}"
+        return f"<plan of {bundle.model} for {where}, cost {bundle.total_cost:,}>"
+
+    @property
+    def cost(self) -> int:
+        """The paper's proxy of communication, in elements."""
+        return self.bundle.total_cost
+
+    @property
+    def milliseconds(self) -> float | None:
+        """The predicted time of the plan on its machine."""
+        return self.bundle.predicted_ms
+
+    def toBytes(self) -> bytes:
+        from einc_runtime.plan.codec import encode
+
+        return encode(self.bundle)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan file."""
+        with open(path, "wb") as file:
+            file.write(self.toBytes())

@@ -1,0 +1,184 @@
+"""Tensors of a graph under construction, with Python's operators and slices."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from einc.api.arguments import Number
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError, UsageError
+
+if TYPE_CHECKING:
+    from einc.api.operators import GraphOperators
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tensor:
+    """A tensor of a graph: what `insertTensor` and the operators return.
+
+    `+ - * / // % ** @ < <= > >= & | ~` and slices add operators to the graph. Dimensions are matched by position from
+    the last one backwards, as in numpy; numbers take the tensor's element type. `==` compares nothing but the objects,
+    so that tensors can be keys: `graph.binary(a, b, "eq")` compares elements.
+    """
+
+    graph: GraphOperators
+    key: str
+    desc: TensorDesc
+
+    __array_ufunc__ = None
+    """Tells numpy to leave operators to this class."""
+    __iter__ = None
+
+    @property
+    def name(self) -> str:
+        """The name in the graph and in the plan; `save` may change it."""
+        return self.graph._find_name(self.key)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.desc.shape
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The names of the dimensions."""
+        return self.desc.dims
+
+    @property
+    def dtype(self) -> str:
+        return self.desc.dtype.value
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name}: {self.dtype}{list(self.shape)})"
+
+    def __bool__(self) -> NoReturn:
+        raise UsageError(
+            f"'{self.name}' has no value while the graph is built, so Python cannot decide by it",
+            hint="graph.where(condition, a, b) chooses element by element",
+        )
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor without dimensions has no length")
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return self.graph.cut(self, key)
+
+    def __neg__(self) -> Tensor:
+        return self.graph.unary(self, "neg")
+
+    def __abs__(self) -> Tensor:
+        return self.graph.unary(self, "abs")
+
+    def __invert__(self) -> Tensor:
+        return self.graph.unary(self, "not")
+
+    def __add__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "add")
+
+    def __radd__(self, other: Number) -> Tensor:
+        return self.graph.binary(other, self, "add")
+
+    def __sub__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "sub")
+
+    def __rsub__(self, other: Number) -> Tensor:
+        return self.graph.binary(other, self, "sub")
+
+    def __mul__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "mul")
+
+    def __rmul__(self, other: Number) -> Tensor:
+        return self.graph.binary(other, self, "mul")
+
+    def __truediv__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "div")
+
+    def __rtruediv__(self, other: Number) -> Tensor:
+        return self.graph.binary(other, self, "div")
+
+    def __floordiv__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "floordiv")
+
+    def __rfloordiv__(self, other: Number) -> Tensor:
+        return self.graph.binary(other, self, "floordiv")
+
+    def __mod__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "mod")
+
+    def __rmod__(self, other: Number) -> Tensor:
+        return self.graph.binary(other, self, "mod")
+
+    def __pow__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "pow")
+
+    def __rpow__(self, other: Number) -> Tensor:
+        return self.graph.binary(other, self, "pow")
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        return self.graph.matmul(self, other)
+
+    def __lt__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "lt")
+
+    def __le__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "le")
+
+    def __gt__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "gt")
+
+    def __ge__(self, other: Tensor | Number) -> Tensor:
+        return self.graph.binary(self, other, "ge")
+
+    def __and__(self, other: Tensor) -> Tensor:
+        return self.graph.binary(self, other, "and")
+
+    def __or__(self, other: Tensor) -> Tensor:
+        return self.graph.binary(self, other, "or")
+
+
+def read_slices(key: Any, desc: TensorDesc) -> tuple[list[tuple[int, int]], list[int]]:
+    """What `x[key]` keeps: the first position and the one after the last of every dimension, and the dimensions that
+    an integer drops.
+
+    Raises OperatorError for anything but integers, slices of step 1 and one `...`.
+    """
+    parts = list(key) if isinstance(key, tuple) else [key]
+    dots = [at for at, part in enumerate(parts) if part is Ellipsis]
+    if dots:
+        parts[dots[0] : dots[0] + 1] = [slice(None)] * (desc.rank - len(parts) + 1)
+    if len(parts) > desc.rank or len(dots) > 1:
+        raise OperatorError(f"{len(parts)} positions for the {desc.rank} dimensions of {desc}")
+    parts += [slice(None)] * (desc.rank - len(parts))
+    bounds, dropped = [], []
+    for at, (part, extent) in enumerate(zip(parts, desc.shape, strict=True)):
+        if isinstance(part, slice):
+            bounds.append(_read_slice(part, at, extent, desc))
+        else:
+            position = _read_position(part, desc)
+            if not -extent <= position < extent:
+                raise OperatorError(f"there is no position {position} in dimension {at} of {desc}")
+            bounds.append((position % extent, position % extent + 1))
+            dropped.append(at)
+    return bounds, dropped
+
+
+def _read_slice(part: slice, at: int, extent: int, desc: TensorDesc) -> tuple[int, int]:
+    for value in (part.start, part.stop, part.step):
+        if value is not None:
+            _read_position(value, desc)
+    start, stop, step = part.indices(extent)
+    if step != 1:
+        raise OperatorError(f"a slice of {desc} has step 1, not {step}", hint="an index equation can reorder elements")
+    if start >= stop:
+        raise OperatorError(f"the slice {start}:{stop} of dimension {at} of {desc} has no elements")
+    return start, stop
+
+
+def _read_position(value: Any, desc: TensorDesc) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        hint = "graph.where chooses by a condition, graph.embedding by computed indices"
+        raise OperatorError(f"positions of {desc} are integers and slices, not {value!r:.60}", hint=hint)
+    return operator.index(value)
