@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from einc.errors import MachineError
@@ -11,14 +11,17 @@ from einc.logical.optimize import build_choices
 from einc.logical.plan import LogicalPlan
 from einc.logical.problem import Problem
 from einc.machines.model import Machine
+from einc.options import FASTEST
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build
 from einc.physical.schedule import NaiveScheduler
 from einc.search.orders import Order, reorder_graph
-from einc_runtime.plan.schema import InputPlacement
 
 Assignment = tuple[int, ...]
-"""The number of a candidate for every node, in the order of the graph that the search was given."""
+"""The number of a candidate for every node, in the order of the graph."""
+
+Surcharge = Callable[[Assignment], tuple[float, int]]
+"""What a plan takes beyond that of the graph that is built: milliseconds, and bytes at every site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,15 @@ class Draft:
         return self.excess, self.predicted_ms
 
 
+def make_plan(
+    graph: Graph, problem: Problem, sites: int, assignment: Assignment, order: Order, spread: bool
+) -> LogicalPlan:
+    """The logical plan with these candidates, and with the operators in that order."""
+    choices = build_choices(graph, problem, assignment)
+    ordered = tuple(choices[n] for n in order)
+    return LogicalPlan(reorder_graph(graph, order), sites, FASTEST, ordered, exact=False, cut_cost=0, spread=spread)
+
+
 class Evaluator:
     """Builds and predicts plans of one graph on one machine. Each is built once.
 
@@ -56,15 +68,15 @@ class Evaluator:
         sites: int,
         budget: SearchBudget,
         effort: float,
-        input_placement: InputPlacement = "replicated",
+        surcharge: Surcharge,
     ) -> None:
         self.graph = graph
         self.problem = problem
-        self.effort = effort
+        self.budget = budget
+        self._effort = effort
         self._machine = machine
         self._sites = sites
-        self._input_placement: InputPlacement = input_placement
-        self._budget = budget
+        self._surcharge = surcharge
         self._scheduler = NaiveScheduler(machine, sites, timed=False)
         self._known: dict[tuple[Assignment, Order, bool], Draft | None] = {}
         self._size = 0
@@ -72,7 +84,7 @@ class Evaluator:
     @property
     def exhausted(self) -> bool:
         """Whether no further plan of the size of the last one may be built."""
-        return self.effort < self._size or not self._budget.left
+        return self._effort < self._size or not self.budget.left
 
     def evaluate(self, assignment: Sequence[int], order: Order | None = None, *, spread: bool = True) -> Draft | None:
         """The prediction of a plan; None where sites that must exchange data cannot talk."""
@@ -85,30 +97,20 @@ class Evaluator:
         """All plans that have been predicted."""
         return [draft for draft in self._known.values() if draft is not None]
 
-    def make_plan(self, assignment: Assignment, order: Order, spread: bool) -> LogicalPlan:
-        """The logical plan, with the operators of its graph in that order."""
-        choices = build_choices(self.graph, self.problem, assignment)
-        graph = reorder_graph(self.graph, order)
-        ordered = tuple(choices[n] for n in order)
-        return LogicalPlan(
-            graph,
-            self._sites,
-            "fastest",
-            ordered,
-            exact=False,
-            cut_cost=0,
-            spread=spread,
-            input_placement=self._input_placement,
-        )
+    def make_plan(self, draft: Draft) -> LogicalPlan:
+        """The logical plan of a draft."""
+        return make_plan(self.graph, self.problem, self._sites, draft.assignment, draft.order, draft.spread)
 
     def _evaluate(self, assignment: Assignment, order: Order, spread: bool) -> Draft | None:
+        plan = make_plan(self.graph, self.problem, self._sites, assignment, order, spread)
         try:
-            program = build(
-                self.make_plan(assignment, order, spread), self._machine, self._scheduler, check_memory=False
-            )
+            program = build(plan, self._machine, self._scheduler, check_memory=False)
         except MachineError:
             return None
         self._size = len(program.tasks)
-        self.effort -= self._size
-        excess = max(need - site.memory_bytes for need, site in zip(program.memory, self._machine.sites, strict=False))
-        return Draft(assignment, order, spread, program.predicted_ms, max(program.memory), max(0, excess))
+        self._effort -= self._size
+        more_ms, more_bytes = self._surcharge(assignment)
+        pairs = zip(program.memory, self._machine.sites, strict=False)
+        excess = max(0, *(need + more_bytes - site.memory_bytes for need, site in pairs))
+        memory = max(program.memory) + more_bytes
+        return Draft(assignment, order, spread, program.predicted_ms + more_ms, memory, excess)

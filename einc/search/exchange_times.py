@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from einc.core.tensor import TensorType
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_OVERLAPS = 1 << 22
 """Overlaps of blocks that are computed at once (32 MiB)."""
@@ -46,8 +45,6 @@ class ExchangeEstimator:
     """
 
     def __init__(self, machine: Machine, sites: int, *, naive: bool) -> None:
-        import numpy as np
-
         self._sites = sites
         self._naive = naive
         self._transfer_ms = machine.transfer_latency_us * MS_PER_US
@@ -57,8 +54,6 @@ class ExchangeEstimator:
 
     def estimate(self, made: Sequence[Family], asked: Sequence[Family], itemsize: int) -> Array:
         """Milliseconds, as a (made, asked) matrix: from the end of the producer's kernels until readers can start."""
-        import numpy as np
-
         producers, readers = _stack(made, self._sites), _stack(asked, self._sites)
         result = np.zeros((len(made), len(asked)))
         step = max(1, MAX_OVERLAPS // (len(asked) * self._sites**2))
@@ -68,8 +63,6 @@ class ExchangeEstimator:
         return result
 
     def _estimate(self, traffic: _Traffic) -> Array:
-        import numpy as np
-
         arriving = traffic.crossing.sum(axis=2)
         latency = np.where(arriving.any(axis=2), self._transfer_ms, 0.0)
         partial = traffic.copies > 1
@@ -92,16 +85,12 @@ class ExchangeEstimator:
 
     def _pass_on(self, arriving: Array, latency: Array, copying: Array, plain: Array) -> Array:
         """The time if sites may pass on what they got, so that no sender is the bottleneck."""
-        import numpy as np
-
         most = np.maximum(arriving.max(axis=2) / self._links.site_rate, arriving.sum(axis=2) / self._links.total_rate)
         passed: Array = np.minimum(plain, np.maximum(most + latency, copying))
         return passed
 
     def _combine_once(self, traffic: _Traffic) -> Array:
         """The time if every element is combined at one site, evenly spread, and then sent to its other readers."""
-        import numpy as np
-
         copies = np.maximum(traffic.copies, 1)[:, None]
         distinct = np.maximum(traffic.crossing.max(axis=3), traffic.here).sum(axis=2) / copies
         readers = np.maximum(1.0, traffic.wanted.sum(axis=2) / np.maximum(distinct, 1.0))
@@ -117,8 +106,6 @@ class ExchangeEstimator:
 
     def _time_links(self, crossing: Array) -> Array:
         """The time of the busiest resource."""
-        import numpy as np
-
         flat = crossing.reshape(*crossing.shape[:2], -1)
         worst = np.zeros(crossing.shape[:2])
         for pairs, rate in zip(self._links.pairs, self._links.rates, strict=True):
@@ -170,8 +157,6 @@ class _Links:
 
 
 def _measure_links(machine: Machine, sites: int) -> _Links:
-    import numpy as np
-
     pairs, rates = [], []
     missing = ~np.eye(sites, dtype=bool)
     for resource in machine.resources:
@@ -193,8 +178,6 @@ def _measure_links(machine: Machine, sites: int) -> _Links:
 
 
 def _stack(families: Sequence[Family], sites: int) -> _Blocks:
-    import numpy as np
-
     count, rank = len(families), families[0].blocks[0].rank
     lower, upper = np.zeros((2, count, sites, rank), dtype=np.int64)
     volume = np.zeros((count, sites))
@@ -210,8 +193,6 @@ def _stack(families: Sequence[Family], sites: int) -> _Blocks:
 
 def _measure_traffic(made: _Blocks, asked: _Blocks, itemsize: int) -> _Traffic:
     """What crosses between sites once every reader is at the site that spares most."""
-    import numpy as np
-
     upper = np.minimum(made.upper[:, None, :, None], asked.upper[None, :, None, :])
     lower = np.maximum(made.lower[:, None, :, None], asked.lower[None, :, None, :])
     overlap = np.maximum(upper - lower, 0).prod(axis=-1).astype(np.float64) * itemsize
@@ -227,8 +208,6 @@ def _measure_traffic(made: _Blocks, asked: _Blocks, itemsize: int) -> _Traffic:
 
 def _choose_senders(crossing: Array, here: Array, replicas: int, holders: int) -> None:
     """Of the sites with replicas of a block, one sends it to a reader, and none if the reader has one."""
-    import numpy as np
-
     distinct = holders // replicas
     sites = crossing.shape[1]
     sender = np.zeros((sites, sites), dtype=bool)
@@ -244,8 +223,6 @@ def _place_readers(overlap: Array, wanted: Array) -> None:
 
     A reader stays at the site of its own number if no other would do better.
     """
-    import numpy as np
-
     here = np.einsum("maii->mai", overlap)
     crossed = np.argwhere(~(here == overlap.max(axis=2)).all(axis=2))
     if not len(crossed):

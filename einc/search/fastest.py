@@ -5,20 +5,23 @@ well-known plans. They are built with naive exchanges and predicted as a whole, 
 one operator, the most promising by the tables first, and by other orders of operators. Only whole plans show where an
 exchange hides behind a kernel. If nothing fits, what a candidate keeps in memory gets a price, which rises until a plan
 fits. With synthesized exchanges, the few plans that promise most are completed, and the fastest is taken.
+
+Of a graph with many equal layers, plans of a few layers are built; the tables say what the others add. Only the plan
+that is chosen is built as a whole.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from einc.errors import CapacityError, InternalError
+from einc.errors import CapacityError, InternalError, UsageError
 from einc.graph.graph import Graph
 from einc.logical.minsum import minimize
-from einc.logical.optimize import optimize
-from einc.logical.pins import Pin
+from einc.logical.optimize import choose_by_cuts, optimize
+from einc.logical.pins import Pin, find_pinned
 from einc.logical.plan import LogicalPlan
 from einc.logical.problem import build_problem
 from einc.machines.model import Machine
@@ -27,34 +30,32 @@ from einc.physical.build import build, build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
 from einc.search.baselines import build_baselines
-from einc.search.evaluation import Assignment, Draft, Evaluator
-from einc.search.memory import find_frontier, measure_kept_bytes
-from einc.search.neighbours import list_changes, sum_times
-from einc.search.orders import list_orders
-from einc.search.tables import UNITS_PER_MS, build_time_problem
-from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
+from einc.search.descent import descend
+from einc.search.evaluation import Assignment, Draft, Evaluator, Surcharge, make_plan
+from einc.search.folding import Folded, fold
+from einc.search.memory import find_frontier, find_smaller, measure_kept_bytes
+from einc.search.neighbours import sum_times
+from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problem
+from einc_runtime.plan.schema import Contender, MemoryPoint
 
 TIME, TIME_SYNTHESIZED, PAPER, SMALLER, IMPROVED = "time", "time, synthesized", "paper", "less memory", "improved"
 """Names of contenders: the optimum of the time tables for naive and for synthesized exchanges, that of the paper's
 cost, the fastest that fits by a price on memory, and what the improvement made of the best. Others are baselines."""
 
-MAX_EFFORT = 16_000
-"""Tasks that the improvement may build and predict where no time limit was given: about a second's worth."""
+MAX_EFFORT = 12_000
+"""Tasks that the search may build and predict where no time limit was given: about a second's worth."""
 
 MAX_COMPLETED = 3
 """Plans that are completed with synthesized exchanges."""
 
-MAX_ADDED = 0.3
-"""A change is tried if the tables say that it adds at most this part of the predicted time."""
-
-MAX_PRICES = 12
-"""Prices of memory that are tried."""
-
-MAX_CHARGE = 1 << 50
-"""Picoseconds that a candidate may be charged for memory: 18 minutes."""
-
 WORTH_COMPLETING = 0.995
 """A further plan is completed if it promises at most this part of the time of the best so far."""
+
+HOPELESS = 3.0
+"""A plan is not built if the tables say that it takes so many times the least."""
+
+MIN_FOLDED = 64
+"""Graphs with fewer nodes are not folded."""
 
 Progress = Callable[[str, float], None]
 """Called with what is being done, and the best predicted time so far in ms (0 if unknown)."""
@@ -81,19 +82,16 @@ def find_fastest(
     budget: SearchBudget,
     seed: int = 0,
     pins: Sequence[Pin] = (),
-    input_placement: InputPlacement = "replicated",
     progress: Progress = ignore_progress,
     report: Report = ignore_report,
 ) -> Found:
     """The fastest plan that fits, with naive or synthesized exchanges; `pins` fix the cuts of some operators.
 
-    `input_placement` says where inputs and weights lie before the clock starts.
     Raises MachineError where no plan's sites can talk, and UsageError for pins that are not possible.
     """
     budget.begin()
-    search = _Search(graph, machine, sites, naive, budget, pins, input_placement, progress)
+    search = _Search(graph, machine, sites, naive, budget, pins, progress)
     search.start()
-    search.save_memory()
     search.improve()
     found = search.finish_naive() if naive else search.finish_synthesized(seed, report)
     budget.end()
@@ -111,36 +109,62 @@ class _Search:
         naive: bool,
         budget: SearchBudget,
         pins: Sequence[Pin],
-        input_placement: InputPlacement,
         progress: Progress,
     ) -> None:
         progress("weighing cuts by their time", 0.0)
-        self._graph = graph
+        self._whole = graph
         self._machine = machine
         self._sites = sites
+        self._naive = naive
         self._budget = budget
+        self._pins = pins
         self._progress = progress
-        self._paper = replace(optimize(graph, sites, pins=pins), input_placement=input_placement)
-        self._problem = build_problem(graph, sites, flexible=True, pins=pins)
-        once = input_placement == "once"
-        self._tables = build_time_problem(graph, self._problem, machine, sites, naive=True, once=once)
-        self._promises = (
-            self._tables if naive else build_time_problem(graph, self._problem, machine, sites, naive=False, once=once)
-        )
+        self._folded = _fold(graph, pins)
+        self._graph = graph if self._folded is None else self._folded.graph
+        self._own_pins = pins if self._folded is None else _select_pins(self._graph, pins)
+        self._problem = build_problem(self._graph, sites, flexible=True, pins=self._own_pins)
+        self._tables = self._build_tables(naive=True)
+        self._promises = self._tables if naive else self._build_tables(naive=False)
+        self._kept = measure_kept_bytes(self._graph, self._problem)
+        self._surcharge = self._find_surcharge()
         effort = math.inf if budget.limited else MAX_EFFORT
-        self._evaluator = Evaluator(graph, self._problem, machine, sites, budget, effort, input_placement)
+        self._evaluator = Evaluator(self._graph, self._problem, machine, sites, budget, effort, self._surcharge)
         self._drafts: dict[str, Draft] = {}
         self._reasons: dict[str, str] = {}
+
+    def _build_tables(self, *, naive: bool, whole: bool = True) -> TimeProblem:
+        """The time tables of the whole graph, over the nodes of the folded one."""
+        options, folded = self._problem.candidates, self._folded
+        if folded is None or not whole:
+            return build_time_problem(self._graph, options, self._machine, self._sites, naive=naive)
+        all_options = folded.expand(options)
+        numbers = folded.stands_for
+        return build_time_problem(self._whole, all_options, self._machine, self._sites, naive=naive, variables=numbers)
+
+    def _find_surcharge(self) -> Surcharge:
+        """What the layers add that are not built."""
+        if self._folded is None:
+            return lambda assignment: (0.0, 0)
+        part = self._build_tables(naive=True, whole=False)
+        further = [count - 1 for count in self._folded.times]
+
+        def surcharge(assignment: Assignment) -> tuple[float, int]:
+            more = sum_times(self._tables, assignment) - sum_times(part, assignment)
+            kept = sum(int(own[c]) * n for own, c, n in zip(self._kept, assignment, further, strict=True))
+            return more / UNITS_PER_MS, kept
+
+        return surcharge
 
     @property
     def _best(self) -> Draft:
         return min(self._drafts.values(), key=lambda draft: draft.rank)
 
     def start(self) -> None:
-        """Predicts the plans that are best by a simple measure."""
+        """Predicts the plans that are best by a simple measure, and looks for smaller ones if none of them fits."""
+        paper = optimize(self._graph, self._sites, pins=self._own_pins)
         starts: dict[str, Assignment | None] = {
             TIME: minimize(self._tables.own, self._tables.tables),
-            PAPER: self._find_assignment(self._paper),
+            PAPER: self._find_assignment(paper),
         }
         if self._promises is not self._tables:
             starts[TIME_SYNTHESIZED] = minimize(self._promises.own, self._promises.tables)
@@ -151,16 +175,25 @@ class _Search:
                 together.add(baseline.name)
             if baseline.reason is not None:
                 self._reasons[baseline.name] = baseline.reason
+        estimates = {name: sum_times(self._promises, start) for name, start in starts.items() if start is not None}
+        least = min(estimates.values())
         for name, start in starts.items():
             if start is None:
                 self._reasons.setdefault(name, "its tables would be too large")
+            elif estimates[name] > HOPELESS * least:
+                self._reasons[name] = f"about {estimates[name] / UNITS_PER_MS:.4g} ms by the time tables"
             elif (draft := self._evaluator.evaluate(start, spread=name not in together)) is not None:
                 self._drafts[name] = draft
             else:
                 self._reasons[name] = "sites that cannot talk would have to exchange data"
         if not self._drafts:
-            build(self._paper, self._machine)  # raises the reason
+            build(paper, self._machine)  # raises the reason
             raise InternalError("the search refused a plan that can be built")
+        if self._best.excess:
+            self._progress("looking for a plan that needs less memory", self._best.predicted_ms)
+            smaller = find_smaller(self._evaluator, self._tables, self._kept, self._best)
+            if smaller is not None:
+                self._drafts[SMALLER] = smaller
 
     def _find_assignment(self, plan: LogicalPlan) -> Assignment:
         """The numbers that the candidates of a plan have here."""
@@ -170,67 +203,26 @@ class _Search:
             for options, choice in pairs
         )
 
-    def save_memory(self) -> None:
-        """If nothing fits, raises a price on what candidates keep in memory until a plan does, then lowers it again."""
-        import numpy as np
-
-        best = self._best
-        if not best.excess:
-            return
-        kept = measure_kept_bytes(self._graph, self._problem)
-        price = 0.1 * best.predicted_ms * UNITS_PER_MS / max(1, best.memory)  # picoseconds per byte
-        low, high = 0.0, math.inf
-        for _ in range(MAX_PRICES):
-            if not self._budget.left:
-                break
-            self._progress("looking for a plan that needs less memory", best.predicted_ms)
-            costs = [
-                own + np.rint(np.minimum(size * price, MAX_CHARGE)).astype(np.int64)
-                for own, size in zip(self._tables.own, kept, strict=True)
-            ]
-            start = minimize(costs, self._tables.tables)
-            draft = None if start is None else self._evaluator.evaluate(start)
-            if draft is not None and draft.rank < best.rank:
-                best = self._drafts[SMALLER] = draft
-            if draft is not None and not draft.excess:
-                high = price
-            else:
-                low = price
-            price = price * 4 if high == math.inf else math.sqrt(max(low, high / 16) * high)
-
     def improve(self) -> None:
-        """Descends from the best contender over whole plans, until nothing helps or the effort is spent."""
-        best = first = self._best
-        tried = True
-        while tried and not self._evaluator.exhausted:
-            tried = False
-            for draft in self._iterate_neighbours(best):
-                if draft is not None and draft.rank < best.rank:
-                    best = draft
-                    tried = True
-                    self._progress("improving the fastest plan", best.predicted_ms)
-                    break
+        """Descends from the best contender over whole plans."""
+        first = self._best
+
+        def report(best_ms: float) -> None:
+            self._progress("improving the fastest plan", best_ms)
+
+        report(first.predicted_ms)
+        best = descend(self._evaluator, self._tables, first, reorder=self._folded is None, report=report)
         if best is not first:
             self._drafts[IMPROVED] = best
-
-    def _iterate_neighbours(self, best: Draft) -> Iterator[Draft | None]:
-        limit = MAX_ADDED * best.predicted_ms * UNITS_PER_MS
-        for order in list_orders(self._graph):
-            if self._evaluator.exhausted:
-                return
-            yield self._evaluator.evaluate(best.assignment, order, spread=best.spread)
-        for change in list_changes(self._tables, best.assignment):
-            if self._evaluator.exhausted or change.added > limit:
-                return
-            changed = list(best.assignment)
-            changed[change.node] = change.candidate
-            yield self._evaluator.evaluate(changed, best.order, spread=best.spread)
 
     def finish_naive(self) -> Found:
         """The best contender with naive exchanges."""
         name = min(self._drafts, key=lambda name: self._drafts[name].rank)
-        fits = not self._drafts[name].excess
-        return self._tell(name, build(self._make_plan(name), self._machine) if fits else None, {})
+        plan = self._complete(name, {})
+        if self._drafts[name].excess:
+            return Found(plan, None)
+        self._progress("placing blocks and moving data", self._drafts[name].predicted_ms)
+        return _build_found(plan, lambda: build(plan, self._machine))
 
     def finish_synthesized(self, seed: int, report: Report) -> Found:
         """Completes the contenders that promise most with synthesized exchanges, and takes the fastest."""
@@ -242,41 +234,77 @@ class _Search:
         distinct = {self._drafts[name]: name for name in reversed(names)}
         scheduler = SynthesizingScheduler(self._machine, self._sites, budget=self._budget, seed=seed, report=report)
         completed: dict[str, DeviceProgram] = {}
+        times: dict[str, float] = {}
         for name in [name for name in names if name in distinct.values()]:
-            least = min((program.predicted_ms for program in completed.values()), default=math.inf)
             if len(completed) == MAX_COMPLETED or (completed and not self._budget.left):
                 break
-            if promised[name] > WORTH_COMPLETING * least:
-                continue
-            with suppress(CapacityError):
-                completed[name] = build_fast(self._make_plan(name), self._machine, scheduler)
+            draft = self._drafts[name]
+            if promised[name] <= WORTH_COMPLETING * min(times.values(), default=math.inf):
+                with suppress(CapacityError):
+                    completed[name] = build_fast(self._evaluator.make_plan(draft), self._machine, scheduler)
+                    times[name] = completed[name].predicted_ms + self._surcharge(draft.assignment)[0]
         if not completed:
-            return self._tell(names[0], None, {})
-        chosen = min(completed, key=lambda name: completed[name].predicted_ms)
-        return self._tell(chosen, completed[chosen], {name: one.predicted_ms for name, one in completed.items()})
+            return Found(self._complete(names[0], {}), None)
+        chosen = min(times, key=lambda name: times[name])
+        plan = self._complete(chosen, times)
+        if self._folded is None:
+            return Found(plan, replace(completed[chosen], plan=plan))
+        return _build_found(plan, lambda: build_fast(plan, self._machine, scheduler))
 
-    def _make_plan(self, name: str) -> LogicalPlan:
-        draft = self._drafts[name]
-        return self._evaluator.make_plan(draft.assignment, draft.order, draft.spread)
+    def _complete(self, chosen: str, times: Mapping[str, float]) -> LogicalPlan:
+        """The plan of a contender for the whole graph, with what became of all contenders.
 
-    def _tell(self, chosen: str, program: DeviceProgram | None, synthesized: dict[str, float]) -> Found:
-        """The chosen plan, with what became of all contenders."""
+        `times` are those of contenders that were completed with synthesized exchanges.
+        """
+        if self._folded is None:
+            plans = {name: self._evaluator.make_plan(one) for name, one in self._drafts.items()}
+        else:
+            problem = build_problem(self._whole, self._sites, flexible=True, pins=self._pins)
+            order = tuple(range(len(self._whole.nodes)))
+            plans = {
+                name: make_plan(
+                    self._whole, problem, self._sites, self._folded.expand(one.assignment), order, one.spread
+                )
+                for name, one in self._drafts.items()
+            }
+        strict = build_problem(self._whole, self._sites, pins=self._pins)
         contenders = [
-            Contender(
-                name,
-                name == chosen,
-                synthesized.get(name, draft.predicted_ms),
-                draft.memory,
-                self._make_plan(name).total_cost,
-            )
+            Contender(name, name == chosen, times.get(name, draft.predicted_ms), draft.memory, plans[name].total_cost)
             for name, draft in self._drafts.items()
         ]
         contenders += [Contender(name, reason=reason) for name, reason in self._reasons.items()]
         points = find_frontier(self._evaluator.list_drafts())
-        plan = replace(
-            self._make_plan(chosen),
-            cut_cost=self._paper.cut_cost,
+        return replace(
+            plans[chosen],
+            cut_cost=strict.cost(choose_by_cuts(strict)),
             contenders=tuple(contenders),
             memory_points=tuple(MemoryPoint(draft.memory, draft.predicted_ms) for draft in points),
         )
-        return Found(plan, None if program is None else replace(program, plan=plan))
+
+
+def _build_found(plan: LogicalPlan, build_program: Callable[[], DeviceProgram]) -> Found:
+    """The plan with its program, or without one if it does not fit after all."""
+    with suppress(CapacityError):
+        return Found(plan, build_program())
+    return Found(plan, None)
+
+
+def _fold(graph: Graph, pins: Sequence[Pin]) -> Folded | None:
+    """The folded graph, if there is one and if pins treat equal layers alike."""
+    folded = fold(graph) if len(graph.nodes) >= MIN_FOLDED else None
+    if folded is None or not pins:
+        return folded
+    pinned = find_pinned(graph, pins)
+    names = [node.name for node in graph.nodes]
+    alike = all(pinned.get(names[n]) == pinned.get(names[folded.kept[m]]) for n, m in enumerate(folded.stands_for))
+    return folded if alike else None
+
+
+def _select_pins(graph: Graph, pins: Sequence[Pin]) -> tuple[Pin, ...]:
+    """The pins that match an operator of the graph."""
+    found = []
+    for pin in pins:
+        with suppress(UsageError):
+            find_pinned(graph, [pin])
+            found.append(pin)
+    return tuple(found)
