@@ -16,6 +16,7 @@ from einc.physical.budget import SearchBudget
 from einc.physical.build import build
 from einc.physical.schedule import NaiveScheduler
 from einc.search.orders import Order, reorder_graph
+from einc_runtime.plan.schema import InputPlacement
 
 Assignment = tuple[int, ...]
 """The number of a candidate for every node, in the order of the graph."""
@@ -46,12 +47,27 @@ class Draft:
 
 
 def make_plan(
-    graph: Graph, problem: Problem, sites: int, assignment: Assignment, order: Order, spread: bool
+    graph: Graph,
+    problem: Problem,
+    sites: int,
+    assignment: Assignment,
+    order: Order,
+    spread: bool,
+    input_placement: InputPlacement,
 ) -> LogicalPlan:
     """The logical plan with these candidates, and with the operators in that order."""
     choices = build_choices(graph, problem, assignment)
     ordered = tuple(choices[n] for n in order)
-    return LogicalPlan(reorder_graph(graph, order), sites, FASTEST, ordered, exact=False, cut_cost=0, spread=spread)
+    return LogicalPlan(
+        reorder_graph(graph, order),
+        sites,
+        FASTEST,
+        ordered,
+        exact=False,
+        cut_cost=0,
+        spread=spread,
+        input_placement=input_placement,
+    )
 
 
 class Evaluator:
@@ -69,6 +85,7 @@ class Evaluator:
         budget: SearchBudget,
         effort: float,
         surcharge: Surcharge,
+        input_placement: InputPlacement,
     ) -> None:
         self.graph = graph
         self.problem = problem
@@ -77,6 +94,7 @@ class Evaluator:
         self._machine = machine
         self._sites = sites
         self._surcharge = surcharge
+        self._input_placement: InputPlacement = input_placement
         self._scheduler = NaiveScheduler(machine, sites, timed=False)
         self._known: dict[tuple[Assignment, Order, bool], Draft | None] = {}
         self._size = 0
@@ -99,10 +117,13 @@ class Evaluator:
 
     def make_plan(self, draft: Draft) -> LogicalPlan:
         """The logical plan of a draft."""
-        return make_plan(self.graph, self.problem, self._sites, draft.assignment, draft.order, draft.spread)
+        return self._make_plan(draft.assignment, draft.order, draft.spread)
+
+    def _make_plan(self, assignment: Assignment, order: Order, spread: bool) -> LogicalPlan:
+        return make_plan(self.graph, self.problem, self._sites, assignment, order, spread, self._input_placement)
 
     def _evaluate(self, assignment: Assignment, order: Order, spread: bool) -> Draft | None:
-        plan = make_plan(self.graph, self.problem, self._sites, assignment, order, spread)
+        plan = self._make_plan(assignment, order, spread)
         try:
             program = build(plan, self._machine, self._scheduler, check_memory=False)
         except MachineError:

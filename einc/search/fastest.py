@@ -36,7 +36,7 @@ from einc.search.folding import Folded, fold
 from einc.search.memory import find_frontier, find_smaller, measure_kept_bytes
 from einc.search.neighbours import sum_times
 from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problem
-from einc_runtime.plan.schema import Contender, MemoryPoint
+from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
 
 TIME, TIME_SYNTHESIZED, PAPER, SMALLER, IMPROVED = "time", "time, synthesized", "paper", "less memory", "improved"
 """Names of contenders: the optimum of the time tables for naive and for synthesized exchanges, that of the paper's
@@ -82,15 +82,16 @@ def find_fastest(
     budget: SearchBudget,
     seed: int = 0,
     pins: Sequence[Pin] = (),
+    input_placement: InputPlacement = "replicated",
     progress: Progress = ignore_progress,
     report: Report = ignore_report,
 ) -> Found:
     """The fastest plan that fits, with naive or synthesized exchanges; `pins` fix the cuts of some operators.
 
-    Raises MachineError where no plan's sites can talk, and UsageError for pins that are not possible.
+    `input_placement` says where inputs and weights lie before the clock starts. Raises MachineError where no plan's sites can talk, and UsageError for pins that are not possible.
     """
     budget.begin()
-    search = _Search(graph, machine, sites, naive, budget, pins, progress)
+    search = _Search(graph, machine, sites, naive, budget, pins, input_placement, progress)
     search.start()
     search.improve()
     found = search.finish_naive() if naive else search.finish_synthesized(seed, report)
@@ -109,6 +110,7 @@ class _Search:
         naive: bool,
         budget: SearchBudget,
         pins: Sequence[Pin],
+        input_placement: InputPlacement,
         progress: Progress,
     ) -> None:
         progress("weighing cuts by their time", 0.0)
@@ -118,6 +120,7 @@ class _Search:
         self._naive = naive
         self._budget = budget
         self._pins = pins
+        self._input_placement: InputPlacement = input_placement
         self._progress = progress
         self._folded = _fold(graph, pins)
         self._graph = graph if self._folded is None else self._folded.graph
@@ -128,18 +131,26 @@ class _Search:
         self._kept = measure_kept_bytes(self._graph, self._problem)
         self._surcharge = self._find_surcharge()
         effort = math.inf if budget.limited else MAX_EFFORT
-        self._evaluator = Evaluator(self._graph, self._problem, machine, sites, budget, effort, self._surcharge)
+        self._evaluator = Evaluator(
+            self._graph, self._problem, machine, sites, budget, effort, self._surcharge, input_placement
+        )
         self._drafts: dict[str, Draft] = {}
         self._reasons: dict[str, str] = {}
 
     def _build_tables(self, *, naive: bool, whole: bool = True) -> TimeProblem:
         """The time tables of the whole graph, over the nodes of the folded one."""
-        options, folded = self._problem.candidates, self._folded
+        options, folded, once = self._problem.candidates, self._folded, self._input_placement == "once"
         if folded is None or not whole:
-            return build_time_problem(self._graph, options, self._machine, self._sites, naive=naive)
-        all_options = folded.expand(options)
-        numbers = folded.stands_for
-        return build_time_problem(self._whole, all_options, self._machine, self._sites, naive=naive, variables=numbers)
+            return build_time_problem(self._graph, options, self._machine, self._sites, naive=naive, once=once)
+        return build_time_problem(
+            self._whole,
+            folded.expand(options),
+            self._machine,
+            self._sites,
+            naive=naive,
+            once=once,
+            variables=folded.stands_for,
+        )
 
     def _find_surcharge(self) -> Surcharge:
         """What the layers add that are not built."""
@@ -162,6 +173,7 @@ class _Search:
     def start(self) -> None:
         """Predicts the plans that are best by a simple measure, and looks for smaller ones if none of them fits."""
         paper = optimize(self._graph, self._sites, pins=self._own_pins)
+        paper = replace(paper, input_placement=self._input_placement)
         starts: dict[str, Assignment | None] = {
             TIME: minimize(self._tables.own, self._tables.tables),
             PAPER: self._find_assignment(paper),

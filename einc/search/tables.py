@@ -9,6 +9,7 @@ variables. Overlap of exchanges and kernels is not seen here; whole plans show t
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ from typing import Any, Literal
 import numpy as np
 
 from einc.core.spec import FunctionSpec
-from einc.graph.graph import Graph
+from einc.core.tensor import TensorType
+from einc.graph.graph import Graph, TensorKind
 from einc.logical.minsum import CostTable
 from einc.logical.plan import Candidate
 from einc.machines.model import Machine
 from einc.ops.base import Operator
+from einc.physical.homes import cut_home
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
 from einc.search.exchange_times import ExchangeEstimator, Family
 
@@ -51,11 +54,13 @@ def build_time_problem(
     sites: int,
     *,
     naive: bool,
+    once: bool = False,
     variables: Sequence[int] | None = None,
 ) -> TimeProblem:
     """The time objective, where node n has the candidates `options[n]`; equal layers share their tables.
 
-    `naive` says how exchanges are timed (see `ExchangeEstimator`). Nodes with the same number in `variables` (0, 1,
+    `naive` says how exchanges are timed (see `ExchangeEstimator`). With `once`, inputs and weights are brought from
+    homes near their first readers (`einc.physical.homes`). Nodes with the same number in `variables` (0, 1,
     ...; each node's own by default) are cut alike: they are one variable, and what each of them takes is added up.
     """
     numbers = range(len(graph.nodes)) if variables is None else variables
@@ -81,15 +86,29 @@ def build_time_problem(
                 example.setdefault(key, ports)
                 before = here
         own[numbers[n]] = own[numbers[n]] + times if numbers[n] in own else times
-    tables = []
+    brought: Counter[tuple[Port, Port]] = Counter()
+    for tensor in graph.tensors if once else ():
+        if tensor.kind is not TensorKind.VALUE:
+            ports = tuple((position[reader.name], k) for reader, k in readers[tensor.name])
+            for n, k in ports[:1]:
+                own[numbers[n]] = own[numbers[n]] + maker.time_bringing((n, k))
+            brought.update((a, b) for a, b in itertools.pairwise(ports) if a[0] != b[0])
+    tables: list[CostTable] = []
+    for (before, here), count in brought.items():
+        table = maker.relate_readers(before, here, (numbers[before[0]], numbers[here[0]]))
+        _add(own, tables, table, count)
     for key, count in relations.items():
         table = maker.relate(example[key], tuple(variable for variable, _ in key))
-        table = CostTable(table.variables, table.classes, table.costs * count)
-        if len(table.variables) == 1:
-            own[table.variables[0]] = own[table.variables[0]] + table.costs[table.classes[0]]
-        else:
-            tables.append(table)
+        _add(own, tables, table, count)
     return TimeProblem(tuple(own[v] for v in range(len(own))), tuple(tables))
+
+
+def _add(own: dict[int, Array], tables: list[CostTable], table: CostTable, count: int) -> None:
+    """Adds `count` times a table, which may be one of a single variable."""
+    if len(table.variables) == 1:
+        own[table.variables[0]] = own[table.variables[0]] + table.costs[table.classes[0]] * count
+    else:
+        tables.append(CostTable(table.variables, table.classes, table.costs * count))
 
 
 class _TableMaker:
@@ -110,6 +129,7 @@ class _TableMaker:
         self._gathering: dict[tuple[int, int], Array] = {}
         self._exchanges: dict[tuple[int, ...], Array] = {}
         self._second: dict[tuple[int, ...], Array] = {}
+        self._brought: dict[tuple[int, ...], Array] = {}
 
     def time_candidates(self, n: int) -> Array:
         """Per candidate of node n, the time of its slowest function specification.
@@ -167,6 +187,28 @@ class _TableMaker:
             costs = self._second[key]
         return _arrange(variables, classes, costs)
 
+    def time_bringing(self, reader: Port) -> Array:
+        """Per candidate of the first reader of an input, the time to bring its blocks from their homes."""
+        times: Array = np.diagonal(self._bring(reader, reader))[self._list_families(reader[0], "inputs", reader[1])[1]]
+        return times
+
+    def relate_readers(self, before: Port, reader: Port, variables: tuple[int, int]) -> CostTable:
+        """The exchange of an input to a later reader, as if the reader before it were the first."""
+        there, classes_before = self._list_families(before[0], "inputs", before[1])
+        wanted, classes = self._list_families(reader[0], "inputs", reader[1])
+        covered = np.array([[_covers(one, other) for other in wanted] for one in there])
+        return _arrange(variables, (classes_before, classes), np.where(covered, 0, self._bring(before, reader)))
+
+    def _bring(self, first: Port, reader: Port) -> Array:
+        """The exchange of an input from homes near its first reader."""
+        key = self._key(first, reader)
+        if key not in self._brought:
+            itemsize = self._graph.nodes[reader[0]].operator.inputs[reader[1]].dtype.itemsize
+            homes = [_find_homes(one, itemsize) for one in self._list_families(first[0], "inputs", first[1])[0]]
+            asked = self._list_families(reader[0], "inputs", reader[1])[0]
+            self._brought[key] = _round(self._estimator.estimate(homes, asked, itemsize))
+        return self._brought[key]
+
     def _exchange(self, source: Port, reader: Port) -> Array:
         key = self._key(source, reader)
         if key not in self._exchanges:
@@ -215,6 +257,20 @@ def _arrange(variables: Sequence[int], classes: Sequence[Array], costs: Array) -
             names.append(variables[axis])
             kept.append(classes[axis])
     return CostTable(tuple(names), tuple(kept), costs)
+
+
+def _find_homes(asked: Family, itemsize: int) -> Family:
+    """The blocks of an input at their homes near its first reader: for every site a piece of what it reads."""
+    alike: dict[TensorType, list[int]] = {}
+    for site, block in enumerate(asked.blocks):
+        alike.setdefault(block, []).append(site)
+    at = list(asked.blocks)
+    for block, sites in alike.items():
+        pieces = cut_home(block, len(sites), itemsize)
+        nothing = TensorType(block.lower, block.lower)
+        for position, site in enumerate(sites):
+            at[site] = pieces[position] if position < len(pieces) else nothing
+    return Family(tuple(at))
 
 
 def _covers(there: Family, wanted: Family) -> bool:
