@@ -88,7 +88,8 @@ def find_fastest(
 ) -> Found:
     """The fastest plan that fits, with naive or synthesized exchanges; `pins` fix the cuts of some operators.
 
-    `input_placement` says where inputs and weights lie before the clock starts. Raises MachineError where no plan's sites can talk, and UsageError for pins that are not possible.
+    `input_placement` says where inputs and weights lie before the clock starts. Raises MachineError where no plan's
+    sites can talk, and UsageError for pins that are not possible.
     """
     budget.begin()
     search = _Search(graph, machine, sites, naive, budget, pins, input_placement, progress)
@@ -273,12 +274,12 @@ class _Search:
         else:
             problem = build_problem(self._whole, self._sites, flexible=True, pins=self._pins)
             order = tuple(range(len(self._whole.nodes)))
-            plans = {
-                name: make_plan(
-                    self._whole, problem, self._sites, self._folded.expand(one.assignment), order, one.spread
+            plans = {}
+            for name, draft in self._drafts.items():
+                assignment = self._folded.expand(draft.assignment)
+                plans[name] = make_plan(
+                    self._whole, problem, self._sites, assignment, order, draft.spread, self._input_placement
                 )
-                for name, one in self._drafts.items()
-            }
         strict = build_problem(self._whole, self._sites, pins=self._pins)
         contenders = [
             Contender(name, name == chosen, times.get(name, draft.predicted_ms), draft.memory, plans[name].total_cost)

@@ -89,10 +89,10 @@ def build_time_problem(
     brought: Counter[tuple[Port, Port]] = Counter()
     for tensor in graph.tensors if once else ():
         if tensor.kind is not TensorKind.VALUE:
-            ports = tuple((position[reader.name], k) for reader, k in readers[tensor.name])
-            for n, k in ports[:1]:
+            places = tuple((position[reader.name], k) for reader, k in readers[tensor.name])
+            for n, k in places[:1]:
                 own[numbers[n]] = own[numbers[n]] + maker.time_bringing((n, k))
-            brought.update((a, b) for a, b in itertools.pairwise(ports) if a[0] != b[0])
+            brought.update((a, b) for a, b in itertools.pairwise(places) if a[0] != b[0])
     tables: list[CostTable] = []
     for (before, here), count in brought.items():
         table = maker.relate_readers(before, here, (numbers[before[0]], numbers[here[0]]))
