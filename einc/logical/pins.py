@@ -24,6 +24,9 @@ from einc.logical.reach import find_index
 from einc.ops.base import Operator
 from einc_runtime.text import did_you_mean, escape_text, format_count, quote_names
 
+MAX_PINS = 2000
+"""Each is compared with the names of all operators."""
+
 REPLICAS = "replicas"
 REST = "..."
 _UNCUT = ("whole", "1")
@@ -92,8 +95,12 @@ def _parse_cut(pin: Pin) -> _PinnedCut:
 def find_pinned(graph: Graph, pins: Sequence[Pin]) -> Mapping[str, Pin]:
     """The pin of every operator that has one, by its name; of several that match, the last.
 
-    Raises UsageError for a pin that matches no operator.
+    Raises UsageError for a pin that matches no operator, and for too many pins.
     """
+    if len(pins) > MAX_PINS:
+        raise UsageError(
+            f"{len(pins):,} pins; at most {MAX_PINS:,} are possible", hint="a pattern may match many names"
+        )
     found: dict[str, Pin] = {}
     for pin in pins:
         matches = re.compile(translate(pin.pattern)).match

@@ -125,7 +125,8 @@ def _format_heading(document: Document) -> str:
 
 
 def _format_totals(document: Document) -> list[str]:
-    proof = "no plan costs less" if document["exact"] else "not proved least"
+    pinned = " with these pins" if any(operation["pin"] for operation in document["ops"]) else ""
+    proof = f"no plan{pinned} costs less" if document["exact"] else "not proved least"
     parts = ", ".join(f"{part} {_sum_costs(document, part):,}" for part in ("repartition", "join", "aggregation"))
     memory, limit = document["memory_bytes"], document["memory_limit"]
     allowed = "" if limit is None else f" of {format_memory(limit)} that it may take"

@@ -164,3 +164,8 @@ def test_what_is_not_possible_is_refused(text, pieces):
 def test_what_is_no_pin_is_refused(text):
     with pytest.raises(UsageError):
         parse_pin(text)
+
+
+def test_there_is_an_end_to_pins():
+    with pytest.raises(UsageError, match="2,001 pins; at most 2,000"):
+        build_problem(read(), 4, pins=pin_all("y=whole") * 2001)
