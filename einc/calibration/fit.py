@@ -13,9 +13,9 @@ import numpy.typing as npt
 from einc.machines.model import KernelRate
 
 ROUNDS = 12
-"""Of re-weighting: after them the fit is close to one of least absolute deviations, which outliers hardly move."""
-MIN_DEVIATION = 0.02
-"""Relative deviations below this count alike."""
+"""Of re-weighting, which lets outliers count little."""
+USUAL_DEVIATION = 0.25
+"""Relative deviations up to this count by their squares, and larger ones by themselves."""
 DIGITS = 3
 MIN_SAMPLES = 3
 
@@ -66,7 +66,7 @@ def fit_rate(samples: Sequence[Sample]) -> KernelRate:
     for _ in range(ROUNDS):
         found = solve_nonnegative(columns / scale, times, weights * factors, known)
         deviation = np.abs(columns / scale @ found / np.maximum(times, 1e-9) - 1)
-        factors = np.sqrt(1 / np.maximum(deviation, MIN_DEVIATION))
+        factors = np.sqrt(1 / np.maximum(deviation / USUAL_DEVIATION, 1))
     per_task, per_flop, per_byte = (float(value) for value in found / scale)
     return KernelRate(
         round_to_digits(per_task * 1e3),

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.bench.predicted import MODELS
+from tests.bench.cases import MODELS
 
 PAGE = MODELS.parent / "docs" / "predicted-time.md"
 MARKS = "<!-- truth -->", "<!-- end of truth -->"

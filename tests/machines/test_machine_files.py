@@ -5,13 +5,16 @@ import json
 import random
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from einc.errors import MachineError
 from einc.machines import load
-from einc.machines.load import parse_machine
-from einc.machines.model import Machine, Resource, Site
+from einc.machines.load import format_machine, parse_machine
+from einc.machines.model import KernelRate, Machine, Resource, Site
+from einc.machines.schema import TaskName
+from einc_runtime.kernels.registry import JOINT_AGGREGATIONS, PROVIDERS
 from tests.support.paced import within
 
 GOOD = {
@@ -24,6 +27,7 @@ GOOD = {
     "latency_us": {"transfer": 4, "kernel": 2},
 }
 RULE = {"kind": "switch", "name": "s", "gbs": 5}
+KERNEL = {"task": "contract", "dtype": "f32", "us": 20, "flops": 1e11, "gbs": 12.5}
 NETWORK = {"kind": "network", "name": "net", "gbs": 50, "groups": [[0], [1]]}
 
 
@@ -35,6 +39,29 @@ def test_the_plain_form():
         4,
         2,
     )
+
+
+def test_a_measured_machine():
+    kernels = [KERNEL, {"task": "contract", "us": 1}, {"task": "copy", "gbs": 8}]
+    tree = GOOD | {"sites": {"count": 2, "hbm_gbs": 9, "memory_bytes": 1, "kernels": kernels}, "cores": 3}
+    machine = parse_machine(json.dumps(tree | {"measured": "a processor"}))
+    site = machine.sites[1]
+    assert (machine.cores, machine.measured) == (3, "a processor")
+    assert site.find_rate("contract", "f32") == KernelRate(20, 1e11, 12.5)
+    assert site.find_rate("contract", "f16") == KernelRate(1)
+    assert site.find_rate("copy", "f32") == KernelRate(0, gbs=8)
+    assert site.find_rate("map", "f32") is None
+    assert site.find_rate("contract", "f32").compute_ms(1e9, 1e6) == pytest.approx(0.02 + 10 + 0.08)
+    assert parse_machine(format_machine(machine)) == machine
+    assert machine.restrict([1]).sites == (site,)
+    assert machine.restrict([1, 0]).cores == 3
+    plain = parse_machine(json.dumps(GOOD))
+    assert not {"kernels", "cores", "measured"} & set(format_machine(plain).split('"'))
+
+
+def test_every_kernel_of_the_runtime_can_be_measured():
+    assert set(PROVIDERS["numpy"]) <= set(get_args(TaskName))
+    assert {f"aggregate_{name}" for name in JOINT_AGGREGATIONS["numpy"]} <= set(get_args(TaskName))
 
 
 def test_rules_stand_for_resources():
@@ -132,6 +159,20 @@ def change(path, value):
         (["sites"], [GOOD["sites"][1]] * 4, "joined with 1 of the 3 others"),
         (["latency_us", "transfer"], -1, "latency_us.transfer"),
         (["latency_us", "wire"], 1, "unknown field 'wire'"),
+        (["cores"], 0, "cores: expected a whole number from 1 to 1024, found 0"),
+        (["cores"], "2", "cores: expected a whole number"),
+        (["measured"], "a\nb", "measured: expected a name of 1 to 100 printable characters"),
+        (["measured"], 7, "measured: expected a text"),
+        (["sites", 0, "kernels"], {}, "sites[0].kernels: expected a list of at most 200 measured tasks"),
+        (["sites", 0, "kernels"], [KERNEL] * 201, "sites[0].kernels: expected a list of at most 200"),
+        (["sites", 0, "kernels"], [KERNEL, KERNEL], "sites[0].kernels[1]: 'contract.f32' is listed twice"),
+        (["sites", 0, "kernels"], [{"us": 1}], "sites[0].kernels[0]: the field 'task' is missing"),
+        (["sites", 0, "kernels"], [{**KERNEL, "task": "gemm"}], "sites[0].kernels[0].task: expected one of contract, "),
+        (["sites", 0, "kernels"], [{**KERNEL, "dtype": "f8"}], "sites[0].kernels[0].dtype: expected one of f16, "),
+        (["sites", 0, "kernels"], [{**KERNEL, "us": -1}], "sites[0].kernels[0].us: expected a number from 0"),
+        (["sites", 0, "kernels"], [{**KERNEL, "flops": 0}], "sites[0].kernels[0].flops: expected a number from 1"),
+        (["sites", 0, "kernels"], [{**KERNEL, "gbs": 0}], "sites[0].kernels[0].gbs: expected a number from 1e-09"),
+        (["sites", 0, "kernels"], [{**KERNEL, "k": 0}], "sites[0].kernels[0]: unknown field 'k' (known: task, dtype"),
         (["rules"], [{**RULE, "kind": "ring"}], "rules[0].kind: expected switch, links, shared or network"),
         (["rules"], [{**RULE, "sites": [0, 0]}], "rules[0].sites: a site is listed twice"),
         (["rules"], [{**RULE, "between": [[0, 1]]}], "rules[0]: unknown field 'between'"),
@@ -224,8 +265,8 @@ def test_the_machines_of_the_documentation_are_machines():
     page = (Path(__file__).parents[2] / "docs" / "machines.md").read_text(encoding="utf-8")
     texts = re.findall(r"^```json\n(.*?)^```$", page, re.M | re.S)
     machines = [parse_machine(text) for text in texts]
-    assert [machine.name for machine in machines] == ["two GPUs", "mesh", "two nodes"]
-    assert len(machines[2].routes) == 8 * 7
+    assert [machine.name for machine in machines] == ["two GPUs", "host", "mesh", "two nodes"]
+    assert len(machines[3].routes) == 8 * 7
 
 
 def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path, monkeypatch):
