@@ -61,6 +61,7 @@ class ProposedExchanges:
         self._report = report
         self._known: dict[tuple[object, ...], FoundProposal | None] = {}
         self._left = 1
+        self._out_of_time = False
 
     def restart(self, exchanges: int) -> None:
         """Begins with a plan of at most so many exchanges, which share the time that is left."""
@@ -109,6 +110,11 @@ class ProposedExchanges:
             self._report(f"the exchange for {name}: {line}", best_ms, bound_ms)
 
         seconds = self._budget.share((self._left + 1) * len(self._proposers))
+        if not seconds:
+            if not self._out_of_time:
+                self.lines.append(f"{name}: no time is left to ask about it, and about the exchanges after it")
+            self._out_of_time = True
+            return None
         consultation = Consultation(whole.program, self._machine, show_best, offer, lambda: seconds, say)
         with self._budget.catch_interrupt():
             for number, proposer in enumerate(self._proposers, 1):

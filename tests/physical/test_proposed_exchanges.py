@@ -96,4 +96,4 @@ def test_the_time_of_proposers_is_part_of_the_limit():
     compiled = compile_layers(sleeper, time_limit=1.0, schedule="synthesized")
     assert time.monotonic() - begin < 20  # it takes 2 s; nobody waits for one who sleeps
     assert {one.author for one in exchanges_of(compiled).values()} == {"compiler"}
-    assert not compiled.proposals or "took longer than" in compiled.proposals[0]
+    assert any(words in compiled.proposals[0] for words in ("took longer than", "no time is left"))
