@@ -43,7 +43,7 @@ def calibrate_host(
     quick: bool = False,
     phase: Phase = lambda _: None,
     cores: int | None = None,
-    start: StartRunner = lambda bundle: SessionRunner(bundle, "cpu"),
+    start: StartRunner = lambda bundle: SessionRunner.start(bundle, "cpu"),
     clock: Clock = time.monotonic,
 ) -> Calibration:
     """Measures this computer's cores. `sites` is the number of sites of the machine; by default, one for each core.
@@ -87,7 +87,7 @@ def calibrate_gpus(
     *,
     quick: bool = False,
     phase: Phase = lambda _: None,
-    start: StartRunner = lambda bundle: SessionRunner(bundle, "cuda"),
+    start: StartRunner = lambda bundle: SessionRunner.start(bundle, "cuda"),
     clock: Clock = time.monotonic,
 ) -> Calibration:
     """Measures the GPUs of a detected machine: the rates of kernels on all of them, and of the paths between them.

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind
 from einc_runtime.execution.trace import Trace
 from einc_runtime.plan.schema import Bundle
+
+if TYPE_CHECKING:
+    from einc_runtime.execution.session import Session
 
 MAX_ROUNDS = 12
 
@@ -36,16 +39,21 @@ StartRunner = Callable[[Bundle], Runner]
 
 
 class SessionRunner:
-    """Runs a plan on a backend, with random inputs and weights."""
+    """Runs a plan in a session, with random inputs and weights."""
 
-    def __init__(self, bundle: Bundle, backend: str) -> None:
+    def __init__(self, session: Session) -> None:
         from einc_runtime.execution.data.random_arrays import make_random_array
+
+        self._session = session
+        tensors = [tensor for tensor in session.bundle.tensors if tensor.kind != "value"]
+        session.load_all({tensor.name: make_random_array(tensor, 0) for tensor in tensors})
+
+    @staticmethod
+    def start(bundle: Bundle, backend: str) -> SessionRunner:
+        """The runner of a plan on a backend of the runtime."""
         from einc_runtime.execution.session import Session
 
-        self._session = Session(bundle, backend)
-        self._session.load_all(
-            {tensor.name: make_random_array(tensor, 0) for tensor in bundle.tensors if tensor.kind != "value"}
-        )
+        return SessionRunner(Session(bundle, backend))
 
     def run(self) -> Trace:
         self._session.execute(trace=True)

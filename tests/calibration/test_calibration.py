@@ -1,21 +1,24 @@
 """Calibrating a machine that is made up gives back its constants; nothing here is timed."""
 
+import functools
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from einc.calibration.fit import Sample, fit_rate, fit_rates
 from einc.calibration.machine import calibrate_gpus, calibrate_host, name_processor
-from einc.calibration.models import MORE, QUICK, list_probes
-from einc.calibration.samples import compile_probe, measure_probes
+from einc.calibration.models import MORE, PRODUCTS, QUICK, Probe, list_probes
+from einc.calibration.samples import SessionRunner, compile_probe, measure_probes
 from einc.machines.load import format_machine, load_machine, parse_machine
 from einc.machines.model import KernelRate
 from einc.predict.cores import list_run_tasks, schedule_on_cores
 from einc.predict.costs import TaskKind, compute_task_costs
 from einc.predict.timeline import time_tasks
 from einc_runtime.execution.trace import TaskRun, Trace
+from tests.support.cuda_plans import on_fake
 
 CORES, START_MS = 2, 0.004
 RATES = {
@@ -102,6 +105,22 @@ def test_made_up_gpus_give_back_their_constants():
     assert rate.compute_ms(1e9, 1e6) == pytest.approx(RATES["contract"].compute_ms(1e9, 1e6), rel=0.02)
     assert found.sites[0].memory_bytes == load_machine("dgx-a100").sites[0].memory_bytes
     assert parse_machine(format_machine(found)) == found
+
+
+def test_plans_of_probes_run_on_simulated_gpus_and_on_cores():
+    small = Probe(PRODUCTS, (("rows", "6"), ("inner", "10"), ("columns", "4")))
+    machine = load_machine("dgx-a100", 2)
+    found = measure_probes([small], [machine], lambda bundle: SessionRunner(on_fake(bundle)[0]), 2.0, clock=ticking())
+    plan = compute_task_costs(compile_probe(small, machine))
+    assert {"contract"} <= {sample.task for sample in found.samples}
+    assert len(found.transfers) == sum(cost.kind is TaskKind.TRANSFER for cost in plan) > 0
+    assert all(sample.ms >= 0 for sample in found.samples)
+    shared = replace(load_machine("host", 2), cores=2)
+    start = functools.partial(SessionRunner.start, backend="cpu")
+    found = measure_probes([small], [shared], start, 2.0, clock=ticking())
+    assert not found.transfers
+    assert sum(sample.task == "contract" for sample in found.samples) == 6
+    assert all(sample.ms > 0 for sample in found.samples)
 
 
 def test_a_fit_has_nothing_below_zero_and_survives_outliers():
