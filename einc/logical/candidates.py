@@ -44,6 +44,9 @@ MAX_EXTRA = 3, 2
 MIN_EXTRA = 64, 32
 """It may have as many in any case, since a prime number of sites has few strict candidates."""
 
+MAX_FURTHER = 64, 16
+"""So many candidates beside these may cut further indices."""
+
 
 @lru_cache(maxsize=128)
 def enumerate_candidates(operator: Operator, sites: int) -> tuple[Candidate, ...]:
@@ -83,7 +86,7 @@ def enumerate_flexible_candidates(
     many = sites > FEW_SITES
     most = max(MIN_EXTRA[many], MAX_EXTRA[many] * len(strict))
     known = {candidate.spec for candidate in strict}
-    further = [one for one in enumeration.build_further(used, sites, most) if one.spec not in known]
+    further = [one for one in enumeration.build_further(used, sites, MAX_FURTHER[many]) if one.spec not in known]
     found = [*offer(strict, alone=False)]
     left = most - len(found)
     offers: dict[int, list[Candidate]] = {}

@@ -218,6 +218,15 @@ def test_eight_heads_of_keys_are_balanced_on_any_number_of_sites(sites: int) -> 
             restore_candidate(operator, intervals)
 
 
+def test_many_sites_are_offered_few_cuts_of_queries() -> None:
+    operator = attention((32, 8), (4096,), width=(128, 128), causal=True, dtype=DType.F16)
+    offers = enumerate_flexible_candidates(operator, 72)
+    further = [tuple(map(len, one.intervals)) for one in offers if len(one.intervals[2]) > 1]
+    assert len(further) == 16
+    assert further.count((8, 1, 9, 1)) == further.count((1, 1, 72, 1)) == 2
+    assert all(sum(count > 1 for count in counts) <= 2 for counts in further)
+
+
 def one_query_each() -> Operator:
     """A step of decoding."""
     return attention((4, 2), (1, 1, 1), (9, 5, 7), causal=True, extras=("positions",))
