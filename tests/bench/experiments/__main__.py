@@ -1,9 +1,11 @@
 """The paper's Experiments 1 to 5, predicted: tables, plots and pages in docs/experiments.
 
     python -m tests.bench.experiments [--experiment N]... [--processes 2] [--draws 20]
+        [--schedule synthesized|naive]
 
 What is known already is not compiled again, so an interrupted run goes on where it was. `--render` compiles nothing and
-takes the plans from the JSON files. `--draws` other than 20 writes nothing into docs: it says what it would find.
+takes the plans from the JSON files. `--draws` other than 20 and `--schedule naive` write nothing into docs: they say
+what they would find.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import os
 import sys
 import time
+from dataclasses import replace
 
 from tests.bench.experiments.descriptions import DRAWS, describe_experiments
 from tests.bench.experiments.pages import FOLDER, OVERVIEW, fill_overview, read_json, write_files
@@ -25,7 +28,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--draws", type=int, default=DRAWS, help="random plans for each workload")
     parser.add_argument("--render", action="store_true", help="compile nothing: tables, plots and pages of the plans")
+    parser.add_argument("--schedule", default="synthesized", choices=("synthesized", "naive"))
     options = parser.parse_args(arguments)
+    writes = options.draws == DRAWS and options.schedule == "synthesized"
+    if options.render and not writes:
+        parser.error("there are JSON files for 20 draws and synthesized exchanges alone")
     if options.draws < 2:
         parser.error("a correlation takes two draws or more")
     start = time.monotonic()
@@ -40,7 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
             for each in chosen:
                 found |= read_json((FOLDER / f"{each.name}.json").read_text(encoding="utf-8"))
         else:
-            found = run([one for each in chosen for one in each.configurations], options.processes, say)
+            wanted = {
+                one: one if options.schedule == "synthesized" else replace(one, schedule="naive")
+                for each in chosen
+                for one in each.configurations
+            }
+            outcomes = run(wanted.values(), options.processes, say)
+            found = {one: outcomes[own] for one, own in wanted.items()}
     except KeyboardInterrupt:
         say("interrupted; the same command goes on from here")
         return 130
@@ -49,12 +62,12 @@ def main(arguments: list[str] | None = None) -> int:
         summary = summarize(each.number, {one: found[one] for one in each.configurations})
         print("\n\n".join(table.markdown() for table in summary.tables))
         print("\n" + "\n".join(f"- {finding}" for finding in summary.findings))
-        if options.draws == DRAWS:
+        if writes:
             from tests.bench.experiments.plots import draw
 
             write_files(each, found)
             draw(each.number, found, FOLDER / f"{each.name}.svg")
-    if options.draws == DRAWS:
+    if writes:
         if len(chosen) == 5:
             OVERVIEW.write_text(fill_overview(OVERVIEW.read_text(encoding="utf-8"), found), encoding="utf-8")
         say(f"written to {FOLDER}")
