@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from einc.compiler import compile_model
+from einc.options import CompileOptions
 from einc_runtime.errors import KernelFault
 from einc_runtime.execution.cuda.capture import capture
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.data.random_arrays import make_random_array
-from einc_runtime.plan.schema import FenceTask
+from einc_runtime.plan.schema import LOADED_ROLES, FenceTask, TransferTask
+from tests.support.compiled_plans import MODELS
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_plans import LAYOUTS, agree, block, chain, cpu_results, ffn, on_fake
 from tests.support.handmade_plans import random_plan
@@ -36,6 +39,24 @@ def test_compiled_plans_in_many_orders(make, sites, layout):
     for _ in range(3):
         session.execute()
         agree(outputs_of(session), expected)
+    executor.close()
+    assert not driver.leaks()
+
+
+def test_what_lies_on_one_device_is_brought_in_every_execution():
+    options = CompileOptions("host", 4, (("scale", "300"),), selector="random", dtype="f32", input_placement="once")
+    bundle = compile_model((MODELS / "chain_d.ein").read_text(), "m.ein", options).bundle
+    loaded = [buffer.site for buffer in bundle.buffers if buffer.role in LOADED_ROLES]
+    sent = {task.read.buffer for task in bundle.tasks if isinstance(task, TransferTask)}
+    assert len(set(loaded)) > 1
+    assert any(bundle.buffers[number].role in LOADED_ROLES for number in sent)
+    session, executor, driver = on_fake(bundle)
+    for seed in (1, 2):
+        arrays = arrays_of(bundle, seed)
+        session.load_all(arrays)
+        for _ in range(2):
+            session.execute()
+            agree(outputs_of(session), cpu_results(bundle, arrays))
     executor.close()
     assert not driver.leaks()
 
