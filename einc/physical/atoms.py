@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from einc.core.spec import Overlay
 from einc.physical.residency import Copy, Residency, Whole
@@ -26,24 +26,28 @@ Cuts = tuple[tuple[int, ...], ...]
 class Grid:
     """The cells between cuts, numbered in ascending order."""
 
-    __slots__ = ("_blocks", "_positions", "counts", "cuts")
+    __slots__ = ("_blocks", "_cells", "_positions", "counts", "cuts")
 
     def __init__(self, cuts: Cuts) -> None:
         self.cuts = cuts
         self.counts = tuple(len(own) - 1 for own in cuts)
         self._positions = [{cut: i for i, cut in enumerate(own)} for own in cuts]
         self._blocks: dict[int, Block] = {}
+        self._cells: dict[Block, list[int]] = {}
 
     def __len__(self) -> int:
         return math.prod(self.counts)
 
     def cells(self, block: Block) -> list[int]:
         """The cells that make up `block`, in ascending order; its bounds must be among the cuts."""
-        cells = [0]
-        for count, positions, lo, up in zip(self.counts, self._positions, block.lower, block.upper, strict=True):
-            inside = range(positions[lo], positions[up])
-            cells = [cell * count + i for cell in cells for i in inside]
-        return cells
+        known = self._cells.get(block)
+        if known is None:
+            known = [0]
+            for count, positions, lo, up in zip(self.counts, self._positions, block.lower, block.upper, strict=True):
+                inside = range(positions[lo], positions[up])
+                known = [cell * count + i for cell in known for i in inside]
+            self._cells[block] = known
+        return known
 
     def block(self, cell: int) -> Block:
         """The block that a cell stands for."""
@@ -98,7 +102,7 @@ class Inflow:
     name and is whole somewhere. `wholes` are the blocks that sites have already, and `whole[s]` the cells.
     """
 
-    __slots__ = ("carried", "copies", "dims", "grid", "needs", "owners", "whole", "wholes")
+    __slots__ = ("_sizes", "carried", "copies", "dims", "grid", "needs", "owners", "whole", "wholes")
 
     def __init__(
         self,
@@ -117,6 +121,7 @@ class Inflow:
         self.copies = copies
         self.wholes = tuple(wholes)
         self.whole: Mapping[int, set[int]] = whole or {}
+        self._sizes: list[int] | None = None
         self.owners: list[tuple[Copy, ...]] = [()] * len(grid)
         for block, own in copies.items():
             for cell in grid.cells(block):
@@ -127,13 +132,28 @@ class Inflow:
         """That of the first tensor."""
         return self.carried[0].name
 
+    def describe(self) -> Hashable:
+        """All that an exchange depends on, beside the name: equal for layers that repeat."""
+        return (
+            self.grid.cuts,
+            tuple(residency.tensor.dtype for residency in self.carried),
+            self.dims,
+            self.carried[0].group.whole,
+            self.needs,
+            tuple([(block, tuple([(copy.function, copy.site) for copy in own])) for block, own in self.copies.items()]),
+            tuple([(whole.site, whole.block) for whole in self.wholes]),
+        )
+
     def sizes(self) -> list[int]:
         """Bytes of every cell, over all that is carried."""
-        sizes = [0] * len(self.grid)
-        for residency, dims in zip(self.carried, self.dims, strict=True):
-            itemsize = ITEMSIZE[residency.tensor.dtype]
-            sizes = [total + volume * itemsize for total, volume in zip(sizes, self.grid.volumes(dims), strict=True)]
-        return sizes
+        if self._sizes is None:
+            sizes = [0] * len(self.grid)
+            for residency, dims in zip(self.carried, self.dims, strict=True):
+                itemsize = ITEMSIZE[residency.tensor.dtype]
+                own = self.grid.volumes(dims)
+                sizes = [total + volume * itemsize for total, volume in zip(sizes, own, strict=True)]
+            self._sizes = sizes
+        return self._sizes
 
     def parts(self, block: Block) -> list[Block]:
         """The part of every carried tensor that belongs to an atom, or to a piece of one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -146,11 +146,14 @@ def _collect_uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask]) -> list[_
     writers: list[list[int]] = [[] for _ in buffers]
     readers: list[list[int]] = [[] for _ in buffers]
     for position, task in enumerate(tasks):
-        for regions, table in ((reads_of(task), readers), (writes_of(task), writers)):
-            for region in regions:
-                users = table[region.buffer]
-                if not users or users[-1] != position:
-                    users.append(position)
+        for region in reads_of(task):
+            users = readers[region.buffer]
+            if not users or users[-1] != position:
+                users.append(position)
+        for region in writes_of(task):
+            users = writers[region.buffer]
+            if not users or users[-1] != position:
+                users.append(position)
     scratch = [buffer.role == "scratch" for buffer in buffers]
     return [
         _Use(tuple(w), tuple(r)) if own else None for own, w, r in zip(scratch, writers, readers, strict=True)
@@ -163,7 +166,8 @@ class _Dependencies:
     def __init__(self, tasks: Sequence[AnyTask], uses: Sequence[_Use | None]) -> None:
         self._tasks = tasks
         self._uses = uses
-        self._after: list[set[int]] = [set(task.after) for task in tasks]
+        self._added: dict[int, set[int]] = {}  # by task: what it waits for beside its own dependencies
+        self._last: dict[int, set[int]] = {}  # by buffer
         self._fences: dict[int, list[tuple[int, set[int]]]] = {}  # in front of a task: (site, what it waits for)
         self._behind: dict[int, list[tuple[int, int]]] = {}  # of a task: the fences (task in front, number there)
 
@@ -180,10 +184,15 @@ class _Dependencies:
                 self._behind.setdefault(writer, []).append((first, len(fences) - 1))
         else:
             for writer in use.writers:
-                self._after[writer] |= before
+                self._added.setdefault(writer, set()).update(before)
 
     def _last_uses(self, buffer: int) -> set[int]:
         """The uses of a buffer that no other use of it depends on directly."""
+        if buffer not in self._last:
+            self._last[buffer] = self._find_last_uses(buffer)
+        return self._last[buffer]
+
+    def _find_last_uses(self, buffer: int) -> set[int]:
         use = self._uses[buffer]
         assert use is not None
         found = {*use.writers, *use.readers}
@@ -200,8 +209,13 @@ class _Dependencies:
         fence_number: dict[tuple[int, int], int] = {}
         result: list[AnyTask] = []
 
-        def append(old: AnyTask, after: set[int]) -> int:
-            thin = tuple(sorted(after.difference(*(result[before].after for before in after))))
+        def append(old: AnyTask, after: Collection[int]) -> int:
+            if len(after) > 1:
+                implied: set[int] = set()
+                for before in after:
+                    implied.update(result[before].after)
+                after = [before for before in after if before not in implied] if implied else after
+            thin = tuple(sorted(after))
             result.append(old if thin == old.after else msgspec.structs.replace(old, after=thin))
             return len(result) - 1
 
@@ -209,8 +223,12 @@ class _Dependencies:
             for k, (site, before) in enumerate(self._fences.get(position, ())):
                 fence = FenceTask(site, task.serves, ())
                 fence_number[position, k] = append(fence, {number[other] for other in before})
-            after = {number[other] for other in self._after[position]}
-            after.update(fence_number[fence] for fence in self._behind.get(position, ()))
+            after: Collection[int] = task.after
+            if position in self._added:
+                after = self._added[position].union(after)
+            if fence_number:
+                after = {number[other] for other in after}
+                after.update(fence_number[fence] for fence in self._behind.get(position, ()))
             number.append(append(task, after))
         return tuple(result)
 

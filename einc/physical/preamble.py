@@ -161,13 +161,18 @@ def _make_letters(copy: int) -> str:
     return text
 
 
+def get_last_name(tensor: str) -> str:
+    """What stands behind the last dot of a tensor's name: all of it that occurs in a program."""
+    return tensor.rsplit(".", 1)[-1]
+
+
 def _make_prefixes(tensors: Sequence[str]) -> list[str]:
     """The prefixes of the copies' letters: a short name of each tensor, or nothing if there is only one."""
     if len(tensors) == 1:
         return [""]
     stems: list[str] = []
     for tensor in tensors:
-        short = re.sub(r"[^A-Za-z0-9_]", "_", tensor.rsplit(".", 1)[-1]) or "_"
+        short = re.sub(r"[^A-Za-z0-9_]", "_", get_last_name(tensor)) or "_"
         short = f"_{short}" if short[0].isdigit() else short
         stem, n = f"{short}_", 2
         while stem in stems:

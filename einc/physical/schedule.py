@@ -6,7 +6,7 @@ have to move, and sends every atom straight from where it is (paper, Section 5.4
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +20,11 @@ from einc.exchange.simulation.simulator import simulate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.physical.atoms import Inflow
 from einc.physical.placement import place_functions
-from einc.physical.preamble import Preamble, build_preamble
+from einc.physical.preamble import Preamble, build_preamble, get_last_name
 from einc_runtime.plan.schema import Exchange
+
+MAX_KEPT_ATOMS = 200_000
+"""Exchanges are forgotten once those that are kept for repetitions have more atoms than this in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,28 @@ class NaiveScheduler:
         self._sites = sites
         self._timed = timed
         self._known: dict[Program, tuple[Exchange, tuple[Firing, ...]]] = {}
+        self._alike: dict[Hashable, ScheduledExchange] = {}
+        self._kept_atoms = 0
         widths = [min(machine.resources[r].gbs for r in crossed) for crossed in machine.routes.values()]
         self._bytes_per_ms = max(widths, default=1.0) * BYTES_PER_MS  # between the two sites closest to each other
 
     def schedule(
         self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
     ) -> ScheduledExchange:
-        sites = self.place(inflows, functions, busy_ms)
+        names = tuple([get_last_name(inflow.name) for inflow in inflows]) if len(inflows) > 1 else ()
+        busy = self._convert(inflows, busy_ms)
+        key = names, functions, busy, tuple([inflow.describe() for inflow in inflows])
+        known = self._alike.get(key)
+        if known is None:
+            known = self._schedule(node, inflows, place_functions(inflows, functions, self._sites, busy))
+            self._kept_atoms += 1 if known.preamble is None else len(known.preamble.atoms)
+            if self._kept_atoms > MAX_KEPT_ATOMS:
+                self._alike.clear()
+                self._kept_atoms = 0
+            self._alike[key] = known
+        return known
+
+    def _schedule(self, node: str, inflows: Sequence[Inflow], sites: tuple[int, ...]) -> ScheduledExchange:
         needed = build_preamble(inflows, sites, self._sites)
         if needed is None:
             return ScheduledExchange(sites)
@@ -81,10 +99,15 @@ class NaiveScheduler:
         self, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
     ) -> tuple[int, ...]:
         """The sites alone."""
+        return place_functions(inflows, functions, self._sites, self._convert(inflows, busy_ms))
+
+    def _convert(self, inflows: Sequence[Inflow], busy_ms: Sequence[float] | None) -> tuple[int, ...] | None:
+        """Times for which sites are busy as the bytes that could be moved until then."""
         # It is not worth leaving the data for a wait that is shorter than the latency of a transfer.
         accepted = self._machine.transfer_latency_us * MS_PER_US if inflows else 0.0
-        busy = None if busy_ms is None else [round(max(0.0, ms - accepted) * self._bytes_per_ms) for ms in busy_ms]
-        return place_functions(inflows, functions, self._sites, busy)
+        if busy_ms is None:
+            return None
+        return tuple([round(max(0.0, ms - accepted) * self._bytes_per_ms) for ms in busy_ms])
 
     def _check_paths(self, node: str, program: Program) -> None:
         """Raises MachineError if a site needs something that no site with a copy can send there, over others either."""
