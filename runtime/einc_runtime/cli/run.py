@@ -112,12 +112,15 @@ def run_options(function: F) -> F:
     ),
 )
 @run_options
-def run_command(**arguments: Any) -> None:
+@click.option("--check", is_flag=True, hidden=True)
+def run_command(check: bool, **arguments: Any) -> None:
     """Execute a plan on arrays.
 
     Plans run on the visible GPUs, one site on each or as --devices says. Without GPUs they run on the CPU: every plan
     does, whatever machine it was compiled for.
     """
+    if check:
+        raise click.UsageError("--check computes with the operators of the compiler: use `einc run PLAN --check`")
     run_plan(RunOptions(**arguments))
 
 

@@ -99,6 +99,11 @@ def test_failures_have_the_same_exit_codes(
     assert "Traceback" not in err
 
 
+def test_a_check_is_left_to_the_compiler(plan: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(plan), "--inputs", "rand:1", "--weights", "rand:1", "--check"]) == 2
+    assert "use `einc run PLAN --check`" in capfd.readouterr().err
+
+
 def test_commands_of_the_compiler_are_not_here(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["compile"]) == 2
     assert main(["run", "p.bin", "--check"]) == 2
