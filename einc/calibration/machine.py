@@ -30,11 +30,14 @@ class Calibration:
     """A machine with measured rates.
 
     `ratios` has, by kind of task, predicted over measured time of every task that was timed; `rounds` is how often.
+    `left_out` of the `probes` models were not run, as the computer was too slow for them.
     """
 
     machine: Machine
     ratios: dict[str, list[float]]
     rounds: int
+    probes: int = 0
+    left_out: int = 0
 
 
 def calibrate_host(
@@ -79,7 +82,7 @@ def calibrate_host(
         cores=count,
         measured=f"{name_processor()}, {format_count(count, 'core')}",
     )
-    return Calibration(machine, ratios, found.rounds)
+    return Calibration(machine, ratios, found.rounds, len(probes), found.left_out)
 
 
 def calibrate_gpus(
@@ -96,7 +99,8 @@ def calibrate_gpus(
     """
     seconds = QUICK_SECONDS if quick else SECONDS
     dtypes = ("f32",) if quick else ("f16", "bf16", "f32")
-    found = measure_probes(list_probes(quick, dtypes), [machine], start, seconds, phase, clock)
+    probes = list_probes(quick, dtypes)
+    found = measure_probes(probes, [machine], start, seconds, phase, clock)
     rates = fit_rates(found.samples)
     latency, resources = fit_links(found, machine)
     sites = tuple(
@@ -105,7 +109,7 @@ def calibrate_gpus(
     )
     name = f"{format_count(len(sites), 'site')} of {machine.name}"
     measured = replace(machine, sites=sites, resources=resources, transfer_latency_us=latency, measured=name)
-    return Calibration(measured, list_ratios(found.samples, rates), found.rounds)
+    return Calibration(measured, list_ratios(found.samples, rates), found.rounds, len(probes), found.left_out)
 
 
 def fit_links(found: Measurements, machine: Machine) -> tuple[float, tuple[Resource, ...]]:

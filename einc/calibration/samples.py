@@ -69,13 +69,15 @@ class SessionRunner:
 class Measurements:
     """The tasks that were timed; `start_ms`: what starting one takes, the median of the gaps between two of a worker.
 
-    `transfers` has those between two sites: source, target, bytes and milliseconds.
+    `transfers` has those between two sites: source, target, bytes and milliseconds. `left_out` counts the probes for
+    which there was no time.
     """
 
     samples: tuple[Sample, ...]
     transfers: tuple[tuple[int, int, int, float], ...]
     start_ms: float
     rounds: int
+    left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,9 @@ def measure_probes(
     samples = [sample for plan in plans for sample in _list_samples(plan)]
     transfers = [transfer for plan in plans for transfer in _list_transfers(plan)]
     gaps = [gap for plan in plans for trace in plan.traces for gap in _list_gaps(trace)]
-    return Measurements(tuple(samples), tuple(transfers), float(np.median(gaps)) if gaps else 0.0, rounds)
+    start_ms = float(np.median(gaps)) if gaps else 0.0
+    left_out = len(probes) - len(plans) // len(machines)
+    return Measurements(tuple(samples), tuple(transfers), start_ms, rounds, left_out)
 
 
 def _start_plan(bundle: Bundle, machine: Machine, start: StartRunner) -> _TimedPlan:

@@ -21,13 +21,14 @@ def test_calibration_writes_a_machine_that_plans_are_made_for(einc, tmp_path, mo
     def calibrate(sites, *, quick, phase):
         asked.append((sites, quick))
         phase("measuring")
-        return Calibration(measured, {"contract": [0.9, 1.0, 1.2]}, 3)
+        return Calibration(measured, {"contract": [0.9, 1.0, 1.2]}, 3, 6, 2)
 
     monkeypatch.setattr(machine, "calibrate_host", calibrate)
     file, plan = tmp_path / "mine.json", tmp_path / "plan.bin"
     shown = einc("machine", "calibrate", "--host", "--quick", "--sites", 3, "-o", file)
     assert shown.code == 0
     assert asked == [(3, True)]
+    assert "2 of 6 models were not run" in shown.err
     assert "all sites share 2 cores" in shown.out
     assert "contract" in shown.out
     assert "1.00 (0.95 to 1.10)" in shown.out

@@ -113,6 +113,9 @@ def calibrate_command(target: str | None, sites: int | None, host: bool, quick: 
             found = calibrate_host(sites, quick=quick, phase=phase)
         else:
             found = calibrate_gpus(gpus, quick=quick, phase=phase)
+    if found.left_out:
+        models = f"{found.left_out} of {found.probes} models were not run"
+        output.note(f"there was too little time: {models}, and tasks that only they have are timed by the peaks")
     if target is not None:
         output.write_text(target, format_machine(found.machine))
     if target != output.STDOUT:
