@@ -119,11 +119,12 @@ def test_json_keeps_every_plan():
 
 def test_correlation_and_means():
     outcomes = invented()
-    plans = [
-        (o.cost, o.predicted_ms) for e, o in outcomes.items() if e.selector == "random" and e.workload == "chain_a"
+    own = [
+        (outcome.cost, outcome.predicted_ms)
+        for each, outcome in outcomes.items()
+        if (each.selector, each.workload, each.placement) == ("random", "chain_a", "replicated")
     ]
-    count = len(plans)
-    own = plans[: count // len({e.placement for e in outcomes})]
+    assert len(own) == 6
     assert correlate(outcomes, "chain_a", "replicated") == pytest.approx(np.corrcoef(np.array(own).T)[0, 1])
     assert mean([2.0, 8.0]) == pytest.approx(4)
     assert mean([2.0, None]) is None

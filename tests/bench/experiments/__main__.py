@@ -52,14 +52,15 @@ def main(arguments: list[str] | None = None) -> int:
                 for each in chosen
                 for one in each.configurations
             }
-            outcomes = run(wanted.values(), options.processes, say)
+            order = sorted(wanted.values(), key=lambda one: one.selector == "random")
+            outcomes = run(order, options.processes, say)
             found = {one: outcomes[own] for one, own in wanted.items()}
     except KeyboardInterrupt:
         say("interrupted; the same command goes on from here")
         return 130
     for each in chosen:
         print(f"\nExperiment {each.number}: {each.title}")
-        summary = summarize(each.number, {one: found[one] for one in each.configurations})
+        summary = summarize(each.number, {one: found[one] for one in each.configurations if one in found})
         print("\n\n".join(table.markdown() for table in summary.tables))
         print("\n" + "\n".join(f"- {finding}" for finding in summary.findings))
         if writes:

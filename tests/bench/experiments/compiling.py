@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.bench.experiments.configurations import MODELS, PLACEMENTS, Configuration, Outcome
+from tests.bench.experiments.configurations import MODELS, Configuration, Outcome
 
 PRESETS = MODELS.parent / "einc" / "machines" / "presets"
 
@@ -27,17 +27,13 @@ def compile_configuration(configuration: Configuration, work: Path) -> Outcome:
         baselines=(configuration.selector,) if known else (),
         schedule=configuration.schedule,
         seed=configuration.seed,
-        **placement_option(configuration),
+        input_placement=configuration.placement,
     )
     compiled = compile_model(text, f"{configuration.model}.ein", options)
     try:
         return _baseline(compiled.bundle) if known else _figures(compiled)
     except (CapacityError, MachineError) as error:
         return Outcome(problem=error.message)
-
-
-def placement_option(configuration: Configuration) -> dict[str, Any]:
-    return {"input_placement": configuration.placement} if len(PLACEMENTS) > 1 else {}
 
 
 def _baseline(bundle: Any) -> Outcome:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from einc.options import SELECTORS, CompileOptions
+from einc.options import INPUT_PLACEMENTS
 
 MODELS = Path(__file__).resolve().parents[3] / "models"
 BLOCKS = ("b1x1k", "b1x8k", "b1x128k", "b8x1k", "b128x1k")
@@ -23,8 +23,9 @@ TITLES = {
 }
 """How pages and plots call them: sequences by tokens of each, and chains."""
 
-PLACEMENTS = ("replicated", "once") if "input_placement" in CompileOptions.__slots__ else ("replicated",)
-OBJECTIVES = tuple(name for name in ("eindecomp", "fastest") if name in SELECTORS)
+PLACEMENTS = INPUT_PLACEMENTS
+OBJECTIVES = ("eindecomp", "fastest")
+"""The paper's selector, and the one that predicts times."""
 
 
 @dataclass(frozen=True, order=True, slots=True)

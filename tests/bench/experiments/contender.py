@@ -84,7 +84,6 @@ def compiled(entry: Entry, sites: int) -> Any:
     """The plan on so many sites of the machine at hand."""
     from einc.compiler import compile_model
     from einc.options import CompileOptions
-    from tests.bench.experiments.compiling import placement_option
 
     each, definitions = entry.configuration, definitions_of(entry.configuration.workload, entry.backend)
     options = CompileOptions(
@@ -96,7 +95,7 @@ def compiled(entry: Entry, sites: int) -> Any:
         selector=each.selector,
         schedule=each.schedule,
         seed=each.seed,
-        **placement_option(each),
+        input_placement=each.placement,
     )
     return compile_model((MODELS / f"{each.model}.ein").read_text(encoding="utf-8"), f"{each.model}.ein", options)
 

@@ -42,7 +42,7 @@ def describe_experiments(draws: int = DRAWS) -> tuple[Experiment, ...]:
     """Experiments 1 to 5 with so many random plans for each workload and placement."""
     drawn = tuple(
         Configuration(workload, placement=placement, selector="random", seed=seed)
-        for placement, workload, seed in product(PLACEMENTS, WORKLOADS, range(draws))
+        for seed, placement, workload in product(range(draws), PLACEMENTS, WORKLOADS)
     )
     selected = tuple(
         Configuration(workload, placement=placement, selector=selector)

@@ -30,7 +30,7 @@ USUAL = {each.name: each.default for kind in (Configuration, Outcome) for each i
 
 def write_files(experiment: Experiment, outcomes: Outcomes, folder: Path = FOLDER) -> None:
     """The JSON and the CSV file, and the page, whose marks must be there."""
-    own = {each: outcomes[each] for each in dict.fromkeys(experiment.configurations)}
+    own = {each: outcomes[each] for each in dict.fromkeys(experiment.configurations) if each in outcomes}
     (folder / f"{experiment.name}.json").write_text(format_json(experiment, own), encoding="utf-8")
     summary = summarize(experiment.number, own)
     (folder / f"{experiment.name}.csv").write_text(format_csv(summary.tables), encoding="utf-8")
