@@ -9,7 +9,7 @@ whole, as in the paper; slices, and equations with windows, do not. Inputs and w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from einc.core.spec import Tiling, clip_tiling
@@ -55,6 +55,16 @@ class Problem:
             sum(edge.size for edge in edges if edge.made[chosen[edge.producer]] != edge.asked[chosen[edge.consumer]])
             for edges in self.arriving
         ]
+
+    def select(self, candidates: tuple[tuple[Candidate, ...], ...], kept: Sequence[Array]) -> Problem:
+        """The problem with the candidates at positions `kept` of every node; these are `candidates`."""
+
+        def restrict(edge: Edge) -> Edge:
+            made, asked = edge.made[kept[edge.producer]], edge.asked[kept[edge.consumer]]
+            return replace(edge, made=made, asked=asked)
+
+        arriving = tuple(tuple(map(restrict, edges)) for edges in self.arriving)
+        return Problem(candidates, arriving, tuple(tuple(map(restrict, edges)) for edges in self.leaving))
 
     def cost(self, chosen: Sequence[int]) -> int:
         """The total cost of a plan."""

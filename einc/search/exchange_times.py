@@ -21,6 +21,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MAX_OVERLAPS = 1 << 22
 """Overlaps of blocks that are computed at once (32 MiB)."""
 
+NAIVE, SYNTHESIZED = 0, 1
+"""The ways in which exchanges are estimated."""
+
 MISSING_MS = 1e6
 """What an exchange between sites that cannot talk is charged."""
 
@@ -38,28 +41,28 @@ class Family:
 
 
 class ExchangeEstimator:
-    """Estimates exchanges on the first `sites` sites of a machine.
+    """Estimates exchanges on the first `sites` sites of a machine, in two ways.
 
-    `naive` says whether aggregates are gathered copy by copy at every reader, as naive exchanges do, or whether they
-    may also be combined once and passed on, as synthesized ones do.
+    NAIVE exchanges gather aggregates copy by copy at every reader. SYNTHESIZED ones may also combine them once and pass
+    the result on.
     """
 
-    def __init__(self, machine: Machine, sites: int, *, naive: bool) -> None:
+    def __init__(self, machine: Machine, sites: int) -> None:
         self._sites = sites
-        self._naive = naive
         self._transfer_ms = machine.transfer_latency_us * MS_PER_US
         self._kernel_ms = machine.kernel_latency_us * MS_PER_US
         self._hbm = np.array([site.hbm_gbs * BYTES_PER_MS for site in machine.sites[:sites]])
         self._links = _measure_links(machine, sites)
 
     def estimate(self, made: Sequence[Family], asked: Sequence[Family], itemsize: int) -> Array:
-        """Milliseconds, as a (made, asked) matrix: from the end of the producer's kernels until readers can start."""
+        """Milliseconds from the end of the producer's kernels until readers can start, as (2, made, asked): naive, and
+        synthesized."""
         producers, readers = _stack(made, self._sites), _stack(asked, self._sites)
-        result = np.zeros((len(made), len(asked)))
+        result = np.zeros((2, len(made), len(asked)))
         step = max(1, MAX_OVERLAPS // (len(asked) * self._sites**2))
         for start in range(0, len(made), step):
             some = producers.select(slice(start, start + step))
-            result[start : start + step] = self._estimate(_measure_traffic(some, readers, itemsize))
+            result[:, start : start + step] = self._estimate(_measure_traffic(some, readers, itemsize))
         return result
 
     def _estimate(self, traffic: _Traffic) -> Array:
@@ -70,18 +73,15 @@ class ExchangeEstimator:
         mixed = ~partial[:, None, None] & (traffic.here > 0) & (arriving > 0)
         copying = np.where(mixed, self._kernel_ms + 2 * traffic.here / self._hbm, 0.0).max(axis=2)
         plain = np.maximum(self._time_links(traffic.crossing) + latency, copying)
-        passed = plain if self._naive else self._pass_on(arriving, latency, copying, plain)
+        passed = self._pass_on(arriving, latency, copying, plain)
         if not partial.any():
-            return passed
+            return np.stack((plain, passed))
         blocks = (traffic.crossing > 0).sum(axis=2) + (traffic.here > 0)
         parts = np.ceil(blocks / np.maximum(traffic.copies, 1)[:, None, None])
         combined = self._kernel_ms * parts + (arriving + traffic.here + traffic.wanted) / self._hbm
-        gathered: Array = plain + np.where(partial[:, None, None] & (traffic.wanted > 0), combined, 0.0).max(axis=2)
-        if self._naive:
-            return gathered
-        reduced = self._combine_once(traffic)
-        summed: Array = np.where(partial[:, None], np.minimum(gathered, reduced), passed)
-        return summed
+        gathered = plain + np.where(partial[:, None, None] & (traffic.wanted > 0), combined, 0.0).max(axis=2)
+        reduced = np.minimum(gathered, self._combine_once(traffic))
+        return np.stack((gathered, np.where(partial[:, None], reduced, passed)))
 
     def _pass_on(self, arriving: Array, latency: Array, copying: Array, plain: Array) -> Array:
         """The time if sites may pass on what they got, so that no sender is the bottleneck."""

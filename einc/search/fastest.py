@@ -35,7 +35,8 @@ from einc.search.evaluation import Assignment, Draft, Evaluator, Surcharge, make
 from einc.search.folding import Folded, fold
 from einc.search.memory import find_frontier, find_smaller, measure_kept_bytes
 from einc.search.neighbours import sum_times
-from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problem
+from einc.search.shortlist import find_worthwhile, select_candidates
+from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problems
 from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
 
 TIME, TIME_SYNTHESIZED, PAPER, SMALLER, IMPROVED = "time", "time, synthesized", "paper", "less memory", "improved"
@@ -127,8 +128,10 @@ class _Search:
         self._graph = graph if self._folded is None else self._folded.graph
         self._own_pins = pins if self._folded is None else _select_pins(self._graph, pins)
         self._problem = build_problem(self._graph, sites, flexible=True, pins=self._own_pins)
-        self._tables = self._build_tables(naive=True)
-        self._promises = self._tables if naive else self._build_tables(naive=False)
+        self._starts, self._together, self._reasons = self._list_starts()
+        self._shorten()
+        self._tables, promises = self._build_tables()
+        self._promises = self._tables if naive else promises
         self._kept = measure_kept_bytes(self._graph, self._problem)
         self._surcharge = self._find_surcharge()
         effort = math.inf if budget.limited else MAX_EFFORT
@@ -136,28 +139,22 @@ class _Search:
             self._graph, self._problem, machine, sites, budget, effort, self._surcharge, input_placement
         )
         self._drafts: dict[str, Draft] = {}
-        self._reasons: dict[str, str] = {}
 
-    def _build_tables(self, *, naive: bool, whole: bool = True) -> TimeProblem:
-        """The time tables of the whole graph, over the nodes of the folded one."""
+    def _build_tables(self) -> tuple[TimeProblem, TimeProblem]:
+        """The time tables of the whole graph, over the nodes of the folded one: naive, and synthesized."""
         options, folded, once = self._problem.candidates, self._folded, self._input_placement == "once"
-        if folded is None or not whole:
-            return build_time_problem(self._graph, options, self._machine, self._sites, naive=naive, once=once)
-        return build_time_problem(
-            self._whole,
-            folded.expand(options),
-            self._machine,
-            self._sites,
-            naive=naive,
-            once=once,
-            variables=folded.stands_for,
-        )
+        if folded is None:
+            return build_time_problems(self._graph, options, self._machine, self._sites, once=once)
+        whole = folded.expand(options)
+        numbers = folded.stands_for
+        return build_time_problems(self._whole, whole, self._machine, self._sites, once=once, variables=numbers)
 
     def _find_surcharge(self) -> Surcharge:
         """What the layers add that are not built."""
         if self._folded is None:
             return lambda assignment: (0.0, 0)
-        part = self._build_tables(naive=True, whole=False)
+        options, once = self._problem.candidates, self._input_placement == "once"
+        part, _ = build_time_problems(self._graph, options, self._machine, self._sites, once=once)
         further = [count - 1 for count in self._folded.times]
 
         def surcharge(assignment: Assignment) -> tuple[float, int]:
@@ -171,36 +168,54 @@ class _Search:
     def _best(self) -> Draft:
         return min(self._drafts.values(), key=lambda draft: draft.rank)
 
-    def start(self) -> None:
-        """Predicts the plans that are best by a simple measure, and looks for smaller ones if none of them fits."""
+    def _list_starts(self) -> tuple[dict[str, Assignment | None], set[str], dict[str, str]]:
+        """The plans to start from beside the optima of the tables, those that do not run side by side, and reasons."""
         paper = optimize(self._graph, self._sites, pins=self._own_pins)
-        paper = replace(paper, input_placement=self._input_placement)
-        starts: dict[str, Assignment | None] = {
-            TIME: minimize(self._tables.own, self._tables.tables),
-            PAPER: self._find_assignment(paper),
-        }
-        if self._promises is not self._tables:
-            starts[TIME_SYNTHESIZED] = minimize(self._promises.own, self._promises.tables)
-        together: set[str] = set()
+        starts: dict[str, Assignment | None] = {PAPER: self._find_assignment(paper)}
+        together, reasons = set(), {}
         for baseline in build_baselines(self._graph, self._problem, self._sites):
-            starts[baseline.name] = baseline.chosen
+            if baseline.chosen is not None and baseline.same_as is None:
+                starts[baseline.name] = baseline.chosen
+            else:
+                reasons[baseline.name] = baseline.reason or f"as {baseline.same_as}"
             if not baseline.spread:
                 together.add(baseline.name)
-            if baseline.reason is not None:
-                self._reasons[baseline.name] = baseline.reason
+        return starts, together, reasons
+
+    def _shorten(self) -> None:
+        """Leaves out candidates that are not worth a table."""
+        known = [start for start in self._starts.values() if start is not None]
+        once = self._input_placement == "once"
+        kept = find_worthwhile(self._graph, self._problem, self._machine, self._sites, known, once=once)
+        if kept is None:
+            return
+        self._problem = select_candidates(self._problem, kept)
+        places = [{int(old): new for new, old in enumerate(positions)} for positions in kept]
+        for name, start in list(self._starts.items()):
+            if start is not None and all(c in own for own, c in zip(places, start, strict=True)):
+                self._starts[name] = tuple(own[c] for own, c in zip(places, start, strict=True))
+            else:
+                del self._starts[name]
+                self._reasons[name] = "its kernels alone take longer than other plans"
+
+    def start(self) -> None:
+        """Predicts the plans that are best by a simple measure, and looks for smaller ones if none of them fits."""
+        starts = {TIME: minimize(self._tables.own, self._tables.tables), **self._starts}
+        if self._promises is not self._tables:
+            starts[TIME_SYNTHESIZED] = minimize(self._promises.own, self._promises.tables)
         estimates = {name: sum_times(self._promises, start) for name, start in starts.items() if start is not None}
         least = min(estimates.values())
         for name, start in starts.items():
             if start is None:
-                self._reasons.setdefault(name, "its tables would be too large")
+                self._reasons[name] = "its tables would be too large"
             elif estimates[name] > HOPELESS * least:
                 self._reasons[name] = f"about {estimates[name] / UNITS_PER_MS:.4g} ms by the time tables"
-            elif (draft := self._evaluator.evaluate(start, spread=name not in together)) is not None:
+            elif (draft := self._evaluator.evaluate(start, spread=name not in self._together)) is not None:
                 self._drafts[name] = draft
             else:
                 self._reasons[name] = "sites that cannot talk would have to exchange data"
         if not self._drafts:
-            build(paper, self._machine)  # raises the reason
+            build(optimize(self._graph, self._sites, pins=self._own_pins), self._machine)  # raises the reason
             raise InternalError("the search refused a plan that can be built")
         if self._best.excess:
             self._progress("looking for a plan that needs less memory", self._best.predicted_ms)

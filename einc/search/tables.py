@@ -22,11 +22,11 @@ from einc.core.tensor import TensorType
 from einc.graph.graph import Graph, TensorKind
 from einc.logical.minsum import CostTable
 from einc.logical.plan import Candidate
-from einc.machines.model import Machine
+from einc.machines.model import Machine, Site
 from einc.ops.base import Operator
 from einc.physical.homes import cut_home
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
-from einc.search.exchange_times import ExchangeEstimator, Family
+from einc.search.exchange_times import NAIVE, SYNTHESIZED, ExchangeEstimator, Family
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,60 +47,110 @@ class TimeProblem:
     tables: tuple[CostTable, ...]
 
 
-def build_time_problem(
+def build_time_problems(
     graph: Graph,
     options: Sequence[tuple[Candidate, ...]],
     machine: Machine,
     sites: int,
     *,
-    naive: bool,
     once: bool = False,
     variables: Sequence[int] | None = None,
-) -> TimeProblem:
-    """The time objective, where node n has the candidates `options[n]`; equal layers share their tables.
+) -> tuple[TimeProblem, TimeProblem]:
+    """The time objective with naive and with synthesized exchanges, where node n has the candidates `options[n]`.
 
-    `naive` says how exchanges are timed (see `ExchangeEstimator`). With `once`, inputs and weights are brought from
-    homes near their first readers (`einc.physical.homes`). Nodes with the same number in `variables` (0, 1,
-    ...; each node's own by default) are cut alike: they are one variable, and what each of them takes is added up.
+    With `once`, inputs and weights are brought from homes near their first readers (`einc.physical.homes`). Nodes with
+    the same number in `variables` (0, 1, ...; each node's own by default) are cut alike: they are one variable, and
+    what each of them takes is added up. Equal layers share their tables.
     """
     numbers = range(len(graph.nodes)) if variables is None else variables
-    maker = _TableMaker(graph, options, machine, sites, naive)
-    position = {node.name: n for n, node in enumerate(graph.nodes)}
-    readers = graph.consumers()
-    saved = set(graph.outputs)
+    maker = _TableMaker(graph, options, machine, sites)
+    relations = _list_relations(graph)
+    brought = _list_input_relations(graph) if once else []
+    return (
+        _build_time_problem(graph, maker, numbers, relations, brought, NAIVE),
+        _build_time_problem(graph, maker, numbers, relations, brought, SYNTHESIZED),
+    )
+
+
+def _build_time_problem(
+    graph: Graph,
+    maker: _TableMaker,
+    numbers: Sequence[int],
+    relations: Sequence[tuple[Port, ...]],
+    brought: Sequence[tuple[Port, ...]],
+    way: int,
+) -> TimeProblem:
     own: dict[int, Array] = {}
-    relations: Counter[tuple[Port, ...]] = Counter()  # of variables instead of nodes
-    example: dict[tuple[Port, ...], tuple[Port, ...]] = {}  # of nodes
+    saved = set(graph.outputs)
     for n, node in enumerate(graph.nodes):
         times = maker.time_candidates(n)
         for j, name in enumerate(node.outputs):
             if name in saved:
-                times = times + maker.time_gathering(n, j)
+                times = times + maker.time_gathering(n, j, way)
+        own[numbers[n]] = own[numbers[n]] + times if numbers[n] in own else times
+    tables: list[CostTable] = []
+    for inputs in (True, False):
+        counts: Counter[tuple[Port, ...]] = Counter()
+        example: dict[tuple[Port, ...], tuple[Port, ...]] = {}
+        for ports in brought if inputs else relations:
+            key = tuple((numbers[m], place) for m, place in ports)
+            counts[key] += 1
+            example.setdefault(key, ports)
+        for key, count in counts.items():
+            relate = maker.relate_readers if inputs else maker.relate
+            _add(own, tables, relate(example[key], tuple(variable for variable, _ in key), way), count)
+    return TimeProblem(tuple(own[v] for v in range(len(own))), tuple(tables))
+
+
+def time_candidates(operator: Operator, options: Sequence[Candidate], machine: Machine) -> Array:
+    """Per candidate the time of its slowest function specification, in picoseconds.
+
+    Where sites share cores, it is no less than the work of all of them divided by the cores.
+    """
+    return _round([_time_candidate(operator, one, machine) for one in options])
+
+
+def _time_candidate(operator: Operator, candidate: Candidate, machine: Machine) -> float:
+    precision, kernel = operator.precision, operator.kernel.name
+    known: dict[tuple[FunctionSpec, Site], float] = {}
+    worst = total = 0.0
+    for site, function in zip(machine.sites, candidate.functions, strict=False):
+        if (function, site) not in known:
+            size, flops = operator.traffic(function), operator.flops(function)
+            cost = TaskCost(TaskKind.KERNEL, 0, (), size, flops, precision, task=kernel)
+            known[function, site] = compute_occupied_ms(cost, site, machine.kernel_latency_us)
+        took = known[function, site]
+        worst, total = max(worst, took), total + took
+    return worst if machine.cores is None else max(worst, total / machine.cores)
+
+
+def _list_relations(graph: Graph) -> list[tuple[Port, ...]]:
+    """For every reader of a computed tensor: the output, the reader before it (if that is another node), the reader."""
+    position = {node.name: n for n, node in enumerate(graph.nodes)}
+    readers = graph.consumers()
+    found: list[tuple[Port, ...]] = []
+    for n, node in enumerate(graph.nodes):
+        for j, name in enumerate(node.outputs):
             before: Port | None = None
             for reader, k in readers[name]:
                 here = position[reader.name], k
                 first = before is None or before[0] == here[0]
-                ports = ((n, j), here) if first or before is None else ((n, j), before, here)
-                key = tuple((numbers[m], place) for m, place in ports)
-                relations[key] += 1
-                example.setdefault(key, ports)
+                found.append(((n, j), here) if first or before is None else ((n, j), before, here))
                 before = here
-        own[numbers[n]] = own[numbers[n]] + times if numbers[n] in own else times
-    brought: Counter[tuple[Port, Port]] = Counter()
-    for tensor in graph.tensors if once else ():
+    return found
+
+
+def _list_input_relations(graph: Graph) -> list[tuple[Port, ...]]:
+    """For every reader of an input or a weight: the reader before it, and the reader; the first one stands alone."""
+    position = {node.name: n for n, node in enumerate(graph.nodes)}
+    readers = graph.consumers()
+    found: list[tuple[Port, ...]] = []
+    for tensor in graph.tensors:
         if tensor.kind is not TensorKind.VALUE:
-            places = tuple((position[reader.name], k) for reader, k in readers[tensor.name])
-            for n, k in places[:1]:
-                own[numbers[n]] = own[numbers[n]] + maker.time_bringing((n, k))
-            brought.update((a, b) for a, b in itertools.pairwise(places) if a[0] != b[0])
-    tables: list[CostTable] = []
-    for (before, here), count in brought.items():
-        table = maker.relate_readers(before, here, (numbers[before[0]], numbers[here[0]]))
-        _add(own, tables, table, count)
-    for key, count in relations.items():
-        table = maker.relate(example[key], tuple(variable for variable, _ in key))
-        _add(own, tables, table, count)
-    return TimeProblem(tuple(own[v] for v in range(len(own))), tuple(tables))
+            ports = [(position[reader.name], k) for reader, k in readers[tensor.name]]
+            found += [(port,) for port in ports[:1]]
+            found += [pair for pair in itertools.pairwise(ports) if pair[0][0] != pair[1][0]]
+    return found
 
 
 def _add(own: dict[int, Array], tables: list[CostTable], table: CostTable, count: int) -> None:
@@ -117,51 +167,34 @@ class _TableMaker:
     What is remembered is keyed by the identity of the candidates: hashing them would visit every block.
     """
 
-    def __init__(
-        self, graph: Graph, options: Sequence[tuple[Candidate, ...]], machine: Machine, sites: int, naive: bool
-    ) -> None:
+    def __init__(self, graph: Graph, options: Sequence[tuple[Candidate, ...]], machine: Machine, sites: int) -> None:
         self._graph = graph
         self._options = options
         self._machine = machine
-        self._estimator = ExchangeEstimator(machine, sites, naive=naive)
+        self._estimator = ExchangeEstimator(machine, sites)
         self._families: dict[tuple[int, Side, int], tuple[tuple[Family, ...], Array]] = {}
         self._times: dict[int, Array] = {}
-        self._gathering: dict[tuple[int, int], Array] = {}
+        self._gathering: dict[tuple[int, int, int], Array] = {}
         self._exchanges: dict[tuple[int, ...], Array] = {}
         self._second: dict[tuple[int, ...], Array] = {}
         self._brought: dict[tuple[int, ...], Array] = {}
 
     def time_candidates(self, n: int) -> Array:
-        """Per candidate of node n, the time of its slowest function specification.
-
-        Where sites share cores, it is no less than the work of all of them divided by the cores.
-        """
+        """Per candidate of node n, its time."""
         key = id(self._options[n])
         if key not in self._times:
-            self._times[key] = _round([self._time(self._graph.nodes[n].operator, one) for one in self._options[n]])
+            self._times[key] = time_candidates(self._graph.nodes[n].operator, self._options[n], self._machine)
         return self._times[key]
 
-    def _time(self, operator: Operator, candidate: Candidate) -> float:
-        sites, latency, precision = self._machine.sites, self._machine.kernel_latency_us, operator.precision
-        known: dict[FunctionSpec, tuple[int, int]] = {}
-        worst = total = 0.0
-        for site, function in enumerate(candidate.functions):
-            if function not in known:
-                known[function] = operator.traffic(function), operator.flops(function)
-            cost = TaskCost(TaskKind.KERNEL, site, (), *known[function], precision, task=operator.kernel.name)
-            took = compute_occupied_ms(cost, sites[site], latency)
-            worst, total = max(worst, took), total + took
-        return worst if self._machine.cores is None else max(worst, total / self._machine.cores)
-
-    def time_gathering(self, n: int, j: int) -> Array:
+    def time_gathering(self, n: int, j: int, way: int) -> Array:
         """Per candidate of node n, the time to combine the copies of every block of a saved output."""
-        key = id(self._options[n]), j
+        key = id(self._options[n]), j, way
         if key not in self._gathering:
             families, classes = self._list_families(n, "outputs", j)
             homes = [Family(tuple(dict.fromkeys(family.blocks))) for family in families]
             itemsize = self._graph.nodes[n].operator.outputs[j].dtype.itemsize
             times = [
-                self._estimator.estimate([family], [home], itemsize)[0, 0]
+                self._estimator.estimate([family], [home], itemsize)[way, 0, 0]
                 if len(home.blocks) < len(family.blocks)
                 else 0
                 for family, home in zip(families, homes, strict=True)
@@ -169,7 +202,7 @@ class _TableMaker:
             self._gathering[key] = _round(times)[classes]
         return self._gathering[key]
 
-    def relate(self, ports: tuple[Port, ...], variables: tuple[int, ...]) -> CostTable:
+    def relate(self, ports: tuple[Port, ...], variables: tuple[int, ...], way: int) -> CostTable:
         """The exchange from an output (the first port) to a reader (the last one).
 
         With three ports it is free where the reader in between has the blocks.
@@ -178,26 +211,25 @@ class _TableMaker:
         families = [self._list_families(source[0], "outputs", source[1])]
         families += [self._list_families(n, "inputs", k) for n, k in ports[1:]]
         classes = [classes for _, classes in families]
-        costs = self._exchange(source, reader)
+        costs = self._exchange(source, reader)[way]
         if len(ports) == 3:
-            key = self._key(*ports)
+            key = (*self._key(*ports), way)
             if key not in self._second:
                 covered = np.array([[_covers(one, other) for other in families[2][0]] for one in families[1][0]])
                 self._second[key] = np.where(covered[None], 0, costs[:, None, :])
             costs = self._second[key]
         return _arrange(variables, classes, costs)
 
-    def time_bringing(self, reader: Port) -> Array:
-        """Per candidate of the first reader of an input, the time to bring its blocks from their homes."""
-        times: Array = np.diagonal(self._bring(reader, reader))[self._list_families(reader[0], "inputs", reader[1])[1]]
-        return times
-
-    def relate_readers(self, before: Port, reader: Port, variables: tuple[int, int]) -> CostTable:
-        """The exchange of an input to a later reader, as if the reader before it were the first."""
+    def relate_readers(self, ports: tuple[Port, ...], variables: tuple[int, ...], way: int) -> CostTable:
+        """The exchange of an input to a reader (the last port), as if the reader before it were the first."""
+        before, reader = ports[0], ports[-1]
         there, classes_before = self._list_families(before[0], "inputs", before[1])
         wanted, classes = self._list_families(reader[0], "inputs", reader[1])
+        brought = self._bring(before, reader)[way]
+        if before == reader:
+            return CostTable(variables, (classes,), np.diagonal(brought))
         covered = np.array([[_covers(one, other) for other in wanted] for one in there])
-        return _arrange(variables, (classes_before, classes), np.where(covered, 0, self._bring(before, reader)))
+        return _arrange(variables, (classes_before, classes), np.where(covered, 0, brought))
 
     def _bring(self, first: Port, reader: Port) -> Array:
         """The exchange of an input from homes near its first reader."""

@@ -1,0 +1,63 @@
+"""The candidates that are worth a table: on many sites, tables of all pairs of candidates would take too long.
+
+A candidate whose kernels alone make every plan slower than one that is known need not be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from einc.graph.graph import Graph
+from einc.logical.plan import Candidate
+from einc.logical.problem import Problem
+from einc.machines.model import Machine
+from einc.search.evaluation import Assignment
+from einc.search.neighbours import sum_times
+from einc.search.tables import build_time_problems, time_candidates
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MANY_SITES = 16
+"""On more sites, candidates are dropped."""
+
+SLACK = 1.25
+"""Plans may be slower than the fastest known one by this factor, as the tables do not see everything."""
+
+
+def find_worthwhile(
+    graph: Graph, problem: Problem, machine: Machine, sites: int, known: Sequence[Assignment], *, once: bool
+) -> list[Array] | None:
+    """Per node the positions of the candidates that are worth a table, ascending; None if all are.
+
+    `known` are some plans; their candidates may be dropped as well.
+    """
+    if sites <= MANY_SITES:
+        return None
+
+    def measure(assignment: Assignment) -> int:
+        """What the tables of a single plan say, with synthesized exchanges."""
+        options = [(own[c],) for own, c in zip(problem.candidates, assignment, strict=True)]
+        _, promises = build_time_problems(graph, options, machine, sites, once=once)
+        return sum_times(promises, (0,) * len(options))
+
+    times: dict[int, Array] = {}
+    for node, options in zip(graph.nodes, problem.candidates, strict=True):
+        if id(options) not in times:
+            times[id(options)] = time_candidates(node.operator, options, machine)
+    own = [times[id(options)] for options in problem.candidates]
+    least = sum(int(one.min()) for one in own)
+    slack = SLACK * min(map(measure, known)) - least
+    return [np.flatnonzero(one - one.min() <= max(0.0, slack)) for one in own]
+
+
+def select_candidates(problem: Problem, kept: Sequence[Array]) -> Problem:
+    """The problem with these candidates only; nodes that shared their candidates still do."""
+    known: dict[int, tuple[Candidate, ...]] = {}
+    for options, positions in zip(problem.candidates, kept, strict=True):
+        if id(options) not in known:
+            known[id(options)] = tuple(options[i] for i in positions)
+    candidates = tuple(known[id(options)] for options in problem.candidates)
+    return problem.select(candidates, kept)
