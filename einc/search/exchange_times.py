@@ -18,8 +18,8 @@ from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_OVERLAPS = 1 << 22
-"""Overlaps of blocks that are computed at once (32 MiB)."""
+MAX_OVERLAPS = 1 << 18
+"""Overlaps of blocks that are computed at once (2 MiB)."""
 
 NAIVE, SYNTHESIZED = 0, 1
 """The ways in which exchanges are estimated."""

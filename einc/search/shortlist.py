@@ -1,6 +1,7 @@
 """The candidates that are worth a table: on many sites, tables of all pairs of candidates would take too long.
 
-A candidate whose kernels alone make every plan slower than one that is known need not be looked at.
+A candidate whose kernels alone make every plan slower than one that is known need not be looked at. Of the others, the
+fastest MAX_CANDIDATES of each operator are.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MANY_SITES = 16
 """On more sites, candidates are dropped."""
 
+MAX_CANDIDATES = 64
+"""Candidates of an operator that are looked at on many sites."""
+
 SLACK = 1.25
 """Plans may be slower than the fastest known one by this factor, as the tables do not see everything."""
 
@@ -32,7 +36,7 @@ def find_worthwhile(
 ) -> list[Array] | None:
     """Per node the positions of the candidates that are worth a table, ascending; None if all are.
 
-    `known` are some plans; their candidates may be dropped as well.
+    `known` are some plans; their candidates may be dropped as well, except by MAX_CANDIDATES.
     """
     if sites <= MANY_SITES:
         return None
@@ -50,7 +54,16 @@ def find_worthwhile(
     own = [times[id(options)] for options in problem.candidates]
     least = sum(int(one.min()) for one in own)
     slack = SLACK * min(map(measure, known)) - least
-    return [np.flatnonzero(one - one.min() <= max(0.0, slack)) for one in own]
+    chosen: dict[int, set[int]] = {}
+    for assignment in known:
+        for options, c in zip(problem.candidates, assignment, strict=True):
+            chosen.setdefault(id(options), set()).add(c)
+    kept = []
+    for options, one in zip(problem.candidates, own, strict=True):
+        fastest = np.argsort(one, kind="stable")[:MAX_CANDIDATES].tolist()
+        few = np.array(sorted({*fastest, *chosen[id(options)]}))
+        kept.append(few[one[few] - one.min() <= max(0.0, slack)])
+    return kept
 
 
 def select_candidates(problem: Problem, kept: Sequence[Array]) -> Problem:
