@@ -9,7 +9,7 @@ broken by the solver, which is deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from einc.physical.atoms import Inflow
@@ -57,13 +57,18 @@ def count_moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> 
     total = np.zeros((functions, sites))
     step = max(1, CHUNK // max(functions, sites))
     for inflow in inflows:
-        grid = inflow.grid
-        sizes = np.array(inflow.sizes(), dtype=np.float64)
-        needs = [np.array(own, dtype=np.int64) for own in inflow.needs]
-        copies = [(np.array(grid.cells(block)), own) for block, own in inflow.copies.items()]
-        wholes = [(np.array(grid.cells(whole.block)), whole.site) for whole in inflow.wholes]
-        for start in range(0, len(grid), step):
-            end = min(start + step, len(grid))
+        grid, every = inflow.grid, inflow.sizes()
+        number = {cell: n for n, cell in enumerate(sorted(set().union(*inflow.needs)))}  # of the cells that are read
+        sizes = np.array([every[cell] for cell in number], dtype=np.float64)
+
+        def select(cells: Iterable[int], number: Mapping[int, int] = number) -> Cells:
+            return np.array([number[cell] for cell in cells if cell in number], dtype=np.int64)
+
+        needs = [select(own) for own in inflow.needs]
+        copies = [(cells, own) for block, own in inflow.copies.items() if len(cells := select(grid.cells(block)))]
+        wholes = [(cells, one.site) for one in inflow.wholes if len(cells := select(grid.cells(one.block)))]
+        for start in range(0, len(sizes), step):
+            end = min(start + step, len(sizes))
             missing, needed = np.zeros((end - start, sites)), np.zeros((functions, end - start))
             for cells, own in copies:
                 row = np.full(sites, float(len(own)))
