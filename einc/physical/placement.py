@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from einc.machines.model import Pair
 from einc.physical.atoms import Inflow
 
 if TYPE_CHECKING:
@@ -28,21 +29,43 @@ CHUNK = 1 << 22
 
 
 def place_functions(
-    inflows: Sequence[Inflow], functions: int, sites: int, busy: Sequence[int] | None = None
+    inflows: Sequence[Inflow],
+    functions: int,
+    sites: int,
+    busy: Sequence[int] | None = None,
+    widths: Mapping[Pair, float] | None = None,
 ) -> tuple[int, ...]:
     """A site of its own for each of `functions` function specifications (at most `sites`).
 
-    `busy` has for every site the bytes that could be moved there until it has done its earlier work.
+    `busy` has for every site the bytes that could be moved there until it has done its earlier work; `widths` has the
+    GB/s between pairs of sites.
     """
     if busy is None or functions == sites:
         busy = (0,) * sites
-        if inflows and all(_lies_at_home(inflow) for inflow in inflows):
+        if all(_lies_at_home(inflow) for inflow in inflows):  # inputs and weights are loaded wherever they are needed
             return tuple(range(functions))
-    if not inflows:  # inputs and weights are loaded wherever they are needed
-        return tuple(sorted(sorted(range(sites), key=lambda site: (busy[site], site))[:functions]))
+    if not inflows:
+        return _gather_free_sites(functions, busy, widths or {})
     cost = count_moved_bytes(inflows, functions, sites)
     cost += busy
     return assign_sites(cost)
+
+
+def _gather_free_sites(functions: int, busy: Sequence[int], widths: Mapping[Pair, float]) -> tuple[int, ...]:
+    """The least busy sites, in ascending order; of equally busy ones those with the widest paths to the sites before.
+
+    Of these, the lower number comes first.
+    """
+    near = [0.0] * len(busy)
+    chosen: list[int] = []
+    left = list(range(len(busy)))
+    for _ in range(functions):
+        site = min(left, key=lambda site: (busy[site], -near[site], site))
+        chosen.append(site)
+        left.remove(site)
+        for other in left:
+            near[other] += widths.get((site, other), 0.0) + widths.get((other, site), 0.0)
+    return tuple(sorted(chosen))
 
 
 def _lies_at_home(inflow: Inflow) -> bool:

@@ -64,8 +64,11 @@ class NaiveScheduler:
         self._known: dict[Program, tuple[Exchange, tuple[Firing, ...]]] = {}
         self._alike: dict[Hashable, ScheduledExchange] = {}
         self._kept_atoms = 0
-        widths = [min(machine.resources[r].gbs for r in crossed) for crossed in machine.routes.values()]
-        self._bytes_per_ms = max(widths, default=1.0) * BYTES_PER_MS  # between the two sites closest to each other
+        self._widths = {
+            pair: min(machine.resources[r].gbs for r in crossed) for pair, crossed in machine.routes.items()
+        }
+        # Between the two sites that are closest to each other.
+        self._bytes_per_ms = max(self._widths.values(), default=1.0) * BYTES_PER_MS
 
     def schedule(
         self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
@@ -75,7 +78,7 @@ class NaiveScheduler:
         key = names, functions, busy, tuple([inflow.describe() for inflow in inflows])
         known = self._alike.get(key)
         if known is None:
-            known = self._schedule(node, inflows, place_functions(inflows, functions, self._sites, busy))
+            known = self._schedule(node, inflows, place_functions(inflows, functions, self._sites, busy, self._widths))
             self._kept_atoms += 1 if known.preamble is None else len(known.preamble.atoms)
             if self._kept_atoms > MAX_KEPT_ATOMS:
                 self._alike.clear()
@@ -99,7 +102,7 @@ class NaiveScheduler:
         self, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
     ) -> tuple[int, ...]:
         """The sites alone."""
-        return place_functions(inflows, functions, self._sites, self._convert(inflows, busy_ms))
+        return place_functions(inflows, functions, self._sites, self._convert(inflows, busy_ms), self._widths)
 
     def _convert(self, inflows: Sequence[Inflow], busy_ms: Sequence[float] | None) -> tuple[int, ...] | None:
         """Times for which sites are busy as the bytes that could be moved until then."""

@@ -30,6 +30,7 @@ from einc.physical.build import build, build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
 from einc.search.baselines import build_baselines
+from einc.search.branches import favour_branches
 from einc.search.descent import descend
 from einc.search.evaluation import Assignment, Draft, Evaluator, Surcharge, make_plan
 from einc.search.folding import Folded, fold
@@ -39,9 +40,11 @@ from einc.search.shortlist import find_worthwhile, select_candidates
 from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problems
 from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
 
-TIME, TIME_SYNTHESIZED, PAPER, SMALLER, IMPROVED = "time", "time, synthesized", "paper", "less memory", "improved"
-"""Names of contenders: the optimum of the time tables for naive and for synthesized exchanges, that of the paper's
-cost, the fastest that fits by a price on memory, and what the improvement made of the best. Others are baselines."""
+TIME, TIME_SYNTHESIZED, SIDE_BY_SIDE = "time", "time, synthesized", "side by side"
+PAPER, SMALLER, IMPROVED = "paper", "less memory", "improved"
+"""Names of contenders: the optimum of the time tables for naive and for synthesized exchanges, that of tables that
+favour independent parts on different sites, that of the paper's cost, the fastest that fits by a price on memory, and
+what the improvement made of the best. Others are baselines."""
 
 MAX_EFFORT = 12_000
 """Tasks that the search may build and predict where no time limit was given: about a second's worth."""
@@ -203,12 +206,15 @@ class _Search:
         starts = {TIME: minimize(self._tables.own, self._tables.tables), **self._starts}
         if self._promises is not self._tables:
             starts[TIME_SYNTHESIZED] = minimize(self._promises.own, self._promises.tables)
+        branches = favour_branches(self._graph, self._problem, self._tables, self._sites)
+        if branches is not None:
+            starts[SIDE_BY_SIDE] = minimize(branches.own, branches.tables)
         estimates = {name: sum_times(self._promises, start) for name, start in starts.items() if start is not None}
         least = min(estimates.values())
         for name, start in starts.items():
             if start is None:
                 self._reasons[name] = "its tables would be too large"
-            elif estimates[name] > HOPELESS * least:
+            elif estimates[name] > HOPELESS * least and name != SIDE_BY_SIDE:
                 self._reasons[name] = f"about {estimates[name] / UNITS_PER_MS:.4g} ms by the time tables"
             elif (draft := self._evaluator.evaluate(start, spread=name not in self._together)) is not None:
                 self._drafts[name] = draft

@@ -116,6 +116,17 @@ def test_without_computed_inputs_the_least_busy_sites_work() -> None:
     assert place_functions([], 5, 5, [4, 3, 2, 1, 0]) == (0, 1, 2, 3, 4)
 
 
+def test_of_equally_busy_sites_those_work_that_are_near_each_other() -> None:
+    widths = {
+        (a, b): 50.0 if {a, b} in ({0, 3}, {1, 2}, {2, 4}) else 25.0 for a in range(5) for b in range(5) if a != b
+    }
+    assert place_functions([], 2, 5, [0, 0, 0, 0, 0], widths) == (0, 3)
+    assert place_functions([], 2, 5, [1, 0, 0, 1, 0], widths) == (1, 2)
+    assert place_functions([], 2, 5, [1, 3, 2, 1, 1], widths) == (0, 3)
+    assert place_functions([], 3, 5, [9, 0, 0, 9, 0], widths) == (1, 2, 4)
+    assert place_functions([], 2, 5, None, widths) == (0, 1)
+
+
 def test_the_smallest_whole_block_serves_a_reader() -> None:
     tensor = Residency(0, computed("h", (9,), DType.F64), aggregates_alone("sum", 1), {})
     small, large, other = ((2, 5), (0, 9), (3, 4))

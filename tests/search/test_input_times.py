@@ -13,7 +13,7 @@ from einc.logical.problem import build_problem
 from einc.machines.load import load_machine
 from einc.physical.build import build
 from einc.search.neighbours import sum_times
-from einc.search.tables import UNITS_PER_MS, build_time_problem
+from einc.search.tables import UNITS_PER_MS, build_time_problems
 
 ONE_INPUT = """
 dim n = 1000
@@ -38,8 +38,8 @@ def test_bringing_inputs_takes_what_whole_plans_say(machine: str, sites: int) ->
     """Exactly, where one input moves; where two do, the tables add what may overlap."""
     graph, site = build_graph(PRODUCT, "m.ein", (), None, None), load_machine(machine, None)
     problem = build_problem(graph, sites, flexible=True)
-    before = build_time_problem(graph, problem.candidates, site, sites, naive=True)
-    tables = build_time_problem(graph, problem.candidates, site, sites, naive=True, once=True)
+    before = build_time_problems(graph, problem.candidates, site, sites)[0]
+    tables = build_time_problems(graph, problem.candidates, site, sites, once=True)[0]
     exact = 0
     for i, candidate in enumerate(problem.candidates[0]):
         plan = LogicalPlan(graph, sites, "by hand", build_choices(graph, problem, (i,)), exact=False, cut_cost=0)
@@ -56,9 +56,9 @@ def test_bringing_inputs_takes_what_whole_plans_say(machine: str, sites: int) ->
 def test_a_second_reader_pays_for_what_the_first_does_not_leave() -> None:
     graph, machine = build_graph(ONE_INPUT, "m.ein", (), None, None), load_machine("dgx-a100", None)
     problem = build_problem(graph, 4)
-    tables = build_time_problem(graph, problem.candidates, machine, 4, naive=True, once=True)
+    tables = build_time_problems(graph, problem.candidates, machine, 4, once=True)[0]
     assert [table.variables for table in tables.tables] == [(0, 1)]
-    base = build_time_problem(graph, problem.candidates, machine, 4, naive=True)
+    base = build_time_problems(graph, problem.candidates, machine, 4)[0]
     assert not base.tables
     for i, first in enumerate(problem.candidates[0]):
         for j, second in enumerate(problem.candidates[1]):

@@ -1,0 +1,92 @@
+"""Parts of a graph that do not depend on each other, and time tables that favour running them side by side.
+
+The time tables add up operators as if one ran after another, so that using fewer sites never pays there. Here an
+operator is charged for the part of the machine that it takes: on a fourth of the sites, a fourth of its time. It is
+charged no less than the *share* of its branch, since only as much can be filled by what is independent of it. Which
+sites are free is not seen here; whole plans show that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from einc.graph.graph import Graph
+from einc.logical.minsum import CostTable
+from einc.logical.problem import Problem
+from einc.search.tables import TimeProblem
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+MIN_PARALLEL = 0.4
+"""Tables are made only if at least this part of the time could overlap with something independent.
+
+In a transformer, where projections to queries, keys and values are independent, and those to gate and up, it is less.
+"""
+
+
+def favour_branches(graph: Graph, problem: Problem, tables: TimeProblem, sites: int) -> TimeProblem | None:
+    """The time tables with each candidate and exchange charged for its part of the sites.
+
+    The nodes of the graph are the variables of the tables. None if too little of it is independent of other parts.
+    """
+    import numpy as np
+
+    least = np.array([own.min() for own in tables.own], dtype=np.float64)
+    shares = find_shares(find_independent(graph), least)
+    if float(least @ (1 - shares)) < MIN_PARALLEL * float(least.sum()):
+        return None
+    used = [np.array([len(one.functions) for one in options]) / sites for options in problem.candidates]
+    parts = [np.maximum(own, share) for own, share in zip(used, shares, strict=True)]
+    charged = tuple(np.rint(own * part).astype(np.int64) for own, part in zip(tables.own, parts, strict=True))
+    return TimeProblem(charged, tuple(_charge_table(table, parts) for table in tables.tables))
+
+
+def find_independent(graph: Graph) -> list[int]:
+    """For every node, in the graph's order, the nodes that neither depend on it nor it on them, as a bit mask."""
+    position = {node.name: n for n, node in enumerate(graph.nodes)}
+    producers = graph.producers()
+    sources = [
+        sorted({position[producers[name][0].name] for name in node.inputs if name in producers}) for node in graph.nodes
+    ]
+    before, behind = [0] * len(sources), [0] * len(sources)
+    for n, own in enumerate(sources):
+        for source in own:
+            before[n] |= before[source] | 1 << source
+    for n in reversed(range(len(sources))):
+        for source in sources[n]:
+            behind[source] |= behind[n] | 1 << n
+    every = (1 << len(sources)) - 1
+    return [every & ~(one | other | 1 << n) for n, (one, other) in enumerate(zip(before, behind, strict=True))]
+
+
+def find_shares(independent: list[int], times: Floats) -> Floats:
+    """For every node the time of its branch, as a part of that of the branch and of all that is independent of it.
+
+    The branch of a node has all nodes that are independent of the same nodes. They depend on one another.
+    """
+    import numpy as np
+
+    branch: dict[int, float] = {}
+    others: dict[int, float] = {}
+    for mask, time in zip(independent, times, strict=True):
+        branch[mask] = branch.get(mask, 0.0) + float(time)
+        if mask not in others:
+            packed = np.frombuffer(mask.to_bytes((len(times) + 7) // 8, "little"), np.uint8)
+            others[mask] = float(np.unpackbits(packed, count=len(times), bitorder="little") @ times)
+    return np.array([branch[mask] / (branch[mask] + others[mask]) if others[mask] else 1.0 for mask in independent])
+
+
+def _charge_table(table: CostTable, parts: list[Floats]) -> CostTable:
+    """An exchange takes the larger part of the sites of the operators that it connects."""
+    import numpy as np
+
+    factor: Floats = np.zeros((1,) * table.costs.ndim)
+    for axis, (variable, classes) in enumerate(zip(table.variables, table.classes, strict=True)):
+        part = np.zeros(table.costs.shape[axis])
+        part[classes] = parts[variable]  # candidates of one class have equally many sites
+        factor = np.maximum(factor, part.reshape([-1 if a == axis else 1 for a in range(table.costs.ndim)]))
+    return CostTable(table.variables, table.classes, np.rint(table.costs * factor).astype(np.int64))
