@@ -3,9 +3,9 @@
 Each workload is scaled so that a run takes 50 to 500 ms. For every number of sites, plans with random cuts are drawn,
 prepared, and run in rounds, in an order that changes. A round counts for a plan if other programs used less than a
 twentieth of a core meanwhile; the rest is tried again, a few times. A plan's time is the median of the rounds that
-count, or the least time where none does. `r` is Pearson's correlation of predicted and measured times over the plans.
-`again` is that of the medians of odd and of even rounds: where it is low, plans differ by less than the measurements
-do, and no prediction can reach more.
+count, or the least of all rounds where none does. `r` is Pearson's correlation of predicted and measured times over the
+plans. `again` is that of the medians of odd and of even rounds: where it is low, plans differ by less than the
+measurements do, and no prediction can reach more.
 
     python -m tests.bench.truth [--machine mine.json] [--draws 20] [--sites 2 8] [--rounds 6] [--csv FILE] [CASE]...
 
@@ -23,7 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tests.bench.cases import MODELS
@@ -143,10 +143,31 @@ def measure_case(case: str, sites: int, machine, draws: int, rounds: int) -> lis
         session.close()
     found = []
     for seed, (bundle, own, every) in enumerate(zip(bundles, counted, times, strict=True)):
-        used = own if len(own) > 1 else sorted(every)[:2]
-        halves = statistics.median(used[::2]), statistics.median(used[1::2])
+        halves = halve(own, every)
         middle = statistics.median(own) if own else min(every)
         found.append(Plan(case, sites, seed, bundle.predicted_ms, middle, *halves, len(own), tuple(every)))
+    return found
+
+
+def halve(counted: Sequence[float], every: Sequence[float]) -> tuple[float, float]:
+    """A plan's time by the odd and by the even rounds: their medians, or their least times where too few count."""
+    if len(counted) > 1:
+        return statistics.median(counted[::2]), statistics.median(counted[1::2])
+    return min(every[::2]), min(every[1::2])
+
+
+def predict_again(plans: Sequence[Plan], machine) -> list[Plan]:
+    """Plans that were measured before, with their times as they are predicted now."""
+    from einc.calibration.models import Probe
+    from einc.calibration.samples import compile_probe
+
+    found = []
+    for plan in plans:
+        model, definitions = CASES[plan.case]
+        probe = Probe((MODELS / f"{model}.ein").read_text(), definitions, "f32", plan.seed)
+        predicted = compile_probe(probe, machine.restrict(range(plan.sites))).predicted_ms
+        halves = (plan.odd_ms, plan.even_ms) if plan.quiet > 1 else halve((), plan.rounds)
+        found.append(replace(plan, predicted_ms=predicted, odd_ms=halves[0], even_ms=halves[1]))
     return found
 
 
@@ -194,6 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every plan")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every plan and the table")
     parser.add_argument("--write", action="store_true", help="put the table into docs/predicted-time.md")
+    parser.add_argument("--measured", type=Path, metavar="FILE", help="predict the plans of a --json file again")
     options = parser.parse_args(arguments)
     unknown = set(options.cases) - set(CASES)
     if unknown:
@@ -207,9 +229,16 @@ def main(arguments: list[str] | None = None) -> int:
     machine = load_machine(options.machine) if options.machine else calibrate_host(max(options.sites)).machine
     plans: list[Plan] = []
     rows: list[Row] = []
+    before: list[Plan] = []
+    if options.measured:
+        known = json.loads(options.measured.read_text())["plans"]
+        before = [Plan(**{**plan, "rounds": tuple(plan["rounds"])}) for plan in known]
     for case in options.cases or CASES:
         for sites in options.sites:
-            found = measure_case(case, sites, machine, options.draws, options.rounds)
+            if before:
+                found = predict_again([p for p in before if (p.case, p.sites) == (case, sites)], machine)
+            else:
+                found = measure_case(case, sites, machine, options.draws, options.rounds)
             plans += found
             rows.append(Row.of(f"{case}, {sites}", found))
             print("\n".join(format_rows(rows[-1:], machine.measured, found)[2:3]), flush=True)
