@@ -42,7 +42,10 @@ def test_bringing_inputs_takes_what_whole_plans_say(machine: str, sites: int) ->
     tables = build_time_problems(graph, problem.candidates, site, sites, once=True)[0]
     exact = 0
     for i, candidate in enumerate(problem.candidates[0]):
-        plan = LogicalPlan(graph, sites, "by hand", build_choices(graph, problem, (i,)), exact=False, cut_cost=0)
+        choices = build_choices(graph, problem, (i,))
+        plan = LogicalPlan(
+            graph, sites, "by hand", choices, exact=False, cut_cost=0, spread=False
+        )  # function i at site i
         simulated = build(replace(plan, input_placement="once"), site).predicted_ms - build(plan, site).predicted_ms
         told = (sum_times(tables, (i,)) - sum_times(before, (i,))) / UNITS_PER_MS
         counts = [len(intervals) for intervals in candidate.intervals]
