@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
 
 from einc.core.tensor import TensorType
-from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+from einc.exchange.relays import Ways
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -159,8 +161,9 @@ class _Links:
 def _measure_links(machine: Machine, sites: int) -> _Links:
     pairs, rates = [], []
     missing = ~np.eye(sites, dtype=bool)
-    for resource in machine.resources:
-        own = [(a, b) for a, b in resource.pairs if a < sites and b < sites]
+    relayed = _list_relayed_pairs(machine, sites)
+    for position, resource in enumerate(machine.resources):
+        own = [(a, b) for a, b in resource.pairs if a < sites and b < sites] + relayed.get(position, [])
         if own:
             pairs.append(np.array([a * sites + b for a, b in own]))
             rates.append(resource.gbs * BYTES_PER_MS)
@@ -175,6 +178,19 @@ def _measure_links(machine: Machine, sites: int) -> _Links:
     everyone = np.where(missing | np.eye(sites, dtype=bool), 0.0, 1.0)
     incoming = [measure_rate(np.where(np.arange(sites)[None] == site, everyone, 0.0)) for site in range(sites)]
     return _Links(tuple(pairs), tuple(rates), missing, min(incoming), measure_rate(everyone))
+
+
+def _list_relayed_pairs(machine: Machine, sites: int) -> dict[int, list[Pair]]:
+    """By resource the pairs that no resource joins and whose data crosses it on its way over other sites, once for
+    each time that it crosses it."""
+    found: dict[int, list[Pair]] = {}
+    ways = Ways(machine, range(sites))
+    for a, b in permutations(range(sites), 2):
+        if (a, b) not in machine.routes and ways.reaches(a, b):
+            for hop in pairwise(ways.find_way(a, b)):
+                for resource in machine.routes[hop]:
+                    found.setdefault(resource, []).append((a, b))
+    return found
 
 
 def _stack(families: Sequence[Family], sites: int) -> _Blocks:
