@@ -24,7 +24,7 @@ from tests.support.graph_interpreter import interpret
 
 
 def compile_text(text: str, devices: int = 8, schedule: str = "naive") -> Compiled:
-    options = CompileOptions(machine="dgx-h100", devices=devices, schedule=schedule)
+    options = CompileOptions(machine="dgx-h100", devices=devices, schedule=schedule, selector="eindecomp")
     return compile_model(f"model m\n{text}", "m.ein", options)
 
 

@@ -159,7 +159,9 @@ def ring(sites: int) -> Machine:
 def test_a_machine_without_a_link_computes_the_same(machine: Machine) -> None:
     sites = len(machine.sites)
     definitions = {"tokens": "50", "d_model": "23", "d_ff": "99"}
-    options = CompileOptions(machine="host", devices=sites, definitions=tuple(definitions.items()), dtype="f32")
+    options = CompileOptions(
+        machine="host", devices=sites, definitions=tuple(definitions.items()), dtype="f32", selector="eindecomp"
+    )
     plan = compile_model((MODELS / "ffn.ein").read_text(), "ffn.ein", options).plan
     for program in (build(plan, machine), checked(build_fast(plan, machine), machine)):
         bundle = emit(program, machine, tuple(range(sites)), "naive")
@@ -176,7 +178,8 @@ def test_a_machine_without_a_link_computes_the_same(machine: Machine) -> None:
 @pytest.mark.parametrize("schedule", ["naive", pytest.param("synthesized", marks=pytest.mark.slow)])
 def test_a_missing_link_costs_little(schedule: str) -> None:
     whole = load_machine("dgx-v100")
-    plan = compile_model((MODELS / "ffn.ein").read_text(), "ffn.ein", CompileOptions(machine="dgx-v100")).plan
+    options = CompileOptions(machine="dgx-v100", selector="eindecomp")
+    plan = compile_model((MODELS / "ffn.ein").read_text(), "ffn.ein", options).plan
     make = build if schedule == "naive" else build_fast
     assert make(plan, remove_link(whole, 0, 3)).predicted_ms <= 1.2 * make(plan, whole).predicted_ms
 
