@@ -209,10 +209,8 @@ def _stack(families: Sequence[Family], sites: int) -> _Blocks:
 
 def _measure_traffic(made: _Blocks, asked: _Blocks, itemsize: int) -> _Traffic:
     """What crosses between sites once every reader is at the site that spares most."""
-    upper = np.minimum(made.upper[:, None, :, None], asked.upper[None, :, None, :])
-    lower = np.maximum(made.lower[:, None, :, None], asked.lower[None, :, None, :])
-    overlap = np.maximum(upper - lower, 0).prod(axis=-1).astype(np.float64) * itemsize
-    overlap *= (made.volume > 0)[:, None, :, None] & (asked.volume > 0)[None, :, None, :]
+    overlap = _measure_overlaps(made, asked)
+    overlap *= float(itemsize)
     wanted = np.broadcast_to(asked.volume[None] * float(itemsize), overlap.shape[:3]).copy()
     _place_readers(overlap, wanted)
     here = np.einsum("maii->mai", overlap).copy()
@@ -220,6 +218,24 @@ def _measure_traffic(made: _Blocks, asked: _Blocks, itemsize: int) -> _Traffic:
     for m in np.flatnonzero(made.replicas > 1):
         _choose_senders(overlap[m], here[m], int(made.replicas[m]), int((made.volume[m] > 0).sum()))
     return _Traffic(overlap, here, wanted, made.copies)
+
+
+def _measure_overlaps(made: _Blocks, asked: _Blocks) -> Array:
+    """The elements that block i of family m and block j of family a share, as (m, a, i, j)."""
+    overlap: Array = np.zeros((len(made.volume), len(asked.volume), made.volume.shape[1], asked.volume.shape[1]))
+    overlap += (made.volume > 0)[:, None, :, None] & (asked.volume > 0)[None, :, None, :]
+    for d in range(made.lower.shape[2]):
+        ends = [bounds[..., d].astype(np.float64) for bounds in (made.lower, made.upper, asked.lower, asked.upper)]
+        first, last = ends[0][made.volume > 0], ends[1][made.volume > 0]
+        whole = len(first) and (first == first[0]).all() and (last == last[0]).all()
+        if whole and (ends[2][asked.volume > 0] >= first[0]).all() and (ends[3][asked.volume > 0] <= last[0]).all():
+            overlap *= (ends[3] - ends[2])[None, :, None, :]  # no block of the producer is cut here
+            continue
+        shared = np.minimum(ends[1][:, None, :, None], ends[3][None, :, None, :])
+        shared -= np.maximum(ends[0][:, None, :, None], ends[2][None, :, None, :])
+        np.maximum(shared, 0.0, out=shared)
+        overlap *= shared
+    return overlap
 
 
 def _choose_senders(crossing: Array, here: Array, replicas: int, holders: int) -> None:
