@@ -48,9 +48,10 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
 
 def summarize_plan(bundle: Bundle) -> dict[str, Any]:
     """What a compilation produced, in fields that `einc explain --json` has as well."""
-    from einc.report.document import describe_baselines
+    from einc.report.document import describe_baselines, describe_contenders, describe_memory_points
     from einc.report.timing import describe_unlisted_peaks, read_plan_machine
 
+    machine = read_plan_machine(bundle)
     return {
         "model": bundle.model,
         "machine": bundle.machine,
@@ -66,7 +67,9 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
         "memory_limit": bundle.memory_limit,
         "predicted_ms": bundle.predicted_ms,
         "baselines": describe_baselines(bundle),
-        "note": describe_unlisted_peaks(bundle, read_plan_machine(bundle)),
+        "contenders": describe_contenders(bundle),
+        "memory_points": describe_memory_points(bundle, machine),
+        "note": describe_unlisted_peaks(bundle, machine),
         "exchanges": [
             {
                 "name": name,

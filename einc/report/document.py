@@ -5,7 +5,7 @@ The fields are a contract with scripts (`docs/cli.md`); a field whose value is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from einc.core.intervals import Intervals
@@ -43,6 +43,7 @@ def explain(
         plan = restore_plan(bundle)
     except OperatorError:
         plan = None  # of another version of einc, whose operators and their other cuts this one does not know
+    alternatives = None if plan is None else _time_alternatives(plan, bundle, timer.machine)
     operations = []
     for operation in bundle.operations:
         if only is None or operation.name == only:
@@ -50,6 +51,7 @@ def explain(
             document["moves"] = moves.get((operation.name, False), _NOTHING)
             document["time"] = timing.operator(operation.name)
             document["next_best"] = None if plan is None else _find_next_best(plan, operation.name)
+            document["next_fastest"] = None if alternatives is None else alternatives(operation.name)
             if all_specs:
                 document["candidates"] = None if plan is None else _list_candidates(plan, operation.name)
             operations.append(document)
@@ -83,6 +85,8 @@ def explain(
         "predicted_ms": timing.predicted_ms,
         "time": timing.document(),
         "baselines": describe_baselines(bundle),
+        "contenders": describe_contenders(bundle),
+        "memory_points": describe_memory_points(bundle, machine),
         "note": describe_unlisted_peaks(bundle, machine),
     }
 
@@ -98,6 +102,32 @@ def describe_baselines(bundle: Bundle) -> list[Document]:
             "note": one.note,
         }
         for one in bundle.baselines
+    ]
+
+
+def describe_contenders(bundle: Bundle) -> list[Document]:
+    """The plans that the search for the fastest one considered."""
+    return [
+        {
+            "name": one.name,
+            "predicted_ms": one.predicted_ms,
+            "memory_bytes": one.memory,
+            "total_cost": one.cost,
+            "synthesized": one.synthesized,
+            "promised_ms": one.promised_ms,
+            "chosen": one.chosen,
+            "reason": one.reason,
+        }
+        for one in bundle.contenders
+    ]
+
+
+def describe_memory_points(bundle: Bundle, machine: Machine) -> list[Document]:
+    """Time over memory, least memory first; and whether every site of the plan's machine has that memory."""
+    there = min(site.memory_bytes for site in machine.sites)
+    return [
+        {"memory_bytes": one.memory, "predicted_ms": one.predicted_ms, "fits": one.memory <= there}
+        for one in bundle.memory_points
     ]
 
 
@@ -158,6 +188,24 @@ def _find_next_best(plan: LogicalPlan, name: str) -> Document | None:
         return None
     intervals = _describe_intervals(_find_node(plan, name), other.candidate.intervals)
     return {"intervals": intervals, "more": other.total_cost - plan.total_cost}
+
+
+def _time_alternatives(plan: LogicalPlan, bundle: Bundle, machine: Machine) -> Callable[[str], Document | None] | None:
+    """A function that finds the fastest other cut of an operator; None for plans that were not chosen by time."""
+    if plan.selector != FASTEST:
+        return None
+    from einc.search.alternatives import AlternativeTimer
+
+    timer = AlternativeTimer(plan, machine, naive=bundle.schedule == "naive")
+
+    def find(name: str) -> Document | None:
+        other = timer.find(name)
+        if other is None:
+            return None
+        intervals = _describe_intervals(_find_node(plan, name), other.candidate.intervals)
+        return {"intervals": intervals, "replicas": other.candidate.replicas, "more_ms": other.added_ms}
+
+    return find
 
 
 def _list_candidates(plan: LogicalPlan, name: str) -> list[Document]:

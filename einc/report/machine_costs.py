@@ -49,7 +49,7 @@ def add_ratios(rows: Sequence[Document]) -> list[Document]:
 
 def format_table(rows: Sequence[Document]) -> list[str]:
     """The rows as lines of text."""
-    lines = [["machine", "sites", "predicted ms", "kernels", "exchange", "cost", "peak memory", "ratio"]]
+    lines = [["machine", "sites", "predicted ms", "kernels", "exchange", "peak memory", "cost", "ratio"]]
     notes = []
     for row in rows:
         name = [row["machine"], str(row["devices"])]
@@ -62,5 +62,5 @@ def format_table(rows: Sequence[Document]) -> list[str]:
         parts = (row[part] for part in ("predicted_ms", "compute_ms", "exchange_ms"))
         times = ["-" if part is None else f"{part:.3f}" for part in parts]
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        lines.append([*name, *times, f"{row['total_cost']:,}", format_memory(row["memory_bytes"]), ratio])
+        lines.append([*name, *times, format_memory(row["memory_bytes"]), f"{row['total_cost']:,}", ratio])
     return [*align_columns(lines, right=range(1, 8)), *dict.fromkeys(notes)]

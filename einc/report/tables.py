@@ -44,8 +44,8 @@ def describe_operator_time(operation: Document) -> str:
     time = operation["time"]
     if time is None:
         return "too large a plan to say when it runs"
-    parts = ", ".join(f"{part.removesuffix('_ms')} {time[part]:.3f}" for part in _PARTS)
-    return f"from {time['start_ms']:.3f} to {time['end_ms']:.3f} ms: {parts}"
+    parts = ", ".join(f"{part.removesuffix('_ms')} {time[part]:.3f}" for part in _PARTS if round(time[part], 3))
+    return f"from {time['start_ms']:.3f} to {time['end_ms']:.3f} ms{f': {parts}' if parts else ''}"
 
 
 def tabulate_times(document: Document, groups: Sequence[Sequence[Document]]) -> list[list[str]]:

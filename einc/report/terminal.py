@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einc.machines.picture import format_ranges
+from einc.options import FASTEST
 from einc.report.grid import draw_grid
+from einc.report.selection import format_contenders, format_memory_points, summarize_selection
 from einc.report.tables import (
     align_columns,
     describe_links,
@@ -26,10 +28,12 @@ Document = dict[str, Any]
 Emphasis = Callable[[str], str]
 
 MAX_SECTIONS = 16
-"""Kinds of operators that have a section of their own, the costliest first; the table lists all."""
+"""Kinds of operators that have a section of their own, those with the most time first; the table lists all."""
 
 MAX_INPUTS = 12
 """Inputs that are listed."""
+MAX_OUTPUTS = 12
+"""Outputs that are listed."""
 MAX_WEIGHTS = 8
 """Kinds of weights with several copies that are listed."""
 
@@ -46,15 +50,15 @@ def format_overview(document: Document, strong: Emphasis = str) -> str:
     """The whole plan: totals, a table of all operators, and a section for each kind of them."""
     groups = _group_alike(document["ops"])
     lines = [strong(_format_heading(document)), *_format_totals(document), ""]
+    lines += [*format_contenders(document, strong), *format_memory_points(document, strong)]
     times = _format_times(document, groups, strong)
-    lines += [*_format_table(groups, strong), *(["", *times] if times else [])]
-    by_cost = sorted(range(len(groups)), key=lambda g: (-_sum_cost_parts(groups[g][0]) * len(groups[g]), g))
-    shown = sorted(by_cost[:MAX_SECTIONS])
+    lines += [*times, *([""] if times else []), *_format_table(groups, strong), *_format_costs(document)]
+    shown = sorted(sorted(range(len(groups)), key=lambda g: (_rank(groups[g]), g))[:MAX_SECTIONS])
     for g in shown:
         lines += ["", *_format_section(groups[g], document["devices"], strong)]
     if len(shown) < len(groups):
         left = len(groups) - len(shown)
-        lines += ["", f"{left} cheaper kinds of operators have no section here; --op NAME shows any operator."]
+        lines += ["", f"{left} shorter kinds of operators have no section here; --op NAME shows any operator."]
     lines += ["", *_format_inputs(document, strong), *_format_weights(document["weights"], strong)]
     lines += _format_outputs(document, strong)
     return "\n".join(lines) + "\n"
@@ -90,29 +94,30 @@ def format_comparison(document: Document, other: Document, names: tuple[str, str
     first, second = names
     lines = [strong(f"A = {first}: {_format_heading(document)}"), strong(f"B = {second}: {_format_heading(other)}"), ""]
     rows = [["", "A", "B", "B - A"]]
-    totals = [
-        ("total cost", document["total_cost"], other["total_cost"]),
-        *(
-            (part, _sum_costs(document, part), _sum_costs(other, part))
-            for part in ("repartition", "join", "aggregation")
-        ),
-        ("bytes moved", _count_bytes_moved(document), _count_bytes_moved(other)),
-        ("most bytes on a site", max(document["memory_bytes"]), max(other["memory_bytes"])),
-    ]
-    rows += [[name, f"{a:,}", f"{b:,}", f"{b - a:+,}"] for name, a, b in totals]
     a_ms, b_ms = document["predicted_ms"], other["predicted_ms"]
     if a_ms is not None and b_ms is not None:
         rows.append(["predicted ms", f"{a_ms:,.3f}", f"{b_ms:,.3f}", f"{b_ms - a_ms:+,.3f}"])
+    totals = [
+        ("most bytes on a site", max(document["memory_bytes"]), max(other["memory_bytes"])),
+        ("bytes moved", _count_bytes_moved(document), _count_bytes_moved(other)),
+        ("paper's cost", document["total_cost"], other["total_cost"]),
+        *(
+            (f"  {part}", _sum_costs(document, part), _sum_costs(other, part))
+            for part in ("repartition", "join", "aggregation")
+        ),
+    ]
+    rows += [[name, f"{a:,}", f"{b:,}", f"{b - a:+,}"] for name, a, b in totals]
     lines += [*align_columns(rows), ""]
     here = {operation["name"]: operation for operation in document["ops"]}
     there = {operation["name"]: operation for operation in other["ops"]}
-    differing = [["operator", "cut in A", "cut in B", "cost A", "cost B"]]
+    differing = [["operator", "cut in A", "cut in B", "ms in A", "ms in B", "cost A", "cost B"]]
     for name in [*here, *(name for name in there if name not in here)]:
         a, b = here.get(name), there.get(name)
         if a is None or b is None or _format_cut(a) != _format_cut(b) or _sum_cost_parts(a) != _sum_cost_parts(b):
             differing.append([name, *(_format_cut(x) if x else "-" for x in (a, b)),
+                              *(f"{x['time']['critical_ms']:.3f}" if x and x["time"] else "-" for x in (a, b)),
                               *(f"{_sum_cost_parts(x):,}" if x else "-" for x in (a, b))])  # fmt: skip
-    lines += align_columns(differing, right=(3, 4)) if len(differing) > 1 else ["every operator is cut alike"]
+    lines += align_columns(differing, right=(3, 4, 5, 6)) if len(differing) > 1 else ["every operator is cut alike"]
     return "\n".join(lines) + "\n"
 
 
@@ -124,22 +129,35 @@ def _format_heading(document: Document) -> str:
     )
 
 
+def _rank(group: Sequence[Document]) -> tuple[float, int]:
+    """The smaller, the more a kind of operators matters: by its part of the critical path, then by its cost."""
+    critical = sum(operation["time"]["critical_ms"] for operation in group if operation["time"] is not None)
+    return -round(critical, 6), -_sum_cost_parts(group[0]) * len(group)
+
+
 def _format_totals(document: Document) -> list[str]:
-    pinned = " with these pins" if any(operation["pin"] for operation in document["ops"]) else ""
-    proof = f"no plan{pinned} costs less" if document["exact"] else "not proved least"
-    parts = ", ".join(f"{part} {_sum_costs(document, part):,}" for part in ("repartition", "join", "aggregation"))
     memory, limit = document["memory_bytes"], document["memory_limit"]
     allowed = "" if limit is None else f" of {format_memory(limit)} that it may take"
     return [
-        f"cost {document['total_cost']:,} elements ({proof}; the cut heuristic finds {document['cut_cost']:,})",
-        f"     {parts}",
-        f"moved {format_memory(_count_bytes_moved(document))}; memory per site {_format_range(memory)}{allowed}",
-        f"inputs and weights: {_STARTS[document['input_placement']]}",
         summarize_time(document),
+        *summarize_selection(document),
         *format_baselines(document["baselines"]),
+        f"memory per site {_format_range(memory)}{allowed}; moved {format_memory(_count_bytes_moved(document))}",
         *_format_exchanges(document),
+        f"inputs and weights: {_STARTS[document['input_placement']]}",
         *([] if document["note"] is None else [document["note"]]),
     ]
+
+
+def _format_costs(document: Document) -> list[str]:
+    """The paper's cost of the whole plan. Only a plan that was chosen by it can be said to cost least."""
+    pinned = " with these pins" if any(operation["pin"] for operation in document["ops"]) else ""
+    proof = f"no plan{pinned} costs less; " if document["exact"] else ""
+    parts = ", ".join(f"{part} {_sum_costs(document, part):,}" for part in ("repartition", "join", "aggregation"))
+    total = f"paper's cost {document['total_cost']:,} elements: {parts}"
+    if document["selector"] == FASTEST:
+        return [total]
+    return [total, f"  ({proof}the cut heuristic finds {document['cut_cost']:,})"]
 
 
 def _format_exchanges(document: Document) -> list[str]:
@@ -178,7 +196,7 @@ def _group_alike(operations: Sequence[Document]) -> list[list[Document]]:
 
 
 def _format_table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
-    rows = [["operator", "", "cut", "repartition", "join", "aggregation", "moved"]]
+    rows = [["operator", "", "cut", "moved", "repartition", "join", "aggregation"]]
     for group in groups:
         first = group[0]
         name = first["name"] if len(group) == 1 else f"{first['name']} (x{len(group)})"
@@ -188,8 +206,8 @@ def _format_table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> lis
                 name,
                 shorten(first["op"], 28),
                 _format_cut(first) + (" (pinned)" if first["pin"] else ""),
-                *(f"{cost[part]:,}" for part in ("repartition", "join", "aggregation")),
                 format_memory(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
+                *(f"{cost[part]:,}" for part in ("repartition", "join", "aggregation")),
             ]
         )
     lines = align_columns(rows, right=(3, 4, 5, 6))
@@ -221,18 +239,17 @@ def _format_section(group: Sequence[Document], sites: int, strong: Emphasis, who
     idle = operation["idle_sites"]
     if idle:
         lines.append(f"  {used} of {sites} sites work; idle: {format_ranges(idle)}")
+    lines.append(f"  {describe_operator_time(operation)}")
+    lines.append(f"  {_format_movement(operation)}")
     cost = operation["cost"]
     together = f"  combined by {operation['aggregate']}" if cost["aggregation"] else ""
     lines.append(
-        f"  cost {_sum_cost_parts(operation):,} = repartition {cost['repartition']:,} + join {cost['join']:,}"
+        f"  paper's cost {_sum_cost_parts(operation):,} = repartition {cost['repartition']:,} + join {cost['join']:,}"
         f" + aggregation {cost['aggregation']:,}{together}"
     )
-    lines.append(f"  {_format_movement(operation)}")
-    lines.append(f"  {describe_operator_time(operation)}")
     if operation["pin"] is not None:
         lines.append(f"  pinned to {operation['pin']}")
-    lines.append(f"  next best: {_format_alternative(operation)}")
-    return lines
+    return [*lines, *_format_alternatives(operation)]
 
 
 def _format_movement(operation: Document) -> str:
@@ -254,12 +271,26 @@ def _format_moves(part: Document) -> str:
     return f"moves {format_memory(moves['bytes'])} in {format_count(moves['transfers'], 'transfer')}"
 
 
-def _format_alternative(operation: Document) -> str:
-    other = operation["next_best"]
+def _format_alternatives(operation: Document) -> list[str]:
+    """The best other cuts of an operator: by time, if the plan was chosen by time, and by the paper's cost."""
+    other, faster = operation["next_best"], operation["next_fastest"]
+    if faster is None:
+        return [f"  next best: {_format_alternative(other, _sum_cost_parts(operation))}"]
+    more = faster["more_ms"]
+    time = f"about {abs(more):.3f} ms {'more' if more >= 0 else 'less'}" if round(abs(more), 3) else "about as fast"
+    lines = [f"  next best by time: {_format_cut(faster)}, {time}"]
+    if other is not None:
+        more = other["more"]
+        cost = f"{abs(more):,} elements {'more' if more > 0 else 'less'}" if more else "as many elements"
+        lines.append(f"  next best by the paper's cost: {_format_cut(other)}, {cost}")
+    return lines
+
+
+def _format_alternative(other: Document | None, now: int) -> str:
+    """The cheapest other cut of an operator that costs `now` elements."""
     if other is None:
         return "there is no other cut"
     more = other["more"]
-    now = _sum_cost_parts(operation)
     if more == 0:
         return f"{_format_cut(other)} costs as much"
     share = f" ({more / now:+.0%} of this operator's cost)" if now else ""
@@ -284,13 +315,14 @@ def _format_type(row: Document) -> str:
 
 def _format_outputs(document: Document, strong: Emphasis) -> list[str]:
     lines = [strong("outputs")]
-    for output in document["outputs"]:
+    for output in document["outputs"][:MAX_OUTPUTS]:
         exchange = output["exchange"]
         times = f", {exchange['completion_ms']:.3f} ms" if exchange is not None and _is_timed(exchange) else ""
         times += "" if exchange is None else _AUTHORS.get(exchange["author"], "")
         places = _format_places(output)
         lines.append(f"  {output['name']}: {_format_type(output)}, {places}; {_format_moves(output)}{times}")
-    return lines
+    left = len(document["outputs"]) - MAX_OUTPUTS
+    return [*lines, *([f"  and {left} more"] if left > 0 else [])]
 
 
 def _format_places(row: Document) -> str:

@@ -260,10 +260,7 @@ class _Search:
 
     def finish_synthesized(self, seed: int, report: Report) -> Found:
         """Completes the contenders that promise most with synthesized exchanges, and takes the fastest."""
-        promised = {
-            name: min(draft.predicted_ms, sum_times(self._promises, draft.assignment) / UNITS_PER_MS)
-            for name, draft in self._drafts.items()
-        }
+        promised = {name: self._promise(draft) for name, draft in self._drafts.items()}
         names = sorted(promised, key=lambda name: (self._drafts[name].excess, promised[name]))
         distinct = {self._drafts[name]: name for name in reversed(names)}
         scheduler = SynthesizingScheduler(self._machine, self._sites, budget=self._budget, seed=seed, report=report)
@@ -280,10 +277,17 @@ class _Search:
         if not completed:
             return Found(self._complete(names[0], {}), None)
         chosen = min(times, key=lambda name: times[name])
-        plan = self._complete(chosen, times)
+        same = {name: distinct[draft] for name, draft in self._drafts.items()}
+        plan = self._complete(chosen, {name: times[first] for name, first in same.items() if first in times})
         if self._folded is None:
             return Found(plan, replace(completed[chosen], plan=plan))
         return _build_found(plan, lambda: build_fast(plan, self._machine, scheduler))
+
+    def _promise(self, draft: Draft) -> float:
+        """About what a draft takes with the exchanges that were asked for, in ms."""
+        if self._naive:
+            return draft.predicted_ms
+        return min(draft.predicted_ms, sum_times(self._promises, draft.assignment) / UNITS_PER_MS)
 
     def _complete(self, chosen: str, times: Mapping[str, float]) -> LogicalPlan:
         """The plan of a contender for the whole graph, with what became of all contenders.
@@ -303,7 +307,15 @@ class _Search:
                 )
         strict = build_problem(self._whole, self._sites, pins=self._pins)
         contenders = [
-            Contender(name, name == chosen, times.get(name, draft.predicted_ms), draft.memory, plans[name].total_cost)
+            Contender(
+                name,
+                name == chosen,
+                times.get(name, draft.predicted_ms),
+                draft.memory,
+                plans[name].total_cost,
+                synthesized=name in times,
+                promised_ms=None if self._naive or name in times else self._promise(draft),
+            )
             for name, draft in self._drafts.items()
         ]
         contenders += [Contender(name, reason=reason) for name, reason in self._reasons.items()]

@@ -38,4 +38,4 @@ def test_sections_are_of_the_kinds_that_cost_most_together(monkeypatch) -> None:
     assert "a = matmul(x, w)" in shown
     assert "and 3 like it: b, c, y" in shown
     assert "u = matmul(z, z)" not in shown
-    assert "1 cheaper kinds of operators have no section here" in shown
+    assert "1 shorter kinds of operators have no section here" in shown

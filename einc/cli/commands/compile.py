@@ -170,14 +170,13 @@ def _print(arguments: CompileArguments, results: Results) -> None:
 
         output.say("\n".join(format_table(results.rows)))
     if results.summary is not None:
+        from einc.report.selection import describe_choice
         from einc.report.tables import format_baselines
 
         summary = results.summary
-        exact = "" if summary["exact"] else ", not proved least"
         output.note(
             f"{summary['plan']}: {summary['model']}, {format_count(summary['operators'], 'operator')} on "
-            f"{format_count(summary['devices'], 'site')} of {summary['machine']}, cost {summary['total_cost']:,}{exact}"
-            f", predicted {summary['predicted_ms']:.3f} ms"
+            f"{format_count(summary['devices'], 'site')} of {summary['machine']}, {describe_choice(summary)}"
         )
         for line in format_baselines(summary["baselines"]):
             output.note(line)

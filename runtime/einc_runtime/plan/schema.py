@@ -307,7 +307,8 @@ class BaselineTime(Record, frozen=True):
 
 class Contender(Record, frozen=True):
     """A plan that the search considered: its predicted time, the largest arena in bytes, and the paper's cost in
-    elements; or the reason why there is none."""
+    elements; or the reason why there is none. The time is with `synthesized` exchanges, or else with naive ones; then
+    `promised_ms` is about what it would be with synthesized ones, if the plan was to have such."""
 
     name: str
     chosen: bool = False
@@ -315,6 +316,8 @@ class Contender(Record, frozen=True):
     memory: int | None = None
     cost: int | None = None
     reason: str | None = None
+    synthesized: bool = False
+    promised_ms: float | None = None
 
 
 class MemoryPoint(Record, frozen=True):

@@ -1,0 +1,146 @@
+"""Why a plan was chosen, as text: what it was compared with, and what less memory would cost in time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einc.options import FASTEST
+from einc.report.tables import align_columns
+from einc_runtime.text import format_count, format_memory, shorten
+
+Document = dict[str, Any]
+Emphasis = Callable[[str], str]
+
+MAX_REASON = 70
+"""Characters that are shown of the reason why there is no such plan."""
+
+_NAMES = {
+    "time": ("time tables", "the optimum of the time tables"),
+    "time, synthesized": (
+        "time tables (synthesized)",
+        "the optimum of the time tables for synthesized exchanges",
+    ),
+    "paper": ("paper's cost", "the optimum of the paper's cost"),
+    "less memory": ("less memory", "the optimum of the time tables with a price on memory"),
+    "improved": ("improved", "the best of the others after changes of single operators"),
+}
+"""For the names that the search gives to plans, the name in the table and what is said of it. Others are those of
+well-known plans."""
+
+_OTHER_SELECTORS = {
+    "eindecomp": "chosen for the least cost of the paper, not for the least time (--selector fastest does that)",
+    "greedy": "every operator has the cut that costs least by itself (selector greedy)",
+    "random": "the cuts are drawn at random (selector random)",
+}
+
+
+def summarize_selection(document: Document) -> list[str]:
+    """Lines on how the plan was chosen, and what the paper's cost would have chosen."""
+    if document["selector"] != FASTEST:
+        return [_OTHER_SELECTORS[document["selector"]]] if document["selector"] in _OTHER_SELECTORS else []
+    rows = [row for row in document["contenders"] if row["predicted_ms"] is not None]
+    chosen = [row["name"] for row in rows if row["chosen"]]
+    named = [row["name"] for row in document["baselines"] if row["chosen"]]
+    if not chosen and not named:
+        return []
+    if named:
+        lines = [f"the fastest by predicted time: the baseline {named[0]}, faster than what the search found"]
+    else:
+        _, what = _name(chosen[0])
+        plans = {(row["predicted_ms"], row["memory_bytes"], row["total_cost"]) for row in rows}
+        lines = [f"the fastest of {format_count(len(plans), 'plan')} by predicted time: {what}"]
+    return [*lines, *_compare_with_paper(document)]
+
+
+def _name(name: str) -> tuple[str, str]:
+    return _NAMES.get(name, (name, f"the well-known plan {name}"))
+
+
+def _compare_with_paper(document: Document) -> list[str]:
+    """What the plan takes that is best by the paper's cost."""
+    paper = _find_paper(document)
+    if paper is None:
+        return []
+    if paper["chosen"]:
+        return ["the paper's cost would choose this plan, too"]
+    took = _find_times(paper)
+    now = document["predicted_ms"]
+    times = f", {_format_span([one / now for one in took], 2)} times as long" if now else ""
+    total = document["total_cost"]
+    elements = f", with {paper['total_cost'] / total:.2g} times the elements" if total else ""
+    return [f"the paper's cost would choose a plan of {_format_span(took)} ms{times}{elements}"]
+
+
+def describe_choice(document: Document) -> str:
+    """What a plan takes, in a few words; of plans that were not chosen by time also the paper's cost."""
+    memory = f"{format_memory(max(document['memory_bytes']))} per site"
+    if document["selector"] != FASTEST:
+        proof = "" if document["exact"] else ", not proved least"
+        return f"predicted {document['predicted_ms']:.3f} ms, {memory}, cost {document['total_cost']:,}{proof}"
+    paper = _find_paper(document)
+    other = ""
+    if paper is not None and not paper["chosen"]:
+        other = f" (by the paper's cost: {_format_span(_find_times(paper))} ms)"
+    return f"predicted {document['predicted_ms']:.3f} ms{other}, {memory}"
+
+
+def _find_paper(document: Document) -> Document | None:
+    """The contender that the paper's cost chooses, if it was predicted."""
+    return next((x for x in document["contenders"] if x["name"] == "paper" and x["predicted_ms"] is not None), None)
+
+
+def _find_times(row: Document) -> tuple[float, float]:
+    """Between which times a contender is predicted to end, in ms, with the exchanges that the plan was to have."""
+    highest = row["predicted_ms"]
+    return highest if row["promised_ms"] is None else row["promised_ms"], highest
+
+
+def _format_span(ends: Sequence[float], digits: int = 3) -> str:
+    """Two numbers as one text: `0.144 to 0.357`."""
+    low, high = (f"{one:,.{digits}f}" for one in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def format_contenders(document: Document, strong: Emphasis) -> list[str]:
+    """The table of the plans that the search considered, the fastest first; equal plans stand in one row."""
+    rows = [row for row in document["contenders"] if row["predicted_ms"] is not None]
+    if not rows:
+        return []
+    groups: dict[tuple[float, float, int, int], list[Document]] = {}
+    for row in sorted(rows, key=lambda row: (not row["chosen"], _find_times(row))):
+        groups.setdefault((*_find_times(row), row["memory_bytes"], row["total_cost"]), []).append(row)
+    table = [["plans considered", "predicted", "per site", "paper's cost", ""]]
+    for (low, high, memory, cost), group in groups.items():
+        names = ", ".join(_name(row["name"])[0] for row in group)
+        chosen = "chosen" if group[0]["chosen"] else ""
+        table.append([names, f"{_format_span((low, high))} ms", format_memory(memory), f"{cost:,}", chosen])
+    lines = align_columns(table)
+    missing = [row for row in document["contenders"] if row["predicted_ms"] is None and row["reason"]]
+    lines += [f"  not tried: {_name(row['name'])[0]}, {shorten(row['reason'], MAX_REASON)}" for row in missing]
+    if any(" to " in row[1] for row in table):
+        lines.append(
+            "  a to b: b with naive exchanges, a as the time tables promise with synthesized ones, which only the"
+        )
+        lines.append("  most promising plans were given")
+    if not any(row["name"] == "time" for row in missing):
+        lines.append("  time tables: what each cut of an operator takes, and each exchange between two cuts. They are")
+        lines.append("  minimized exactly. They do not see what overlaps: that no plan at all is faster is not proved.")
+    return [strong(lines[0]), *lines[1:], ""]
+
+
+def format_memory_points(document: Document, strong: Emphasis) -> list[str]:
+    """What plans with less memory would take, of those that the search built; nothing if there is only one."""
+    points = document["memory_points"]
+    if len(points) < 2:
+        return []
+    table = []
+    for point, larger in itertools.zip_longest(points, points[1:]):
+        if larger and format_memory(larger["memory_bytes"]) == format_memory(point["memory_bytes"]):
+            continue
+        here = "this plan's memory" if point["memory_bytes"] == max(document["memory_bytes"]) else ""
+        fits = here if point["fits"] else "does not fit"
+        table.append([f"{format_memory(point['memory_bytes'])} per site", f"{point['predicted_ms']:,.3f} ms", fits])
+    lines = align_columns(table, right=(0, 1))
+    return [strong("time over memory, with naive exchanges"), *(f"  {line}" for line in lines), ""]

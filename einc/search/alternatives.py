@@ -1,0 +1,118 @@
+"""The other candidates of one operator of a finished plan, by what the time tables say of them.
+
+All other operators keep their candidates, so that only tables around one operator are made. Overlap of exchanges and
+kernels is not seen: a change that the tables like may make the whole plan slower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from einc.graph.graph import Graph, Node, TensorKind
+from einc.logical.candidates import enumerate_flexible_candidates
+from einc.logical.plan import Candidate, LogicalPlan
+from einc.machines.model import Machine
+from einc.ops.base import Operator
+from einc.search.exchange_times import MISSING_MS
+from einc.search.neighbours import list_changes
+from einc.search.tables import UNITS_PER_MS, build_time_problem
+
+MAX_SITES = 128
+"""On more sites, alternatives are not timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedAlternative:
+    """A candidate in place of the chosen one, and about how much it adds to the plan's time (below 0: it saves)."""
+
+    candidate: Candidate
+    added_ms: float
+
+
+class AlternativeTimer:
+    """Finds the fastest alternatives in one plan. Operators that repeat with equal surroundings are timed once.
+
+    `naive` says how exchanges are timed, as in `ExchangeEstimator`.
+    """
+
+    def __init__(self, plan: LogicalPlan, machine: Machine, *, naive: bool) -> None:
+        self._plan = plan
+        self._machine = machine
+        self._naive = naive
+        self._once = plan.input_placement == "once"
+        self._position = {node.name: n for n, node in enumerate(plan.graph.nodes)}
+        self._producers = plan.graph.producers()
+        self._readers = plan.graph.consumers()
+        self._tensors = plan.graph.tensor_table()
+        self._saved = set(plan.graph.outputs)
+        self._numbers: dict[Operator, int] = {}
+        self._known: dict[object, TimedAlternative | None] = {}
+
+    def find(self, name: str) -> TimedAlternative | None:
+        """The fastest alternative for the node of that name; None if there is none, or on more than MAX_SITES sites.
+
+        Raises KeyError if there is no such node.
+        """
+        n = self._position[name]
+        if self._plan.sites > MAX_SITES:
+            return None
+        around = sorted(self._list_around(n))
+        key = self._describe(n, around)
+        if key not in self._known:
+            self._known[key] = self._find(n, around)
+        return self._known[key]
+
+    def _find(self, n: int, around: list[int]) -> TimedAlternative | None:
+        plan = self._plan
+        own = plan.choices[n].candidate
+        offer = enumerate_flexible_candidates(plan.graph.nodes[n].operator, plan.sites)
+        offer = offer if own in offer else (*offer, own)
+        options = [offer if m == n else (plan.choices[m].candidate,) for m in around]
+        graph = self._select([plan.graph.nodes[m] for m in around])
+        problem = build_time_problem(graph, options, self._machine, plan.sites, naive=self._naive, once=self._once)
+        assignment = [offer.index(own) if m == n else 0 for m in around]
+        changes = list_changes(problem, assignment)
+        if not changes or changes[0].added >= MISSING_MS * UNITS_PER_MS / 2:
+            return None
+        return TimedAlternative(offer[changes[0].candidate], changes[0].added / UNITS_PER_MS)
+
+    def _list_around(self, n: int) -> set[int]:
+        """The node, the producers of what it reads, those that read it right before and after, and all its readers."""
+        node = self._plan.graph.nodes[n]
+        found = {n}
+        for tensor in node.inputs:
+            if tensor in self._producers:
+                found.add(self._position[self._producers[tensor][0].name])
+            elif not self._once:
+                continue
+            places = list(dict.fromkeys(self._position[reader.name] for reader, _ in self._readers[tensor]))
+            here = places.index(n)
+            found.update(places[max(0, here - 1) : here + 2])
+        for tensor in node.outputs:
+            found.update(self._position[reader.name] for reader, _ in self._readers[tensor])
+        return found
+
+    def _select(self, nodes: list[Node]) -> Graph:
+        """The part of the graph with these nodes."""
+        used = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+        made = {name for node in nodes for name in node.outputs}
+        tensors = tuple(tensor for name, tensor in self._tensors.items() if name in used)
+        outputs = tuple(name for name in self._plan.graph.outputs if name in made)
+        return Graph(self._plan.graph.name, tensors, tuple(nodes), outputs)
+
+    def _describe(self, n: int, around: list[int]) -> object:
+        """A key that two nodes have in common only if all that is looked at is equal."""
+        places: dict[str, int] = {}
+
+        def refer(names: tuple[str, ...]) -> tuple[tuple[int, bool, bool], ...]:
+            return tuple(
+                (places.setdefault(x, len(places)), x in self._saved, self._tensors[x].kind is TensorKind.VALUE)
+                for x in names
+            )
+
+        rows = []
+        for m in around:
+            node, own = self._plan.graph.nodes[m], self._plan.choices[m].candidate
+            kind = self._numbers.setdefault(node.operator, len(self._numbers))
+            rows.append((m == n, kind, own.intervals, own.replicas, refer(node.inputs), refer(node.outputs)))
+        return tuple(rows)
