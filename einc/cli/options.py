@@ -166,7 +166,8 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--selector",
         type=click.Choice(SELECTORS),
-        help="How the cuts are chosen.  [default: eindecomp]",
+        help="How the cuts are chosen: for the least predicted time (fastest), the least cost of the paper (eindecomp),"
+        " each operator by itself (greedy), or at random.  [default: fastest]",
     ),
     click.option(
         "--schedule",

@@ -22,6 +22,7 @@ _NAMES = {
         "time tables (synthesized)",
         "the optimum of the time tables for synthesized exchanges",
     ),
+    "side by side": ("side by side", "the optimum of time tables that favour independent parts on different sites"),
     "paper": ("paper's cost", "the optimum of the paper's cost"),
     "less memory": ("less memory", "the optimum of the time tables with a price on memory"),
     "improved": ("improved", "the best of the others after changes of single operators"),
@@ -113,17 +114,22 @@ def format_contenders(document: Document, strong: Emphasis) -> list[str]:
         groups.setdefault((*_find_times(row), row["memory_bytes"], row["total_cost"]), []).append(row)
     table = [["plans considered", "predicted", "per site", "paper's cost", ""]]
     for (low, high, memory, cost), group in groups.items():
-        names = ", ".join(_name(row["name"])[0] for row in group)
+        alike = [row["name"] for row in document["contenders"] if row["reason"] in [f"as {x['name']}" for x in group]]
+        names = ", ".join(_name(name)[0] for name in (*(row["name"] for row in group), *alike))
         chosen = "chosen" if group[0]["chosen"] else ""
         table.append([names, f"{_format_span((low, high))} ms", format_memory(memory), f"{cost:,}", chosen])
     lines = align_columns(table)
     missing = [row for row in document["contenders"] if row["predicted_ms"] is None and row["reason"]]
-    lines += [f"  not tried: {_name(row['name'])[0]}, {shorten(row['reason'], MAX_REASON)}" for row in missing]
+    known = {f"as {row['name']}" for row in rows}
+    lines += [
+        f"  not tried: {_name(row['name'])[0]}, {shorten(row['reason'], MAX_REASON)}"
+        for row in missing
+        if row["reason"] not in known
+    ]
     if any(" to " in row[1] for row in table):
         lines.append(
-            "  a to b: b with naive exchanges, a as the time tables promise with synthesized ones, which only the"
+            "  a to b: from what the time tables promise with synthesized exchanges to the time with naive ones"
         )
-        lines.append("  most promising plans were given")
     if not any(row["name"] == "time" for row in missing):
         lines.append("  time tables: what each cut of an operator takes, and each exchange between two cuts. They are")
         lines.append("  minimized exactly. They do not see what overlaps: that no plan at all is faster is not proved.")

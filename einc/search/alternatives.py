@@ -15,7 +15,7 @@ from einc.machines.model import Machine
 from einc.ops.base import Operator
 from einc.search.exchange_times import MISSING_MS
 from einc.search.neighbours import list_changes
-from einc.search.tables import UNITS_PER_MS, build_time_problem
+from einc.search.tables import UNITS_PER_MS, build_time_problems
 
 MAX_SITES = 128
 """On more sites, alternatives are not timed."""
@@ -32,7 +32,7 @@ class TimedAlternative:
 class AlternativeTimer:
     """Finds the fastest alternatives in one plan. Operators that repeat with equal surroundings are timed once.
 
-    `naive` says how exchanges are timed, as in `ExchangeEstimator`.
+    `naive` says whether exchanges are timed as naive or as synthesized ones (`ExchangeEstimator`).
     """
 
     def __init__(self, plan: LogicalPlan, machine: Machine, *, naive: bool) -> None:
@@ -69,7 +69,8 @@ class AlternativeTimer:
         offer = offer if own in offer else (*offer, own)
         options = [offer if m == n else (plan.choices[m].candidate,) for m in around]
         graph = self._select([plan.graph.nodes[m] for m in around])
-        problem = build_time_problem(graph, options, self._machine, plan.sites, naive=self._naive, once=self._once)
+        naive, synthesized = build_time_problems(graph, options, self._machine, plan.sites, once=self._once)
+        problem = naive if self._naive else synthesized
         assignment = [offer.index(own) if m == n else 0 for m in around]
         changes = list_changes(problem, assignment)
         if not changes or changes[0].added >= MISSING_MS * UNITS_PER_MS / 2:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.command(
     "explain",
     cls=EincCommand,
-    short_help="Show how a plan cuts, places and moves everything.",
+    short_help="Show what a plan takes, why it was chosen, and what it does.",
     epilog=examples(
         "einc explain ffn.bin",
         "einc explain ffn.ein -m dgx-a100 --op hidden",
@@ -57,7 +57,7 @@ def explain_command(
     as_json: bool,
     **arguments: Any,
 ) -> None:
-    """Show how each operator is cut and where it runs, what that costs, what moves, and the next best cut.
+    """Show how long a plan takes and why it was chosen, how each operator is cut, what moves, and the next best cut.
 
     A plan file is enough; a model is compiled first, with the options of `einc compile`.
     """
