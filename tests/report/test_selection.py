@@ -1,0 +1,114 @@
+"""What is said of the choice of a plan: what it was compared with, and what less memory costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from einc.compiler import compile_model
+from einc.options import CompileOptions
+from einc.report.document import explain
+from einc.report.selection import describe_choice, format_contenders, format_memory_points, summarize_selection
+
+TEXT = """model m
+dim n = 512
+dim m = 1024
+input x : f16[n, m]
+weight w : f16[m, m]
+weight v : f16[m, m]
+output y = matmul(relu(matmul(x, w)), v)
+"""
+
+
+def row(name: str, ms: float | None, memory: int = 1 << 20, cost: int = 100, **more: Any) -> dict[str, Any]:
+    known = {"name": name, "predicted_ms": ms, "memory_bytes": memory, "total_cost": cost}
+    return {**known, "synthesized": False, "promised_ms": None, "chosen": False, "reason": None, **more}
+
+
+def document(*contenders: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "selector": "fastest",
+        "predicted_ms": 2.0,
+        "total_cost": 200,
+        "exact": False,
+        "memory_bytes": [100, 1 << 20],
+        "contenders": list(contenders),
+        "baselines": [],
+        **more,
+    }
+
+
+def test_equal_plans_stand_in_one_row_and_the_chosen_one_first() -> None:
+    found = document(
+        row("paper", 8.0, 1 << 19, 50, promised_ms=3.0),
+        row("data", 4.0),
+        row("time", 2.0, cost=200, chosen=True, synthesized=True),
+        row("sequence", 4.0),
+        row("megatron", None, reason="as data"),
+        row("single", None, reason="about 9 ms by the time tables"),
+    )
+    _, *lines = format_contenders(found, str)
+    assert [line.split("  ")[0] for line in lines[:3]] == ["time tables", "paper's cost", "data, sequence, megatron"]
+    assert lines[0].endswith("chosen")
+    assert "3.000 to 8.000 ms" in lines[1]
+    assert lines[3] == "  not tried: single, about 9 ms by the time tables"
+    assert any("a to b" in line for line in lines)
+    first, second = summarize_selection(found)
+    assert first == "the fastest of 3 plans by predicted time: the optimum of the time tables"
+    assert second.endswith("3.000 to 8.000 ms, 1.50 to 4.00 times as long, with 0.25 times the elements")
+    assert describe_choice(found) == "predicted 2.000 ms (by the paper's cost: 3.000 to 8.000 ms), 1 MiB per site"
+
+
+def test_tables_that_were_not_minimized_are_not_called_exact() -> None:
+    told = "\n".join(format_contenders(document(row("paper", 2.0, chosen=True)), str))
+    assert "minimized exactly" in told
+    missing = row("time", None, reason="its tables would be too large")
+    lacking = document(row("paper", 2.0, chosen=True), missing)
+    assert "minimized exactly" not in "\n".join(format_contenders(lacking, str))
+    assert summarize_selection(lacking)[1] == "the paper's cost would choose this plan, too"
+    assert describe_choice(lacking) == "predicted 2.000 ms, 1 MiB per site"
+
+
+def test_a_baseline_that_was_taken() -> None:
+    found = document(row("time", 3.0), baselines=[{"name": "data", "chosen": True}])
+    assert "the baseline data" in summarize_selection(found)[0]
+
+
+@pytest.mark.parametrize("selector", ["eindecomp", "greedy", "random"])
+def test_other_selectors_do_not_speak_of_time(selector: str) -> None:
+    found = document(selector=selector)
+    (line,) = summarize_selection(found)
+    assert "fastest of" not in line
+    assert format_contenders(found, str) == []
+    assert describe_choice(found).endswith("cost 200, not proved least")
+
+
+def test_time_over_memory() -> None:
+    points = [(1 << 19, 5.0, True), ((1 << 19) + 1, 4.0, True), (1 << 20, 3.0, True), (1 << 30, 2.0, False)]
+    rows = [{"memory_bytes": memory, "predicted_ms": ms, "fits": fits} for memory, ms, fits in points]
+    lines = format_memory_points(document(memory_points=rows), str)
+    assert [" ".join(line.split()) for line in lines[1:-1]] == [
+        "512 KiB per site 4.000 ms",
+        "1 MiB per site 3.000 ms this plan's memory",
+        "1 GiB per site 2.000 ms does not fit",
+    ]
+    assert format_memory_points(document(memory_points=rows[:1]), str) == []
+
+
+def test_a_plan_says_what_the_search_found() -> None:
+    """The document against the search: the chosen contender is the plan, and no other one was faster."""
+    compiled = compile_model(TEXT, "m.ein", CompileOptions(machine="dgx-a100", devices=4))
+    found = explain(compiled.bundle)
+    chosen = [one for one in found["contenders"] if one["chosen"]]
+    assert len(chosen) == 1
+    assert chosen[0]["predicted_ms"] == pytest.approx(found["predicted_ms"])
+    assert chosen[0]["total_cost"] == found["total_cost"]
+    assert chosen[0]["memory_bytes"] == max(found["memory_bytes"])
+    timed = [one for one in found["contenders"] if one["predicted_ms"] is not None]
+    assert min(one["predicted_ms"] for one in timed) == chosen[0]["predicted_ms"]
+    assert all((one["promised_ms"] is None) == one["synthesized"] for one in timed)
+    assert all(one["promised_ms"] <= one["predicted_ms"] for one in timed if not one["synthesized"])
+    points = found["memory_points"]
+    assert points == sorted(points, key=lambda one: (one["memory_bytes"], -one["predicted_ms"]))
+    assert all(one["next_fastest"] is not None for one in found["ops"])
