@@ -141,11 +141,12 @@ def format_memory_points(document: Document, strong: Emphasis) -> list[str]:
     points = document["memory_points"]
     if len(points) < 2:
         return []
+    own = format_memory(max(document["memory_bytes"]))
     table = []
     for point, larger in itertools.zip_longest(points, points[1:]):
         if larger and format_memory(larger["memory_bytes"]) == format_memory(point["memory_bytes"]):
             continue
-        here = "this plan's memory" if point["memory_bytes"] == max(document["memory_bytes"]) else ""
+        here = "this plan's memory" if format_memory(point["memory_bytes"]) == own else ""
         fits = here if point["fits"] else "does not fit"
         table.append([f"{format_memory(point['memory_bytes'])} per site", f"{point['predicted_ms']:,.3f} ms", fits])
     lines = align_columns(table, right=(0, 1))
