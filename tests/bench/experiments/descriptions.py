@@ -41,12 +41,14 @@ class Experiment:
 def describe_experiments(draws: int = DRAWS) -> tuple[Experiment, ...]:
     """Experiments 1 to 5 with so many random plans for each workload and placement."""
     drawn = tuple(
-        Configuration(workload, placement=placement, selector="random", seed=seed)
-        for seed, placement, workload in product(range(draws), PLACEMENTS, WORKLOADS)
+        Configuration(workload, placement=placement, selector="random", schedule=schedule, seed=seed)
+        for schedule, seed, placement, workload in product(SCHEDULES, range(draws), PLACEMENTS, WORKLOADS)
     )
     selected = tuple(
-        Configuration(workload, placement=placement, selector=selector)
-        for placement, workload, selector in product(PLACEMENTS, WORKLOADS, (*OBJECTIVES, "greedy"))
+        Configuration(workload, placement=placement, selector=selector, schedule=schedule)
+        for schedule, placement, workload, selector in product(
+            SCHEDULES, PLACEMENTS, WORKLOADS, (*OBJECTIVES, "greedy")
+        )
     )
     known = tuple(
         Configuration(workload, placement=placement, selector=name)

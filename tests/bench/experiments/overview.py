@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 
 from tests.bench.experiments import paper
 from tests.bench.experiments.configurations import (
@@ -14,7 +16,18 @@ from tests.bench.experiments.configurations import (
     Outcomes,
 )
 from tests.bench.experiments.summaries import GROUPS, correlate
-from tests.bench.experiments.tables import Cell, Table, drawn, mean, ms, objectives, placements, ratio, title
+from tests.bench.experiments.tables import (
+    Cell,
+    Table,
+    drawn,
+    drawn_ways,
+    mean,
+    ms,
+    objectives,
+    placements,
+    ratio,
+    title,
+)
 
 Value = Callable[[str, str], float | None]
 """By placement of inputs and selector."""
@@ -24,7 +37,7 @@ def tabulate_overview(outcomes: Outcomes) -> Table:
     """A row per claim; a column per placement of inputs and objective."""
     rows: list[tuple[Cell, ...]] = []
 
-    def add(number: int, what: str, theirs: float, value: Value, *, depends: bool = True) -> None:
+    def add(number: int, what: str, theirs: float | None, value: Value, *, depends: bool = True) -> None:
         cells = [
             value(placement, selector) if depends or selector == "eindecomp" else None
             for placement in placements(outcomes)
@@ -43,10 +56,15 @@ def tabulate_overview(outcomes: Outcomes) -> Table:
             ]
         )
 
-    def over_own(kind: str, workloads: tuple[str, ...]) -> Value:
+    def over_own(kind: str, workloads: tuple[str, ...], schedule: str) -> Value:
         return lambda placement, selector: mean(
-            [ratio(_rival(outcomes, w, placement, kind), of(w, placement, selector)) for w in workloads]
+            [
+                ratio(_rival(outcomes, w, placement, kind, schedule), of(w, placement, selector, schedule))
+                for w in workloads
+            ]
         )
+
+    schedules = dict.fromkeys(schedule for _, schedule in drawn_ways(outcomes))
 
     add(
         1, "block on 8 sites, geometric mean in ms", paper.BLOCK_MEAN_MS["Einsummable"],
@@ -56,31 +74,33 @@ def tabulate_overview(outcomes: Outcomes) -> Table:
         2, "chains, time on 1 site over time on 8", paper.CHAIN_SPEEDUP,
         lambda p, s: mean([ratio(of(w, p, s, sites=1), of(w, p, s)) for w in CHAINS]),
     )  # fmt: skip
-    for group, workloads in GROUPS.items():
-        theirs = paper.RELATIVE_TO_OPTIMIZER[group]
-        add(3, f"{group}, greedy over chosen plan", theirs["greedy"], over_own("greedy", workloads))
-        add(3, f"{group}, best random over chosen plan", theirs["best"], over_own("best", workloads))
-        add(3, f"{group}, median random over chosen plan", theirs["median"], over_own("median", workloads))
+    for schedule, (group, workloads) in product(schedules, GROUPS.items()):
+        names = {"greedy": "greedy", "best": "best random", "median": "median random"}
+        for kind, named in names.items():
+            theirs = paper.RELATIVE_TO_OPTIMIZER[group][kind]
+            what = f"{group}, {named} over chosen plan, {schedule} exchanges"
+            add(3, what, theirs if schedule == "synthesized" else None, over_own(kind, workloads, schedule))
     for (machine, what), theirs_ratio in paper.NAIVE_OVER_OPTIMIZED.items():
         workloads = GROUPS.get(what, (what,))
         named = what if what in GROUPS else title(what)
         add(4, f"{named} on `{machine}`, naive over synthesized", theirs_ratio, over_naive(machine, workloads))
-    add(
-        5, "r of cost and time, median of ten", statistics.median(paper.CORRELATION.values()),
-        lambda placement, _: _median_r(outcomes, placement), depends=False,
-    )  # fmt: skip
+    theirs_r = statistics.median(paper.CORRELATION.values())
+    for schedule in schedules:
+        what = f"r of cost and time, median of ten, {schedule} exchanges"
+        value = partial(_median_r, outcomes, schedule)
+        add(5, what, theirs_r if schedule == "synthesized" else None, value, depends=False)
     columns = [f"{selector}, {placement}" for placement in placements(outcomes) for selector in objectives(outcomes)]
     caption = "The paper's numbers are measured, the others predicted; ratios are geometric means."
     return Table("overview", caption, ("experiment", "", "paper", *columns), tuple(rows), digits=2, names=2)
 
 
-def _rival(outcomes: Outcomes, workload: str, placement: str, kind: str) -> float | None:
+def _rival(outcomes: Outcomes, workload: str, placement: str, kind: str, schedule: str) -> float | None:
     if kind == "greedy":
-        return ms(outcomes, Configuration(workload, placement=placement, selector="greedy"))
-    times = [plan.predicted_ms for plan in drawn(outcomes, workload, placement)]
+        return ms(outcomes, Configuration(workload, placement=placement, selector="greedy", schedule=schedule))
+    times = [plan.predicted_ms for plan in drawn(outcomes, workload, placement, schedule)]
     return None if not times else min(times) if kind == "best" else statistics.median(times)
 
 
-def _median_r(outcomes: Outcomes, placement: str) -> float | None:
-    known = [r for w in WORKLOADS if (r := correlate(outcomes, w, placement)) is not None]
+def _median_r(outcomes: Outcomes, schedule: str, placement: str, _: str) -> float | None:
+    known = [r for w in WORKLOADS if (r := correlate(outcomes, w, placement, schedule)) is not None]
     return statistics.median(known) if known else None

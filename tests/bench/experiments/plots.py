@@ -26,7 +26,7 @@ from tests.bench.experiments.configurations import (
 from tests.bench.experiments.descriptions import SITES
 from tests.bench.experiments.measured import Findings, compare_systems, half_width, name
 from tests.bench.experiments.summaries import correlate
-from tests.bench.experiments.tables import drawn, ms, objectives, placements, title
+from tests.bench.experiments.tables import drawn, drawn_ways, ms, objectives, placements, title
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#777777"
 SERIES = {
@@ -118,31 +118,36 @@ def _mark_measured(panel: Any, workload: str) -> None:
 
 
 def draw_selectors(outcomes: Outcomes) -> Any:
-    """Experiment 3: every plan relative to the paper's optimizer, a panel per placement of inputs."""
-    shown = placements(outcomes)
-    figure, panels = plt.subplots(1, len(shown), figsize=(6.2 * len(shown), 4.6), sharey=True, squeeze=False)
-    for panel, placement in zip(panels[0], shown, strict=True):
+    """Experiment 3: every plan relative to the paper's optimizer, a panel per placement of inputs and schedule."""
+    shown = drawn_ways(outcomes)
+    rows_of = math.ceil(len(shown) / 2)
+    figure, panels = plt.subplots(rows_of, 2, figsize=(12, 0.7 + 4.2 * rows_of), sharey=True, squeeze=False)
+    for panel, (placement, schedule) in zip(panels.flat, shown, strict=False):
         for row, workload in enumerate(reversed(WORKLOADS)):
-            base = ms(outcomes, Configuration(workload, placement=placement))
+            base = ms(outcomes, Configuration(workload, placement=placement, schedule=schedule))
             if base is None:
                 continue
-            plans = [plan.predicted_ms / base for plan in drawn(outcomes, workload, placement)]
+            plans = [plan.predicted_ms / base for plan in drawn(outcomes, workload, placement, schedule)]
             rows = [row + (position % 5 - 2) * 0.09 for position in range(len(plans))]
             panel.plot(plans, rows, "o", color=GREY, markersize=3.5, alpha=0.6, label="random" if not row else None)
             marks = {"greedy": (ORANGE, "^"), "fastest": (GREEN, "s")}
             for selector, (colour, shape) in marks.items():
                 if selector == "greedy" or selector in objectives(outcomes):
-                    own = ms(outcomes, Configuration(workload, placement=placement, selector=selector))
+                    own = ms(
+                        outcomes, Configuration(workload, placement=placement, selector=selector, schedule=schedule)
+                    )
                     if own is not None:
                         label = selector if not row else None
                         panel.plot(own / base, row, shape, color=colour, markersize=7, label=label)
         panel.axvline(1, color=BLUE, label="eindecomp, the paper's optimizer")
         panel.set(
-            title=f"inputs {placement}", xscale="log", xlabel="time relative to eindecomp's plan (log scale)",
-            yticks=range(len(WORKLOADS)),
+            title=f"inputs {placement}, {schedule} exchanges",
+            xscale="log", xlabel="time relative to eindecomp's plan (log scale)", yticks=range(len(WORKLOADS)),
         )  # fmt: skip
         panel.set_yticklabels([title(workload) for workload in reversed(WORKLOADS)])
         _plain_log(panel.xaxis, None, panel.get_xlim())
+    for panel in list(panels.flat)[len(shown) :]:
+        panel.set_visible(False)
     _one_legend(figure, panels[0][0])
     return figure
 
@@ -182,15 +187,23 @@ def draw_exchanges(outcomes: Outcomes) -> Any:
 
 def draw_costs(outcomes: Outcomes) -> Any:
     """Experiment 5: cost against time of the random plans, a panel per workload."""
+    ways = _ways_of_one_schedule(outcomes)
+    styles = ((BLUE, "o"), (ORANGE, "^"))
     figure, panels = plt.subplots(2, 5, figsize=(12, 5.6))
     for panel, workload in zip(panels.flat, WORKLOADS, strict=True):
-        for place, (placement, (colour, shape)) in enumerate(
-            zip(placements(outcomes), ((BLUE, "o"), (ORANGE, "^")), strict=False)
-        ):
-            plans = drawn(outcomes, workload, placement)
+        for place, ((placement, schedule), (colour, shape)) in enumerate(zip(ways, styles, strict=False)):
+            plans = drawn(outcomes, workload, placement, schedule)
             costs, times = [plan.cost / 1e9 for plan in plans], [plan.predicted_ms for plan in plans]
-            panel.plot(costs, times, shape, color=colour, markersize=4.5, alpha=0.75, label=f"inputs {placement}")
-            r = correlate(outcomes, workload, placement)
+            panel.plot(
+                costs,
+                times,
+                shape,
+                color=colour,
+                markersize=4.5,
+                alpha=0.75,
+                label=f"inputs {placement}, {schedule} exchanges",
+            )
+            r = correlate(outcomes, workload, placement, schedule)
             if r is not None:
                 panel.text(
                     0.03, 0.98 - 0.1 * place, f"r = {r:.2f}", transform=panel.transAxes, color=colour, va="top"
@@ -204,6 +217,14 @@ def draw_costs(outcomes: Outcomes) -> Any:
         panel.set_ylabel("predicted ms")
     _one_legend(figure, panels[0][0])
     return figure
+
+
+def _ways_of_one_schedule(outcomes: Outcomes) -> list[tuple[str, str]]:
+    """Both placements with synthesized exchanges, as in the paper; with naive ones if there are no others."""
+    ways = drawn_ways(outcomes)
+    schedules = [schedule for _, schedule in ways]
+    best = max(dict.fromkeys(schedules), key=schedules.count)
+    return [way for way in ways if way[1] == best]
 
 
 def draw_measured(found: Findings, path: Path) -> None:

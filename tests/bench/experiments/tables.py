@@ -7,6 +7,7 @@ import io
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from tests.bench.experiments.configurations import OBJECTIVES, PLACEMENTS, TITLES, Configuration, Outcome, Outcomes
 
@@ -78,14 +79,20 @@ def ratio(over: float | None, under: float | None) -> float | None:
     return None if over is None or under is None else over / under
 
 
-def drawn(outcomes: Outcomes, workload: str, placement: str) -> list[Outcome]:
+def drawn(outcomes: Outcomes, workload: str, placement: str, schedule: str = "synthesized") -> list[Outcome]:
     """The random plans of a workload that fit, by seed."""
     found = sorted(
         (each.seed, outcome)
         for each, outcome in ((e, o) for e, o in outcomes.items() if e.selector == "random")
-        if (each.workload, each.placement) == (workload, placement) and outcome.fits
+        if (each.workload, each.placement, each.schedule) == (workload, placement, schedule) and outcome.fits
     )
     return [outcome for _, outcome in found]
+
+
+def drawn_ways(outcomes: Outcomes) -> tuple[tuple[str, str], ...]:
+    """The pairs of placement and schedule for which there are random plans, the paper's schedule first."""
+    found = {(each.placement, each.schedule) for each in outcomes if each.selector == "random"}
+    return tuple(way for way in product(PLACEMENTS, ("synthesized", "naive")) if way in found)
 
 
 def title(workload: str) -> str:
