@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references check lint types imports bench bench-exchanges experiments experiments-measured bench-truth testbed gpu-check gpu-wheels golden clean
+.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references check lint types imports bench bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -86,6 +86,10 @@ experiments-measured: .venv/dev  ## the same on the GPUs of this machine, or sma
 
 bench-truth: .venv/dev  ## predicted times against measured ones: random plans of all workloads on this computer
 	$(BIN)/python -m tests.bench.truth --write
+
+bench-optimality: .venv/dev  ## whether random or well-known plans are predicted faster than those that are chosen
+	$(BIN)/python -m tests.bench.optimality
+	$(BIN)/python -m tests.bench.optimality --growth
 
 testbed: .venv/dev  ## run exchange programs in network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed

@@ -1,0 +1,365 @@
+"""Whether any plan that is drawn or well known is predicted faster than the one that the compiler chooses.
+
+    python -m tests.bench.optimality [--draws 20] [--schedule naive|synthesized] [--case NAME]... [--machine NAME]...
+        [--sites P]... [--growth] [--processes 2] [--file build/optimality.json] [--write]
+
+A case is a workload on the first sites of a machine. Its draws come from the candidates of `--selector random` and, in
+turn, from all those that `fastest` chooses among. Well-known plans are those of `--baseline`. Models that decode have
+four layers here. `--growth` compares instead what is chosen for 1 to 8 sites: no preset may get slower with
+another site, and attention over 128K tokens must speed up nearly as the sites do.
+
+With synthesized exchanges, draws whose kernels alone must take longer than the chosen plan are counted and not built.
+What is known already is not computed again while the compiler's sources are the same, and further draws are added to
+it. Exits 1 if anything is faster than what was chosen, or slower than it should be. `--write` puts the tables into
+docs/optimality.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tests.bench.experiments.configurations import BLOCKS, CHAINS, MODELS, TITLES
+from tests.bench.experiments.runner import digest_sources
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "build" / "optimality.json"
+PAGE = ROOT / "docs" / "optimality.md"
+MACHINES = ("dgx-a100", "dgx-h100", "dgx-v100")
+SITES = (5, 7, 8)
+ROUNDING = 1e-9
+"""Times that differ by this part are the same."""
+
+LAYERS = (("n_layers", "4"),)
+LARGE = (("d_model", "8192"), ("heads_q", "64"), ("heads_kv", "8"), ("d_ff", "28672"))
+DECODES = {
+    f"decode-{size}-b{batch}": (*LAYERS, *definitions, ("batch", str(batch)))
+    for size, definitions in (("8b", ()), ("70b", LARGE))
+    for batch in (1, 8, 64)
+}
+"""Steps of decoding with four layers of Llama 8B and 70B, by the number of sequences."""
+
+FIGURES = {
+    ("chain_a", "dgx-a100", 8): 3.983,
+    ("chain_b", "dgx-a100", 8): 1.896,
+    ("chain_c", "dgx-a100", 8): 0.871,
+    ("chain_d", "dgx-a100", 8): 3.589,
+    ("chain_e", "dgx-a100", 8): 5.362,
+    ("b1x1k", "dgx-a100", 8): 0.297,
+    ("b1x8k", "dgx-a100", 8): 1.885,
+    ("b8x1k", "dgx-a100", 8): 1.614,
+    ("b1x128k", "dgx-a100", 8): 82.853,
+    ("b128x1k", "dgx-a100", 8): 25.367,
+    ("chain_b", "dgx-a100", 7): 2.279,
+    ("chain_b", "dgx-v100", 8): 5.109,
+    ("decode-8b-b8", "dgx-h100", 8): 0.356,
+}
+"""What a first version of the search found with naive exchanges, in ms with three decimals: nothing may be slower."""
+
+TARGETS = {("chain_a", "dgx-a100", 8): 0.97, ("chain_b", "dgx-a100", 8): 0.97}
+"""How much of it these may take at most."""
+
+SPEEDUP = 1.15
+"""On n of 8 sites, attention over 128K tokens takes at most so many times the time on 8 sites times 8 / n."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Case:
+    """A workload on the first `sites` sites of a machine."""
+
+    schedule: str
+    workload: str
+    machine: str
+    sites: int
+
+    def __str__(self) -> str:
+        return f"{self.workload} on {self.sites} of {self.machine}, {self.schedule}"
+
+
+@dataclass(slots=True)
+class Result:
+    """Predicted ms. A draw is None if it does not fit, or if its sites cannot talk; `hopeless` ones were not built."""
+
+    chosen_ms: float = math.inf
+    contender: str = ""
+    draws: list[float | None] = field(default_factory=list)
+    hopeless: int = 0
+    baselines: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def fastest_draw(self) -> float:
+        return min((draw for draw in self.draws if draw is not None), default=math.inf)
+
+    @property
+    def fastest_baseline(self) -> str:
+        return min(self.baselines, key=lambda name: self.baselines[name], default="")
+
+
+def compare(case: Case, known: Result | None, draws: int) -> Result:
+    """What is chosen, and the plans beside it. Takes from `known` what it has, and draws as many as are missing."""
+    from einc.compiler import compile_model
+    from einc.errors import CapacityError
+    from einc.logical.problem import build_problem
+    from einc.options import CompileOptions
+    from einc.search.baselines import build_baselines
+
+    start = time.monotonic()
+    model = case.workload if case.workload in CHAINS else "llama_block"
+    model = "llama_decode" if case.workload in DECODES else model
+    options = CompileOptions(
+        machine=case.machine,
+        devices=case.sites,
+        definitions=DECODES.get(case.workload, ()),
+        preset=case.workload if case.workload in BLOCKS else None,
+        schedule=case.schedule,
+    )
+    compiled = compile_model((MODELS / f"{model}.ein").read_text(encoding="utf-8"), f"{model}.ein", options)
+    result = known or Result()
+    if known is None:
+        try:
+            result.chosen_ms = compiled.program.predicted_ms
+            result.contender = next(one.name for one in compiled.plan.contenders if one.chosen)
+        except CapacityError:
+            pass
+    if draws > len(result.draws):
+        builder = _Builder(case, compiled.graph, compiled.target.machine, result.chosen_ms)
+        problem = build_problem(compiled.graph, case.sites, flexible=True)
+        if not result.baselines:
+            for baseline in build_baselines(compiled.graph, problem, case.sites):
+                if baseline.chosen is not None:
+                    ms = builder.build(problem, baseline.chosen, spread=baseline.spread)
+                    result.baselines[baseline.name] = math.inf if ms is None else ms
+        strict = build_problem(compiled.graph, case.sites)
+        for seed in range(len(result.draws), draws):
+            offered = problem if seed % 2 else strict
+            generator = random.Random(seed)  # as `--selector random --seed` draws
+            ms = builder.build(offered, [int(generator.random() * len(one)) for one in offered.candidates])
+            result.draws.append(ms)
+        result.hopeless += builder.hopeless
+    result.seconds += time.monotonic() - start
+    return result
+
+
+class _Builder:
+    """Builds and predicts plans of one graph; exchanges that were found for one serve the next."""
+
+    def __init__(self, case: Case, graph: Any, machine: Any, limit: float) -> None:
+        from einc.physical.schedule import NaiveScheduler
+        from einc.physical.synthesis import SynthesizingScheduler
+
+        self._graph, self._machine, self._sites, self._limit = graph, machine, case.sites, limit
+        self._naive = case.schedule == "naive"
+        self._own = NaiveScheduler(machine, case.sites, timed=False)
+        self._synthesizing = None if self._naive else SynthesizingScheduler(machine, case.sites)
+        self.hopeless = 0
+
+    def build(self, problem: Any, chosen: Sequence[int], spread: bool = True) -> float | None:
+        """The predicted ms; None where the plan does not fit, where sites cannot talk, or if it is hopeless."""
+        from einc.errors import CapacityError, MachineError
+        from einc.logical.optimize import build_choices
+        from einc.logical.plan import LogicalPlan
+        from einc.physical.build import build, build_fast
+
+        choices = build_choices(self._graph, problem, chosen)
+        plan = LogicalPlan(self._graph, self._sites, "random", choices, exact=False, cut_cost=0, spread=spread)
+        if not self._naive and self._bound(choices) > self._limit:
+            self.hopeless += 1
+            return None
+        try:
+            if self._synthesizing is None:
+                return build(plan, self._machine, self._own).predicted_ms
+            return build_fast(plan, self._machine, self._synthesizing).predicted_ms
+        except (CapacityError, MachineError):
+            return None
+
+    def _bound(self, choices: Sequence[Any]) -> float:
+        """No plan with these cuts takes less: its kernels, if all sites had equally much of them and never waited."""
+        from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
+
+        total = 0.0
+        for node, choice in zip(self._graph.nodes, choices, strict=True):
+            operator = node.operator
+            for function, site in zip(choice.candidate.functions, self._machine.sites, strict=False):
+                size, flops = operator.traffic(function), operator.flops(function)
+                cost = TaskCost(TaskKind.KERNEL, 0, (), size, flops, operator.precision, task=operator.kernel.name)
+                total += compute_occupied_ms(cost, site, self._machine.kernel_latency_us)
+        return total / self._sites
+
+
+def list_cases(options: argparse.Namespace) -> list[Case]:
+    """The cases that the options ask for."""
+    if options.growth:
+        workloads = tuple(options.case or BLOCKS)
+        machines = tuple(options.machine or ("dgx-h100", "dgx-a100"))
+        sites = tuple(options.sites or range(1, 9))
+    else:
+        workloads = tuple(options.case or (*BLOCKS, *CHAINS, *DECODES))
+        machines, sites = tuple(options.machine or MACHINES), tuple(options.sites or SITES)
+    cases = [Case(options.schedule, w, m, p) for m in machines for p in sites for w in workloads]
+    return sorted(cases, key=lambda case: case.workload in DECODES)  # these take longest
+
+
+def list_faults(results: dict[Case, Result], growth: bool) -> Iterator[str]:
+    """What should not be, one line each."""
+    for case, own in sorted(results.items()):
+        limit = own.chosen_ms * (1 - ROUNDING)
+        if own.fastest_draw < limit:
+            seed = own.draws.index(own.fastest_draw)
+            yield f"{case}: {own.chosen_ms:.4f} ms, and draw {seed} takes {own.fastest_draw:.4f}"
+        if own.fastest_baseline and own.baselines[own.fastest_baseline] < limit:
+            name = own.fastest_baseline
+            yield f"{case}: {own.chosen_ms:.4f} ms, and {name} takes {own.baselines[name]:.4f}"
+        figure = FIGURES.get((case.workload, case.machine, case.sites))
+        if figure is not None and case.schedule == "naive":
+            part = TARGETS.get((case.workload, case.machine, case.sites), 1.0)
+            if own.chosen_ms > part * figure + (0.0005 if part == 1 else 0):
+                yield f"{case}: {own.chosen_ms:.4f} ms, and it should be at most {part:g} of {figure:.3f}"
+    for case, own in sorted(results.items()) if growth else ():
+        fewer = results.get(Case(case.schedule, case.workload, case.machine, case.sites - 1))
+        if fewer is not None and own.chosen_ms > fewer.chosen_ms * (1 + ROUNDING):
+            yield f"{case}: {own.chosen_ms:.4f} ms, and {fewer.chosen_ms:.4f} on one site less"
+        all_sites = results.get(Case(case.schedule, case.workload, case.machine, 8))
+        if case.workload == "b1x128k" and case.sites >= 4 and all_sites is not None:
+            most = SPEEDUP * all_sites.chosen_ms * 8 / case.sites
+            if own.chosen_ms > most:
+                yield f"{case}: {own.chosen_ms:.4f} ms, and it should be at most {most:.4f}"
+
+
+def tabulate(results: dict[Case, Result]) -> str:
+    """For every workload and schedule: the fastest draw and the fastest baseline relative to what was chosen."""
+    rows = [
+        "| workload | exchanges | cases | plans drawn | fastest drawn | fastest well-known |",
+        "| --- | --- " + "| ---: " * 4 + "|",
+    ]
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for case, own in results.items():
+        if own.draws and own.chosen_ms < math.inf:
+            groups.setdefault((case.workload, case.schedule), []).append(own)
+    for (workload, schedule), group in groups.items():
+        drawn = min(own.fastest_draw / own.chosen_ms for own in group)
+        known = min(own.baselines[own.fastest_baseline] / own.chosen_ms for own in group if own.baselines)
+        count = sum(len(own.draws) for own in group)
+        title = TITLES.get(workload, workload)
+        rows.append(f"| {title} | {schedule} | {len(group)} | {count} | {_ratio(drawn)} | {_ratio(known)} |")
+    return "\n".join(rows)
+
+
+def _ratio(value: float) -> str:
+    return "none built" if value == math.inf else f"{value:.3f}"
+
+
+def tabulate_growth(results: dict[Case, Result]) -> str:
+    """Predicted ms on 1 to 8 sites."""
+    sites = sorted({case.sites for case in results})
+    rows = [
+        "| workload | machine | exchanges | " + " | ".join(map(str, sites)) + " |",
+        "| --- | --- | --- " + "| ---: " * len(sites) + "|",
+    ]
+    lines: dict[tuple[str, str, str], dict[int, float]] = {}
+    for case, own in results.items():
+        lines.setdefault((case.workload, case.machine, case.schedule), {})[case.sites] = own.chosen_ms
+    for (workload, machine, schedule), own in sorted(lines.items()):
+        cells = " | ".join(f"{own[p]:.3f}" if own.get(p, math.inf) < math.inf else "does not fit" for p in sites)
+        rows.append(f"| {TITLES.get(workload, workload)} | {machine} | {schedule} | {cells} |")
+    return "\n".join(rows)
+
+
+class Memory:
+    """Results in a JSON file, for one state of the sources; those of other states are forgotten."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._sources = digest_sources()
+        self.results: dict[Case, Result] = {}
+        if file.exists():
+            document = json.loads(file.read_text(encoding="utf-8"))
+            if document["sources"] == self._sources:
+                for record in document["results"]:
+                    self.results[Case(**record["case"])] = Result(**record["result"])
+
+    def keep(self, case: Case, result: Result) -> None:
+        """Writes under another name first, so that what is there is whole."""
+        self.results[case] = result
+        records = [{"case": asdict(one), "result": asdict(own)} for one, own in sorted(self.results.items())]
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._file.with_suffix(".draft")
+        draft.write_text(json.dumps({"sources": self._sources, "results": records}, indent=1), encoding="utf-8")
+        draft.replace(self._file)
+
+
+def run(cases: Sequence[Case], memory: Memory, draws: int, processes: int) -> None:
+    """Computes what is missing, and says what was found of each case."""
+    known = memory.results
+    missing = [case for case in cases if case not in known or len(known[case].draws) < draws]
+    start = time.monotonic()
+    print(f"{len(cases)} cases, {len(missing)} to compute", flush=True)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_calm) as pool:
+        pending = {pool.submit(compare, case, known.get(case), draws): case for case in missing}
+        try:
+            for number, done in enumerate(as_completed(pending)):
+                case, own = pending[done], done.result()
+                memory.keep(case, own)
+                best = own.fastest_baseline
+                print(
+                    f"{time.monotonic() - start:6.0f} s [{number + 1}/{len(missing)}] {case}: {own.chosen_ms:.4f} ms "
+                    f"({own.contender}); drawn {own.fastest_draw / own.chosen_ms:.3f}, "
+                    f"{best} {own.baselines.get(best, math.inf) / own.chosen_ms:.3f}, {own.seconds:.0f} s",
+                    flush=True,
+                )
+                for fault in list_faults({case: own}, growth=False):
+                    print(f"  {fault}", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _calm() -> None:
+    """A process of the pool computes with one thread."""
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def write_section(name: str, text: str) -> None:
+    """Puts the text between the marks of that name on the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    first, last = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, rest = page.split(first)
+    PAGE.write_text(f"{before}{first}\n{text}\n{last}{rest.split(last)[1]}", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.optimality", description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, help="plans drawn for each case (20; none with --growth)")
+    parser.add_argument("--schedule", default="naive", choices=("naive", "synthesized"))
+    parser.add_argument("--case", action="append", choices=(*BLOCKS, *CHAINS, *DECODES), help="all by default")
+    parser.add_argument("--machine", action="append")
+    parser.add_argument("--sites", type=int, action="append")
+    parser.add_argument("--growth", action="store_true", help="compare what is chosen for 1 to 8 sites")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--file", type=Path, default=FILE)
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/optimality.md")
+    options = parser.parse_args(arguments)
+    cases, memory = list_cases(options), Memory(options.file)
+    run(cases, memory, options.draws or (0 if options.growth else 20), options.processes)
+    found = {case: memory.results[case] for case in cases}
+    table = tabulate_growth(found) if options.growth else tabulate(found)
+    faults = list(list_faults(found, options.growth))
+    print(f"\n{table}\n\n" + ("\n".join(faults) or "nothing is faster than what was chosen"))
+    if options.write:
+        write_section("growth" if options.growth else "optimality", table)
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
