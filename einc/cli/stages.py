@@ -67,7 +67,7 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
         "memory_limit": bundle.memory_limit,
         "predicted_ms": bundle.predicted_ms,
         "baselines": describe_baselines(bundle),
-        "contenders": describe_contenders(bundle),
+        "contenders": describe_contenders(bundle, machine),
         "memory_points": describe_memory_points(bundle, machine),
         "note": describe_unlisted_peaks(bundle, machine),
         "exchanges": [

@@ -85,7 +85,7 @@ def explain(
         "predicted_ms": timing.predicted_ms,
         "time": timing.document(),
         "baselines": describe_baselines(bundle),
-        "contenders": describe_contenders(bundle),
+        "contenders": describe_contenders(bundle, machine),
         "memory_points": describe_memory_points(bundle, machine),
         "note": describe_unlisted_peaks(bundle, machine),
     }
@@ -105,8 +105,9 @@ def describe_baselines(bundle: Bundle) -> list[Document]:
     ]
 
 
-def describe_contenders(bundle: Bundle) -> list[Document]:
-    """The plans that the search for the fastest one considered."""
+def describe_contenders(bundle: Bundle, machine: Machine) -> list[Document]:
+    """The plans that the search for the fastest one considered; and whether the plan's machine has memory for them."""
+    there = min(site.memory_bytes for site in machine.sites)
     return [
         {
             "name": one.name,
@@ -115,6 +116,7 @@ def describe_contenders(bundle: Bundle) -> list[Document]:
             "total_cost": one.cost,
             "synthesized": one.synthesized,
             "promised_ms": one.promised_ms,
+            "fits": None if one.memory is None else one.memory <= there,
             "chosen": one.chosen,
             "reason": one.reason,
         }

@@ -8,13 +8,16 @@ from typing import Any
 
 from einc.options import FASTEST
 from einc.report.tables import align_columns
-from einc_runtime.text import format_count, format_memory, shorten
+from einc_runtime.text import format_memory, shorten
 
 Document = dict[str, Any]
 Emphasis = Callable[[str], str]
 
 MAX_REASON = 70
 """Characters that are shown of the reason why there is no such plan."""
+
+MAX_NAMES = 3
+"""Names that are shown of equal plans."""
 
 _NAMES = {
     "time": ("time tables", "the optimum of the time tables"),
@@ -51,7 +54,10 @@ def summarize_selection(document: Document) -> list[str]:
     else:
         _, what = _name(chosen[0])
         plans = {(row["predicted_ms"], row["memory_bytes"], row["total_cost"]) for row in rows}
-        lines = [f"the fastest of {format_count(len(plans), 'plan')} by predicted time: {what}"]
+        some = (
+            f"the fastest of {len(plans)} plans by predicted time" if len(plans) > 1 else "the only plan that was built"
+        )
+        lines = [f"{some}: {what}"]
     return [*lines, *_compare_with_paper(document)]
 
 
@@ -64,7 +70,7 @@ def _compare_with_paper(document: Document) -> list[str]:
     paper = _find_paper(document)
     if paper is None:
         return []
-    if paper["chosen"]:
+    if paper["chosen"] or _is_same(paper, document):
         return ["the paper's cost would choose this plan, too"]
     took = _find_times(paper)
     now = document["predicted_ms"]
@@ -82,7 +88,7 @@ def describe_choice(document: Document) -> str:
         return f"predicted {document['predicted_ms']:.3f} ms, {memory}, cost {document['total_cost']:,}{proof}"
     paper = _find_paper(document)
     other = ""
-    if paper is not None and not paper["chosen"]:
+    if paper is not None and not paper["chosen"] and not _is_same(paper, document):
         other = f" (by the paper's cost: {_format_span(_find_times(paper))} ms)"
     return f"predicted {document['predicted_ms']:.3f} ms{other}, {memory}"
 
@@ -90,6 +96,12 @@ def describe_choice(document: Document) -> str:
 def _find_paper(document: Document) -> Document | None:
     """The contender that the paper's cost chooses, if it was predicted."""
     return next((x for x in document["contenders"] if x["name"] == "paper" and x["predicted_ms"] is not None), None)
+
+
+def _is_same(row: Document, document: Document) -> bool:
+    """Whether a contender takes what the chosen one does."""
+    fields = ("predicted_ms", "memory_bytes", "total_cost")
+    return any(one["chosen"] and all(one[field] == row[field] for field in fields) for one in document["contenders"])
 
 
 def _find_times(row: Document) -> tuple[float, float]:
@@ -115,8 +127,8 @@ def format_contenders(document: Document, strong: Emphasis) -> list[str]:
     table = [["plans considered", "predicted", "per site", "paper's cost", ""]]
     for (low, high, memory, cost), group in groups.items():
         alike = [row["name"] for row in document["contenders"] if row["reason"] in [f"as {x['name']}" for x in group]]
-        names = ", ".join(_name(name)[0] for name in (*(row["name"] for row in group), *alike))
-        chosen = "chosen" if group[0]["chosen"] else ""
+        names = _list_names([*(row["name"] for row in group), *alike])
+        chosen = "chosen" if group[0]["chosen"] else "" if group[0]["fits"] else "does not fit"
         table.append([names, f"{_format_span((low, high))} ms", format_memory(memory), f"{cost:,}", chosen])
     lines = align_columns(table)
     missing = [row for row in document["contenders"] if row["predicted_ms"] is None and row["reason"]]
@@ -134,6 +146,13 @@ def format_contenders(document: Document, strong: Emphasis) -> list[str]:
         lines.append("  time tables: what each cut of an operator takes, and each exchange between two cuts. They are")
         lines.append("  minimized exactly. They do not see what overlaps: that no plan at all is faster is not proved.")
     return [strong(lines[0]), *lines[1:], ""]
+
+
+def _list_names(names: Sequence[str]) -> str:
+    """The names of equal plans: the first optima, well-known plans, and then the rest, at most MAX_NAMES of them."""
+    ranked = sorted(names, key=lambda name: 0 if name in ("time", "paper") else 1 if name not in _NAMES else 2)
+    shown = ", ".join(_name(name)[0] for name in ranked[:MAX_NAMES])
+    return shown + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
 
 
 def format_memory_points(document: Document, strong: Emphasis) -> list[str]:

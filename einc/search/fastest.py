@@ -39,6 +39,7 @@ from einc.search.neighbours import sum_times
 from einc.search.shortlist import find_worthwhile, select_candidates
 from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problems
 from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
+from einc_runtime.text import shorten
 
 TIME, TIME_SYNTHESIZED, SIDE_BY_SIDE = "time", "time, synthesized", "side by side"
 PAPER, SMALLER, IMPROVED = "paper", "less memory", "improved"
@@ -57,6 +58,9 @@ WORTH_COMPLETING = 0.995
 
 HOPELESS = 3.0
 """A plan is not built if the tables say that it takes so many times the least."""
+
+MAX_REASON = 300
+"""Characters of the reason why there is no such plan."""
 
 MIN_FOLDED = 64
 """Graphs with fewer nodes are not folded."""
@@ -318,7 +322,7 @@ class _Search:
             )
             for name, draft in self._drafts.items()
         ]
-        contenders += [Contender(name, reason=reason) for name, reason in self._reasons.items()]
+        contenders += [Contender(name, reason=shorten(reason, MAX_REASON)) for name, reason in self._reasons.items()]
         points = find_frontier(self._evaluator.list_drafts())
         return replace(
             plans[chosen],

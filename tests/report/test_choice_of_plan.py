@@ -23,7 +23,7 @@ output y = matmul(relu(matmul(x, w)), v)
 
 def row(name: str, ms: float | None, memory: int = 1 << 20, cost: int = 100, **more: Any) -> dict[str, Any]:
     known = {"name": name, "predicted_ms": ms, "memory_bytes": memory, "total_cost": cost}
-    return {**known, "synthesized": False, "promised_ms": None, "chosen": False, "reason": None, **more}
+    return {**known, "synthesized": False, "promised_ms": None, "fits": True, "chosen": False, "reason": None, **more}
 
 
 def document(*contenders: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -46,16 +46,23 @@ def test_equal_plans_stand_in_one_row_and_the_chosen_one_first() -> None:
         row("time", 2.0, cost=200, chosen=True, synthesized=True),
         row("sequence", 4.0),
         row("megatron", None, reason="as data"),
+        row("sequence-heads", 4.0),
+        row("time, synthesized", 9.0, fits=False),
         row("single", None, reason="about 9 ms by the time tables"),
     )
     _, *lines = format_contenders(found, str)
-    assert [line.split("  ")[0] for line in lines[:3]] == ["time tables", "paper's cost", "data, sequence, megatron"]
+    assert [line.split("  ")[0] for line in lines[:3]] == [
+        "time tables",
+        "paper's cost",
+        "data, sequence, sequence-heads and 1 more",
+    ]
     assert lines[0].endswith("chosen")
     assert "3.000 to 8.000 ms" in lines[1]
-    assert lines[3] == "  not tried: single, about 9 ms by the time tables"
+    assert lines[3].endswith("does not fit")
+    assert lines[4] == "  not tried: single, about 9 ms by the time tables"
     assert any("a to b" in line for line in lines)
     first, second = summarize_selection(found)
-    assert first == "the fastest of 3 plans by predicted time: the optimum of the time tables"
+    assert first == "the fastest of 4 plans by predicted time: the optimum of the time tables"
     assert second.endswith("3.000 to 8.000 ms, 1.50 to 4.00 times as long, with 0.25 times the elements")
     assert describe_choice(found) == "predicted 2.000 ms (by the paper's cost: 3.000 to 8.000 ms), 1 MiB per site"
 

@@ -76,6 +76,7 @@ def _check_header(bundle: Bundle) -> None:
     if bundle.memory_limit is not None:
         require_natural(bundle.memory_limit, MAX_COUNT, "memory_limit")
     _check_baselines(bundle)
+    _check_contenders(bundle)
     for field in ("tensors", "operations", "buffers", "outputs"):
         require_count(getattr(bundle, field), MAX_PARTS, field)
     require_count(bundle.tasks, MAX_TASKS, "tasks")
@@ -91,6 +92,25 @@ def _check_baselines(bundle: Bundle) -> None:
             require_natural(baseline.memory, MAX_COUNT, f"{where}.memory")
         if baseline.note is not None:
             require_name(baseline.note, f"{where}.note")
+
+
+def _check_contenders(bundle: Bundle) -> None:
+    require_count(bundle.contenders, MAX_BASELINES, "contenders")
+    for i, one in enumerate(bundle.contenders):
+        where = f"contenders[{i}]"
+        require_name(one.name, f"{where}.name")
+        _check_duration(one.predicted_ms, f"{where}.predicted_ms")
+        _check_duration(one.promised_ms, f"{where}.promised_ms")
+        known = one.predicted_ms is not None
+        require(known == (one.memory is not None) == (one.cost is not None), where, "only a part of it is known")
+        for field in ("memory", "cost"):
+            require_natural(getattr(one, field) or 0, MAX_COUNT, f"{where}.{field}")
+        if one.reason is not None:
+            require_name(one.reason, f"{where}.reason")
+    require_count(bundle.memory_points, MAX_BASELINES, "memory_points")
+    for i, point in enumerate(bundle.memory_points):
+        require_natural(point.memory, MAX_COUNT, f"memory_points[{i}].memory")
+        _check_duration(point.predicted_ms, f"memory_points[{i}].predicted_ms")
 
 
 def _check_tensors(bundle: Bundle) -> None:
