@@ -53,10 +53,11 @@ def summarize_selection(document: Document) -> list[str]:
         lines = [f"the fastest by predicted time: the baseline {named[0]}, faster than what the search found"]
     else:
         _, what = _name(chosen[0])
-        plans = {(row["predicted_ms"], row["memory_bytes"], row["total_cost"]) for row in rows}
-        some = (
-            f"the fastest of {len(plans)} plans by predicted time" if len(plans) > 1 else "the only plan that was built"
-        )
+        fitting = " that fit" if not all(row["fits"] for row in rows) else ""
+        plans = {(row["predicted_ms"], row["memory_bytes"], row["total_cost"]) for row in rows if row["fits"]}
+        some = f"the fastest of {len(plans)} plans{fitting} by predicted time"
+        if len(plans) == 1:
+            some = f"the only plan that {'fits' if fitting else 'was built'}"
         lines = [f"{some}: {what}"]
     return [*lines, *_compare_with_paper(document)]
 
