@@ -60,14 +60,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     for each in chosen:
         print(f"\nExperiment {each.number}: {each.title}")
-        summary = summarize(each.number, {one: found[one] for one in each.configurations if one in found})
+        own = {one: found[one] for one in each.configurations if one in found}
+        summary = summarize(each.number, own)
         print("\n\n".join(table.markdown() for table in summary.tables))
         print("\n" + "\n".join(f"- {finding}" for finding in summary.findings))
         if writes:
             from tests.bench.experiments.plots import draw
 
-            write_files(each, found)
-            draw(each.number, found, FOLDER / f"{each.name}.svg")
+            write_files(each, own)
+            draw(each.number, own, FOLDER / f"{each.name}.svg")
     if writes:
         if len(chosen) == 5:
             OVERVIEW.write_text(fill_overview(OVERVIEW.read_text(encoding="utf-8"), found), encoding="utf-8")
