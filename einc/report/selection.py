@@ -53,11 +53,13 @@ def summarize_selection(document: Document) -> list[str]:
         lines = [f"the fastest by predicted time: the baseline {named[0]}, faster than what the search found"]
     else:
         _, what = _name(chosen[0])
-        fitting = " that fit" if not all(row["fits"] for row in rows) else ""
+        fitting = not all(row["fits"] for row in rows)
         plans = {(row["predicted_ms"], row["memory_bytes"], row["total_cost"]) for row in rows if row["fits"]}
-        some = f"the fastest of {len(plans)} plans{fitting} by predicted time"
+        some = f"the fastest of {len(plans)} plans by predicted time"
+        if fitting:
+            some = f"the fastest by predicted time of {len(plans)} plans that fit"
         if len(plans) == 1:
-            some = f"the only plan that {'fits' if fitting else 'was built'}"
+            some = f"the only plan {'of these that fits' if fitting else 'that was built'}"
         lines = [f"{some}: {what}"]
     return [*lines, *_compare_with_paper(document)]
 

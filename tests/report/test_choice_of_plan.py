@@ -62,7 +62,7 @@ def test_equal_plans_stand_in_one_row_and_the_chosen_one_first() -> None:
     assert lines[4] == "  not tried: single, about 9 ms by the time tables"
     assert any("a to b" in line for line in lines)
     first, second = summarize_selection(found)
-    assert first == "the fastest of 3 plans that fit by predicted time: the optimum of the time tables"
+    assert first == "the fastest by predicted time of 3 plans that fit: the optimum of the time tables"
     assert second.endswith("3.000 to 8.000 ms, 1.50 to 4.00 times as long, with 0.25 times the elements")
     assert describe_choice(found) == "predicted 2.000 ms (by the paper's cost: 3.000 to 8.000 ms), 1 MiB per site"
 
