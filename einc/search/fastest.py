@@ -53,8 +53,9 @@ MAX_EFFORT = 12_000
 MAX_COMPLETED = 3
 """Plans that are completed with synthesized exchanges."""
 
-WORTH_COMPLETING = 0.995
-"""A further plan is completed if it promises at most this part of the time of the best so far."""
+WORTH_COMPLETING, WORTH_COMPLETING_UNEVEN = 0.995, 1.25
+"""A further plan is completed if it promises at most this part of the time of the best so far: where all pairs of sites
+have equally wide links, and where they have not, since promises are less exact there."""
 
 HOPELESS = 3.0
 """A plan is not built if the tables say that it takes so many times the least."""
@@ -270,11 +271,15 @@ class _Search:
         scheduler = SynthesizingScheduler(self._machine, self._sites, budget=self._budget, seed=seed, report=report)
         completed: dict[str, DeviceProgram] = {}
         times: dict[str, float] = {}
-        for name in [name for name in names if name in distinct.values()]:
+        worth = WORTH_COMPLETING if has_equal_links(self._machine) else WORTH_COMPLETING_UNEVEN
+        waiting = [name for name in names if name in distinct.values()]
+        if worth > 1:  # at least these, so that no simpler selector does better
+            waiting.sort(key=lambda name: name != distinct[self._drafts.get(PAPER, self._best)])
+        for name in waiting:
             if len(completed) == MAX_COMPLETED or (completed and not self._budget.left):
                 break
             draft = self._drafts[name]
-            if promised[name] <= WORTH_COMPLETING * min(times.values(), default=math.inf):
+            if promised[name] <= worth * min(times.values(), default=math.inf):
                 with suppress(CapacityError):
                     completed[name] = build_fast(self._evaluator.make_plan(draft), self._machine, scheduler)
                     times[name] = completed[name].predicted_ms + self._surcharge(draft.assignment)[0]
@@ -330,6 +335,12 @@ class _Search:
             contenders=tuple(contenders),
             memory_points=tuple(MemoryPoint(draft.memory, draft.predicted_ms) for draft in points),
         )
+
+
+def has_equal_links(machine: Machine) -> bool:
+    """Whether all pairs of sites can talk, and alone at the same rate."""
+    widths = {min(machine.resources[r].gbs for r in crossed) for crossed in machine.routes.values()}
+    return len(widths) <= 1 and len(machine.routes) == len(machine.sites) * (len(machine.sites) - 1)
 
 
 def _build_found(plan: LogicalPlan, build_program: Callable[[], DeviceProgram]) -> Found:
