@@ -75,7 +75,7 @@ class AlternativeTimer:
         changes = list_changes(problem, assignment)
         if not changes or changes[0].added >= MISSING_MS * UNITS_PER_MS / 2:
             return None
-        return TimedAlternative(offer[changes[0].candidate], changes[0].added / UNITS_PER_MS)
+        return TimedAlternative(offer[changes[0].candidates[0]], changes[0].added / UNITS_PER_MS)
 
     def _list_around(self, n: int) -> set[int]:
         """The node, the producers of what it reads, those that read it right before and after, and all its readers."""

@@ -1,31 +1,70 @@
-"""The improvement of a plan over whole plans: changes of one operator, and other orders of operators."""
+"""The improvement of plans over whole plans: changes of one operator or of two, other orders of operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 from einc.search.evaluation import Draft, Evaluator
-from einc.search.neighbours import list_changes
+from einc.search.neighbours import list_changes, list_pair_changes
 from einc.search.orders import list_orders
 from einc.search.tables import UNITS_PER_MS, TimeProblem
 
 MAX_ADDED = 0.3
-"""A change is tried if the tables say that it adds at most this part of the predicted time."""
+"""A change is promising if the tables say that it adds at most this part of the predicted time."""
+
+MAX_STARTS = 2
+"""Plans that are improved by promising changes, the fastest first."""
+
+MAX_FURTHER = 40
+"""Plans that differ by other changes, which are tried at last."""
+
+Report = Callable[[float], None]
+"""Called with a better predicted time in ms."""
+
+Neighbours = Callable[[Draft], Iterator[Draft | None]]
+"""Plans that differ a little from one."""
 
 
 def descend(
-    evaluator: Evaluator, tables: TimeProblem, start: Draft, *, reorder: bool, report: Callable[[float], None]
+    evaluator: Evaluator, tables: TimeProblem, starts: Sequence[Draft], *, reorder: bool, report: Report
 ) -> Draft:
-    """The plan that is left when no change helps any more, or when the evaluator is exhausted.
+    """The best plan that is found when no change helps any more, or when the evaluator is exhausted.
 
-    The most promising changes by the tables are tried first, and the first that helps is made. With `reorder`, other
-    orders of operators are tried before that. `report` is called with each better predicted time in ms.
+    The best of `starts` are improved by changes of one operator, those first that the tables find promising, and with
+    `reorder` by other orders of operators. At last, some changes that the tables find harmful are tried, and changes of
+    two neighbours: on small graphs, the overlap of kernels and exchanges, which the tables do not see, may matter more
+    than all that they do.
     """
+    further = iter(range(MAX_FURTHER))
+
+    def list_promising(best: Draft) -> Iterator[Draft | None]:
+        return _iterate_neighbours(evaluator, tables, best, reorder)
+
+    def list_all(best: Draft) -> Iterator[Draft | None]:
+        return itertools.chain(list_promising(best), _iterate_changes(evaluator, tables, best, further))
+
+    ranked = sorted(starts, key=lambda draft: draft.rank)
+    best = ranked[0]
+    for start in ranked[:MAX_STARTS]:
+        found = _descend(evaluator, start, list_promising, report if start is ranked[0] else _ignore)
+        if found.rank < best.rank:
+            best = found
+            report(best.predicted_ms)
+    return _descend(evaluator, best, list_all, report)
+
+
+def _ignore(best_ms: float) -> None:
+    """Ignores a plan that may not be the best."""
+
+
+def _descend(evaluator: Evaluator, start: Draft, neighbours: Neighbours, report: Report) -> Draft:
+    """Goes to the first neighbour that is better, until none is."""
     best = start
     improved = True
     while improved and not evaluator.exhausted:
         improved = False
-        for draft in _iterate_neighbours(evaluator, tables, best, reorder):
+        for draft in neighbours(best):
             if draft is not None and draft.rank < best.rank:
                 best, improved = draft, True
                 report(best.predicted_ms)
@@ -44,6 +83,18 @@ def _iterate_neighbours(
     for change in list_changes(tables, best.assignment):
         if evaluator.exhausted or change.added > limit:
             return
-        changed = list(best.assignment)
-        changed[change.node] = change.candidate
+        yield evaluator.evaluate(change.apply(best.assignment), best.order, spread=best.spread)
+
+
+def _iterate_changes(
+    evaluator: Evaluator, tables: TimeProblem, best: Draft, further: Iterator[int]
+) -> Iterator[Draft | None]:
+    """Changes of one operator and of two neighbours, however much they add by the tables; one for each of `further`."""
+    changes = [*list_changes(tables, best.assignment), *list_pair_changes(tables, best.assignment)]
+    for change in sorted(changes):
+        changed = change.apply(best.assignment)
+        if evaluator.knows(changed, best.order, spread=best.spread):
+            continue
+        if evaluator.exhausted or next(further, None) is None:
+            return
         yield evaluator.evaluate(changed, best.order, spread=best.spread)

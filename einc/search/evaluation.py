@@ -111,6 +111,10 @@ class Evaluator:
             self._known[key] = self._evaluate(*key)
         return self._known[key]
 
+    def knows(self, assignment: Assignment, order: Order, *, spread: bool) -> bool:
+        """Whether this plan has been predicted."""
+        return (assignment, order, spread) in self._known
+
     def list_drafts(self) -> list[Draft]:
         """All plans that have been predicted."""
         return [draft for draft in self._known.values() if draft is not None]

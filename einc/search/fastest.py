@@ -37,6 +37,7 @@ from einc.search.folding import Folded, fold
 from einc.search.memory import find_frontier, find_smaller, measure_kept_bytes
 from einc.search.neighbours import sum_times
 from einc.search.shortlist import find_worthwhile, select_candidates
+from einc.search.small import list_small_plans
 from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problems
 from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
 from einc_runtime.text import shorten
@@ -243,16 +244,32 @@ class _Search:
         )
 
     def improve(self) -> None:
-        """Descends from the best contender over whole plans."""
+        """Descends from the best contenders over whole plans."""
         first = self._best
 
         def report(best_ms: float) -> None:
             self._progress("improving the fastest plan", best_ms)
 
         report(first.predicted_ms)
-        best = descend(self._evaluator, self._tables, first, reorder=self._folded is None, report=report)
+        starts = list(self._drafts.values())
+        if self._folded is None:
+            starts += self._try_small_plans()
+        best = descend(self._evaluator, self._tables, starts, reorder=self._folded is None, report=report)
         if best is not first:
             self._drafts[IMPROVED] = best
+
+    def _try_small_plans(self) -> list[Draft]:
+        """Of the plans of a small graph, those that could be faster than the best so far."""
+        found: list[Draft] = []
+        best = self._best
+        for least, assignment in list_small_plans(self._graph, self._problem, self._tables, self._sites):
+            if self._evaluator.exhausted or (not best.excess and least > best.predicted_ms * UNITS_PER_MS):
+                break
+            draft = self._evaluator.evaluate(assignment)
+            if draft is not None:
+                found.append(draft)
+                best = min(best, draft, key=lambda draft: draft.rank)
+        return found
 
     def finish_naive(self) -> Found:
         """The best contender with naive exchanges."""

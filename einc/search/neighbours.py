@@ -1,8 +1,9 @@
-"""What the time tables say of a plan, and of plans that differ from it in one operator."""
+"""What the time tables say of a plan, and of plans that differ from it in one operator or in two neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,40 +15,78 @@ from einc.search.tables import TimeProblem
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+MAX_PAIR_CHANGES = 64
+"""Changes of the same two operators that are listed: those that the tables find least harmful."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Change:
-    """Candidate number `candidate` for node `node` in place of the chosen one, and what it adds, in picoseconds."""
+    """Nodes with their new candidates' numbers, in place of the chosen ones, and what it adds, in picoseconds."""
 
     added: int
-    node: int
-    candidate: int
+    nodes: tuple[int, ...]
+    candidates: tuple[int, ...]
+
+    def apply(self, assignment: Sequence[int]) -> tuple[int, ...]:
+        """The assignment with this change."""
+        changed = list(assignment)
+        for node, candidate in zip(self.nodes, self.candidates, strict=True):
+            changed[node] = candidate
+        return tuple(changed)
 
 
 def sum_times(problem: TimeProblem, assignment: Sequence[int]) -> int:
     """What the tables say of a plan, in picoseconds."""
     total = sum(int(own[c]) for own, c in zip(problem.own, assignment, strict=True))
-    return total + sum(_look_up(table, assignment) for table in problem.tables)
+    return total + sum(int(_look_up(table, {}, assignment)) for table in problem.tables)
 
 
 def list_changes(problem: TimeProblem, assignment: Sequence[int]) -> list[Change]:
     """Every other candidate of every node, those first that the tables find least harmful."""
-    around: list[list[CostTable]] = [[] for _ in assignment]
-    for table in problem.tables:
-        for v in table.variables:
-            around[v].append(table)
+    around = _list_tables(problem)
     changes: list[Change] = []
     for v, own in enumerate(problem.own):
         added = own - own[assignment[v]]
         for table in around[v]:
-            at = [
-                classes if u == v else classes[assignment[u]]
-                for u, classes in zip(table.variables, table.classes, strict=True)
-            ]
-            added = added + table.costs[tuple(at)] - _look_up(table, assignment)
-        changes += [Change(int(more), v, i) for i, more in enumerate(added) if i != assignment[v]]
+            added = added + _look_up(table, {v: np.arange(len(own))}, assignment) - _look_up(table, {}, assignment)
+        changes += [Change(int(more), (v,), (i,)) for i, more in enumerate(added) if i != assignment[v]]
     return sorted(changes)
 
 
-def _look_up(table: CostTable, assignment: Sequence[int]) -> int:
-    at = tuple(own[assignment[v]] for v, own in zip(table.variables, table.classes, strict=True))
-    return int(table.costs[at])
+def list_pair_changes(problem: TimeProblem, assignment: Sequence[int]) -> list[Change]:
+    """Other candidates for both of two neighbouring nodes, those first that the tables find least harmful.
+
+    Of every pair of neighbours, MAX_PAIR_CHANGES at most.
+    """
+    around = _list_tables(problem)
+    pairs = {pair for table in problem.tables for pair in itertools.combinations(table.variables, 2)}
+    changes: list[Change] = []
+    for u, v in sorted(pairs):
+        first, second = problem.own[u], problem.own[v]
+        added = (first - first[assignment[u]])[:, None] + (second - second[assignment[v]])[None, :]
+        chosen = {u: np.arange(len(first))[:, None], v: np.arange(len(second))[None, :]}
+        for table in {id(table): table for table in (*around[u], *around[v])}.values():
+            added = added + _look_up(table, chosen, assignment) - _look_up(table, {}, assignment)
+        found = [
+            Change(int(added.flat[n]), (u, v), (int(n) // len(second), int(n) % len(second)))
+            for n in np.argsort(added, axis=None, kind="stable")[: MAX_PAIR_CHANGES + len(first) + len(second)]
+        ]
+        differ = [one for one in found if assignment[u] != one.candidates[0] and assignment[v] != one.candidates[1]]
+        changes += differ[:MAX_PAIR_CHANGES]
+    return sorted(changes)
+
+
+def _list_tables(problem: TimeProblem) -> list[list[CostTable]]:
+    """For every node the tables that it is a variable of."""
+    around: list[list[CostTable]] = [[] for _ in problem.own]
+    for table in problem.tables:
+        for v in table.variables:
+            around[v].append(table)
+    return around
+
+
+def _look_up(table: CostTable, chosen: Mapping[int, Array], assignment: Sequence[int]) -> Array:
+    """The costs with these candidates (arrays that broadcast) for some nodes, and those of `assignment` for others."""
+    at = [own[chosen.get(v, assignment[v])] for v, own in zip(table.variables, table.classes, strict=True)]
+    costs: Array = table.costs[tuple(at)]
+    return costs

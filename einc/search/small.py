@@ -1,0 +1,77 @@
+"""Small graphs: all plans, those first that could end first if independent operators ran side by side.
+
+The time tables add up operators as if one ran after another. Where operators are few, what overlaps decides, and there
+are few enough plans to estimate each: it takes no less than its longest chain of operators and exchanges, nor less than
+the work of all operators spread over all sites.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from einc.graph.graph import Graph
+from einc.logical.problem import Problem
+from einc.search.tables import TimeProblem
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MAX_COMBINATIONS = 1 << 17
+"""Graphs with more plans are not small."""
+
+MAX_LISTED = 400
+"""Plans that are listed."""
+
+
+def list_small_plans(
+    graph: Graph, problem: Problem, tables: TimeProblem, sites: int
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The most promising of all plans, with the time that each takes at least, in picoseconds, ascending.
+
+    The nodes of the graph are the variables of the tables. Nothing if there are too many plans.
+    """
+    shape = tuple(len(own) for own in problem.candidates)
+    if math.prod(shape) > MAX_COMBINATIONS:
+        return
+    plans = np.indices(shape).reshape(len(shape), -1)
+    least = _estimate(graph, problem, tables, sites, plans)
+    added = sum(own[plans[v]] for v, own in enumerate(tables.own))
+    for n in np.lexsort((added, least))[:MAX_LISTED]:
+        yield int(least[n]), tuple(int(c) for c in plans[:, n])
+
+
+def _estimate(graph: Graph, problem: Problem, tables: TimeProblem, sites: int, plans: Array) -> Array:
+    """What every plan (a column of candidates) takes at least."""
+    sources = _list_sources(graph)
+    own = [times[plans[v]] for v, times in enumerate(tables.own)]
+    used = [np.array([len(one.functions) for one in options]) for options in problem.candidates]
+    load = sum((own[v] * used[v][plans[v]] for v in range(len(own))), np.zeros(plans.shape[1], dtype=np.int64))
+    moving: dict[tuple[int, int], Array] = {}
+    for table in tables.tables:
+        at = tuple(classes[plans[v]] for v, classes in zip(table.variables, table.classes, strict=True))
+        source, reader = table.variables[0], table.variables[-1]
+        if source in sources[reader]:
+            moving[source, reader] = moving.get((source, reader), 0) + table.costs[at]
+        else:  # an input that another operator has read before
+            own[reader] = own[reader] + table.costs[at]
+    ends: list[Array] = []
+    for v, before in enumerate(sources):
+        begin = np.zeros(plans.shape[1], dtype=np.int64)
+        for source in before:
+            begin = np.maximum(begin, ends[source] + moving.get((source, v), 0))
+        ends.append(begin + own[v])
+    longest = np.max(ends, axis=0)
+    least: Array = np.maximum(longest, load // sites)
+    return least
+
+
+def _list_sources(graph: Graph) -> Sequence[Sequence[int]]:
+    """For every node, in the graph's order, the nodes whose outputs it reads."""
+    position = {node.name: n for n, node in enumerate(graph.nodes)}
+    producers = graph.producers()
+    return [
+        sorted({position[producers[name][0].name] for name in node.inputs if name in producers}) for node in graph.nodes
+    ]

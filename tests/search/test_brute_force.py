@@ -1,0 +1,88 @@
+"""The optimum of the time tables against all assignments, and the chosen plan against all plans, one by one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from einc.logical.minsum import minimize
+from einc.logical.problem import build_problem
+from einc.machines.load import load_machine
+from einc.physical.budget import SearchBudget
+from einc.search.fastest import find_fastest
+from einc.search.neighbours import list_changes, list_pair_changes, sum_times
+from einc.search.small import list_small_plans
+from einc.search.tables import TimeProblem, build_time_problems
+from tests.support.search_toys import draw_graph, evaluator_of, find_best_plan
+
+MACHINES = ("dgx-a100", "dgx-h100", "dgx-v100")
+
+
+def sum_all(problem: TimeProblem) -> np.ndarray:
+    """What the tables say of every assignment, with an axis for each node, by adding up with broadcasting."""
+    shape = [len(own) for own in problem.own]
+    total = np.zeros(shape, dtype=np.int64)
+    for v, own in enumerate(problem.own):
+        total += own.reshape([-1 if u == v else 1 for u in range(len(shape))])
+    for table in problem.tables:
+        full = table.costs
+        for axis, classes in enumerate(table.classes):
+            full = np.take(full, classes, axis=axis)
+        total += full.reshape([shape[u] if u in table.variables else 1 for u in range(len(shape))])
+    return total
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_tables_are_minimized_exactly(seed: int) -> None:
+    graph, sites = draw_graph(seed, 5), 2 + seed % 3
+    machine = load_machine(MACHINES[seed % 3])
+    problem = build_problem(graph, sites, flexible=True)
+    for tables in build_time_problems(graph, problem.candidates, machine, sites, once=seed % 4 == 3):
+        every = sum_all(tables)
+        best = minimize(tables.own, tables.tables)
+        assert best is not None
+        assert every[tuple(best)] == every.min() == sum_times(tables, best)
+        rng = random.Random(seed)
+        here = tuple(rng.randrange(size) for size in every.shape)
+        for change in list_changes(tables, here) + list_pair_changes(tables, here):
+            there = change.apply(here)
+            assert change.added == every[there] - every[here]
+            assert {v for v in range(len(here)) if here[v] != there[v]} == set(change.nodes)
+        assert len(list_changes(tables, here)) == sum(size - 1 for size in every.shape)
+
+
+def require_near_best(seed: int, most: int) -> None:
+    rng = random.Random(seed)
+    graph, sites, machine = draw_graph(seed), rng.choice((2, 3, 4)), load_machine(rng.choice(MACHINES))
+    placement = rng.choice(("replicated", "replicated", "once"))
+    found = find_fastest(graph, machine, sites, naive=True, budget=SearchBudget(), input_placement=placement)
+    best = find_best_plan(evaluator_of(graph, machine, sites, placement), most)
+    assert found.program is not None
+    assert found.program.predicted_ms <= 1.03 * best.predicted_ms, seed
+
+
+@pytest.mark.parametrize("seed", range(300, 304))
+def test_no_plan_is_faster(seed: int) -> None:
+    require_near_best(seed, 80)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_no_plan_of_thousands_is_faster(seed: int) -> None:
+    require_near_best(seed, 3000)
+
+
+def test_small_plans_are_listed_by_what_they_take_at_least() -> None:
+    """Without exchanges and with one operator after another, that is the sum of the operators' times."""
+    graph, machine = draw_graph(2, 3), load_machine("dgx-a100")
+    problem = build_problem(graph, 3, flexible=True)
+    tables, _ = build_time_problems(graph, problem.candidates, machine, 3)
+    plans = list(list_small_plans(graph, problem, tables, 3))
+    assert [least for least, _ in plans] == sorted(least for least, _ in plans)
+    assert len({plan for _, plan in plans}) == len(plans)
+    sizes = [range(len(own)) for own in problem.candidates]
+    assert {plan for _, plan in plans} <= set(itertools.product(*sizes))
+    assert all(least <= sum_times(tables, plan) for least, plan in plans)
