@@ -59,6 +59,7 @@ def compiled(case: Case, sites: int, dtype: str | None) -> Bundle:
         definitions=case.definitions,
         preset=case.preset,
         dtype=dtype,
+        selector="eindecomp",  # it cuts small operators, too, so that every kernel and aggregation occurs
         schedule="naive",  # sites of one GPU exchange nothing that a schedule could make faster
     )
     return compile_model(case.text(), f"{case.name}.ein", options).bundle

@@ -31,7 +31,7 @@ output y = relu(matmul(x, w))
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
-    bundle = compile_model(TEXT, "m.ein", CompileOptions(machine="host", devices=2)).bundle
+    bundle = compile_model(TEXT, "m.ein", CompileOptions(machine="host", selector="eindecomp", devices=2)).bundle
     (tmp_path / "p.bin").write_bytes(einc_runtime.encode(bundle))
     return tmp_path / "p.bin"
 

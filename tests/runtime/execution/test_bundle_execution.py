@@ -93,7 +93,9 @@ def test_compiled_plans_are_proved(sites):
     from einc.options import CompileOptions
 
     path = MODELS / "ffn.ein"
-    compiled = compile_model(path.read_text(), str(path), CompileOptions(machine="host", devices=sites))
+    compiled = compile_model(
+        path.read_text(), str(path), CompileOptions(machine="host", selector="eindecomp", devices=sites)
+    )
     plan = decode(encode(compiled.bundle))
     assert plan == compiled.bundle
     prove(plan)
@@ -106,7 +108,9 @@ def test_models_in_files_of_any_name_give_plans_that_can_be_read(file):
     from einc.options import CompileOptions
 
     text = (MODELS / "ffn.ein").read_text()
-    plan = decode(encode(compile_model(text, file, CompileOptions(machine="host", devices=2)).bundle))
+    plan = decode(
+        encode(compile_model(text, file, CompileOptions(machine="host", selector="eindecomp", devices=2)).bundle)
+    )
     assert all(operation.source.isprintable() for operation in plan.operations)
 
 
@@ -115,7 +119,7 @@ def test_a_compiled_plan_with_any_one_task_left_out_is_refused():
     from einc.options import CompileOptions
 
     path = MODELS / "chain_c.ein"
-    options = CompileOptions(machine="host", devices=5)
+    options = CompileOptions(machine="host", selector="eindecomp", devices=5)
     plan = compile_model(path.read_text(), str(path), options).bundle
     for gone in range(len(plan.tasks)):
         kept = [task for position, task in enumerate(plan.tasks) if position != gone]

@@ -111,7 +111,7 @@ def test_compiled_plans_have_no_races(name, sites):
     from einc.options import CompileOptions
 
     small = {"ffn": (("tokens", "8"), ("d_model", "10"), ("d_ff", "12"))}.get(name, (("scale", "1500"),))
-    options = CompileOptions(machine="host", devices=sites, definitions=small, dtype="f32")
+    options = CompileOptions(machine="host", selector="eindecomp", devices=sites, definitions=small, dtype="f32")
     bundle = compile_model((MODELS / f"{name}.ein").read_text(), name, options).bundle
     assert not races(bundle, bundle.tasks)
     tasks = elide_copies(bundle)

@@ -247,7 +247,7 @@ def test_compiled_plans_have_no_races_after_rewrites(name, sites):
         "llama_block": {"d_model": 8, "heads_q": 4, "heads_kv": 2, "d_head": 4, "d_ff": 12, "seq_lens": "[6]"},
     }[name]
     definitions = tuple((key, str(value)) for key, value in small.items())
-    options = CompileOptions(machine="host", devices=sites, definitions=definitions, dtype="f32")
+    options = CompileOptions(machine="host", selector="eindecomp", devices=sites, definitions=definitions, dtype="f32")
     bundle = compile_model((MODELS / f"{name}.ein").read_text(), name, options).bundle
     for tasks in (bundle.tasks, rewritten(bundle)[0]):
         assert not races(bundle, with_dependencies(tasks, find_dependencies(bundle, tasks)))

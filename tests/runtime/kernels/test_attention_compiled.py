@@ -87,7 +87,7 @@ def test_a_block_on_any_number_of_sites(sites, heads):
 @pytest.mark.parametrize("sites", [2, 3, 6])
 def test_a_block_whose_queries_are_cut(sites):
     """Every cut of queries that is offered, evenly and by work, with the optimizer's cuts around it."""
-    options = CompileOptions(machine="host", devices=sites, schedule="naive")
+    options = CompileOptions(machine="host", selector="eindecomp", devices=sites, schedule="naive")
     stages = compile_model(BLOCK, "model.ein", options)
     plan = stages.plan
     at = next(n for n, node in enumerate(plan.graph.nodes) if node.operator.family == "attention")
