@@ -68,12 +68,15 @@ def enumerate_flexible_candidates(
     With `fewer`, each of these runs on one site, and other sites stay idle. With `replicated`, it runs on as many sites
     as there are for each (`Candidate.replicas`), if that is at least two, no output block is a partial copy, and
     replicas cannot differ by more than rounding; the strict ones are offered in this way too where they leave so many
-    sites idle. The last candidates have one function specification, which does everything at one site or at all.
+    sites idle. An odd number of sites may be used as if there were one less, which can be cut in more ways: whole
+    operators and cuts along further indices are offered for that, too. The last candidates have one function
+    specification, which does everything at one site or at all.
     """
     enumeration = _Enumeration(operator)
     strict = enumerate_candidates(operator, sites)
     used = len(strict[0].spec.functions)
     may_replicate = replicated and is_replicable(operator)
+    spares = fewer and sites % 2 == 1 and 2 < sites <= FEW_SITES
 
     def offer(built: Sequence[Candidate], alone: bool) -> Iterator[Candidate]:
         for candidate in built:
@@ -82,11 +85,19 @@ def enumerate_flexible_candidates(
             replicas = sites // len(candidate.spec.functions)
             if may_replicate and replicas > 1 and not candidate.aggregation:
                 yield replicate(candidate, replicas)
+                if replicas == sites and spares:
+                    yield replicate(candidate, sites - 1)
 
     many = sites > FEW_SITES
     most = max(MIN_EXTRA[many], MAX_EXTRA[many] * len(strict))
     known = {candidate.spec for candidate in strict}
     further = [one for one in enumeration.build_further(used, sites, MAX_FURTHER[many]) if one.spec not in known]
+    if spares:
+        below = count_reachable_sites(sites - 1, enumeration.limits)
+        known |= {candidate.spec for candidate in further}
+        further += [
+            one for one in enumeration.build_further(below, sites - 1, MAX_FURTHER[many]) if one.spec not in known
+        ]
     found = [*offer(strict, alone=False)]
     left = most - len(found)
     offers: dict[int, list[Candidate]] = {}

@@ -25,6 +25,7 @@ _NAMES = {
         "time tables (synthesized)",
         "the optimum of the time tables for synthesized exchanges",
     ),
+    "time, together": ("time tables, together", "the optimum of the time tables, where idle sites stay idle"),
     "side by side": ("side by side", "the optimum of time tables that favour independent parts on different sites"),
     "paper": ("paper's cost", "the optimum of the paper's cost"),
     "less memory": ("less memory", "the optimum of the time tables with a price on memory"),

@@ -31,10 +31,10 @@ def descend(
 ) -> Draft:
     """The best plan that is found when no change helps any more, or when the evaluator is exhausted.
 
-    The best of `starts` are improved by changes of one operator, those first that the tables find promising, and with
-    `reorder` by other orders of operators. At last, some changes that the tables find harmful are tried, and changes of
-    two neighbours: on small graphs, the overlap of kernels and exchanges, which the tables do not see, may matter more
-    than all that they do.
+    The best of `starts` are improved by changes of one operator, those first that the tables find promising; before
+    that, idle sites are used or left (`LogicalPlan.spread`), and with `reorder` operators get other orders. At last,
+    some changes that the tables find harmful are tried, and changes of two neighbours: on small graphs, the overlap of
+    kernels and exchanges, which the tables do not see, may matter more than all that they do.
     """
     further = iter(range(MAX_FURTHER))
 
@@ -75,6 +75,8 @@ def _descend(evaluator: Evaluator, start: Draft, neighbours: Neighbours, report:
 def _iterate_neighbours(
     evaluator: Evaluator, tables: TimeProblem, best: Draft, reorder: bool
 ) -> Iterator[Draft | None]:
+    if evaluator.leaves_idle(best.assignment):
+        yield evaluator.evaluate(best.assignment, best.order, spread=not best.spread)
     for order in list_orders(evaluator.graph) if reorder else ():
         if evaluator.exhausted:
             return

@@ -115,6 +115,11 @@ class Evaluator:
         """Whether this plan has been predicted."""
         return (assignment, order, spread) in self._known
 
+    def leaves_idle(self, assignment: Sequence[int]) -> bool:
+        """Whether an operator has fewer function specifications than there are sites, so that `spread` matters."""
+        pairs = zip(self.problem.candidates, assignment, strict=True)
+        return any(len(options[c].functions) < self._sites for options, c in pairs)
+
     def list_drafts(self) -> list[Draft]:
         """All plans that have been predicted."""
         return [draft for draft in self._known.values() if draft is not None]
