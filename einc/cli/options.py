@@ -185,7 +185,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--time-limit",
         type=Seconds(),
-        help="End the search for exchange programs after this time, with the best ones found.",
+        help="End the search for cuts and exchange programs after this time, with the best plan found.",
     ),
     click.option(
         "--propose",

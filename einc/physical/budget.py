@@ -21,7 +21,7 @@ class SearchBudget:
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = math.inf if seconds is None else seconds
         self._deadline = math.inf
-        self._held = 0.0
+        self._held = self._reserved = 0.0
         self._searching = False
         self.open = False
         self.interrupted = False
@@ -45,6 +45,10 @@ class SearchBudget:
         """Adds what was held back to the time that is left."""
         self._held = 0.0
 
+    def reserve(self, seconds: float) -> None:
+        """Keeps these seconds, in place of those that were kept before, for what comes after the search."""
+        self._reserved = seconds
+
     def end(self) -> None:
         """Ends the search: later interrupts do not concern it."""
         self.open = False
@@ -52,7 +56,7 @@ class SearchBudget:
     @property
     def left(self) -> float:
         """Seconds; infinite where there is no limit, and 0 after an interrupt."""
-        return 0.0 if self.interrupted else max(0.0, self._deadline - self._held - time.monotonic())
+        return 0.0 if self.interrupted else max(0.0, self._deadline - self._held - self._reserved - time.monotonic())
 
     def share(self, exchanges: int) -> float:
         """The seconds for the next of `exchanges` exchanges. What it does not use is left to those after it."""

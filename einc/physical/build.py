@@ -6,6 +6,7 @@ lowered to tasks, and its kernels follow. A saved output is brought home right a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -80,13 +81,18 @@ def build_fast(plan: LogicalPlan, machine: Machine, scheduler: SynthesizingSched
     The first may choose all placements, the second keeps the naive ones, the third is the naive program. A placement
     that is good for one exchange may be bad for the next, and the order in which an exchange moves its pieces may keep
     kernels waiting; so whole programs are compared. Times and bounds of every exchange are recorded, unless the
-    scheduler's time is over. What the scheduler has found for earlier plans is used again. Raises what `build` raises.
+    scheduler's time is over. What the scheduler has found for earlier plans is used again. When too little time is left
+    to build another program, the naive one is taken without times of its exchanges. Raises what `build` raises.
     """
     scheduler = scheduler or SynthesizingScheduler(machine, plan.sites)
     records = PlanRecords.of(plan)
     best: DeviceProgram | None = None
-    limit = build(plan, machine, scheduler.naive, records, check_memory=False).predicted_ms
+    started = time.monotonic()
+    naive = build(plan, machine, scheduler.naive, records, check_memory=False)
+    took, limit = time.monotonic() - started, naive.predicted_ms
     for scope in SearchScope:
+        if scheduler.budget.left < 2 * took and fits(naive, machine):
+            return naive
         scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs))
         try:
             best = build(plan, machine, scheduler, records)
@@ -98,6 +104,11 @@ def build_fast(plan: LogicalPlan, machine: Machine, scheduler: SynthesizingSched
             break
     assert best is not None
     return best
+
+
+def fits(program: DeviceProgram, machine: Machine) -> bool:
+    """Whether every site has enough memory."""
+    return all(need <= site.memory_bytes for need, site in zip(program.memory, machine.sites, strict=False))
 
 
 def refine(

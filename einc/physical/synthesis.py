@@ -107,7 +107,9 @@ class SearchResult:
 
 
 class SynthesizingScheduler:
-    """Searches for a faster exchange than the naive one. `naive` makes the naive one, and keeps what it has planned."""
+    """Searches for a faster exchange than the naive one. `naive` makes the naive one, and keeps what it has planned.
+
+    `budget` is the time that the searches may take."""
 
     def __init__(
         self,
@@ -120,7 +122,7 @@ class SynthesizingScheduler:
     ) -> None:
         self._machine = machine
         self._sites = sites
-        self._budget = budget or SearchBudget()
+        self.budget = budget or SearchBudget()
         self._seed = seed
         self._report = report
         self.naive = NaiveScheduler(machine, sites, timed=False)
@@ -206,13 +208,13 @@ class SynthesizingScheduler:
         closed = set_members(form.program, members)
         naive_ms = simulate(build_naive_body(closed, self._machine), self._machine).completion_ms
         found = SearchResult(members, None, (), naive_ms, naive_ms, None, None, None)
-        if self._budget.left:
+        if self.budget.left:
             self._report(f"bounding the exchange for {node}", naive_ms, 0.0)
-            with self._budget.catch_interrupt():
+            with self.budget.catch_interrupt():
                 certificate = bound(closed, self._machine, thorough=not self._uniform)
                 found = replace(found, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
                 if self._sites <= MAX_OPEN_SITES and not self._uniform:
-                    ends = time.monotonic() + _BOUND_SHARE * self._budget.share(self._left + 1)
+                    ends = time.monotonic() + _BOUND_SHARE * self.budget.share(self._left + 1)
                     tried = itertools.count()
 
                     def stop() -> bool:
@@ -262,10 +264,10 @@ class SynthesizingScheduler:
         max_packed_ms: float = math.inf,
         min_packed_ms: float = 0.0,
     ) -> Synthesis | None:
-        seconds = self._budget.share(self._left + 1)
+        seconds = self.budget.share(self._left + 1)
         found: Synthesis | None = None
         if seconds:
-            with self._budget.catch_interrupt():
+            with self.budget.catch_interrupt():
                 options = SynthesisOptions(
                     iterations=0 if self._uniform else ITERATIONS,
                     max_actions=MAX_ACTIONS,
@@ -283,7 +285,7 @@ class SynthesizingScheduler:
                     progress=lambda what, ms: self._report(f"the exchange for {node}: {what}", ms, bound_ms),
                 )
         if found is not None and found.interrupted:
-            self._budget.interrupted = True
+            self.budget.interrupted = True
         return found
 
     def _choose_faster(self, best: SearchResult, found: Synthesis | None, factor: float = 1.0) -> SearchResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from einc.physical.build import build
 from einc.physical.schedule import NaiveScheduler
 from einc.search.orders import Order, reorder_graph
 from einc_runtime.plan.schema import InputPlacement
+
+BUILDS_LEFT = 3
+"""With a time limit, a plan is built only if there is time for so many: for this one, and two to finish the best."""
 
 Assignment = tuple[int, ...]
 """The number of a candidate for every node, in the order of the graph."""
@@ -74,6 +78,7 @@ class Evaluator:
     """Builds and predicts plans of one graph on one machine. Each is built once.
 
     `effort` is the number of tasks that may still be built; it is counted, so that equal inputs give equal plans.
+    `seconds` is what the slowest one took.
     """
 
     def __init__(
@@ -98,11 +103,17 @@ class Evaluator:
         self._scheduler = NaiveScheduler(machine, sites, timed=False)
         self._known: dict[tuple[Assignment, Order, bool], Draft | None] = {}
         self._size = 0
+        self.seconds = 0.0
 
     @property
     def exhausted(self) -> bool:
         """Whether no further plan of the size of the last one may be built."""
-        return self._effort < self._size or not self.budget.left
+        return self._effort < self._size or self.hurried
+
+    @property
+    def hurried(self) -> bool:
+        """Whether the time limit leaves no time for a further plan like the slowest so far, and to finish one."""
+        return not self.budget.left or self.budget.left < BUILDS_LEFT * self.seconds
 
     def evaluate(self, assignment: Sequence[int], order: Order | None = None, *, spread: bool = True) -> Draft | None:
         """The prediction of a plan; None where sites that must exchange data cannot talk."""
@@ -132,11 +143,13 @@ class Evaluator:
         return make_plan(self.graph, self.problem, self._sites, assignment, order, spread, self._input_placement)
 
     def _evaluate(self, assignment: Assignment, order: Order, spread: bool) -> Draft | None:
+        started = time.monotonic()
         plan = self._make_plan(assignment, order, spread)
         try:
             program = build(plan, self._machine, self._scheduler, check_memory=False)
         except MachineError:
             return None
+        self.seconds = max(self.seconds, time.monotonic() - started)
         self._size = len(program.tasks)
         self._effort -= self._size
         more_ms, more_bytes = self._surcharge(assignment)

@@ -182,6 +182,7 @@ class _Search:
     def _list_starts(self) -> tuple[dict[str, Assignment | None], set[str], dict[str, str]]:
         """The plans to start from beside the optima of the tables, those that do not run side by side, and reasons."""
         paper = optimize(self._graph, self._sites, pins=self._own_pins)
+        self._cut_cost = paper.cut_cost
         starts: dict[str, Assignment | None] = {PAPER: self._find_assignment(paper)}
         together, reasons = set(), {}
         for baseline in build_baselines(self._graph, self._problem, self._sites):
@@ -196,8 +197,8 @@ class _Search:
     def _shorten(self) -> None:
         """Leaves out candidates that are not worth a table."""
         known = [start for start in self._starts.values() if start is not None]
-        once = self._input_placement == "once"
-        kept = find_worthwhile(self._graph, self._problem, self._machine, self._sites, known, once=once)
+        once, left = self._input_placement == "once", self._budget.left
+        kept = find_worthwhile(self._graph, self._problem, self._machine, self._sites, known, once=once, seconds=left)
         if kept is None:
             return
         self._problem = select_candidates(self._problem, kept)
@@ -223,11 +224,15 @@ class _Search:
             self._together.add(TOGETHER)
         estimates = {name: sum_times(self._promises, start) for name, start in starts.items() if start is not None}
         least = min(estimates.values())
+        if self._budget.limited:  # the most promising ones go first
+            starts = dict(sorted(starts.items(), key=lambda item: estimates.get(item[0], math.inf)))
         for name, start in starts.items():
             if start is None:
                 self._reasons[name] = "its tables would be too large"
             elif estimates[name] > HOPELESS * least and name != SIDE_BY_SIDE:
                 self._reasons[name] = f"about {estimates[name] / UNITS_PER_MS:.4g} ms by the time tables"
+            elif self._drafts and self._evaluator.hurried:
+                self._reasons[name] = "no time was left to build it"
             elif (draft := self._evaluator.evaluate(start, spread=name not in self._together)) is not None:
                 self._drafts[name] = draft
             else:
@@ -257,6 +262,8 @@ class _Search:
             self._progress("improving the fastest plan", best_ms)
 
         report(first.predicted_ms)
+        if self._folded is not None:  # the whole is built twice at last
+            self._budget.reserve(2 * self._evaluator.seconds * len(self._whole.nodes) / len(self._graph.nodes))
         starts = list(self._drafts.values())
         if self._folded is None:
             starts += self._try_small_plans()
@@ -328,6 +335,7 @@ class _Search:
         """
         if self._folded is None:
             plans = {name: self._evaluator.make_plan(one) for name, one in self._drafts.items()}
+            cut_cost = self._cut_cost
         else:
             problem = build_problem(self._whole, self._sites, flexible=True, pins=self._pins)
             order = tuple(range(len(self._whole.nodes)))
@@ -337,7 +345,8 @@ class _Search:
                 plans[name] = make_plan(
                     self._whole, problem, self._sites, assignment, order, draft.spread, self._input_placement
                 )
-        strict = build_problem(self._whole, self._sites, pins=self._pins)
+            strict = build_problem(self._whole, self._sites, pins=self._pins)
+            cut_cost = strict.cost(choose_by_cuts(strict))
         contenders = [
             Contender(
                 name,
@@ -354,7 +363,7 @@ class _Search:
         points = find_frontier(self._evaluator.list_drafts())
         return replace(
             plans[chosen],
-            cut_cost=strict.cost(choose_by_cuts(strict)),
+            cut_cost=cut_cost,
             contenders=tuple(contenders),
             memory_points=tuple(MemoryPoint(draft.memory, draft.predicted_ms) for draft in points),
         )

@@ -66,7 +66,7 @@ def find_smaller(evaluator: Evaluator, tables: TimeProblem, kept: Sequence[Array
     low, high = 0.0, math.inf
     found: Draft | None = None
     for _ in range(MAX_PRICES):
-        if not evaluator.budget.left:
+        if evaluator.hurried:
             break
         costs = [
             own + np.rint(np.minimum(size * price, MAX_CHARGE)).astype(np.int64)

@@ -6,6 +6,7 @@ fastest MAX_CANDIDATES of each operator are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,16 +28,28 @@ MANY_SITES = 16
 MAX_CANDIDATES = 64
 """Candidates of an operator that are looked at on many sites."""
 
+MIN_CANDIDATES, FOR_ALL = 12, 60.0
+"""With a time limit of FOR_ALL seconds or more MAX_CANDIDATES are looked at, and fewer, down to MIN_CANDIDATES, with
+less: the tables grow with the square of the number."""
+
 SLACK = 1.25
 """Plans may be slower than the fastest known one by this factor, as the tables do not see everything."""
 
 
 def find_worthwhile(
-    graph: Graph, problem: Problem, machine: Machine, sites: int, known: Sequence[Assignment], *, once: bool
+    graph: Graph,
+    problem: Problem,
+    machine: Machine,
+    sites: int,
+    known: Sequence[Assignment],
+    *,
+    once: bool,
+    seconds: float = math.inf,
 ) -> list[Array] | None:
     """Per node the positions of the candidates that are worth a table, ascending; None if all are.
 
-    `known` are some plans; their candidates may be dropped as well, except by MAX_CANDIDATES.
+    `known` are some plans; their candidates may be dropped as well, except by MAX_CANDIDATES. Where the search has less
+    than FOR_ALL `seconds`, fewer candidates are looked at.
     """
     if sites <= MANY_SITES:
         return None
@@ -47,6 +60,7 @@ def find_worthwhile(
         _, promises = build_time_problems(graph, options, machine, sites, once=once)
         return sum_times(promises, (0,) * len(options))
 
+    most = max(MIN_CANDIDATES, int(MAX_CANDIDATES * min(1.0, seconds / FOR_ALL)))
     times: dict[int, Array] = {}
     for node, options in zip(graph.nodes, problem.candidates, strict=True):
         if id(options) not in times:
@@ -60,7 +74,7 @@ def find_worthwhile(
             chosen.setdefault(id(options), set()).add(c)
     kept = []
     for options, one in zip(problem.candidates, own, strict=True):
-        fastest = np.argsort(one, kind="stable")[:MAX_CANDIDATES].tolist()
+        fastest = np.argsort(one, kind="stable")[:most].tolist()
         few = np.array(sorted({*fastest, *chosen[id(options)]}))
         kept.append(few[one[few] - one.min() <= max(0.0, slack)])
     return kept

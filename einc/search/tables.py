@@ -64,7 +64,7 @@ def build_time_problems(
     """
     numbers = range(len(graph.nodes)) if variables is None else variables
     maker = _TableMaker(graph, options, machine, sites)
-    relations = _list_relations(graph)
+    relations = _list_relations(graph, options)
     brought = _list_input_relations(graph) if once else []
     return (
         _build_time_problem(graph, maker, numbers, relations, brought, NAIVE),
@@ -124,8 +124,11 @@ def _time_candidate(operator: Operator, candidate: Candidate, machine: Machine) 
     return worst if machine.cores is None else max(worst, total / machine.cores)
 
 
-def _list_relations(graph: Graph) -> list[tuple[Port, ...]]:
-    """For every reader of a computed tensor: the output, the reader before it (if that is another node), the reader."""
+def _list_relations(graph: Graph, options: Sequence[tuple[Candidate, ...]]) -> list[tuple[Port, ...]]:
+    """For every reader of a computed tensor: the output, the reader before it (if that is another node), the reader.
+
+    A node that reads the same blocks twice counts once.
+    """
     position = {node.name: n for n, node in enumerate(graph.nodes)}
     readers = graph.consumers()
     found: list[tuple[Port, ...]] = []
@@ -134,10 +137,17 @@ def _list_relations(graph: Graph) -> list[tuple[Port, ...]]:
             before: Port | None = None
             for reader, k in readers[name]:
                 here = position[reader.name], k
+                if before is not None and before[0] == here[0] and _reads_alike(options[here[0]], before[1], k):
+                    continue
                 first = before is None or before[0] == here[0]
                 found.append(((n, j), here) if first or before is None else ((n, j), before, here))
                 before = here
     return found
+
+
+def _reads_alike(options: Sequence[Candidate], k: int, other: int) -> bool:
+    """Whether two inputs of a node have the same blocks, however it is cut."""
+    return all(function.inputs[k] == function.inputs[other] for one in options for function in one.functions)
 
 
 def _list_input_relations(graph: Graph) -> list[tuple[Port, ...]]:
