@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from einc.errors import CapacityError, InternalError, UsageError
+from einc.errors import CapacityError, InternalError
 from einc.graph.graph import Graph
 from einc.logical.minsum import minimize
 from einc.logical.optimize import choose_by_cuts, optimize
-from einc.logical.pins import Pin, find_pinned
+from einc.logical.pins import Pin
 from einc.logical.plan import LogicalPlan
 from einc.logical.problem import build_problem
 from einc.machines.model import Machine
@@ -33,7 +33,7 @@ from einc.search.baselines import build_baselines
 from einc.search.branches import favour_branches
 from einc.search.descent import descend
 from einc.search.evaluation import Assignment, Draft, Evaluator, Surcharge, make_plan
-from einc.search.folding import Folded, fold
+from einc.search.folding import fold_pinned, select_pins
 from einc.search.memory import find_frontier, find_smaller, measure_kept_bytes
 from einc.search.neighbours import sum_times
 from einc.search.shortlist import find_worthwhile, select_candidates
@@ -66,8 +66,9 @@ HOPELESS = 3.0
 MAX_REASON = 300
 """Characters of the reason why there is no such plan."""
 
-MIN_FOLDED = 64
-"""Graphs with fewer nodes are not folded."""
+CLOSE, MAX_CLOSE_NODES = 1.01, 256
+"""Of a folded graph with at most so many nodes, contenders that take this much longer than the best are also built as
+a whole: what the tables say of layers that are left out is not exact."""
 
 Progress = Callable[[str, float], None]
 """Called with what is being done, and the best predicted time so far in ms (0 if unknown)."""
@@ -135,9 +136,9 @@ class _Search:
         self._pins = pins
         self._input_placement: InputPlacement = input_placement
         self._progress = progress
-        self._folded = _fold(graph, pins)
+        self._folded = fold_pinned(graph, pins)
         self._graph = graph if self._folded is None else self._folded.graph
-        self._own_pins = pins if self._folded is None else _select_pins(self._graph, pins)
+        self._own_pins = pins if self._folded is None else select_pins(self._graph, pins)
         self._problem = build_problem(self._graph, sites, flexible=True, pins=self._own_pins)
         self._starts, self._together, self._reasons = self._list_starts()
         self._shorten()
@@ -287,11 +288,12 @@ class _Search:
     def finish_naive(self) -> Found:
         """The best contender with naive exchanges."""
         name = min(self._drafts, key=lambda name: self._drafts[name].rank)
-        plan = self._complete(name, {})
         if self._drafts[name].excess:
-            return Found(plan, None)
+            return Found(self._complete(name, {}), None)
         self._progress("placing blocks and moving data", self._drafts[name].predicted_ms)
-        return _build_found(plan, lambda: build(plan, self._machine))
+        fitting = {name: draft.predicted_ms for name, draft in self._drafts.items() if not draft.excess}
+        plans = [self._complete(name, {}) for name in self._list_close(fitting)]
+        return _build_found(plans, lambda plan: build(plan, self._machine))
 
     def finish_synthesized(self, seed: int, report: Report) -> Found:
         """Completes the contenders that promise most with synthesized exchanges, and takes the fastest."""
@@ -317,10 +319,19 @@ class _Search:
             return Found(self._complete(names[0], {}), None)
         chosen = min(times, key=lambda name: times[name])
         same = {name: distinct[draft] for name, draft in self._drafts.items()}
-        plan = self._complete(chosen, {name: times[first] for name, first in same.items() if first in times})
+        shown = {name: times[first] for name, first in same.items() if first in times}
+        plans = [self._complete(name, shown) for name in self._list_close(times)]
         if self._folded is None:
-            return Found(plan, replace(completed[chosen], plan=plan))
-        return _build_found(plan, lambda: build_fast(plan, self._machine, scheduler))
+            return Found(plans[0], replace(completed[chosen], plan=plans[0]))
+        return _build_found(plans, lambda plan: build_fast(plan, self._machine, scheduler))
+
+    def _list_close(self, times: Mapping[str, float]) -> list[str]:
+        """The fastest contender, and of a folded graph all that may be faster as a whole, if it is not large."""
+        ranked = sorted(times, key=lambda name: times[name])
+        several = self._folded is not None and len(self._whole.nodes) <= MAX_CLOSE_NODES and not self._budget.limited
+        distinct = {self._drafts[name]: name for name in reversed(ranked)}
+        close = [name for name in ranked if times[name] <= CLOSE * times[ranked[0]] and name in distinct.values()]
+        return close[: MAX_COMPLETED if several else 1]
 
     def _promise(self, draft: Draft) -> float:
         """About what a draft takes with the exchanges that were asked for, in ms."""
@@ -375,29 +386,12 @@ def has_equal_links(machine: Machine) -> bool:
     return len(widths) <= 1 and len(machine.routes) == len(machine.sites) * (len(machine.sites) - 1)
 
 
-def _build_found(plan: LogicalPlan, build_program: Callable[[], DeviceProgram]) -> Found:
-    """The plan with its program, or without one if it does not fit after all."""
-    with suppress(CapacityError):
-        return Found(plan, build_program())
-    return Found(plan, None)
-
-
-def _fold(graph: Graph, pins: Sequence[Pin]) -> Folded | None:
-    """The folded graph, if there is one and if pins treat equal layers alike."""
-    folded = fold(graph) if len(graph.nodes) >= MIN_FOLDED else None
-    if folded is None or not pins:
-        return folded
-    pinned = find_pinned(graph, pins)
-    names = [node.name for node in graph.nodes]
-    alike = all(pinned.get(names[n]) == pinned.get(names[folded.kept[m]]) for n, m in enumerate(folded.stands_for))
-    return folded if alike else None
-
-
-def _select_pins(graph: Graph, pins: Sequence[Pin]) -> tuple[Pin, ...]:
-    """The pins that match an operator of the graph."""
-    found = []
-    for pin in pins:
-        with suppress(UsageError):
-            find_pinned(graph, [pin])
-            found.append(pin)
-    return tuple(found)
+def _build_found(plans: Sequence[LogicalPlan], build_program: Callable[[LogicalPlan], DeviceProgram]) -> Found:
+    """The fastest of the plans with its program, or the first one without a program if none fits after all."""
+    found = Found(plans[0], None)
+    for plan in plans:
+        with suppress(CapacityError):
+            program = build_program(plan)
+            if found.program is None or program.predicted_ms < found.program.predicted_ms:
+                found = Found(plan, program)
+    return found

@@ -8,13 +8,19 @@ out. What comes behind the layers reads the last one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
+from einc.errors import UsageError
 from einc.graph.graph import Graph, Node
+from einc.logical.pins import Pin, find_pinned
 from einc.ops.base import Operator
+
+MIN_FOLDED = 64
+"""Graphs with fewer nodes are not folded."""
 
 LAYERS = 3
 """Layers that are kept."""
@@ -135,3 +141,24 @@ def _narrow(graph: Graph, first: int, length: int, count: int) -> tuple[int, int
     while layers < count and all(is_alike(first + layers * length + i) for i in range(length)):
         layers += 1
     return (first, length, layers) if layers > LAYERS else None
+
+
+def fold_pinned(graph: Graph, pins: Sequence[Pin]) -> Folded | None:
+    """The folded graph, if there is one and if pins treat equal layers alike."""
+    folded = fold(graph) if len(graph.nodes) >= MIN_FOLDED else None
+    if folded is None or not pins:
+        return folded
+    pinned = find_pinned(graph, pins)
+    names = [node.name for node in graph.nodes]
+    alike = all(pinned.get(names[n]) == pinned.get(names[folded.kept[m]]) for n, m in enumerate(folded.stands_for))
+    return folded if alike else None
+
+
+def select_pins(graph: Graph, pins: Sequence[Pin]) -> tuple[Pin, ...]:
+    """The pins that match an operator of the graph."""
+    found = []
+    for pin in pins:
+        with suppress(UsageError):
+            find_pinned(graph, [pin])
+            found.append(pin)
+    return tuple(found)
