@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from einc.physical.program import DeviceProgram
     from einc.physical.refining import OtherPrograms
     from einc.search.competition import Competition
-    from einc.search.fastest import Found
+    from einc.search.found import Found
     from einc_runtime.plan.schema import Bundle
 
 MAX_PLAN_SITES = 1024

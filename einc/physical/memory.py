@@ -244,11 +244,13 @@ def check_capacity(plan: LogicalPlan, machine: Machine, tensors: Sequence[Tensor
     span = next((node.span for node in plan.graph.nodes if node.name == name), None)
     limited = machine.memory_limit is not None and machine.memory_limit <= available
     allowed = "may take" if limited else "has"
+    least = plan.memory_points[0].memory if plan.memory_points else 0
+    known = f"; the smallest plan found needs {format_memory(least)} per site" if least > available else ""
     larger = "a larger --memory" if limited else "a machine with more memory"
     raise CapacityError(
         f"{name}: site {site} of {machine.name} would need {format_memory(needed)} of memory ({format_memory(kept)} "
         f"for inputs, weights and results, {format_memory(needed - kept)} for values in between) and {allowed} "
-        f"{format_memory(available)}: {format_memory(lacking[site])} too little",
+        f"{format_memory(available)}: {format_memory(lacking[site])} too little{known}",
         where=span,
         hint=f"more devices (--devices), {larger}, a smaller dtype or smaller dims would help",
     )

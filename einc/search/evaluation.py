@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from einc.errors import MachineError
 from einc.graph.graph import Graph
@@ -95,20 +95,27 @@ class Evaluator:
         self.graph = graph
         self.problem = problem
         self.budget = budget
-        self._effort = effort
+        self.effort = effort
         self._machine = machine
         self._sites = sites
         self._surcharge = surcharge
         self._input_placement: InputPlacement = input_placement
         self._scheduler = NaiveScheduler(machine, sites, timed=False)
         self._known: dict[tuple[Assignment, Order, bool], Draft | None] = {}
+        self._needs: dict[tuple[Assignment, Order, bool], tuple[int, ...]] = {}
+        self._reserve = 0
         self._size = 0
         self.seconds = 0.0
 
     @property
+    def size(self) -> int:
+        """The tasks of the plan that was built last."""
+        return self._size
+
+    @property
     def exhausted(self) -> bool:
         """Whether no further plan of the size of the last one may be built."""
-        return self._effort < self._size or self.hurried
+        return self.effort < self._size or self.hurried
 
     @property
     def hurried(self) -> bool:
@@ -135,6 +142,23 @@ class Evaluator:
         """All plans that have been predicted."""
         return [draft for draft in self._known.values() if draft is not None]
 
+    def set_aside(self, size: int) -> None:
+        """Counts so many more bytes at every site for every plan, past and future."""
+        self._reserve += size
+        for key, draft in self._known.items():
+            if draft is not None:
+                self._known[key] = replace(draft, memory=draft.memory + size, excess=self._find_excess(key))
+
+    def renew(self, draft: Draft) -> Draft:
+        """The draft with what has been set aside since it was made."""
+        known = self._known[draft.assignment, draft.order, draft.spread]
+        assert known is not None
+        return known
+
+    def _find_excess(self, key: tuple[Assignment, Order, bool]) -> int:
+        pairs = zip(self._needs[key], self._machine.sites, strict=False)
+        return max(0, *(need + self._reserve - site.memory_bytes for need, site in pairs))
+
     def make_plan(self, draft: Draft) -> LogicalPlan:
         """The logical plan of a draft."""
         return self._make_plan(draft.assignment, draft.order, draft.spread)
@@ -151,9 +175,9 @@ class Evaluator:
             return None
         self.seconds = max(self.seconds, time.monotonic() - started)
         self._size = len(program.tasks)
-        self._effort -= self._size
+        self.effort -= self._size
         more_ms, more_bytes = self._surcharge(assignment)
-        pairs = zip(program.memory, self._machine.sites, strict=False)
-        excess = max(0, *(need + more_bytes - site.memory_bytes for need, site in pairs))
-        memory = max(program.memory) + more_bytes
-        return Draft(assignment, order, spread, program.predicted_ms + more_ms, memory, excess)
+        key = assignment, order, spread
+        self._needs[key] = tuple(need + more_bytes for need in program.memory)
+        memory = max(self._needs[key]) + self._reserve
+        return Draft(assignment, order, spread, program.predicted_ms + more_ms, memory, self._find_excess(key))

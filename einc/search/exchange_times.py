@@ -268,3 +268,9 @@ def _place_readers(overlap: Array, wanted: Array) -> None:
         _, _, reader_at = lapjv(np.ascontiguousarray(-(matrix.T * (sites + 1)) - stay))
         overlap[m, a] = matrix[:, reader_at]
         wanted[m, a] = wanted[m, a][reader_at]
+
+
+def has_equal_links(machine: Machine) -> bool:
+    """Whether all pairs of sites can talk, and alone at the same rate."""
+    widths = {min(machine.resources[r].gbs for r in crossed) for crossed in machine.routes.values()}
+    return len(widths) <= 1 and len(machine.routes) == len(machine.sites) * (len(machine.sites) - 1)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from einc.errors import CapacityError, InternalError
 from einc.graph.graph import Graph
@@ -33,8 +33,10 @@ from einc.search.baselines import build_baselines
 from einc.search.branches import favour_branches
 from einc.search.descent import descend
 from einc.search.evaluation import Assignment, Draft, Evaluator, Surcharge, make_plan
+from einc.search.exchange_times import has_equal_links
 from einc.search.folding import fold_pinned, select_pins
-from einc.search.memory import find_frontier, find_smaller, measure_kept_bytes
+from einc.search.found import Found, build_found
+from einc.search.memory import charge_layers, find_frontier, find_smaller, measure_sizes, sample_prices
 from einc.search.neighbours import sum_times
 from einc.search.shortlist import find_worthwhile, select_candidates
 from einc.search.small import list_small_plans
@@ -60,6 +62,9 @@ WORTH_COMPLETING, WORTH_COMPLETING_UNEVEN = 0.995, 1.25
 """A further plan is completed if it promises at most this part of the time of the best so far: where all pairs of sites
 have equally wide links, and where they have not, since promises are less exact there."""
 
+MAX_ATTEMPTS = 4
+"""Plans of many layers that are built as a whole, if the first do not fit although plans of a few layers said so."""
+
 HOPELESS = 3.0
 """A plan is not built if the tables say that it takes so many times the least."""
 
@@ -76,14 +81,6 @@ Progress = Callable[[str, float], None]
 
 def ignore_progress(what: str, best_ms: float) -> None:
     """Ignores the progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The plan, and its device program with the exchanges that were asked for; None if no plan fits into memory."""
-
-    plan: LogicalPlan
-    program: DeviceProgram | None
 
 
 def find_fastest(
@@ -108,7 +105,11 @@ def find_fastest(
     search = _Search(graph, machine, sites, naive, budget, pins, input_placement, progress)
     search.start()
     search.improve()
-    found = search.finish_naive() if naive else search.finish_synthesized(seed, report)
+    scheduler = SynthesizingScheduler(machine, sites, budget=budget, seed=seed, report=report)
+    for _ in range(MAX_ATTEMPTS):
+        found = search.finish_naive() if naive else search.finish_synthesized(scheduler)
+        if found.program is not None or not search.make_stricter(found.plan):
+            break
     budget.end()
     return found
 
@@ -144,7 +145,8 @@ class _Search:
         self._shorten()
         self._tables, promises = self._build_tables()
         self._promises = self._tables if naive else promises
-        self._kept = measure_kept_bytes(self._graph, self._problem)
+        times = None if self._folded is None else self._folded.times
+        self._sizes = measure_sizes(self._graph, self._problem, times)
         self._surcharge = self._find_surcharge()
         effort = math.inf if budget.limited else MAX_EFFORT
         self._evaluator = Evaluator(
@@ -167,14 +169,7 @@ class _Search:
             return lambda assignment: (0.0, 0)
         options, once = self._problem.candidates, self._input_placement == "once"
         part, _ = build_time_problems(self._graph, options, self._machine, self._sites, once=once)
-        further = [count - 1 for count in self._folded.times]
-
-        def surcharge(assignment: Assignment) -> tuple[float, int]:
-            more = sum_times(self._tables, assignment) - sum_times(part, assignment)
-            kept = sum(int(own[c]) * n for own, c, n in zip(self._kept, assignment, further, strict=True))
-            return more / UNITS_PER_MS, kept
-
-        return surcharge
+        return charge_layers(self._tables, part, self._sizes.kept, self._folded.times)
 
     @property
     def _best(self) -> Draft:
@@ -241,11 +236,17 @@ class _Search:
         if not self._drafts:
             build(optimize(self._graph, self._sites, pins=self._own_pins), self._machine)  # raises the reason
             raise InternalError("the search refused a plan that can be built")
-        if self._best.excess:
-            self._progress("looking for a plan that needs less memory", self._best.predicted_ms)
-            smaller = find_smaller(self._evaluator, self._tables, self._kept, self._best)
-            if smaller is not None:
-                self._drafts[SMALLER] = smaller
+        self._find_smaller()
+
+    def _find_smaller(self) -> None:
+        """Looks for a plan that needs less memory if the fastest of the contenders does not fit."""
+        drafts = list(self._drafts.values())
+        if not min(drafts, key=lambda draft: draft.predicted_ms).excess:
+            return
+        self._progress("looking for a plan that needs less memory", self._best.predicted_ms)
+        smaller = find_smaller(self._evaluator, self._tables, self._sizes, drafts)
+        if smaller is not None:
+            self._drafts[SMALLER] = smaller
 
     def _find_assignment(self, plan: LogicalPlan) -> Assignment:
         """The numbers that the candidates of a plan have here."""
@@ -256,7 +257,7 @@ class _Search:
         )
 
     def improve(self) -> None:
-        """Descends from the best contenders over whole plans."""
+        """Descends from the best contenders over whole plans, and looks at some that need less memory."""
         first = self._best
 
         def report(best_ms: float) -> None:
@@ -271,6 +272,24 @@ class _Search:
         best = descend(self._evaluator, self._tables, starts, reorder=self._folded is None, report=report)
         if best is not first:
             self._drafts[IMPROVED] = best
+        if SMALLER not in self._drafts:
+            sampled = sample_prices(self._evaluator, self._tables, self._sizes, list(self._drafts.values()))
+            if sampled and (least := min(sampled, key=lambda draft: draft.rank)).rank < best.rank:
+                self._drafts[SMALLER] = least
+
+    def make_stricter(self, refused: LogicalPlan) -> bool:
+        """After the whole plan of a contender that should fit did not: whether there is another one to try.
+
+        What it needs beyond what plans of a few layers said is set aside for all plans.
+        """
+        if self._best.excess or self._folded is None:
+            return False
+        name = next(one.name for one in refused.contenders if one.chosen)
+        program = build(refused, self._machine, check_memory=False)
+        self._evaluator.set_aside(max(1, max(program.memory) - self._drafts[name].memory))
+        self._drafts = {one: self._evaluator.renew(draft) for one, draft in self._drafts.items()}
+        self._find_smaller()
+        return not self._best.excess
 
     def _try_small_plans(self) -> list[Draft]:
         """Of the plans of a small graph, those that could be faster than the best so far."""
@@ -293,14 +312,13 @@ class _Search:
         self._progress("placing blocks and moving data", self._drafts[name].predicted_ms)
         fitting = {name: draft.predicted_ms for name, draft in self._drafts.items() if not draft.excess}
         plans = [self._complete(name, {}) for name in self._list_close(fitting)]
-        return _build_found(plans, lambda plan: build(plan, self._machine))
+        return build_found(plans, lambda plan: build(plan, self._machine))
 
-    def finish_synthesized(self, seed: int, report: Report) -> Found:
+    def finish_synthesized(self, scheduler: SynthesizingScheduler) -> Found:
         """Completes the contenders that promise most with synthesized exchanges, and takes the fastest."""
         promised = {name: self._promise(draft) for name, draft in self._drafts.items()}
         names = sorted(promised, key=lambda name: (self._drafts[name].excess, promised[name]))
         distinct = {self._drafts[name]: name for name in reversed(names)}
-        scheduler = SynthesizingScheduler(self._machine, self._sites, budget=self._budget, seed=seed, report=report)
         completed: dict[str, DeviceProgram] = {}
         times: dict[str, float] = {}
         worth = WORTH_COMPLETING if has_equal_links(self._machine) else WORTH_COMPLETING_UNEVEN
@@ -311,6 +329,8 @@ class _Search:
             if len(completed) == MAX_COMPLETED or (completed and not self._budget.left):
                 break
             draft = self._drafts[name]
+            if self._folded is not None and draft.excess:
+                continue  # a few layers of it fit, and the whole does not
             if promised[name] <= worth * min(times.values(), default=math.inf):
                 with suppress(CapacityError):
                     completed[name] = build_fast(self._evaluator.make_plan(draft), self._machine, scheduler)
@@ -323,7 +343,7 @@ class _Search:
         plans = [self._complete(name, shown) for name in self._list_close(times)]
         if self._folded is None:
             return Found(plans[0], replace(completed[chosen], plan=plans[0]))
-        return _build_found(plans, lambda plan: build_fast(plan, self._machine, scheduler))
+        return build_found(plans, lambda plan: build_fast(plan, self._machine, scheduler))
 
     def _list_close(self, times: Mapping[str, float]) -> list[str]:
         """The fastest contender, and of a folded graph all that may be faster as a whole, if it is not large."""
@@ -378,20 +398,3 @@ class _Search:
             contenders=tuple(contenders),
             memory_points=tuple(MemoryPoint(draft.memory, draft.predicted_ms) for draft in points),
         )
-
-
-def has_equal_links(machine: Machine) -> bool:
-    """Whether all pairs of sites can talk, and alone at the same rate."""
-    widths = {min(machine.resources[r].gbs for r in crossed) for crossed in machine.routes.values()}
-    return len(widths) <= 1 and len(machine.routes) == len(machine.sites) * (len(machine.sites) - 1)
-
-
-def _build_found(plans: Sequence[LogicalPlan], build_program: Callable[[LogicalPlan], DeviceProgram]) -> Found:
-    """The fastest of the plans with its program, or the first one without a program if none fits after all."""
-    found = Found(plans[0], None)
-    for plan in plans:
-        with suppress(CapacityError):
-            program = build_program(plan)
-            if found.program is None or program.predicted_ms < found.program.predicted_ms:
-                found = Found(plan, program)
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from einc.logical.minsum import minimize
 from einc.logical.plan import Candidate
 from einc.logical.problem import Problem
 from einc.ops.base import Operator
-from einc.search.evaluation import Draft, Evaluator
+from einc.search.evaluation import Assignment, Draft, Evaluator, Surcharge
+from einc.search.neighbours import sum_times
 from einc.search.tables import UNITS_PER_MS, TimeProblem
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -21,8 +23,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MAX_PRICES = 12
 """Prices of memory that are tried."""
 
+SAMPLED_PRICES = (1.0, 5.0, 25.0)
+"""Prices at which plans are looked at although the fastest fits, as multiples of the one that a search starts with."""
+
+MAX_SAMPLED_SIZE = 2_000
+"""No such plans are built if plans have more tasks than this."""
+
 MAX_CHARGE = 1 << 50
 """Picoseconds that a candidate may be charged for memory: 18 minutes."""
+
+MAX_BISECTIONS = 5
+"""Prices that are tried below one at which a plan fits."""
 
 MAX_POINTS = 6
 """Points of time over memory that a plan shows."""
@@ -56,32 +67,125 @@ def _measure(operator: Operator, candidate: Candidate, loaded: Sequence[int], st
     )
 
 
-def find_smaller(evaluator: Evaluator, tables: TimeProblem, kept: Sequence[Array], best: Draft) -> Draft | None:
-    """A better plan than one that does not fit, or None.
+def measure_values(graph: Graph, problem: Problem) -> list[Array]:
+    """Per node and candidate, the most bytes of computed tensors that one site has in hand for it: what is read and
+    what is written. What is kept for good is not counted."""
+    producers, saved = graph.producers(), set(graph.outputs)
+    known: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Array] = {}
+    values = []
+    for node, options in zip(graph.nodes, problem.candidates, strict=True):
+        read = tuple(k for k, name in enumerate(node.inputs) if name in producers and name not in saved)
+        written = tuple(j for j, name in enumerate(node.outputs) if name not in saved)
+        key = id(options), read, written
+        if key not in known:
+            known[key] = np.array([_measure(node.operator, one, read, written) for one in options], dtype=np.int64)
+        values.append(known[key])
+    return values
 
-    `kept` are the bytes of every candidate. They get a price, which rises until a plan fits, and then falls again as
-    far as plans still fit.
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What memory is charged for, in bytes per node and candidate: `kept` of a whole model, so that a node that stands
+    for many layers has the bytes of all of them, and `values` in between, which other layers use again."""
+
+    kept: tuple[Array, ...]
+    values: tuple[Array, ...]
+
+    def weigh_values(self) -> tuple[Array, ...]:
+        """What is kept, and values by their squares, as the largest ones make the peak: the largest possible one counts
+        in full."""
+        most = max((int(own.min()) for own in self.values), default=0)
+        return tuple(
+            kept + own * (own / max(1, most)) for kept, own in zip(self.kept, self.values, strict=True)
+        )  # fmt: skip
+
+
+def measure_sizes(graph: Graph, problem: Problem, times: Sequence[int] | None) -> Sizes:
+    """The sizes of a graph, of which node n stands for `times[n]` nodes (None: each for itself)."""
+    kept = measure_kept_bytes(graph, problem)
+    whole = tuple(own * count for own, count in zip(kept, times or (1,) * len(kept), strict=True))
+    return Sizes(whole, tuple(measure_values(graph, problem)))
+
+
+def charge_layers(whole: TimeProblem, part: TimeProblem, kept: Sequence[Array], times: Sequence[int]) -> Surcharge:
+    """What a plan of all layers takes beyond that of the layers that are built, which has the times `part`.
+
+    Node n stands for `times[n]` nodes, for which `kept[n]` bytes are kept, so many for each of them.
     """
-    price = 0.1 * best.predicted_ms * UNITS_PER_MS / max(1, best.memory)  # picoseconds per byte
-    low, high = 0.0, math.inf
-    found: Draft | None = None
-    for _ in range(MAX_PRICES):
-        if evaluator.hurried:
+
+    def surcharge(assignment: Assignment) -> tuple[float, int]:
+        more = sum_times(whole, assignment) - sum_times(part, assignment)
+        further = sum(int(own[c]) // n * (n - 1) for own, c, n in zip(kept, assignment, times, strict=True))
+        return more / UNITS_PER_MS, further
+
+    return surcharge
+
+
+def find_smaller(evaluator: Evaluator, tables: TimeProblem, sizes: Sizes, drafts: Sequence[Draft]) -> Draft | None:
+    """The best plan that a price on memory finds, where the fastest of `drafts` does not fit; None if it is no better
+    than they are.
+
+    What is kept gets the price. If nothing fits at any price, values in between get one, too. The evaluator's effort is
+    left as it is.
+    """
+    effort = evaluator.effort
+    best = min(drafts, key=lambda draft: draft.rank)
+    for charged in (sizes.kept, sizes.weigh_values()):
+        found = _raise_price(evaluator, tables, charged, _start_price(drafts))
+        best = min((best, *found), key=lambda draft: draft.rank)
+        if not best.excess:
             break
-        costs = [
-            own + np.rint(np.minimum(size * price, MAX_CHARGE)).astype(np.int64)
-            for own, size in zip(tables.own, kept, strict=True)
-        ]
-        start = minimize(costs, tables.tables)
-        draft = None if start is None else evaluator.evaluate(start)
-        if draft is not None and draft.rank < (found or best).rank:
-            found = draft
+    evaluator.effort = effort
+    return None if best in drafts else best
+
+
+def sample_prices(evaluator: Evaluator, tables: TimeProblem, sizes: Sizes, drafts: Sequence[Draft]) -> list[Draft]:
+    """Plans that need less memory, at a few prices; fewer where these plans are large or where no time is left."""
+    found: list[Draft] = []
+    for factor in SAMPLED_PRICES:
+        if evaluator.size > MAX_SAMPLED_SIZE or evaluator.hurried:
+            break
+        draft = _choose_at(evaluator, tables, sizes.kept, factor * _start_price(drafts))
+        found += [draft] if draft is not None else []
+    return found
+
+
+def _start_price(drafts: Sequence[Draft]) -> float:
+    """Picoseconds per byte at which the memory of the fastest plan costs a tenth of its time. It does not depend on
+    what fits, so that less memory does not lead to other prices."""
+    fastest = min(drafts, key=lambda draft: draft.predicted_ms)
+    return 0.1 * fastest.predicted_ms * UNITS_PER_MS / max(1, fastest.memory)
+
+
+def _raise_price(evaluator: Evaluator, tables: TimeProblem, charged: Sequence[Array], price: float) -> list[Draft]:
+    """The plans at prices that rise until one fits, and then fall again as far as plans still fit."""
+    low, high, further = 0.0, math.inf, MAX_BISECTIONS
+    most = max((float(size.max()) for size in charged), default=0.0)
+    found: list[Draft] = []
+    for _ in range(MAX_PRICES):
+        if evaluator.hurried or not further or price * most > MAX_CHARGE:
+            break
+        draft = _choose_at(evaluator, tables, charged, price)
+        if draft is not None:
+            found.append(draft)
+        if high < math.inf:
+            further -= 1
         if draft is not None and not draft.excess:
             high = price
         else:
             low = price
         price = price * 4 if high == math.inf else math.sqrt(max(low, high / 16) * high)
     return found
+
+
+def _choose_at(evaluator: Evaluator, tables: TimeProblem, charged: Sequence[Array], price: float) -> Draft | None:
+    """The optimum where a byte costs `price` picoseconds; None if its tables are too large, or sites cannot talk."""
+    costs = [
+        own + np.rint(np.minimum(size * price, MAX_CHARGE)).astype(np.int64)
+        for own, size in zip(tables.own, charged, strict=True)
+    ]
+    start = minimize(costs, tables.tables)
+    return None if start is None else evaluator.evaluate(start)
 
 
 def find_frontier(drafts: Iterable[Draft]) -> tuple[Draft, ...]:
