@@ -271,9 +271,13 @@ def tabulate_growth(results: dict[Case, Result]) -> str:
     for case, own in results.items():
         lines.setdefault((case.workload, case.machine, case.schedule), {})[case.sites] = own.chosen_ms
     for (workload, machine, schedule), own in sorted(lines.items()):
-        cells = " | ".join(f"{own[p]:.3f}" if own.get(p, math.inf) < math.inf else "does not fit" for p in sites)
+        cells = " | ".join("" if p not in own else _milliseconds(own[p]) for p in sites)
         rows.append(f"| {TITLES.get(workload, workload)} | {machine} | {schedule} | {cells} |")
     return "\n".join(rows)
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.3f}" if value < math.inf else "does not fit"
 
 
 class Memory:

@@ -227,6 +227,15 @@ def test_many_sites_are_offered_few_cuts_of_queries() -> None:
     assert all(sum(count > 1 for count in counts) <= 2 for counts in further)
 
 
+def test_an_odd_number_of_sites_may_leave_one_idle_in_all_ways_to_cut_queries() -> None:
+    operator = attention((8, 2), (48,), causal=True)
+    seven, six = (enumerate_flexible_candidates(operator, sites) for sites in (7, 6))
+    cuts = [one.intervals for one in six if len(one.intervals[2]) > 1 and len(one.functions) == 6]
+    assert len(cuts) > 6
+    assert set(cuts) <= {one.intervals for one in seven}
+    assert 6 in {one.replicas for one in seven}
+
+
 def one_query_each() -> Operator:
     """A step of decoding."""
     return attention((4, 2), (1, 1, 1), (9, 5, 7), causal=True, extras=("positions",))
