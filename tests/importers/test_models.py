@@ -34,7 +34,8 @@ def text(name: str) -> str:
 
 
 def compiled(name: str, machine: str, sites: int, preset: str | None, dtype: str | None = None) -> Compiled:
-    options = CompileOptions(machine=machine, devices=sites, preset=preset, dtype=dtype)
+    # The paper's selector cuts small models, too.
+    options = CompileOptions(machine=machine, devices=sites, preset=preset, dtype=dtype, selector="eindecomp")
     return compile_model(text(name), f"{name}.ein", options)
 
 

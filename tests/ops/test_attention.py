@@ -197,7 +197,9 @@ def test_eight_heads_of_keys_are_balanced_on_any_number_of_sites(sites: int) -> 
     strict, offers = enumerate_candidates(operator, sites), enumerate_flexible_candidates(operator, sites)
     assert all(len(candidate.intervals[2]) == 1 for candidate in strict)
     further = [candidate for candidate in offers if len(candidate.intervals[2]) > 1]
-    assert {len(candidate.functions) for candidate in further} == {sites}
+    # An odd number of sites has few factors, so that cuts over one site less are offered, too.
+    assert {len(candidate.functions) for candidate in further} == ({sites, sites - 1} if sites % 2 else {sites})
+    further = [candidate for candidate in further if len(candidate.functions) == sites]
     assert {tuple(map(len, candidate.intervals)) for candidate in further} == {
         (a, 1, b, c) for a, b, c in itertools.product(range(1, 9), repeat=3) if a * b * c == sites and b > 1
     }

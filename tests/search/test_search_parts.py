@@ -23,7 +23,7 @@ from einc.search import fastest, folding
 from einc.search.evaluation import Draft
 from einc.search.fastest import find_fastest
 from einc.search.folding import LAYERS, fold
-from einc.search.memory import MAX_POINTS, find_frontier, find_smaller, measure_kept_bytes
+from einc.search.memory import MAX_POINTS, find_frontier, find_smaller, measure_sizes
 from einc.search.orders import list_orders, reorder_graph
 from einc.search.tables import build_time_problems
 from tests.support.search_toys import draw_graph, evaluator_of
@@ -157,7 +157,7 @@ def test_a_smaller_plan_is_found() -> None:
     first = evaluator.evaluate(single)
     assert first is not None
     assert first.excess > 0
-    found = find_smaller(evaluator, tables, measure_kept_bytes(graph, evaluator.problem), first)
+    found = find_smaller(evaluator, tables, measure_sizes(graph, evaluator.problem, None), [first])
     assert found is not None
     assert found.excess == 0
     assert build(evaluator.make_plan(found), machine).predicted_ms == found.predicted_ms

@@ -31,7 +31,20 @@ def session(folder: Path, work: Path, sites: int, *options: object, schedule: st
     model, plan = work / "model.ein", work / f"plan{sites}.bin"
     for arguments in (
         ["import", "hf", folder, "-o", model, *options],
-        ["compile", model, "-m", "host", "--devices", sites, "--schedule", schedule, "-o", plan],
+        [
+            "compile",
+            model,
+            "-m",
+            "host",
+            "--devices",
+            sites,
+            "--schedule",
+            schedule,
+            "--selector",
+            "eindecomp",
+            "-o",
+            plan,
+        ],
     ):
         assert main([str(argument) for argument in arguments]) == 0, arguments
     made = Session(read_bundle(str(plan)), "cpu")
