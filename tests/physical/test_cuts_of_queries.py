@@ -64,7 +64,10 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize(("machine", "sites"), CUTS)
+@pytest.mark.parametrize(
+    ("machine", "sites"),
+    [pytest.param(*one, marks=[] if one[0] == "dgx-a100" else [pytest.mark.slow]) for one in CUTS],
+)
 def test_eight_heads_of_keys_take_their_share_of_time_on_any_number_of_sites(machine: str, sites: int) -> None:
     share = planned(machine, 8, 8, EVEN, heads_kv=8).predicted_ms * 8 / sites
     even, balanced = (planned(machine, sites, 8, way, **CUTS[machine, sites]).predicted_ms for way in (EVEN, BALANCED))

@@ -137,7 +137,7 @@ def count_moved(program: DeviceProgram) -> int:
     )
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in (1, 2))])
 def test_random_graphs_compute_their_reference_and_move_what_is_missing(block: int) -> None:
     several = 0
     for seed in range(block * 5, block * 5 + 5):
@@ -175,7 +175,10 @@ def compiled(text: str, sites: int, **options: object) -> Bundle:
     return decode(encode(compile_model(text, "m.ein", chosen).bundle))
 
 
-@pytest.mark.parametrize(("sites", "schedule"), [(1, "naive"), (3, "naive"), (5, "synthesized"), (8, "naive")])
+@pytest.mark.parametrize(
+    ("sites", "schedule"),
+    [(1, "naive"), (3, "naive"), (5, "synthesized"), pytest.param(8, "naive", marks=pytest.mark.slow)],
+)
 def test_every_kernel_computes_from_inputs_that_lie_once(sites: int, schedule: str) -> None:
     bundle = compiled(EVERYTHING, sites, schedule=schedule)
     prove(bundle)

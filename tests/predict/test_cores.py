@@ -25,7 +25,10 @@ def shared(sites, cores=2):
     return replace(machine, cores=cores, sites=tuple(replace(site, kernels=RATE) for site in machine.sites))
 
 
-@pytest.mark.parametrize(("probe", "sites"), [(0, 2), (1, 8), (2, 5), (3, 8), (4, 8)])
+@pytest.mark.parametrize(
+    ("probe", "sites"),
+    [(0, 2), (1, 8), (2, 5), *(pytest.param(probe, 8, marks=pytest.mark.slow) for probe in (3, 4))],
+)
 def test_what_is_predicted_is_what_is_run(probe, sites):
     machine = shared(sites)
     for seed in range(3):

@@ -64,7 +64,7 @@ def require_near_best(seed: int, most: int) -> None:
     assert found.program.predicted_ms <= 1.03 * best.predicted_ms, seed
 
 
-@pytest.mark.parametrize("seed", range(302, 304))
+@pytest.mark.parametrize("seed", [302, pytest.param(303, marks=pytest.mark.slow)])
 def test_no_plan_is_faster(seed: int) -> None:
     require_near_best(seed, 80)
 
