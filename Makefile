@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references check lint types imports bench bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean
+.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -68,6 +68,11 @@ types: .venv/dev  ## check the types
 
 imports: .venv/dev  ## check which package imports which
 	$(BIN)/lint-imports --no-logo
+
+coverage-proof: .venv/dev  ## the branches of schema, validation and proof that the tests of plans take: all
+	mkdir -p build
+	$(BIN)/python -m coverage run --data-file build/coverage-proof -m pytest -p no:cacheprovider tests/runtime/plan
+	$(BIN)/python -m coverage report --data-file build/coverage-proof
 
 check: lint types imports test  ## run all checks that a change must pass
 

@@ -90,6 +90,21 @@ def test_a_scalar_is_tiled_by_itself():
     assert not tiles(Block.whole(()), [])
 
 
+def test_a_scalar_overlaps_every_other():
+    scalar = Block((), ())
+    assert boxes.find_overlap([]) is None
+    assert boxes.find_overlap([scalar]) is None
+    assert boxes.find_overlap([scalar, scalar]) == (0, 1)
+
+
+@given(data=st.data(), shape=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_an_overlap_names_two_blocks_that_share_an_element(data, shape):
+    blocks = data.draw(st.lists(blocks_in(shape), max_size=6))
+    found = boxes.find_overlap(blocks, boxes.StepBudget(1 << 20), "here")
+    shared = {(i, j) for j in range(len(blocks)) for i in range(j) if elements(blocks[i]) & elements(blocks[j])}
+    assert found in shared if shared else found is None
+
+
 def test_work_is_bounded():
     budget = boxes.StepBudget(2)
     budget.spend(2, "here")

@@ -275,6 +275,50 @@ def test_a_lie_is_found_and_named(path, lie, where, message):
     assert caught.value.render().isprintable()
 
 
+def test_whatever_is_optional_may_be_there_or_not():
+    """Every optional text and number, present and right, and absent."""
+    whole = msgspec.structs.replace(
+        PLAN,
+        memory_limit=1,
+        baselines=(BaselineTime("a"), BaselineTime("b", 1.0, 2, "slower")),
+        contenders=(Contender("a"), Contender("b", True, 1.0, 2, 3, "the fastest", True, 0.5)),
+        memory_points=(MemoryPoint(1, 2.0),),
+    )
+    exchange = Exchange("", completion_ms=1.0, bound_ms=0.5, bound_free_ms=0.25, bound_by="its links", splits={"X1": 2})
+    for path, value in {
+        "operations[0].exchange": exchange,
+        "operations[1].exchange": Exchange(""),
+        "operations[0].source": "m.ein:3",
+        "operations[0].pin": "i/2",
+        "operations[0].attributes": {"a": True, "b": [1, 0.5, "x"], "c": -(1 << 63), "d": float("inf")},
+        "operations[0].indices[1].cuts": (1, 2),
+        "tensors[0].stored": "x.0",
+        "tensors[2].order": (1, 0),
+        "outputs[0].exchange": Exchange(""),
+    }.items():
+        whole = changed(whole, parse(path), value)
+    validate(whole)
+    assert decode(encode(whole)) == whole
+
+
+def loaded_once(*blocks):
+    """The plan, which loads every element at one site, with more buffers of the input."""
+    more = [Buffer(0, PLAN.memory[0] + 64 * n, 0, block, "input") for n, block in enumerate(blocks)]
+    grown = changed(PLAN, ["memory", 0], PLAN.memory[0] + 64 * len(blocks))
+    return msgspec.structs.replace(grown, buffers=(*PLAN.buffers, *more), input_placement="once")
+
+
+def test_a_plan_of_inputs_at_one_site_loads_no_element_twice():
+    loaded = [(n, x) for n, x in enumerate(PLAN.buffers) if x.tensor == 0 and x.role == "input"]
+    validate(loaded_once())
+    for number, buffer in loaded:
+        lower = (buffer.block.lower[0] + 1, buffer.block.lower[1])
+        with pytest.raises(PlanFault, match=f"that buffer {number} is loaded with") as caught:
+            validate(loaded_once(Block(lower, buffer.block.upper)))
+        assert caught.value.where == f"buffers[{len(PLAN.buffers)}]"
+        validate(msgspec.structs.replace(loaded_once(Block(lower, buffer.block.upper)), input_placement="replicated"))
+
+
 @pytest.mark.parametrize(("path", "lie", "where", "message"), LIES[::7])
 def test_a_lie_is_found_on_the_wire_too(path, lie, where, message):
     with pytest.raises(PlanFault):
