@@ -44,16 +44,23 @@ def releasing_call(method):
 
 
 class FakeDriver(PendingWork):
-    """`fail_at` makes that call (counting from 0) fail, once or from there on (`lost`); `unreachable` are pairs."""
+    """`fail_at` makes that call (counting from 0) fail, once or from there on (`lost`); `unreachable` are pairs.
 
-    def __init__(self, devices=1, *, memory=1 << 30, unreachable=(), seed=0, fail_at=None, lost=False, status=719):
+    `refused` are pairs of devices that could reach each other, but access to no more peers is given.
+    """
+
+    def __init__(
+        self, devices=1, *, memory=1 << 30, unreachable=(), refused=(), seed=0, fail_at=None, lost=False, status=719
+    ):
         self.devices, self.memory_bytes, self.unreachable = devices, memory, set(unreachable)
+        self.refused = set(refused)
         super().__init__(seed)
         self.fail_at, self.lost, self.status = fail_at, lost, status
         self.calls: list[tuple[str, tuple]] = []
         self.held: dict[str, dict[int, object]] = {
-            kind: {} for kind in ("memory", "host", "stream", "event", "graph", "instance", "peer")
+            kind: {} for kind in ("memory", "host", "stream", "event", "graph", "instance")
         }
+        self.peers: set[tuple[int, int]] = set()
         self.origin = -1
         self.broken = False
         self.current = 0
@@ -146,15 +153,9 @@ class FakeDriver(PendingWork):
     def enable_peer(self, device, peer):
         if (device, peer) in self.unreachable or device == peer:
             raise Misuse("access that cannot be")
-        known = (device, peer) in self.held["peer"].values()
-        if not known:
-            self._handle("peer", (device, peer))
-        return not known
-
-    @releasing_call
-    def disable_peer(self, device, peer):
-        handle = next(h for h, pair in self.held["peer"].items() if pair == (device, peer))
-        self._drop("peer", handle)
+        if (device, peer) in self.refused:
+            raise DriverError("enable_peer", 711, "too many peers")
+        self.peers.add((device, peer))
 
     @checked_call
     def synchronize(self, device):
@@ -200,7 +201,9 @@ class FakeDriver(PendingWork):
                 self._inside(source, source_pitch, width, height, pinned_only=False)]  # fmt: skip
         if sorted(ends, key=str) != sorted([device, None], key=str):
             raise Misuse("a copy that is not between this device and the host")
-        self.flush()
+        # Our streams do not wait for the default one, nor it for them: what is pending may run before or after.
+        if self.rng.random() < 0.5:
+            self.flush()
         self._rows(target, target_pitch, source, source_pitch, width, height)
 
     @checked_call
@@ -210,10 +213,14 @@ class FakeDriver(PendingWork):
         own = self.held["stream"][stream].device
         if own not in ends:
             raise Misuse("a stream of a device that has no part in the copy")
-        if len(ends) == 2 and tuple(ends) not in self.held["peer"].values():
-            raise Misuse("a copy between devices without access")
         arguments = target, target_pitch, source, source_pitch, width, height
-        self._enqueue(stream, "copy", lambda: self._rows(*arguments))
+
+        def run():  # also in every replay of a graph
+            if len(ends) == 2 and tuple(ends) not in self.peers:
+                raise Misuse("a copy between devices without access")
+            self._rows(*arguments)
+
+        self._enqueue(stream, "copy", run)
 
     # Streams and events
 

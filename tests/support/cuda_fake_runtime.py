@@ -68,11 +68,9 @@ class FakeRuntime:
         return int(self.driver.can_reach(device, peer))
 
     def deviceEnablePeerAccess(self, peer):
-        if not self.driver.enable_peer(self.current, peer):
+        if (self.current, peer) in self.driver.peers:
             raise CUDARuntimeError(704)
-
-    def deviceDisablePeerAccess(self, peer):
-        self.driver.disable_peer(self.current, peer)
+        self.driver.enable_peer(self.current, peer)
 
     # Memory
 

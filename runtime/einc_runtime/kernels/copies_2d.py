@@ -24,8 +24,11 @@ class Copy2D:
 
 
 def list_2d_copies(shape: Sequence[int], itemsize: int, targets: Sequence[int], sources: Sequence[int]) -> list[Copy2D]:
-    """The copies that move an array of this shape between two layouts, each given by its strides in bytes."""
-    extents = [(n, t, s) for n, t, s in zip(shape, targets, sources, strict=True) if n != 1]
+    """The copies that move an array of this shape between two layouts, each given by its strides in bytes.
+
+    The order of the dimensions does not matter: rows are as long as both layouts have them in memory.
+    """
+    extents = _sort_dims(shape, targets, sources)
     if any(n == 0 for n, _, _ in extents):
         return []
     width = itemsize
@@ -50,8 +53,14 @@ def list_2d_copies(shape: Sequence[int], itemsize: int, targets: Sequence[int], 
 def count_2d_copies(shape: Sequence[int], itemsize: int, targets: Sequence[int], sources: Sequence[int]) -> int:
     """An upper bound of the number of copies in `list_2d_copies`, without making them: one for each position of all
     dimensions but the last two."""
-    flat = list(zip(shape, targets, sources, strict=True))
+    flat = _sort_dims(shape, targets, sources)
     width = itemsize
-    while flat and (flat[-1][0] == 1 or flat[-1][1] == flat[-1][2] == width):
+    while flat and flat[-1][1] == flat[-1][2] == width:
         width *= flat.pop()[0]
     return math.prod(n for n, _, _ in flat[:-1])
+
+
+def _sort_dims(shape: Sequence[int], targets: Sequence[int], sources: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Extent and strides of the dimensions that have more than one place, from the largest stride to the smallest."""
+    dims = [(n, t, s) for n, t, s in zip(shape, targets, sources, strict=True) if n != 1]
+    return sorted(dims, key=lambda dim: (-dim[1], -dim[2]))

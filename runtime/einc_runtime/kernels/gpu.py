@@ -74,6 +74,12 @@ class GpuArray:
     def nbytes(self) -> int:
         return self.size * self.itemsize
 
+    def part(self, ends: Sequence[tuple[int, int]]) -> GpuArray:
+        """The elements from a start to an end in every dimension."""
+        offset = sum(start * step for (start, _), step in zip(ends, self.strides, strict=True))
+        shape = tuple(end - start for start, end in ends)
+        return GpuArray(self.pointer + offset, shape, self.strides, self.dtype, self.device)
+
     @property
     def memory_order(self) -> tuple[int, ...]:
         """The dimensions from the largest stride to the smallest."""

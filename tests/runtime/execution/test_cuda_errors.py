@@ -68,12 +68,33 @@ def test_devices_that_cannot_reach_each_other(no_peer):
     assert not driver.leaks()
 
 
-def test_access_between_devices_is_given_back():
-    driver = FakeDriver(4)
-    _, executor, _ = on_fake(block(4), driver=driver)
-    assert driver.counts["enable_peer"] == len(driver.held["peer"]) > 0
+def test_closing_one_executor_leaves_access_to_another():
+    bundle, driver = block(4), FakeDriver(4)
+    _, first, _ = on_fake(bundle, driver=driver)
+    session, second, _ = on_fake(bundle, driver=driver)
+    assert driver.peers
+    first.close()
+    arrays = arrays_of(bundle)
+    session.load_all(arrays)
+    session.execute()
+    agree(outputs_of(session), cpu_results(bundle, arrays))
+    second.close()
+    assert not driver.leaks()
+
+
+def test_access_that_is_refused_is_staged():
+    bundle = chain(4)
+    driver = FakeDriver(2, refused={(0, 1)})
+    session, executor, _ = on_fake(bundle, [0, 0, 1, 1], driver)
+    assert executor.notes == (
+        "GPUs 0 and 1 cannot reach each other's memory: what they exchange goes through the host's",
+    )
+    arrays = arrays_of(bundle)
+    session.load_all(arrays)
+    session.execute()
+    agree({"y": session.offload("y")}, cpu_results(bundle, arrays))
     executor.close()
-    assert driver.counts["disable_peer"] == driver.counts["enable_peer"]
+    assert not driver.leaks()
 
 
 # What goes wrong

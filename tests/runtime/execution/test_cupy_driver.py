@@ -95,7 +95,7 @@ def test_cupy_accepts_the_types_of_all_arguments(monkeypatch):
     driver._runtime, driver._error, driver._devices = module, module.CUDARuntimeError, 1
     calls = {
         "target": (0,), "use": (0,), "memory": (0,), "can_reach": (0, 1), "enable_peer": (0, 1),
-        "disable_peer": (0, 1), "synchronize": (0,), "allocate": (0, 1 << 40), "free": (0, 1 << 47),
+        "synchronize": (0,), "allocate": (0, 1 << 40), "free": (0, 1 << 47),
         "allocate_host": (1 << 20,), "free_host": (1 << 47,), "fill_bytes": (0, 1 << 47, 0, 8),
         "copy": (0, 1 << 47, 64, 1 << 46, 64, 32, 2), "copy_async": (1 << 47, 64, 1 << 46, 64, 32, 2, 1 << 45),
         "create_stream": (0,), "destroy_stream": (1 << 45,), "destroy_event": (1 << 45,), "record": (1 << 45, 1 << 46),

@@ -23,7 +23,7 @@ _NO_DEVICE = 100  # cudaErrorNoDevice
 _PORTABLE = 1  # cudaHostAllocPortable: pinned for every device
 
 CALLS: dict[str, int] = {
-    "deviceCanAccessPeer": 2, "deviceDisablePeerAccess": 1, "deviceEnablePeerAccess": 1, "deviceGetAttribute": 2,
+    "deviceCanAccessPeer": 2, "deviceEnablePeerAccess": 1, "deviceGetAttribute": 2,
     "deviceSynchronize": 0, "eventCreateWithFlags": 1, "eventDestroy": 1, "eventElapsedTime": 2, "eventRecord": 2,
     "eventSynchronize": 1, "free": 1, "freeHost": 1, "getDeviceCount": 0, "getDeviceProperties": 1,
     "graphDestroy": 1, "graphExecDestroy": 1, "graphInstantiate": 1, "graphLaunch": 2, "graphUpload": 2,
@@ -91,19 +91,13 @@ class CupyDriver:
     def can_reach(self, device: int, peer: int) -> bool:
         return bool(self._call("deviceCanAccessPeer", device, peer))
 
-    def enable_peer(self, device: int, peer: int) -> bool:
+    def enable_peer(self, device: int, peer: int) -> None:
         self.use(device)
         try:
             self._call("deviceEnablePeerAccess", peer)
         except DriverError as error:
             if error.status != _ALREADY_ENABLED:
                 raise
-            return False
-        return True
-
-    def disable_peer(self, device: int, peer: int) -> None:
-        self.use(device)
-        self._call("deviceDisablePeerAccess", peer)
 
     def synchronize(self, device: int) -> None:
         self.use(device)

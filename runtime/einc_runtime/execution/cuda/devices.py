@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from einc_runtime.errors import MissingFault, PlanFault
-from einc_runtime.execution.cuda.driver import Driver
+from einc_runtime.execution.cuda.driver import NO_PEER_ACCESS, Driver, DriverError
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.regions import find_offsets
@@ -53,13 +53,17 @@ def find_exchanging_devices(
     return sorted(pairs)
 
 
-def query_peer_access(driver: Driver, pairs: Sequence[tuple[int, int]], no_peer: str) -> PeerAccess:
-    """Asks which pairs can reach each other. Where some cannot and `no_peer` is "refuse", raises MissingFault."""
+def connect_peers(driver: Driver, pairs: Sequence[tuple[int, int]], no_peer: str) -> PeerAccess:
+    """Lets the devices of each pair access each other's memory, where they can.
+
+    Where some cannot and `no_peer` is "refuse", raises MissingFault.
+    """
     direct: set[tuple[int, int]] = set()
     staged: set[tuple[int, int]] = set()
     for source, target in pairs:
         # The copy runs on a stream of the source. A pair counts as connected if there is access in both directions.
-        both = driver.can_reach(source, target) and driver.can_reach(target, source)
+        ways = (source, target), (target, source)
+        both = all(driver.can_reach(*way) for way in ways) and all(_enable(driver, *way) for way in ways)
         (direct if both else staged).add((source, target))
     if staged and no_peer == "refuse":
         named = "; ".join(f"{source} and {target}" for source, target in sorted(staged) if source < target)
@@ -68,6 +72,17 @@ def query_peer_access(driver: Driver, pairs: Sequence[tuple[int, int]], no_peer:
             hint="--no-peer stage sends it through the host's memory, which is slower",
         )
     return PeerAccess(frozenset(direct), frozenset(staged))
+
+
+def _enable(driver: Driver, device: int, peer: int) -> bool:
+    """Whether `device` now has access to the memory of `peer`; a system may allow fewer peers than can be reached."""
+    try:
+        driver.enable_peer(device, peer)
+    except DriverError as error:
+        if error.status not in NO_PEER_ACCESS:
+            raise
+        return False
+    return True
 
 
 class DeviceMemory:
@@ -91,10 +106,7 @@ class DeviceMemory:
 
     def view(self, region: Region) -> GpuArray:
         """A region of a buffer."""
-        whole, ends = self.buffers[region.buffer], find_offsets(self.bundle, region)
-        offset = sum(start * step for (start, _), step in zip(ends, whole.strides, strict=True))
-        shape = tuple(end - start for start, end in ends)
-        return GpuArray(whole.pointer + offset, shape, whole.strides, whole.dtype, whole.device)
+        return self.buffers[region.buffer].part(find_offsets(self.bundle, region))
 
     def views(self, regions: Sequence[Region]) -> list[GpuArray]:
         return [self.view(region) for region in regions]

@@ -13,6 +13,10 @@ from einc_runtime.kernels.gpu import GpuTarget
 OUT_OF_MEMORY = 2
 """The status of an allocation that did not fit (cudaErrorMemoryAllocation)."""
 
+NO_PEER_ACCESS = frozenset({101, 217, 711, 800, 801})
+"""The statuses of access between devices that there cannot be, though all else works (cudaErrorInvalidDevice,
+PeerAccessUnsupported, TooManyPeers, NotPermitted, NotSupported)."""
+
 
 class DriverError(Exception):
     """A call that CUDA refused: its name, CUDA's status, and CUDA's text for it."""
@@ -42,10 +46,11 @@ class Driver(Protocol):
     def can_reach(self, device: int, peer: int) -> bool:
         """Whether `device` could access the memory of `peer`."""
 
-    def enable_peer(self, device: int, peer: int) -> bool:
-        """Lets `device` access the memory of `peer`. False if it already could, so that there is nothing to undo."""
+    def enable_peer(self, device: int, peer: int) -> None:
+        """Lets `device` access the memory of `peer` for the rest of the process.
 
-    def disable_peer(self, device: int, peer: int) -> None: ...
+        There is no way back: access belongs to the process, and other executors and libraries rely on it.
+        """
 
     def synchronize(self, device: int) -> None:
         """Waits for everything that was enqueued on a device."""

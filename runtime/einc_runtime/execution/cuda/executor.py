@@ -56,6 +56,7 @@ class CudaExecutor:
     ) -> None:
         self.bundle = bundle
         self.host_us = 0.0
+        self._pending = False  # whether something is enqueued that nobody has waited for
         self._driver = _load_driver() if driver is None else driver
         self._kernels = _load_kernels() if kernels is None else kernels
         before = ""
@@ -84,7 +85,7 @@ class CudaExecutor:
             self._instance = capture(self._driver, self._resources, self._plan)
 
     def fill(self, buffer: int, values: Array) -> None:
-        self._require_open()
+        self._settle()
         view = self._plan.memory.buffers[buffer]
         dense = np.empty(view.shape, storage_dtype(view.dtype))
         np.copyto(dense, values, casting="unsafe")
@@ -94,7 +95,7 @@ class CudaExecutor:
                 self._driver.copy(view.device, view.pointer, size, dense.ctypes.data, size, size, 1)
 
     def fetch(self, region: Region) -> Array:
-        self._require_open()
+        self._settle()
         view = self._plan.memory.view(region)
         array = np.empty(view.shape, storage_dtype(view.dtype))
         if count_2d_copies(view.shape, view.itemsize, array.strides, view.strides) > MAX_FETCH_COPIES:
@@ -112,14 +113,10 @@ class CudaExecutor:
 
         With `records` the steps are enqueued one by one instead, each between events of its own.
         """
-        self._require_open()
+        self._settle()
         with self._closing_on_failure():
             milliseconds = self._replay() if records is None else self._run_profiled(records)
-            failed = self._plan.status.pop_failed()
-        if failed is not None:
-            errors = self._plan.errors
-            message = f"{errors.name_subject(failed.task)} failed: {failed.message}"
-            raise ValueFault(message, where=errors.name_task(failed.task))
+        self._require_valid_values()
         return milliseconds
 
     def enqueue(self) -> None:
@@ -127,13 +124,16 @@ class CudaExecutor:
         self._require_open()
         with self._closing_on_failure():
             self._driver.launch(self._instance, self._plan.stream_handles[0])
+            self._pending = True
 
     def wait(self) -> None:
-        """Waits for all that was enqueued."""
+        """Waits for all that was enqueued. Raises ValueFault as `execute` does, for any of these executions."""
         self._require_open()
         with self._closing_on_failure():
             self._driver.record(self._end, self._plan.stream_handles[0])
             self._driver.wait_on_host(self._end)
+            self._pending = False
+        self._require_valid_values()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -213,6 +213,21 @@ class CudaExecutor:
         if error is not None:
             raise error
         return milliseconds
+
+    def _settle(self) -> None:
+        """Waits for what was enqueued: copies from and to the host are on a stream that does not wait for others."""
+        self._require_open()
+        if self._pending:
+            self.wait()
+
+    def _require_valid_values(self) -> None:
+        """Raises ValueFault if a kernel found a value that its input may not have, such as an id out of range."""
+        with self._closing_on_failure():
+            failed = self._plan.status.pop_failed()
+        if failed is not None:
+            errors = self._plan.errors
+            message = f"{errors.name_subject(failed.task)} failed: {failed.message}"
+            raise ValueFault(message, where=errors.name_task(failed.task))
 
     def _require_open(self) -> None:
         if self._resources.released:

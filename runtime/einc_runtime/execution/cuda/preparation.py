@@ -11,9 +11,9 @@ from typing import TypeVar
 from einc_runtime.execution.cuda.devices import (
     DeviceMemory,
     PeerAccess,
+    connect_peers,
     find_exchanging_devices,
     map_sites,
-    query_peer_access,
     require_device_memory,
 )
 from einc_runtime.execution.cuda.driver import Driver
@@ -77,13 +77,11 @@ def prepare_plan(
     """Does everything up to the first launch. All that is taken is in `resources`, also if this raises."""
     devices = map_sites(len(bundle.memory), site_devices, driver.device_count())
     targets = {device: driver.target(device) for device in sorted(set(devices))}
-    peers = query_peer_access(driver, find_exchanging_devices(bundle.tasks, bundle.buffers, devices), no_peer)
+    peers = connect_peers(driver, find_exchanging_devices(bundle.tasks, bundle.buffers, devices), no_peer)
     require_device_memory(driver, bundle, devices)
     tasks = rewrite_for_devices(bundle, devices)
     errors = TaskErrors(bundle, tasks)
     schedule = schedule_steps(bundle, tasks, devices, peers.staged)
-    for source, target in sorted(peers.direct | {(target, source) for source, target in peers.direct}):
-        resources.enable_peer(source, target)
     device_bytes: Counter[int] = Counter()
 
     def allocate_zeros(device: int, size: int) -> int:

@@ -50,11 +50,6 @@ class CudaResources:
         self.keep(lambda: driver.destroy_event(event))
         return event
 
-    def enable_peer(self, device: int, peer: int) -> None:
-        driver = self._driver
-        if driver.enable_peer(device, peer):
-            self.keep(lambda: driver.disable_peer(device, peer))
-
     def keep_graph(self, graph: int) -> int:
         driver = self._driver
         self.keep(lambda: driver.destroy_graph(graph))

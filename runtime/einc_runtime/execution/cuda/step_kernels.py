@@ -19,6 +19,10 @@ from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, K
 MAX_COPIES = 32
 """Copies (nodes of a graph) for one transfer; a kernel moves regions that take more."""
 
+MIN_ROW_BYTES = 128
+"""Rows of CUDA's copies, one line of a GPU's cache; a kernel moves regions with shorter rows. No GPU has been asked
+yet: `make gpu-check` prints the speed of copies by the width of their rows."""
+
 
 _WAYS = {
     StepKind.TASK: "device to device",
@@ -102,12 +106,15 @@ class StepKernels:
         _require_equal_shapes(source, target)
         device = target.device if step.kind is StepKind.STAGE_IN else source.device
         if step.kind is not StepKind.TASK:
+            source, target = source.part(step.piece), target.part(step.piece)
             dense = strides_of(source.shape, source.itemsize, source.memory_order)
             host = GpuArray(self.staging[step.staging], source.shape, dense, source.dtype, device)
             source, target = (source, host) if step.kind is StepKind.STAGE_OUT else (host, target)
         if count_2d_copies(source.shape, source.itemsize, target.strides, source.strides) > MAX_COPIES:
             return self.kernels.prepare_moves([source], [target], self.targets[device])
         rows = list_2d_copies(source.shape, source.itemsize, target.strides, source.strides)
+        if any(row.height > 1 and row.width < MIN_ROW_BYTES for row in rows):
+            return self.kernels.prepare_moves([source], [target], self.targets[device])
         copy_async = self.driver.copy_async
         calls = [
             (target.pointer + row.target, row.target_pitch, source.pointer + row.source, row.source_pitch,

@@ -2,21 +2,28 @@
 
 Kernels, aggregations and copies of a site follow one another on the compute stream of the site. Transfers have a stream
 for every pair of sites, on the sender's device, so that each direction of each link is busy on its own. A transfer
-between devices that cannot reach each other's memory is two steps through pinned host memory: out on a stream of the
-sender, in on a stream of the receiver.
+between devices that cannot reach each other's memory goes through pinned host memory in pieces, two steps for each: out
+on a stream of the sender, in on a stream of the receiver. While a piece goes in, the next one goes out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from einc_runtime.plan.regions import region_bytes
-from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, TransferTask
+from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, TransferTask
 
 STAGING_BUFFERS = 2
 """Host buffers for a pair of sites whose transfers are staged: one is filled while the other is emptied."""
+
+MAX_STAGED_BYTES = 4 << 20
+"""A piece of a staged transfer: long enough that starting its copies costs little, short enough for them to overlap."""
+
+Box = tuple[tuple[int, int], ...]
+"""A part of an array: from where to where, for each of its dimensions."""
 
 
 class StepKind(Enum):
@@ -41,7 +48,7 @@ class StreamStep:
     """What is enqueued on `stream` once the earlier steps `after` have ended; without a stream it only passes that on.
 
     `task` is the position of its task, and -1 for status words. `staging` is the host buffer of a staged transfer, a
-    position in `StreamSchedule.staging_bytes`.
+    position in `StreamSchedule.staging_bytes`, and `piece` the part of the transferred region that the step moves.
     """
 
     stream: int | None
@@ -49,6 +56,7 @@ class StreamStep:
     task: int = -1
     kind: StepKind = StepKind.TASK
     staging: int = -1
+    piece: Box = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,27 @@ def schedule_steps(
     return _ScheduleBuilder(bundle, devices, staged).run(tasks)
 
 
+def split_box(shape: Sequence[int], order: Sequence[int], most: int) -> Iterator[Box]:
+    """Parts of at most `most` elements (at least 1) of an array, long runs of its memory, in the order of memory.
+
+    `order` names the dimensions from the slowest to the fastest; where it is empty, that is their own order.
+    """
+    dims = list(order or range(len(shape)))
+    run = 1
+    while dims and run * shape[dims[-1]] <= most:
+        run *= shape[dims.pop()]
+    if not dims:
+        yield tuple((0, extent) for extent in shape)
+        return
+    split, step = dims.pop(), most // run
+    for place in itertools.product(*(range(shape[dim]) for dim in dims)):
+        fixed = dict(zip(dims, place, strict=True))
+        for start in range(0, shape[split], step):
+            ends = {dim: (at, at + 1) for dim, at in fixed.items()}
+            ends[split] = start, min(start + step, shape[split])
+            yield tuple(ends.get(dim, (0, extent)) for dim, extent in enumerate(shape))
+
+
 class _ScheduleBuilder:
     def __init__(self, bundle: Bundle, devices: Sequence[int], staged: Collection[tuple[int, int]]) -> None:
         self.bundle, self.devices, self.staged = bundle, devices, staged
@@ -123,13 +152,18 @@ class _ScheduleBuilder:
         if (self.devices[source], self.devices[target]) not in self.staged:
             self.steps.append(StreamStep(self._stream(source, target, StepKind.TASK), after, number))
             return
-        staging = self._next_staging_buffer(source, target, region_bytes(self.bundle, task.read))
-        emptied = self._last_use[staging]
-        before = after if emptied is None else (*after, emptied)
-        for kind in (StepKind.STAGE_OUT, StepKind.STAGE_IN):
-            self.steps.append(StreamStep(self._stream(source, target, kind), before, number, kind, staging))
-            before = (len(self.steps) - 1,)
-        self._last_use[staging] = len(self.steps) - 1
+        tensor = self.bundle.tensors[self.bundle.buffers[task.read.buffer].tensor]
+        itemsize = ITEMSIZE[tensor.dtype]
+        for piece in split_box(task.read.block.shape, tensor.order, MAX_STAGED_BYTES // itemsize):
+            staging = self._next_staging_buffer(
+                source, target, math.prod(end - start for start, end in piece) * itemsize
+            )
+            emptied = self._last_use[staging]
+            before = after if emptied is None else (*after, emptied)
+            for kind in (StepKind.STAGE_OUT, StepKind.STAGE_IN):
+                self.steps.append(StreamStep(self._stream(source, target, kind), before, number, kind, staging, piece))
+                before = (len(self.steps) - 1,)
+            self._last_use[staging] = len(self.steps) - 1
 
     def _stream(self, source: int, target: int, kind: StepKind) -> int:
         key = source, target, kind
