@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean
+.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -44,6 +44,9 @@ test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
 
 test-new: .venv/dev  ## run the property tests on new random examples; print those that fail
 	$(PYTEST) -n $(JOBS) -m hypothesis --hypothesis-profile=new
+
+mutate: .venv/dev  ## 100,000 changed plans: each is refused, or computes what the model says
+	$(BIN)/python -m tests.mutation
 
 test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \

@@ -1,0 +1,222 @@
+"""The plans whose records are changed: small, and between them with everything that a plan can have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from einc.compiler import compile_model
+from einc.logical.pins import parse_pin
+from einc.options import CompileOptions
+from einc_runtime.plan.codec import encode
+
+MODELS = Path(__file__).parents[2] / "models"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCase:
+    """A model, and how its plan is made. `text` is that of the model, or the name of one of `models/`.
+    `arrays` are inputs whose elements must be positions."""
+
+    text: str
+    machine: str
+    sites: int
+    cuts: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        return "model.ein" if "\n" in self.text else f"{self.text}.ein"
+
+    @property
+    def source(self) -> str:
+        return self.text if "\n" in self.text else (MODELS / self.file).read_text(encoding="utf-8")
+
+    def compile_options(self) -> CompileOptions:
+        """A selector that cuts small operators, too: `fastest` would compute most of them whole."""
+        given = {"selector": "eindecomp", "schedule": "naive", **self.options}
+        pins = tuple(parse_pin(cut) for cut in self.cuts)
+        return CompileOptions(machine=self.machine, devices=self.sites, pins=pins, **given)
+
+
+CHAIN = """
+dim a = 6
+dim b = 5
+dim c = 8
+input  x  : {dtype}[a, b]
+weight w1 : {dtype}[b, c] from "mlp.up.weight"
+weight w2 : {dtype}[c, b] from "mlp.down.weight"
+h = relu(matmul(x, w1))
+y = matmul(h, w2)
+output y
+"""
+
+ROWS = """
+dim tokens = 7
+dim d = 6
+dim f = 4
+dim n = 3
+input  x : f32[tokens, d]
+weight q : f32[f, d] from "qkv[0:4]"
+weight k : f32[f, d] from "qkv[4:8]"
+weight v : f32[f, d] from "qkv[8:12]"
+weight e : f32[n, d] from "experts.*.gain"
+a[t, i] = x[t, d] * q[i, d]
+b[t, i] = x[t, d] * k[i, d]
+c[t, i] = x[t, d] * v[i, d]
+s[t, i] = (a[t, i] - b[t, i]) * c[t, i]
+z[t, n] = x[t, d] * e[n, d]
+output s, z
+"""
+
+SOFTMAX = """
+dim rows = 8
+dim width = 10
+input x : f32[rows, width]
+y = softmax(x, "width")
+output y
+"""
+
+SOFTMAX_EQUATION = """
+dim rows = 4
+dim width = 9
+input x : f32[rows, width]
+m[i] = max[j](x[i, j])
+e[i, j] = exp(x[i, j] - m[i])
+s[i] = sum[j](e[i, j])
+y[i, j] = e[i, j] / s[i]
+output y
+"""
+
+ATTENTION = """
+dim tokens = 12
+dim keys = 12
+dim heads = 4
+dim groups = 2
+dim d = 6
+input q : f32[heads, tokens, d]
+input k : f32[groups, keys, d]
+input v : f32[groups, keys, d]
+y = attention(q, k, v{arguments})
+output y
+"""
+
+LARGEST = """
+dim rows = 5
+dim vocabulary = 12
+input x : f32[rows, vocabulary]
+best, at = topk(x, 3, "vocabulary")
+where_, most = argmax(x, "vocabulary")
+output best, at, where_, most
+"""
+
+CASTS = """
+dim n = 6
+dim m = 7
+input x : bf16[n, m]
+input i : i32[n, m]
+weight w : f16[m, n]
+a = cast(x, "f32")
+b = cast(i, "f32") * 0.125
+c[n, k] = a[n, m] * cast(w, "f32")[m, k]
+d[n] = sum[m](a[n, m] + b[n, m])
+e = cast(c, "bf16")
+f = where(i > 3, a, 0.5)
+output d, e, f
+output g = mod(i, 3) + cast(a * 4.0, "i32")
+"""
+
+INTEGERS = """
+dim n = 6
+dim m = 8
+dim k = 5
+input a : i64[n, m]
+input b : i64[m, k]
+input s : i32[n]
+y[n, k] = a[n, m] * b[m, k]
+t[k] = max[n](y[n, k])
+z = y - t
+u[m] = prod[n](a[n, m] + cast(s, "i64")[n])
+output z, u
+"""
+
+REDUCTIONS = """
+dim n = 9
+dim m = 8
+input x : f64[n, m]
+a[m] = max[n](x[n, m])
+b[m] = min[n](x[n, m])
+c[m] = sum[n](x[n, m] * x[n, m])
+d = mean(x, over="n")
+e[m] = prod[n](x[n, m])
+y = where(a > 0.5, exp(c * 0.1), b) + d
+output y, e
+"""
+
+LOOKUPS = """
+dim tokens = 7; dim d = 8; dim heads = 2; dim d_head = 4; dim vocabulary = 9; dim rows = 14
+input  ids    : i64[tokens]
+input  places : i64[tokens]
+input  cache  : f32[heads, rows, d_head]
+input  keep   : bool[tokens]
+weight table  : f32[vocabulary, d]
+weight gain   : f32[d]
+weight bias   : f32[d]
+weight wq     : f32[heads, d, d_head]
+x = embedding(ids, table)
+h = rmsnorm(x, gain, eps=1e-6)
+q = matmul(h, wq)
+r = rope(q, theta=500.0, seq_lens=[3, 4])
+c = append(cache, r, places, cache_lens=[6, 8], new_lens=[3, 4])
+l = layernorm(x, gain, bias)
+whole = concat(l, h, over="tokens", into="both")
+m = meanpool(slice(whole, both=[2, 9]), keep, seq_lens=[3, 4], into="sentences")
+output c, m
+output f = reshape(transpose(q, "tokens", "heads", "d_head"), tokens=tokens, d=d)
+"""
+
+
+def _preset(**definitions: object) -> dict[str, Any]:
+    return {"preset": "tiny", "definitions": tuple((name, str(value)) for name, value in definitions.items())}
+
+
+CASES: dict[str, PlanCase] = {
+    "chain": PlanCase(CHAIN.format(dtype="f32"), "host", 4),
+    "chain-inner": PlanCase(CHAIN.format(dtype="f32"), "host", 3, ("y=c/3", "h*=c/3")),
+    "chain-synthesized": PlanCase(CHAIN.format(dtype="bf16"), "dgx-v100", 8, (), {"schedule": "synthesized"}),
+    "chain-one-site": PlanCase(CHAIN.format(dtype="f64"), "host", 1),
+    "chain-fastest": PlanCase("ffn", "dgx-a100", 2, (), {
+        "selector": "fastest", "schedule": "synthesized",
+        "definitions": (("tokens", "6"), ("d_model", "8"), ("d_ff", "10"))}),
+    "replicas": PlanCase(CHAIN.format(dtype="f32"), "host", 4, ("h*=a/2,replicas/2", "y=b/2,replicas/2")),
+    "baselines": PlanCase("chain_a", "dgx-a100", 3, (), {
+        "baselines": ("single", "data"), "schedule": "synthesized", "definitions": (("scale", "2048"),)}),
+    "once": PlanCase(CHAIN.format(dtype="f32"), "dgx-v100", 4, (), {
+        "input_placement": "once", "schedule": "synthesized"}),
+    "softmax-rows": PlanCase(SOFTMAX, "host", 2, ("*=rows/2",)),
+    "softmax-width": PlanCase(SOFTMAX_EQUATION, "dgx-a100", 3, ("*=j/3",), {"schedule": "synthesized"}),
+    "attention-sequence": PlanCase(ATTENTION.format(arguments=", causal=true"), "host", 3, ("y=keys/3",)),
+    "attention-window": PlanCase(
+        ATTENTION.format(arguments=", causal=true, window=4, q_lens=[5, 7], k_lens=[5, 7]"), "host", 4),
+    "llama": PlanCase("llama_block", "dgx-a100", 3, (), {"schedule": "synthesized", **_preset(seq_lens=[3, 4])}),
+    "decode": PlanCase(
+        "llama_decode", "dgx-v100", 2, (), _preset(n_layers=1, cache=5, vocab=19), {"positions": [2, 4]}),
+    "experts": PlanCase("moe", "dgx-a100", 4, (), {"schedule": "synthesized", **_preset(tokens=6, d_ff=8)}),
+    "largest": PlanCase(LARGEST, "host", 4, ("*=vocabulary/4",)),
+    "casts": PlanCase(CASTS, "host", 5),
+    "integers": PlanCase(INTEGERS, "host", 7),
+    "reductions": PlanCase(
+        REDUCTIONS, "dgx-h100", 4, ("a=n/4", "b=n/4", "c=n/2,...", "e=n/4"), {"schedule": "synthesized"}),
+    "lookups": PlanCase(LOOKUPS, "host", 3, arrays={"places": [3, 0, 4, 1, 7, 2, 5], "keep": [1, 1, 0, 1, 0, 1, 1]}),
+    "rows": PlanCase(ROWS, "host", 2),
+}  # fmt: skip
+
+
+@cache
+def make_plan(name: str) -> bytes:
+    """The bytes of a case's plan file."""
+    case = CASES[name]
+    return encode(compile_model(case.source, case.file, case.compile_options()).bundle)

@@ -1,0 +1,137 @@
+"""Runs plans on the CPU in a process of its own, with every arena between pages that nobody may touch.
+
+So a plan that writes outside of its memory ends the process, and one that never ends is ended; both are told apart from
+wrong results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import multiprocessing
+import resource
+import signal
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.errors import MissingFault, ReportedError
+from einc_runtime.execution.cpu import executor, memory
+from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.session import Session
+from einc_runtime.plan.schema import Bundle
+
+MAX_SECONDS = 30
+MAX_MEMORY = 8 << 30
+MAX_ARENA = 1 << 28
+_CANARY, _NO_ACCESS = 0xA5, 0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class OutOfBounds(Exception):
+    """Bytes around an arena have changed."""
+
+
+class GuardedArenas:
+    """Hands out memory in the place of `memory.allocate_aligned`: it begins after one forbidden page, and ends at most
+    63 bytes, which `check` looks at, before another one."""
+
+    def __init__(self) -> None:
+        self._maps: list[tuple[mmap.mmap, int, int]] = []
+
+    def allocate(self, size: int) -> Array:
+        if size > MAX_ARENA:
+            raise MissingFault(f"{size:,} bytes of memory are not available")
+        page = mmap.PAGESIZE
+        room = -(-size // page) * page
+        area = mmap.mmap(-1, room + 2 * page)
+        first = ctypes.addressof(ctypes.c_char.from_buffer(area))
+        for start in (first, first + page + room):
+            if _libc.mprotect(ctypes.c_void_p(start), page, _NO_ACCESS):
+                raise OSError(ctypes.get_errno(), "mprotect")
+        begin = page + (room - size) // 64 * 64  # aligned, and as far back as possible
+        whole = np.frombuffer(area, np.uint8, room, page)
+        whole[:] = _CANARY
+        self._maps.append((area, begin - page, begin - page + size))
+        return whole[begin - page : begin - page + size]
+
+    def check(self) -> None:
+        """Raises OutOfBounds where bytes outside have changed."""
+        for area, start, end in self._maps:
+            room = np.frombuffer(area, np.uint8, len(area) - 2 * mmap.PAGESIZE, mmap.PAGESIZE)
+            if (room[:start] != _CANARY).any() or (room[end:] != _CANARY).any():
+                raise OutOfBounds
+
+
+def run_plan(bundle: Bundle, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs by name, of a run in which unwritten memory holds not-a-numbers."""
+    guarded = GuardedArenas()
+    memory.allocate_aligned = executor.allocate_aligned = guarded.allocate  # type: ignore[attr-defined]
+    session = Session(bundle, executor=CpuExecutor(bundle, 1, poison=True))
+    session.load_all({name: arrays[name] for name in session.missing if name in arrays})
+    session.execute()
+    outputs = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+    guarded.check()
+    return outputs
+
+
+class RunningProcess:
+    """Runs one plan after another in a process that is started again when it has died."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+        self._pipe: Connection
+
+    def run(self, bundle: Bundle, arrays: Mapping[str, Array]) -> dict[str, Array] | str:
+        """The outputs, or in words what happened instead: `refused: ...`, `failed: ...`, `hung` or `died: ...`."""
+        if self._process is None:
+            self._start()
+        try:
+            self._pipe.send((bundle, dict(arrays)))
+            if self._pipe.poll(MAX_SECONDS):
+                answer: dict[str, Array] | str = self._pipe.recv()
+                return answer
+            answer = f"hung: no result after {MAX_SECONDS} s"
+        except (EOFError, ConnectionError):
+            self._process.join(1)
+            answer = f"died: exit code {self._process.exitcode}"
+        self.stop()
+        return answer
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._process = None
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other,), daemon=True)
+        self._process.start()
+        other.close()
+
+
+def _serve(pipe: Connection) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    while True:
+        try:
+            bundle, arrays = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer: dict[str, Array] | str = run_plan(bundle, arrays)
+        except OutOfBounds:
+            answer = "died: it wrote outside of its memory"
+        except ReportedError as error:
+            known = "refused" if error.exit_code != 70 else "failed"
+            answer = f"{known}: {error.code}: {error.message}"
+        except Exception as error:
+            answer = f"failed: {type(error).__name__}: {error}"
+        pipe.send(answer)
