@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate
+.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -71,6 +71,14 @@ types: .venv/dev  ## check the types
 
 imports: .venv/dev  ## check which package imports which
 	$(BIN)/lint-imports --no-logo
+
+# Targets: plan, plan-file, proof, npy, npz, safetensors, machine, exchange, model, configuration.
+TARGET ?= plan
+TIME   ?= 60
+
+fuzz: .venv/dev  ## hostile files: make fuzz TARGET=plan TIME=60 (seconds); guided by branches where atheris installs
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: --constraint constraints.txt atheris
+	$(BIN)/python -m tests.fuzz $(TARGET) --time $(TIME) --record $(FUZZ)
 
 coverage-proof: .venv/dev  ## the branches of schema, validation and proof that the tests of plans take: all
 	mkdir -p build

@@ -12,6 +12,7 @@ import math
 import os
 import struct
 import sys
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -118,7 +119,9 @@ class NpyFile:
             raise self._fault(f"its header is {length} bytes long; at most {MAX_HEADER_BYTES} are read")
         try:
             text = self._read_exactly(length, "header").decode("utf-8" if version == (3, 0) else "latin-1")
-            fields = ast.literal_eval(text.strip())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a text that is odd, but a literal
+                fields = ast.literal_eval(text.strip())
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             raise self._fault("its header is not a Python literal") from None
         return self._check_header(fields, 8 + width + length)
