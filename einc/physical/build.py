@@ -20,7 +20,7 @@ from einc.physical.atoms import find_inflows
 from einc.physical.given import OUTPUT
 from einc.physical.homes import Homes
 from einc.physical.lowering import Lowering
-from einc.physical.memory import check_capacity, plan_memory
+from einc.physical.memory import MemoryPlan, check_capacity, plan_memory
 from einc.physical.occupancy import Occupancy
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
 from einc.physical.records import make_operation_records, make_tensor_records, place_operation
@@ -29,8 +29,9 @@ from einc.physical.residency import Copy, Residency, Whole
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import SearchScope, SynthesizingScheduler
 from einc.predict.timeline import predict_ms
+from einc_runtime.plan.epilogues import find_epilogues
 from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
-from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
+from einc_runtime.plan.schema import Block, Exchange, KernelTask, Operation, Output, Region, Tensor, TransferTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,20 +271,37 @@ class _Placer:
             outputs = tuple(
                 msgspec.structs.replace(output, regions=renumber_regions(output.regions, number)) for output in outputs
             )
-        memory = plan_memory(self._tensors, buffers, tasks, self._plan.sites)
-        if check_memory:
-            check_capacity(self._plan, self._machine, self._tensors, memory)
         program = DeviceProgram(
             self._plan,
             self._tensors,
             tuple(self._operations),
-            memory.buffers,
-            memory.tasks,
+            tuple(buffers),
+            tuple(tasks),
             outputs,
-            memory.sizes,
+            (0,) * self._plan.sites,
             0.0,
         )
+        memory = self._plan_memory(program)
+        if check_memory:
+            check_capacity(self._plan, self._machine, self._tensors, memory)
+        program = replace(program, buffers=memory.buffers, tasks=memory.tasks, memory=memory.sizes)
         return replace(program, predicted_ms=predict_ms(program, self._machine))
+
+    def _plan_memory(self, program: DeviceProgram) -> MemoryPlan:
+        """Leaves room for epilogues, unless a site has too little memory for that."""
+        epilogues = {n for n, node in enumerate(self._plan.graph.nodes) if node.operator.is_epilogue}
+        joined: dict[int, int] = {}
+        if epilogues:
+            for first, (then, _) in find_epilogues(program, program.tasks).items():
+                task = program.tasks[then]
+                if isinstance(task, KernelTask) and task.operation in epilogues:
+                    joined[first] = then
+        arguments = program.tensors, program.buffers, program.tasks, self._plan.sites
+        memory = plan_memory(*arguments, joined)
+        sites = zip(memory.sizes, self._machine.sites, strict=False)
+        if joined and any(needed > site.memory_bytes for needed, site in sites):
+            memory = plan_memory(*arguments, {})
+        return memory
 
     def _settle(
         self, blocks: dict[int, list[tuple[Block, ...]]], functions: int, busy_ms: Sequence[float] | None

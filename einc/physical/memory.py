@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -90,9 +90,17 @@ class MemoryPlan:
 
 
 def plan_memory(
-    tensors: Sequence[Tensor], buffers: Sequence[Buffer], tasks: Sequence[AnyTask], sites: int
+    tensors: Sequence[Tensor],
+    buffers: Sequence[Buffer],
+    tasks: Sequence[AnyTask],
+    sites: int,
+    joined: Mapping[int, int],
 ) -> MemoryPlan:
-    """Places all buffers; arenas are as large as they need to be."""
+    """Places all buffers; arenas are as large as they need to be.
+
+    `joined` names tasks, by position, that one kernel may run together with a later task: what they read stays until
+    the later task has written, so that the kernel does not write over what it reads.
+    """
     sizes = [align(buffer.block.size * ITEMSIZE[tensors[buffer.tensor].dtype]) for buffer in buffers]
     offsets = [0] * len(buffers)
     bottoms = [0] * sites
@@ -100,7 +108,7 @@ def plan_memory(
         if buffer.role != "scratch":
             offsets[b] = bottoms[buffer.site]
             bottoms[buffer.site] += sizes[b]
-    uses = _collect_uses(buffers, tasks)
+    uses = _collect_uses(buffers, tasks, joined)
     arenas, peaks = [ArenaAllocator(bottom) for bottom in bottoms], [""] * sites
     begins: dict[int, list[int]] = {}
     for b, use in enumerate(uses):
@@ -131,18 +139,16 @@ def plan_memory(
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """The tasks that write and read a scratch buffer, ascending, without repetitions."""
+    """The tasks that write and read a scratch buffer, ascending, without repetitions, and until which it stays."""
 
     writers: tuple[int, ...]
     readers: tuple[int, ...]
-
-    @property
-    def last(self) -> int:
-        return max(self.writers[-1], self.readers[-1] if self.readers else 0)
+    last: int
 
 
-def _collect_uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask]) -> list[_Use | None]:
+def _collect_uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask], joined: Mapping[int, int]) -> list[_Use | None]:
     """The uses of every buffer; None for buffers that are never reused."""
+    last = [0] * len(buffers)
     writers: list[list[int]] = [[] for _ in buffers]
     readers: list[list[int]] = [[] for _ in buffers]
     for position, task in enumerate(tasks):
@@ -150,14 +156,16 @@ def _collect_uses(buffers: Sequence[Buffer], tasks: Sequence[AnyTask]) -> list[_
             users = readers[region.buffer]
             if not users or users[-1] != position:
                 users.append(position)
+            last[region.buffer] = max(last[region.buffer], joined.get(position, position))
         for region in writes_of(task):
             users = writers[region.buffer]
             if not users or users[-1] != position:
                 users.append(position)
-    scratch = [buffer.role == "scratch" for buffer in buffers]
+            last[region.buffer] = max(last[region.buffer], position)
     return [
-        _Use(tuple(w), tuple(r)) if own else None for own, w, r in zip(scratch, writers, readers, strict=True)
-    ]  # fmt: skip
+        _Use(tuple(w), tuple(r), end) if buffer.role == "scratch" else None
+        for buffer, w, r, end in zip(buffers, writers, readers, last, strict=True)
+    ]
 
 
 class _Dependencies:

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from einc.compiler import compile_model
 from einc.core.tensor import DType, TensorType
 from einc.errors import CapacityError, SourceSpan
 from einc.graph.graph import Graph
+from einc.options import CompileOptions
 from einc.physical.build import build
 from einc.physical.memory import ALIGNMENT, ArenaAllocator, plan_memory
 from einc_runtime.plan.schema import Buffer, BufferRole, CopyTask, Region
@@ -105,7 +107,7 @@ def test_reuse_waits_for_all_last_readers_through_one_fence() -> None:
     tasks = [copy((), (Region(0, part),)) for part in half]
     tasks += [copy((Region(0, part),), (Region(1, part),), (i,)) for i, part in enumerate(half)]
     tasks += [copy((), (Region(2, part),)) for part in half]
-    memory = plan_memory([TENSOR], buffers, tasks, 1)
+    memory = plan_memory([TENSOR], buffers, tasks, 1, {})
     assert memory.buffers[0].offset == memory.buffers[2].offset == 128
     assert memory.sizes == (256,)
     assert memory.kept == (128,)
@@ -123,7 +125,7 @@ def test_reuse_waits_for_the_reader_alone_who_waited_for_the_writer() -> None:
         copy((Region(0, whole),), (Region(1, whole),), (0,)),
         *(copy((), (Region(2, part),)) for part in halves),
     ]
-    found = plan_memory([TENSOR], buffers, tasks, 1).tasks
+    found = plan_memory([TENSOR], buffers, tasks, 1, {}).tasks
     assert [(kind_of(task), task.after) for task in found[2:]] == [("copy", (1,))] * 2  # no fence
 
 
@@ -135,5 +137,25 @@ def test_a_buffer_lives_until_its_last_write_even_if_nobody_reads_that() -> None
         copy((Region(0, halves[0]),), (Region(1, halves[0]),), (0,)),
         copy((), (Region(0, halves[1]),)),
     ]
-    memory = plan_memory([TENSOR], buffers, tasks, 1)
+    memory = plan_memory([TENSOR], buffers, tasks, 1, {})
     assert sorted(buffer.offset for buffer in memory.buffers) == [0, 128]
+
+
+def test_room_for_epilogues_is_given_up_where_memory_is_short() -> None:
+    text = """
+    model residual
+    dim m = 96
+    dim n = 80
+    input x : f32[m, n]
+    weight w : f32[n, n]
+    a[m, n] = x[m, k] * w[k, n]
+    b = silu(a)
+    c[m, n] = b[m, k] * w[k, n]
+    r = x + c
+    y = softmax(r, "n")
+    output y
+    """
+    options = CompileOptions("host", 1, selector="eindecomp")
+    roomy = compile_model(text, "m.ein", options).bundle
+    short = compile_model(text, "m.ein", replace(options, memory=max(roomy.memory) - 1)).bundle
+    assert max(short.memory) < max(roomy.memory)

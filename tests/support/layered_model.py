@@ -19,7 +19,7 @@ input x : f32[rows, width]
 block layer(x) {
     weight up : f32[width, hidden]
     weight down : f32[hidden, width]
-    h = relu(matmul(x, up))
+    h = silu(matmul(x, up))
     return softmax(matmul(h, down), "width")
 }
 repeat 3 as i { x = layer(x) }

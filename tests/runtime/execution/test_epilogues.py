@@ -8,9 +8,9 @@ import pytest
 
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.rewrites.copy_elision import elide_copies
-from einc_runtime.execution.rewrites.kernel_fusion import find_epilogues
+from einc_runtime.plan.epilogues import find_epilogues
 from einc_runtime.plan.schema import KernelTask
-from tests.support.compiled_plans import compiled
+from tests.support.compiled_plans import MODELS, compiled
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import Together
 from tests.support.cuda_plans import LAYOUTS, agrees_with_the_cpu, block, ffn
@@ -87,3 +87,14 @@ def test_of_two_contractions_the_last_takes_the_sum_with_it():
     ]
     assert others
     assert max(others) < first
+
+
+BLOCK = {"seq_lens": "[96, 160]", "d_model": 128, "heads_q": 4, "heads_kv": 2, "d_head": 32, "d_ff": 448}
+
+
+def test_memory_leaves_room_for_the_residuals_of_a_block():
+    """The kernels of GPUs refuse a pair whose result would lie over what the product reads."""
+    bundle, driver = compiled((MODELS / "llama_block.ein").read_text(), 1, "f16", **BLOCK), FakeDriver()
+    kernels = Together(driver)
+    CudaExecutor(bundle, driver=driver, kernels=kernels).close()
+    assert [then.name for _, then in kernels.pairs] == ["map", "map"]  # of attention's projection, and of down

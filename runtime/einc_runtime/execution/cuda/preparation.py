@@ -23,8 +23,9 @@ from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.cuda.step_kernels import StepKernels
 from einc_runtime.execution.cuda.streams import StepKind, StreamSchedule, schedule_steps
 from einc_runtime.execution.rewrites import RewriteOptions, rewrite
-from einc_runtime.execution.rewrites.kernel_fusion import find_contraction_pairs, find_epilogues
+from einc_runtime.execution.rewrites.kernel_fusion import find_contraction_pairs
 from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget, Kernels, Launch
+from einc_runtime.plan.epilogues import find_epilogues
 from einc_runtime.plan.schema import AnyTask, Bundle
 
 Prepared = TypeVar("Prepared")
