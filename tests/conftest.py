@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +22,9 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 for name in ("PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING", "COLUMNS", "NO_COLOR", "TERM", "XDG_CACHE_HOME",
              "CUPY_CACHE_DIR", "EINC_KERNEL_CACHE", "EINC_ATTENTION", "EINC_LLM_KEY"):  # fmt: skip
     os.environ.pop(name, None)
+# ... with caches of its own, ...
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="einc-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # ... and from a script's background, where interrupts are ignored, by whatever is started as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -26,7 +26,8 @@ def run_command(check: bool, **arguments: Any) -> None:
     """Execute a plan on arrays.
 
     Plans run on the visible GPUs, one site on each or as --devices says. Without GPUs they run on the CPU: every plan
-    does, whatever machine it was compiled for.
+    does, whatever machine it was compiled for. A plan is proved before it runs; the proofs of large plans are
+    remembered.
     """
     from einc.report.restore import compute_outputs
 

@@ -46,6 +46,7 @@ class RunOptions:
     expect: tuple[str, ...]
     repeat: int
     trace: str | None
+    no_verify: bool
     as_json: bool
 
     @property
@@ -91,6 +92,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--expect", multiple=True, metavar="y.npy", help="Compare an output with a file."),
     click.option("--repeat", type=click.IntRange(min=1), default=1, help="Run this many times, and time each run."),
     click.option("--trace", metavar="t.json", help="Write the measured timeline."),
+    click.option("--no-verify", is_flag=True, help="Do not prove the plan, as `verify` does, before it runs."),
     json_option,
 )
 
@@ -117,7 +119,8 @@ def run_command(check: bool, **arguments: Any) -> None:
     """Execute a plan on arrays.
 
     Plans run on the visible GPUs, one site on each or as --devices says. Without GPUs they run on the CPU: every plan
-    does, whatever machine it was compiled for.
+    does, whatever machine it was compiled for. A plan is proved before it runs; the proofs of large plans are
+    remembered.
     """
     if check:
         raise click.UsageError("--check computes with the operators of the compiler: use `einc run PLAN --check`")
@@ -134,6 +137,7 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
     if len(on_stdout) > 1:
         raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
     from einc_runtime.cli import arrays
+    from einc_runtime.execution.proved_plans import require_proof
     from einc_runtime.execution.session import Session
     from einc_runtime.execution.trace import format_trace, make_task_events
     from einc_runtime.plan.schema import HOST
@@ -147,9 +151,13 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
             kernel_cache.add_directory(kernel_cache.directory_beside(options.plan))
         sources = [options.plan, options.weights, *options.inputs, *options.expect]
         arrays.check_outputs(bundle, options.targets, options.trace, sources)
+        if not options.no_verify:
+            phase("proving the plan")
+            with files.reading(options.plan):
+                require_proof(bundle)
         phase("loading inputs and weights")
         devices = (options.devices,) if isinstance(options.devices, int) else options.devices
-        with Session(bundle, options.backend, devices, no_peer=options.no_peer) as session:
+        with Session(bundle, options.backend, devices, no_peer=options.no_peer, verify=False) as session:
             for note in session.notes:
                 output.note(note)
             loaded = _load(session, options, keep=reference is not None)

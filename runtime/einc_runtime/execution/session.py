@@ -26,8 +26,11 @@ class Session:
     `backend` is auto, cpu or cuda (or null, which computes nothing). Auto uses the GPUs where some are visible, and the
     CPU for plans that were compiled for the host. `devices` gives each site its device; the CPU accepts any. `no_peer`
     says what happens where two GPUs cannot reach each other's memory: `stage` through the host, or `refuse`.
-    Raises MissingFault where a backend, devices or memory are missing, and PlanFault for kernels that the runtime does
-    not have. Close the session, or use it in a `with` statement, to release the memory of GPUs.
+
+    The plan is proved first (`proved_plans`), unless `verify` is false or the session gets an `executor` that has taken
+    the plan already. Raises MissingFault where a backend, devices or memory are missing, and PlanFault for plans that
+    cannot be proved and kernels that the runtime does not have. Close the session, or use it in a `with` statement, to
+    release the memory of GPUs.
     """
 
     def __init__(
@@ -38,8 +41,13 @@ class Session:
         *,
         no_peer: str = "stage",
         executor: Executor | None = None,
+        verify: bool = True,
     ) -> None:
         self.bundle = bundle
+        if verify and executor is None:
+            from einc_runtime.execution.proved_plans import require_proof
+
+            require_proof(bundle)
         if devices is not None and len(devices) != len(bundle.memory):
             raise PlanFault(
                 f"{len(devices)} devices are given for a plan of {len(bundle.memory)} sites",

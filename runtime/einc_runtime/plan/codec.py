@@ -60,6 +60,11 @@ def decode(data: bytes) -> Bundle:
     return _open_payload(memoryview(data)[HEADER.size :], length, digest)
 
 
+def hash_payload(bundle: Bundle) -> bytes:
+    """The SHA-256 of a plan's payload, which is in the header of its file."""
+    return hashlib.sha256(_encoder.encode(bundle)).digest()
+
+
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     """The bundle in a file, pipe or device, `-` being standard input; reads no more than its header announces.
 

@@ -1,0 +1,101 @@
+"""Plans are proved before they run. Proofs of large plans are remembered, so that each is proved once on a machine.
+
+What is remembered is an empty file in the user's cache folder, whose name is a hash of the plan and of the program that
+proved it. So neither another plan nor another version of the proof is taken for it. Whoever can write to that folder
+can claim that a plan is proved, as they could replace the program itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+
+from einc_runtime.plan import codec, proof
+from einc_runtime.plan.schema import Bundle
+
+MAX_REMEMBERED = 1000
+"""Proofs; if there are more, the older half of them is forgotten."""
+
+MAX_SMALL_TASKS = 300
+"""Plans of so few tasks are proved in less time than it takes to look for their proof, some milliseconds."""
+
+
+def require_proof(bundle: Bundle) -> bool:
+    """Proves a plan, or finds that this has been done before; then the result is true.
+
+    Raises PlanFault where the plan cannot be proved. A folder that cannot be used only costs time.
+    """
+    if len(bundle.tasks) <= MAX_SMALL_TASKS:
+        proof.prove(bundle)
+        return False
+    mark = _find_mark(bundle)
+    if mark is not None and _is_safe(mark):
+        return True
+    proof.prove(bundle)
+    if mark is not None:
+        _remember(mark)
+    return False
+
+
+def user_directory() -> Path:
+    """The directory of the marks of proved plans."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home) / "einc" / "proofs"
+
+
+def _find_mark(bundle: Bundle) -> Path | None:
+    """Where the mark of this plan is or would be; None where the proof's program cannot be read."""
+    program = _hash_program()
+    if program is None:
+        return None
+    return user_directory() / hashlib.sha256(program + codec.hash_payload(bundle)).hexdigest()
+
+
+@cache
+def _hash_program() -> bytes | None:
+    """A hash of all that decides whether a plan is proved: the runtime's sources of plans and kernels."""
+    root = Path(proof.__file__).parents[1]
+    digest = hashlib.sha256()
+    try:
+        files = sorted(path for folder in ("plan", "kernels") for path in (root / folder).rglob("*.py"))
+        for path in files:
+            text = path.read_bytes()
+            digest.update(f"{path.relative_to(root)} {len(text)}\n".encode() + text)
+    except OSError:
+        return None
+    return digest.digest() if Path(proof.__file__) in files else None
+
+
+def _is_safe(mark: Path) -> bool:
+    """Whether the mark is there, and it and its folder are this user's, so that nobody else can have put it there."""
+    try:
+        found = [os.lstat(mark), os.stat(mark.parent)]
+    except (OSError, ValueError):
+        return False
+    return (
+        all(one.st_uid == os.getuid() and not one.st_mode & 0o022 for one in found) if hasattr(os, "getuid") else True
+    )
+
+
+def _remember(mark: Path) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        marks = list(mark.parent.iterdir())
+        if len(marks) > MAX_REMEMBERED:
+            _forget(marks)
+
+
+def _forget(marks: list[Path]) -> None:
+    """Removes the older half. Another process may do the same at this time."""
+    ages = {}
+    for one in marks:
+        with contextlib.suppress(OSError):
+            ages[one] = one.lstat().st_mtime_ns
+    for one in sorted(ages, key=lambda path: (ages[path], path.name))[: len(ages) // 2]:
+        with contextlib.suppress(OSError):
+            one.unlink()
