@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from einc.core.tensor import TensorDesc
 from einc.errors import InternalError, SourceSpan
@@ -45,7 +47,7 @@ class Node:
     span: SourceSpan | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: it remembers what it computes
 class Graph:
     """Tensors in order of declaration, nodes in topological order, and the names of the saved outputs."""
 
@@ -53,6 +55,17 @@ class Graph:
     tensors: tuple[GraphTensor, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
+
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """For every node's name, the node's position in the graph's order."""
+        return {node.name: n for n, node in enumerate(self.nodes)}
+
+    @cached_property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """For every node, the positions of the nodes whose outputs it reads, ascending and each once."""
+        made = {output: n for n, node in enumerate(self.nodes) for output in node.outputs}
+        return tuple(tuple(sorted({made[name] for name in node.inputs if name in made})) for node in self.nodes)
 
     def tensor_table(self) -> dict[str, GraphTensor]:
         return {tensor.name: tensor for tensor in self.tensors}

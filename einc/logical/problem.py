@@ -85,7 +85,6 @@ def build_problem(graph: Graph, sites: int, *, flexible: bool = False, pins: Seq
     offers = {node.operator: enumerate_offer(node.operator, sites) for node in graph.nodes}
     pinned = PinnedOffers(graph, pins, sites)
     options = tuple(pinned.restrict(node, offers[node.operator]) for node in graph.nodes)
-    position = {node.name: n for n, node in enumerate(graph.nodes)}
     producers = graph.producers()
     arriving: list[list[Edge]] = [[] for _ in options]
     leaving: list[list[Edge]] = [[] for _ in options]
@@ -93,7 +92,7 @@ def build_problem(graph: Graph, sites: int, *, flexible: bool = False, pins: Seq
         for k, tensor in enumerate(node.inputs):
             if tensor in producers:
                 source, j = producers[tensor]
-                producer = position[source.name]
+                producer = graph.positions[source.name]
                 made = numbers.of(options[producer], "output_tilings", j, find_part(node.operator, k))
                 asked = numbers.of(options[consumer], "input_tilings", k)
                 edge = Edge(producer, consumer, node.operator.reads[k].size, made, asked)

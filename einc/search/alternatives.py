@@ -40,7 +40,7 @@ class AlternativeTimer:
         self._machine = machine
         self._naive = naive
         self._once = plan.input_placement == "once"
-        self._position = {node.name: n for n, node in enumerate(plan.graph.nodes)}
+        self._positions = plan.graph.positions
         self._producers = plan.graph.producers()
         self._readers = plan.graph.consumers()
         self._tensors = plan.graph.tensor_table()
@@ -53,7 +53,7 @@ class AlternativeTimer:
 
         Raises KeyError if there is no such node.
         """
-        n = self._position[name]
+        n = self._positions[name]
         if self._plan.sites > MAX_SITES:
             return None
         around = sorted(self._list_around(n))
@@ -83,14 +83,14 @@ class AlternativeTimer:
         found = {n}
         for tensor in node.inputs:
             if tensor in self._producers:
-                found.add(self._position[self._producers[tensor][0].name])
+                found.add(self._positions[self._producers[tensor][0].name])
             elif not self._once:
                 continue
-            places = list(dict.fromkeys(self._position[reader.name] for reader, _ in self._readers[tensor]))
+            places = list(dict.fromkeys(self._positions[reader.name] for reader, _ in self._readers[tensor]))
             here = places.index(n)
             found.update(places[max(0, here - 1) : here + 2])
         for tensor in node.outputs:
-            found.update(self._position[reader.name] for reader, _ in self._readers[tensor])
+            found.update(self._positions[reader.name] for reader, _ in self._readers[tensor])
         return found
 
     def _select(self, nodes: list[Node]) -> Graph:

@@ -47,11 +47,7 @@ def favour_branches(graph: Graph, problem: Problem, tables: TimeProblem, sites: 
 
 def find_independent(graph: Graph) -> list[int]:
     """For every node, in the graph's order, the nodes that neither depend on it nor it on them, as a bit mask."""
-    position = {node.name: n for n, node in enumerate(graph.nodes)}
-    producers = graph.producers()
-    sources = [
-        sorted({position[producers[name][0].name] for name in node.inputs if name in producers}) for node in graph.nodes
-    ]
+    sources = graph.sources
     before, behind = [0] * len(sources), [0] * len(sources)
     for n, own in enumerate(sources):
         for source in own:

@@ -117,7 +117,6 @@ def _find_longest_run(same: Sequence[bool]) -> tuple[int, int]:
 
 def _narrow(graph: Graph, first: int, length: int, count: int) -> tuple[int, int, int] | None:
     """The part of a run of equal operators whose layers are also wired alike; the first layer may read other things."""
-    position = {node.name: n for n, node in enumerate(graph.nodes)}
     producers = graph.producers()
     saved = set(graph.outputs)
 
@@ -128,7 +127,7 @@ def _narrow(graph: Graph, first: int, length: int, count: int) -> tuple[int, int
                 found.append(("loaded", 0, 0))
                 continue
             node, j = producers[name]
-            source = position[node.name]
+            source = graph.positions[node.name]
             found.append(("at", source, j) if source < first else ("back", n - source, j))
         return found
 

@@ -26,12 +26,8 @@ def list_orders(graph: Graph) -> Iterator[Order]:
     chain of operators waits for, and what has waited longest.
     """
     readers = [set[int]() for _ in graph.nodes]
-    position = {node.name: n for n, node in enumerate(graph.nodes)}
-    producers = graph.producers()
-    before = [0] * len(graph.nodes)
-    for n, node in enumerate(graph.nodes):
-        sources = {position[producers[name][0].name] for name in node.inputs if name in producers}
-        before[n] = len(sources)
+    before = [len(sources) for sources in graph.sources]
+    for n, sources in enumerate(graph.sources):
         for source in sources:
             readers[source].add(n)
     height = [0] * len(graph.nodes)

@@ -8,7 +8,7 @@ the work of all operators spread over all sites.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def list_small_plans(
 
 def _estimate(graph: Graph, problem: Problem, tables: TimeProblem, sites: int, plans: Array) -> Array:
     """What every plan (a column of candidates) takes at least."""
-    sources = _list_sources(graph)
+    sources = graph.sources
     own = [times[plans[v]] for v, times in enumerate(tables.own)]
     used = [np.array([len(one.functions) for one in options]) for options in problem.candidates]
     load = sum((own[v] * used[v][plans[v]] for v in range(len(own))), np.zeros(plans.shape[1], dtype=np.int64))
@@ -66,12 +66,3 @@ def _estimate(graph: Graph, problem: Problem, tables: TimeProblem, sites: int, p
     longest = np.max(ends, axis=0)
     least: Array = np.maximum(longest, load // sites)
     return least
-
-
-def _list_sources(graph: Graph) -> Sequence[Sequence[int]]:
-    """For every node, in the graph's order, the nodes whose outputs it reads."""
-    position = {node.name: n for n, node in enumerate(graph.nodes)}
-    producers = graph.producers()
-    return [
-        sorted({position[producers[name][0].name] for name in node.inputs if name in producers}) for node in graph.nodes
-    ]

@@ -129,14 +129,13 @@ def _list_relations(graph: Graph, options: Sequence[tuple[Candidate, ...]]) -> l
 
     A node that reads the same blocks twice counts once.
     """
-    position = {node.name: n for n, node in enumerate(graph.nodes)}
     readers = graph.consumers()
     found: list[tuple[Port, ...]] = []
     for n, node in enumerate(graph.nodes):
         for j, name in enumerate(node.outputs):
             before: Port | None = None
             for reader, k in readers[name]:
-                here = position[reader.name], k
+                here = graph.positions[reader.name], k
                 if before is not None and before[0] == here[0] and _reads_alike(options[here[0]], before[1], k):
                     continue
                 first = before is None or before[0] == here[0]
@@ -152,12 +151,11 @@ def _reads_alike(options: Sequence[Candidate], k: int, other: int) -> bool:
 
 def _list_input_relations(graph: Graph) -> list[tuple[Port, ...]]:
     """For every reader of an input or a weight: the reader before it, and the reader; the first one stands alone."""
-    position = {node.name: n for n, node in enumerate(graph.nodes)}
     readers = graph.consumers()
     found: list[tuple[Port, ...]] = []
     for tensor in graph.tensors:
         if tensor.kind is not TensorKind.VALUE:
-            ports = [(position[reader.name], k) for reader, k in readers[tensor.name]]
+            ports = [(graph.positions[reader.name], k) for reader, k in readers[tensor.name]]
             found += [(port,) for port in ports[:1]]
             found += [pair for pair in itertools.pairwise(ports) if pair[0][0] != pair[1][0]]
     return found

@@ -47,6 +47,27 @@ def test_the_canonical_text() -> None:
     )
 
 
+def test_positions_and_sources_of_nodes() -> None:
+    """A node that reads a tensor twice has its source once; inputs and weights have none."""
+    builder = GraphBuilder("wired")
+    x, w1 = builder.input("x", X), builder.weight("w1", W1)
+    (late,) = builder.apply(registry.call("relu", [X], {}), [x], ["late"])
+    (act,) = builder.apply(registry.call("matmul", [X, W1], {}), [x, w1], ["act"])
+    (best, kind) = builder.apply(registry.call("topk", [builder.desc(act), 3, "d_ff"], {}), [act])
+    (twice,) = builder.apply(registry.call("mul", [X, X], {}), [late, late], ["twice"])
+    (last,) = builder.apply(registry.call("matmul", [builder.desc(twice), W1], {}), [twice, w1], ["last"])
+    (sum_,) = builder.apply(registry.call("add", [builder.desc(last), builder.desc(act)], {}), [last, act], ["sum"])
+    for name in (best, kind, sum_):
+        builder.save(name)
+    graph = builder.build()
+    verify_graph(graph)
+    assert graph.positions == {"late": 0, "act": 1, best: 2, "twice": 3, "last": 4, "sum": 5}
+    assert graph.sources == ((), (), (1,), (0,), (3,), (1, 4))
+    swapped = replace(graph, nodes=(graph.nodes[1], graph.nodes[0], *graph.nodes[2:]))
+    assert swapped.positions["late"] == 1
+    assert swapped.sources == ((), (), (0,), (1,), (3,), (0, 4))
+
+
 def test_names_that_are_taken_get_numbers() -> None:
     builder = GraphBuilder("names")
     x = builder.input("x", X)
