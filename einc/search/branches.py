@@ -8,18 +8,16 @@ sites are free is not seen here; whole plans show that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from einc.graph.graph import Graph
 from einc.logical.minsum import CostTable
 from einc.logical.problem import Problem
 from einc.search.tables import TimeProblem
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-    Floats = np.ndarray[Any, np.dtype[np.float64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 MIN_PARALLEL = 0.4
 """Tables are made only if at least this part of the time could overlap with something independent.
@@ -33,8 +31,6 @@ def favour_branches(graph: Graph, problem: Problem, tables: TimeProblem, sites: 
 
     The nodes of the graph are the variables of the tables. None if too little of it is independent of other parts.
     """
-    import numpy as np
-
     least = np.array([own.min() for own in tables.own], dtype=np.float64)
     shares = find_shares(find_independent(graph), least)
     if float(least @ (1 - shares)) < MIN_PARALLEL * float(least.sum()):
@@ -64,8 +60,6 @@ def find_shares(independent: list[int], times: Floats) -> Floats:
 
     The branch of a node has all nodes that are independent of the same nodes. They depend on one another.
     """
-    import numpy as np
-
     branch: dict[int, float] = {}
     others: dict[int, float] = {}
     for mask, time in zip(independent, times, strict=True):
@@ -78,8 +72,6 @@ def find_shares(independent: list[int], times: Floats) -> Floats:
 
 def _charge_table(table: CostTable, parts: list[Floats]) -> CostTable:
     """An exchange takes the larger part of the sites of the operators that it connects."""
-    import numpy as np
-
     factor: Floats = np.zeros((1,) * table.costs.ndim)
     for axis, (variable, classes) in enumerate(zip(table.variables, table.classes, strict=True)):
         part = np.zeros(table.costs.shape[axis])
