@@ -132,13 +132,13 @@ class Compiled:
     def program(self) -> DeviceProgram:
         from einc.physical.verify import verify
 
-        self.others  # noqa: B018  a mistake in them is told before the cuts are chosen
+        others = self.others  # first, so that a mistake in them is told before the cuts are chosen
         plan = self.plan
-        if self.options.baselines and self.others is None:
+        if self.options.baselines and others is None:
             program = self._competition.program
         else:
             self._phase("placing blocks and moving data")
-            program = self._build(plan, self.others)
+            program = self._build(plan, others)
         verify(program)
         return program
 
