@@ -14,7 +14,7 @@ import numpy as np
 
 from einc.graph.graph import Graph
 from einc.logical.minsum import CostTable
-from einc.logical.problem import Problem
+from einc.search.space import SearchSpace
 from einc.search.tables import TimeProblem
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -26,16 +26,16 @@ In a transformer, where projections to queries, keys and values are independent,
 """
 
 
-def favour_branches(graph: Graph, problem: Problem, tables: TimeProblem, sites: int) -> TimeProblem | None:
+def favour_branches(space: SearchSpace, tables: TimeProblem) -> TimeProblem | None:
     """The time tables with each candidate and exchange charged for its part of the sites.
 
     The nodes of the graph are the variables of the tables. None if too little of it is independent of other parts.
     """
     least = np.array([own.min() for own in tables.own], dtype=np.float64)
-    shares = find_shares(find_independent(graph), least)
+    shares = find_shares(find_independent(space.graph), least)
     if float(least @ (1 - shares)) < MIN_PARALLEL * float(least.sum()):
         return None
-    used = [np.array([len(one.functions) for one in options]) / sites for options in problem.candidates]
+    used = [np.array([len(one.functions) for one in options]) / space.sites for options in space.problem.candidates]
     parts = [np.maximum(own, share) for own, share in zip(used, shares, strict=True)]
     charged = tuple(np.rint(own * part).astype(np.int64) for own, part in zip(tables.own, parts, strict=True))
     return TimeProblem(charged, tuple(_charge_table(table, parts) for table in tables.tables))

@@ -75,9 +75,9 @@ def _descend(evaluator: Evaluator, start: Draft, neighbours: Neighbours, report:
 def _iterate_neighbours(
     evaluator: Evaluator, tables: TimeProblem, best: Draft, reorder: bool
 ) -> Iterator[Draft | None]:
-    if evaluator.leaves_idle(best.assignment):
+    if evaluator.space.leaves_idle(best.assignment):
         yield evaluator.evaluate(best.assignment, best.order, spread=not best.spread)
-    for order in list_orders(evaluator.graph) if reorder else ():
+    for order in list_orders(evaluator.space.graph) if reorder else ():
         if evaluator.exhausted:
             return
         yield evaluator.evaluate(best.assignment, order, spread=best.spread)

@@ -7,23 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from einc.errors import MachineError
-from einc.graph.graph import Graph
-from einc.logical.optimize import build_choices
 from einc.logical.plan import LogicalPlan
-from einc.logical.problem import Problem
-from einc.machines.model import Machine
-from einc.options import FASTEST
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build
 from einc.physical.schedule import NaiveScheduler
-from einc.search.orders import Order, reorder_graph
-from einc_runtime.plan.schema import InputPlacement
+from einc.search.orders import Order
+from einc.search.space import Assignment, SearchSpace
 
 BUILDS_LEFT = 3
 """With a time limit, a plan is built only if there is time for so many: for this one, and two to finish the best."""
-
-Assignment = tuple[int, ...]
-"""The number of a candidate for every node, in the order of the graph."""
 
 Surcharge = Callable[[Assignment], tuple[float, int]]
 """What a plan takes beyond that of the graph that is built: milliseconds, and bytes at every site."""
@@ -50,57 +42,19 @@ class Draft:
         return self.excess, self.predicted_ms
 
 
-def make_plan(
-    graph: Graph,
-    problem: Problem,
-    sites: int,
-    assignment: Assignment,
-    order: Order,
-    spread: bool,
-    input_placement: InputPlacement,
-) -> LogicalPlan:
-    """The logical plan with these candidates, and with the operators in that order."""
-    choices = build_choices(graph, problem, assignment)
-    ordered = tuple(choices[n] for n in order)
-    return LogicalPlan(
-        reorder_graph(graph, order),
-        sites,
-        FASTEST,
-        ordered,
-        exact=False,
-        cut_cost=0,
-        spread=spread,
-        input_placement=input_placement,
-    )
-
-
 class Evaluator:
-    """Builds and predicts plans of one graph on one machine. Each is built once.
+    """Builds and predicts plans of a search space. Each is built once.
 
     `effort` is the number of tasks that may still be built; it is counted, so that equal inputs give equal plans.
     `seconds` is what the slowest one took.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        problem: Problem,
-        machine: Machine,
-        sites: int,
-        budget: SearchBudget,
-        effort: float,
-        surcharge: Surcharge,
-        input_placement: InputPlacement,
-    ) -> None:
-        self.graph = graph
-        self.problem = problem
+    def __init__(self, space: SearchSpace, budget: SearchBudget, effort: float, surcharge: Surcharge) -> None:
+        self.space = space
         self.budget = budget
         self.effort = effort
-        self._machine = machine
-        self._sites = sites
         self._surcharge = surcharge
-        self._input_placement: InputPlacement = input_placement
-        self._scheduler = NaiveScheduler(machine, sites, timed=False)
+        self._scheduler = NaiveScheduler(space.machine, space.sites, timed=False)
         self._known: dict[tuple[Assignment, Order, bool], Draft | None] = {}
         self._needs: dict[tuple[Assignment, Order, bool], tuple[int, ...]] = {}
         self._reserve = 0
@@ -133,11 +87,6 @@ class Evaluator:
         """Whether this plan has been predicted."""
         return (assignment, order, spread) in self._known
 
-    def leaves_idle(self, assignment: Sequence[int]) -> bool:
-        """Whether an operator has fewer function specifications than there are sites, so that `spread` matters."""
-        pairs = zip(self.problem.candidates, assignment, strict=True)
-        return any(len(options[c].functions) < self._sites for options, c in pairs)
-
     def list_drafts(self) -> list[Draft]:
         """All plans that have been predicted."""
         return [draft for draft in self._known.values() if draft is not None]
@@ -156,21 +105,18 @@ class Evaluator:
         return known
 
     def _find_excess(self, key: tuple[Assignment, Order, bool]) -> int:
-        pairs = zip(self._needs[key], self._machine.sites, strict=False)
+        pairs = zip(self._needs[key], self.space.machine.sites, strict=False)
         return max(0, *(need + self._reserve - site.memory_bytes for need, site in pairs))
 
     def make_plan(self, draft: Draft) -> LogicalPlan:
         """The logical plan of a draft."""
-        return self._make_plan(draft.assignment, draft.order, draft.spread)
-
-    def _make_plan(self, assignment: Assignment, order: Order, spread: bool) -> LogicalPlan:
-        return make_plan(self.graph, self.problem, self._sites, assignment, order, spread, self._input_placement)
+        return self.space.make_plan(draft.assignment, draft.order, draft.spread)
 
     def _evaluate(self, assignment: Assignment, order: Order, spread: bool) -> Draft | None:
         started = time.monotonic()
-        plan = self._make_plan(assignment, order, spread)
+        plan = self.space.make_plan(assignment, order, spread)
         try:
-            program = build(plan, self._machine, self._scheduler, check_memory=False)
+            program = build(plan, self.space.machine, self._scheduler, check_memory=False)
         except MachineError:
             return None
         self.seconds = max(self.seconds, time.monotonic() - started)

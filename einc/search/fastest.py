@@ -19,7 +19,6 @@ from dataclasses import replace
 
 from einc.errors import CapacityError, InternalError
 from einc.graph.graph import Graph
-from einc.logical.minsum import minimize
 from einc.logical.optimize import choose_by_cuts, optimize
 from einc.logical.pins import Pin
 from einc.logical.plan import LogicalPlan
@@ -29,28 +28,23 @@ from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
-from einc.search.baselines import build_baselines
-from einc.search.branches import favour_branches
 from einc.search.descent import descend
-from einc.search.evaluation import Assignment, Draft, Evaluator, Surcharge, make_plan
+from einc.search.evaluation import Draft, Evaluator, Surcharge
 from einc.search.exchange_times import has_equal_links
 from einc.search.folding import fold_pinned, select_pins
 from einc.search.found import Found, build_found
 from einc.search.memory import charge_layers, find_frontier, find_smaller, measure_sizes, sample_prices
 from einc.search.neighbours import sum_times
-from einc.search.shortlist import find_worthwhile, select_candidates
 from einc.search.small import list_small_plans
+from einc.search.space import SearchSpace
+from einc.search.starts import PAPER, SIDE_BY_SIDE, add_optima, keep_worthwhile, list_known_starts
 from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problems
 from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
 from einc_runtime.text import shorten
 
-TIME, TIME_SYNTHESIZED, SIDE_BY_SIDE = "time", "time, synthesized", "side by side"
-TOGETHER = "time, together"
-PAPER, SMALLER, IMPROVED = "paper", "less memory", "improved"
-"""Names of contenders: the optimum of the time tables for naive and for synthesized exchanges, that of tables that
-favour independent parts on different sites, that for naive exchanges where idle sites stay idle (`LogicalPlan.spread`),
-that of the paper's cost, the fastest that fits by a price on memory, and what the improvement made of the best. Others
-are baselines."""
+SMALLER, IMPROVED = "less memory", "improved"
+"""Names of contenders beside those that the search starts from (`einc.search.starts`): the fastest that fits by a price
+on memory, and what the improvement made of the best."""
 
 MAX_EFFORT = 12_000
 """Tasks that the search may build and predict where no time limit was given: about a second's worth."""
@@ -130,94 +124,51 @@ class _Search:
     ) -> None:
         progress("weighing cuts by their time", 0.0)
         self._whole = graph
-        self._machine = machine
-        self._sites = sites
         self._naive = naive
         self._budget = budget
         self._pins = pins
-        self._input_placement: InputPlacement = input_placement
         self._progress = progress
         self._folded = fold_pinned(graph, pins)
-        self._graph = graph if self._folded is None else self._folded.graph
-        self._own_pins = pins if self._folded is None else select_pins(self._graph, pins)
-        self._problem = build_problem(self._graph, sites, flexible=True, pins=self._own_pins)
-        self._starts, self._together, self._reasons = self._list_starts()
-        self._shorten()
+        part = graph if self._folded is None else self._folded.graph
+        own_pins = pins if self._folded is None else select_pins(part, pins)
+        problem = build_problem(part, sites, flexible=True, pins=own_pins)
+        space = SearchSpace(part, problem, machine, sites, input_placement)
+        self._paper = optimize(part, sites, pins=own_pins)
+        self._space, self._starts = keep_worthwhile(space, list_known_starts(space, self._paper), budget.left)
         self._tables, promises = self._build_tables()
         self._promises = self._tables if naive else promises
         times = None if self._folded is None else self._folded.times
-        self._sizes = measure_sizes(self._graph, self._problem, times)
+        self._sizes = measure_sizes(part, self._space.problem, times)
         self._surcharge = self._find_surcharge()
         effort = math.inf if budget.limited else MAX_EFFORT
-        self._evaluator = Evaluator(
-            self._graph, self._problem, machine, sites, budget, effort, self._surcharge, input_placement
-        )
+        self._evaluator = Evaluator(self._space, budget, effort, self._surcharge)
         self._drafts: dict[str, Draft] = {}
+        self._reasons = dict(self._starts.reasons)
 
     def _build_tables(self) -> tuple[TimeProblem, TimeProblem]:
         """The time tables of the whole graph, over the nodes of the folded one: naive, and synthesized."""
-        options, folded, once = self._problem.candidates, self._folded, self._input_placement == "once"
+        space, folded = self._space, self._folded
         if folded is None:
-            return build_time_problems(self._graph, options, self._machine, self._sites, once=once)
-        whole = folded.expand(options)
+            return space.build_time_problems()
+        options = folded.expand(space.problem.candidates)
         numbers = folded.stands_for
-        return build_time_problems(self._whole, whole, self._machine, self._sites, once=once, variables=numbers)
+        return build_time_problems(self._whole, options, space.machine, space.sites, once=space.once, variables=numbers)
 
     def _find_surcharge(self) -> Surcharge:
         """What the layers add that are not built."""
         if self._folded is None:
             return lambda assignment: (0.0, 0)
-        options, once = self._problem.candidates, self._input_placement == "once"
-        part, _ = build_time_problems(self._graph, options, self._machine, self._sites, once=once)
+        part, _ = self._space.build_time_problems()
         return charge_layers(self._tables, part, self._sizes.kept, self._folded.times)
 
     @property
     def _best(self) -> Draft:
         return min(self._drafts.values(), key=lambda draft: draft.rank)
 
-    def _list_starts(self) -> tuple[dict[str, Assignment | None], set[str], dict[str, str]]:
-        """The plans to start from beside the optima of the tables, those that do not run side by side, and reasons."""
-        paper = optimize(self._graph, self._sites, pins=self._own_pins)
-        self._cut_cost = paper.cut_cost
-        starts: dict[str, Assignment | None] = {PAPER: self._find_assignment(paper)}
-        together, reasons = set(), {}
-        for baseline in build_baselines(self._graph, self._problem, self._sites):
-            if baseline.chosen is not None and baseline.same_as is None:
-                starts[baseline.name] = baseline.chosen
-            else:
-                reasons[baseline.name] = baseline.reason or f"as {baseline.same_as}"
-            if not baseline.spread:
-                together.add(baseline.name)
-        return starts, together, reasons
-
-    def _shorten(self) -> None:
-        """Leaves out candidates that are not worth a table."""
-        known = [start for start in self._starts.values() if start is not None]
-        once, left = self._input_placement == "once", self._budget.left
-        kept = find_worthwhile(self._graph, self._problem, self._machine, self._sites, known, once=once, seconds=left)
-        if kept is None:
-            return
-        self._problem = select_candidates(self._problem, kept)
-        places = [{int(old): new for new, old in enumerate(positions)} for positions in kept]
-        for name, start in list(self._starts.items()):
-            if start is not None and all(c in own for own, c in zip(places, start, strict=True)):
-                self._starts[name] = tuple(own[c] for own, c in zip(places, start, strict=True))
-            else:
-                del self._starts[name]
-                self._reasons[name] = "its kernels alone take longer than other plans"
-
     def start(self) -> None:
         """Predicts the plans that are best by a simple measure, and looks for smaller ones if none of them fits."""
-        starts = {TIME: minimize(self._tables.own, self._tables.tables), **self._starts}
-        if self._promises is not self._tables:
-            starts[TIME_SYNTHESIZED] = minimize(self._promises.own, self._promises.tables)
-        branches = favour_branches(self._graph, self._problem, self._tables, self._sites)
-        if branches is not None:
-            starts[SIDE_BY_SIDE] = minimize(branches.own, branches.tables)
-        exact = starts[TIME]
-        if exact is not None and self._evaluator.leaves_idle(exact):
-            starts[TOGETHER] = exact
-            self._together.add(TOGETHER)
+        added = add_optima(self._starts, self._space, self._tables, None if self._naive else self._promises)
+        starts = added.plans
         estimates = {name: sum_times(self._promises, start) for name, start in starts.items() if start is not None}
         least = min(estimates.values())
         if self._budget.limited:  # the most promising ones go first
@@ -229,12 +180,12 @@ class _Search:
                 self._reasons[name] = f"about {estimates[name] / UNITS_PER_MS:.4g} ms by the time tables"
             elif self._drafts and self._evaluator.hurried:
                 self._reasons[name] = "no time was left to build it"
-            elif (draft := self._evaluator.evaluate(start, spread=name not in self._together)) is not None:
+            elif (draft := self._evaluator.evaluate(start, spread=name not in added.together)) is not None:
                 self._drafts[name] = draft
             else:
                 self._reasons[name] = "sites that cannot talk would have to exchange data"
         if not self._drafts:
-            build(optimize(self._graph, self._sites, pins=self._own_pins), self._machine)  # raises the reason
+            build(self._paper, self._space.machine)  # raises the reason
             raise InternalError("the search refused a plan that can be built")
         self._find_smaller()
 
@@ -248,14 +199,6 @@ class _Search:
         if smaller is not None:
             self._drafts[SMALLER] = smaller
 
-    def _find_assignment(self, plan: LogicalPlan) -> Assignment:
-        """The numbers that the candidates of a plan have here."""
-        pairs = zip(self._problem.candidates, plan.choices, strict=True)
-        return tuple(
-            next(i for i, one in enumerate(options) if one is choice.candidate or one == choice.candidate)
-            for options, choice in pairs
-        )
-
     def improve(self) -> None:
         """Descends from the best contenders over whole plans, and looks at some that need less memory."""
         first = self._best
@@ -265,7 +208,7 @@ class _Search:
 
         report(first.predicted_ms)
         if self._folded is not None:  # the whole is built twice at last
-            self._budget.reserve(2 * self._evaluator.seconds * len(self._whole.nodes) / len(self._graph.nodes))
+            self._budget.reserve(2 * self._evaluator.seconds * len(self._whole.nodes) / len(self._space.graph.nodes))
         starts = list(self._drafts.values())
         if self._folded is None:
             starts += self._try_small_plans()
@@ -285,7 +228,7 @@ class _Search:
         if self._best.excess or self._folded is None:
             return False
         name = next(one.name for one in refused.contenders if one.chosen)
-        program = build(refused, self._machine, check_memory=False)
+        program = build(refused, self._space.machine, check_memory=False)
         self._evaluator.set_aside(max(1, max(program.memory) - self._drafts[name].memory))
         self._drafts = {one: self._evaluator.renew(draft) for one, draft in self._drafts.items()}
         self._find_smaller()
@@ -295,7 +238,7 @@ class _Search:
         """Of the plans of a small graph, those that could be faster than the best so far."""
         found: list[Draft] = []
         best = self._best
-        for least, assignment in list_small_plans(self._graph, self._problem, self._tables, self._sites):
+        for least, assignment in list_small_plans(self._space, self._tables):
             if self._evaluator.exhausted or (not best.excess and least > best.predicted_ms * UNITS_PER_MS):
                 break
             draft = self._evaluator.evaluate(assignment)
@@ -312,7 +255,7 @@ class _Search:
         self._progress("placing blocks and moving data", self._drafts[name].predicted_ms)
         fitting = {name: draft.predicted_ms for name, draft in self._drafts.items() if not draft.excess}
         plans = [self._complete(name, {}) for name in self._list_close(fitting)]
-        return build_found(plans, lambda plan: build(plan, self._machine))
+        return build_found(plans, lambda plan: build(plan, self._space.machine))
 
     def finish_synthesized(self, scheduler: SynthesizingScheduler) -> Found:
         """Completes the contenders that promise most with synthesized exchanges, and takes the fastest."""
@@ -321,7 +264,7 @@ class _Search:
         distinct = {self._drafts[name]: name for name in reversed(names)}
         completed: dict[str, DeviceProgram] = {}
         times: dict[str, float] = {}
-        worth = WORTH_COMPLETING if has_equal_links(self._machine) else WORTH_COMPLETING_UNEVEN
+        worth = WORTH_COMPLETING if has_equal_links(self._space.machine) else WORTH_COMPLETING_UNEVEN
         waiting = [name for name in names if name in distinct.values()]
         if worth > 1:  # at least these, so that no simpler selector does better
             waiting.sort(key=lambda name: name != distinct[self._drafts.get(PAPER, self._best)])
@@ -333,7 +276,7 @@ class _Search:
                 continue  # a few layers of it fit, and the whole does not
             if promised[name] <= worth * min(times.values(), default=math.inf):
                 with suppress(CapacityError):
-                    completed[name] = build_fast(self._evaluator.make_plan(draft), self._machine, scheduler)
+                    completed[name] = build_fast(self._evaluator.make_plan(draft), self._space.machine, scheduler)
                     times[name] = completed[name].predicted_ms + self._surcharge(draft.assignment)[0]
         if not completed:
             return Found(self._complete(names[0], {}), None)
@@ -343,7 +286,7 @@ class _Search:
         plans = [self._complete(name, shown) for name in self._list_close(times)]
         if self._folded is None:
             return Found(plans[0], replace(completed[chosen], plan=plans[0]))
-        return build_found(plans, lambda plan: build_fast(plan, self._machine, scheduler))
+        return build_found(plans, lambda plan: build_fast(plan, self._space.machine, scheduler))
 
     def _list_close(self, times: Mapping[str, float]) -> list[str]:
         """The fastest contender, and of a folded graph all that may be faster as a whole, if it is not large."""
@@ -366,17 +309,16 @@ class _Search:
         """
         if self._folded is None:
             plans = {name: self._evaluator.make_plan(one) for name, one in self._drafts.items()}
-            cut_cost = self._cut_cost
+            cut_cost = self._paper.cut_cost
         else:
-            problem = build_problem(self._whole, self._sites, flexible=True, pins=self._pins)
+            problem = build_problem(self._whole, self._space.sites, flexible=True, pins=self._pins)
             order = tuple(range(len(self._whole.nodes)))
-            plans = {}
-            for name, draft in self._drafts.items():
-                assignment = self._folded.expand(draft.assignment)
-                plans[name] = make_plan(
-                    self._whole, problem, self._sites, assignment, order, draft.spread, self._input_placement
-                )
-            strict = build_problem(self._whole, self._sites, pins=self._pins)
+            whole = replace(self._space, graph=self._whole, problem=problem)
+            plans = {
+                name: whole.make_plan(self._folded.expand(draft.assignment), order, draft.spread)
+                for name, draft in self._drafts.items()
+            }
+            strict = build_problem(self._whole, self._space.sites, pins=self._pins)
             cut_cost = strict.cost(choose_by_cuts(strict))
         contenders = [
             Contender(

@@ -14,8 +14,9 @@ from einc.logical.minsum import minimize
 from einc.logical.plan import Candidate
 from einc.logical.problem import Problem
 from einc.ops.base import Operator
-from einc.search.evaluation import Assignment, Draft, Evaluator, Surcharge
+from einc.search.evaluation import Draft, Evaluator, Surcharge
 from einc.search.neighbours import sum_times
+from einc.search.space import Assignment
 from einc.search.tables import UNITS_PER_MS, TimeProblem
 
 Array = np.ndarray[Any, np.dtype[Any]]

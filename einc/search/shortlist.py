@@ -12,12 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from einc.graph.graph import Graph
-from einc.logical.plan import Candidate
-from einc.logical.problem import Problem
-from einc.machines.model import Machine
-from einc.search.evaluation import Assignment
 from einc.search.neighbours import sum_times
+from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import build_time_problems, time_candidates
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,28 +32,20 @@ SLACK = 1.25
 """Plans may be slower than the fastest known one by this factor, as the tables do not see everything."""
 
 
-def find_worthwhile(
-    graph: Graph,
-    problem: Problem,
-    machine: Machine,
-    sites: int,
-    known: Sequence[Assignment],
-    *,
-    once: bool,
-    seconds: float = math.inf,
-) -> list[Array] | None:
+def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: float = math.inf) -> list[Array] | None:
     """Per node the positions of the candidates that are worth a table, ascending; None if all are.
 
     `known` are some plans; their candidates may be dropped as well, except by MAX_CANDIDATES. Where the search has less
     than FOR_ALL `seconds`, fewer candidates are looked at.
     """
-    if sites <= MANY_SITES:
+    if space.sites <= MANY_SITES:
         return None
+    graph, problem, machine = space.graph, space.problem, space.machine
 
     def measure(assignment: Assignment) -> int:
         """What the tables of a single plan say, with synthesized exchanges."""
         options = [(own[c],) for own, c in zip(problem.candidates, assignment, strict=True)]
-        _, promises = build_time_problems(graph, options, machine, sites, once=once)
+        _, promises = build_time_problems(graph, options, machine, space.sites, once=space.once)
         return sum_times(promises, (0,) * len(options))
 
     most = max(MIN_CANDIDATES, int(MAX_CANDIDATES * min(1.0, seconds / FOR_ALL)))
@@ -78,13 +66,3 @@ def find_worthwhile(
         few = np.array(sorted({*fastest, *chosen[id(options)]}))
         kept.append(few[one[few] - one.min() <= max(0.0, slack)])
     return kept
-
-
-def select_candidates(problem: Problem, kept: Sequence[Array]) -> Problem:
-    """The problem with these candidates only; nodes that shared their candidates still do."""
-    known: dict[int, tuple[Candidate, ...]] = {}
-    for options, positions in zip(problem.candidates, kept, strict=True):
-        if id(options) not in known:
-            known[id(options)] = tuple(options[i] for i in positions)
-    candidates = tuple(known[id(options)] for options in problem.candidates)
-    return problem.select(candidates, kept)

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from einc.graph.graph import Graph
-from einc.logical.problem import Problem
+from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import TimeProblem
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -26,28 +25,26 @@ MAX_LISTED = 400
 """Plans that are listed."""
 
 
-def list_small_plans(
-    graph: Graph, problem: Problem, tables: TimeProblem, sites: int
-) -> Iterator[tuple[int, tuple[int, ...]]]:
+def list_small_plans(space: SearchSpace, tables: TimeProblem) -> Iterator[tuple[int, Assignment]]:
     """The most promising of all plans, with the time that each takes at least, in picoseconds, ascending.
 
     The nodes of the graph are the variables of the tables. Nothing if there are too many plans.
     """
-    shape = tuple(len(own) for own in problem.candidates)
+    shape = tuple(len(own) for own in space.problem.candidates)
     if math.prod(shape) > MAX_COMBINATIONS:
         return
     plans = np.indices(shape).reshape(len(shape), -1)
-    least = _estimate(graph, problem, tables, sites, plans)
+    least = _estimate(space, tables, plans)
     added = sum(own[plans[v]] for v, own in enumerate(tables.own))
     for n in np.lexsort((added, least))[:MAX_LISTED]:
         yield int(least[n]), tuple(int(c) for c in plans[:, n])
 
 
-def _estimate(graph: Graph, problem: Problem, tables: TimeProblem, sites: int, plans: Array) -> Array:
+def _estimate(space: SearchSpace, tables: TimeProblem, plans: Array) -> Array:
     """What every plan (a column of candidates) takes at least."""
-    sources = graph.sources
+    sources = space.graph.sources
     own = [times[plans[v]] for v, times in enumerate(tables.own)]
-    used = [np.array([len(one.functions) for one in options]) for options in problem.candidates]
+    used = [np.array([len(one.functions) for one in options]) for options in space.problem.candidates]
     load = sum((own[v] * used[v][plans[v]] for v in range(len(own))), np.zeros(plans.shape[1], dtype=np.int64))
     moving: dict[tuple[int, int], Array] = {}
     for table in tables.tables:
@@ -64,5 +61,5 @@ def _estimate(graph: Graph, problem: Problem, tables: TimeProblem, sites: int, p
             begin = np.maximum(begin, ends[source] + moving.get((source, v), 0))
         ends.append(begin + own[v])
     longest = np.max(ends, axis=0)
-    least: Array = np.maximum(longest, load // sites)
+    least: Array = np.maximum(longest, load // space.sites)
     return least

@@ -16,7 +16,7 @@ from einc.search.fastest import find_fastest
 from einc.search.neighbours import list_changes, list_pair_changes, sum_times
 from einc.search.small import list_small_plans
 from einc.search.tables import TimeProblem, build_time_problems
-from tests.support.search_toys import draw_graph, evaluator_of, find_best_plan
+from tests.support.search_toys import draw_graph, evaluator_of, find_best_plan, space_of
 
 MACHINES = ("dgx-a100", "dgx-h100", "dgx-v100")
 
@@ -78,11 +78,11 @@ def test_no_plan_of_thousands_is_faster(seed: int) -> None:
 def test_small_plans_are_listed_by_what_they_take_at_least() -> None:
     """Without exchanges and with one operator after another, that is the sum of the operators' times."""
     graph, machine = draw_graph(2, 3), load_machine("dgx-a100")
-    problem = build_problem(graph, 3, flexible=True)
-    tables, _ = build_time_problems(graph, problem.candidates, machine, 3)
-    plans = list(list_small_plans(graph, problem, tables, 3))
+    space = space_of(graph, machine, 3)
+    tables, _ = space.build_time_problems()
+    plans = list(list_small_plans(space, tables))
     assert [least for least, _ in plans] == sorted(least for least, _ in plans)
     assert len({plan for _, plan in plans}) == len(plans)
-    sizes = [range(len(own)) for own in problem.candidates]
+    sizes = [range(len(own)) for own in space.problem.candidates]
     assert {plan for _, plan in plans} <= set(itertools.product(*sizes))
     assert all(least <= sum_times(tables, plan) for least, plan in plans)

@@ -150,14 +150,14 @@ def test_a_smaller_plan_is_found() -> None:
     graph = chain(2)
     machine = load_machine("dgx-a100").restrict(range(3)).limit_memory(7000)
     evaluator = evaluator_of(graph, machine, 3)
-    tables, _ = build_time_problems(graph, evaluator.problem.candidates, machine, 3)
+    tables, _ = build_time_problems(graph, evaluator.space.problem.candidates, machine, 3)
     single = tuple(
-        next(i for i, one in enumerate(own) if len(one.functions) == 1) for own in evaluator.problem.candidates
+        next(i for i, one in enumerate(own) if len(one.functions) == 1) for own in evaluator.space.problem.candidates
     )
     first = evaluator.evaluate(single)
     assert first is not None
     assert first.excess > 0
-    found = find_smaller(evaluator, tables, measure_sizes(graph, evaluator.problem, None), [first])
+    found = find_smaller(evaluator, tables, measure_sizes(graph, evaluator.space.problem, None), [first])
     assert found is not None
     assert found.excess == 0
     assert build(evaluator.make_plan(found), machine).predicted_ms == found.predicted_ms

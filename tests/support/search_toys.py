@@ -15,6 +15,7 @@ from einc.logical.problem import Problem, build_problem
 from einc.machines.model import Machine
 from einc.physical.budget import SearchBudget
 from einc.search.evaluation import Draft, Evaluator
+from einc.search.space import SearchSpace
 from einc_runtime.plan.schema import InputPlacement
 from tests.support.logical_toys import Toy, random_graph
 
@@ -70,17 +71,20 @@ def list_plans(problem: Problem, most: int, seed: int = 0) -> Iterator[tuple[int
         yield tuple(rng.randrange(size) for size in sizes)
 
 
+def space_of(graph: Graph, machine: Machine, sites: int, input_placement: InputPlacement = "replicated") -> SearchSpace:
+    """The plans of the flexible problem."""
+    return SearchSpace(graph, build_problem(graph, sites, flexible=True), machine, sites, input_placement)
+
+
 def evaluator_of(
     graph: Graph, machine: Machine, sites: int, input_placement: InputPlacement = "replicated"
 ) -> Evaluator:
     """An evaluator of the plans of the flexible problem, without limits."""
-    problem = build_problem(graph, sites, flexible=True)
-    return Evaluator(
-        graph, problem, machine, sites, SearchBudget(), math.inf, lambda assignment: (0.0, 0), input_placement
-    )
+    space = space_of(graph, machine, sites, input_placement)
+    return Evaluator(space, SearchBudget(), math.inf, lambda assignment: (0.0, 0))
 
 
 def find_best_plan(evaluator: Evaluator, most: int) -> Draft:
     """The fastest of all plans in the graph's order, or of `most` of them, predicted one by one."""
-    drafts = (evaluator.evaluate(one) for one in list_plans(evaluator.problem, most))
+    drafts = (evaluator.evaluate(one) for one in list_plans(evaluator.space.problem, most))
     return min((draft for draft in drafts if draft is not None), key=lambda draft: draft.rank)
