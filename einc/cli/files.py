@@ -47,7 +47,7 @@ def _explain_encoding(path: str, data: bytes, at: int) -> Diagnostic:
     from einc_runtime.plan.codec import MAGIC
 
     if data.startswith(MAGIC):
-        hint = "`einc explain`, `einc run` and `einc verify` take plans"
+        hint = "`einc explain`, `einc run`, `einc verify` and `einc check --assert` take plans"
         return Diagnostic("this is a plan, not a text", SourceSpan(path, 1, 1, 1, ""), hint)
     before = data[:at]
     start = before.rfind(b"\n") + 1

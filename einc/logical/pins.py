@@ -49,7 +49,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class _PinnedCut:
+class PinnedCut:
     """A cut as it was written: counts by index; `replicas` 0 means as many as there are sites for."""
 
     counts: tuple[tuple[str, int], ...]
@@ -63,7 +63,7 @@ def parse_pin(text: str, where: str | None = None) -> Pin:
     if not equals or not pattern or not cut:
         raise UsageError(f"{text[:100]!r} is no pin", where=where, hint="write PATTERN=CUT: 'layer.*.up=d_ff/8'")
     pin = Pin(pattern, "".join(cut.split()), where)
-    _parse_cut(pin)
+    parse_cut(pin)
     return pin
 
 
@@ -73,14 +73,15 @@ def parse_pin_file(text: str, file: str) -> tuple[Pin, ...]:
     return tuple(parse_pin(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line)
 
 
-def _parse_cut(pin: Pin) -> _PinnedCut:
+def parse_cut(pin: Pin) -> PinnedCut:
+    """The cut of a pin, index by index. Raises UsageError where it is none."""
     *parts, last = pin.cut.split(",")
     is_open = last == REST
     parts += [] if is_open else [last]
     if parts in ([_UNCUT[0]], [_UNCUT[1]]) and not is_open:
-        return _PinnedCut(())
+        return PinnedCut(())
     if parts == [_REPLICATED] and not is_open:
-        return _PinnedCut((), 0)
+        return PinnedCut((), 0)
     counts: dict[str, int] = {}
     for part in parts:
         name, _, number = part.rpartition("/")
@@ -89,7 +90,7 @@ def _parse_cut(pin: Pin) -> _PinnedCut:
         if name in counts:
             raise UsageError(f"pin {_quote(pin)}: index '{name}' is named twice", where=pin.where)
         counts[name] = int(number)
-    return _PinnedCut(tuple(counts.items()), 1, is_open)
+    return PinnedCut(tuple(counts.items()), 1, is_open)
 
 
 def find_pinned(graph: Graph, pins: Sequence[Pin]) -> Mapping[str, Pin]:
@@ -154,7 +155,7 @@ class PinnedOffers:
 
 
 def _select(node: Node, offered: Sequence[Candidate], pin: Pin, sites: int) -> tuple[Candidate, ...]:
-    cut, indices = _parse_cut(pin), node.operator.indices
+    cut, indices = parse_cut(pin), node.operator.indices
     named: dict[str, int] = {}
     replicas = cut.replicas
     for name, count in cut.counts:

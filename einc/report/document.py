@@ -30,17 +30,19 @@ def explain(
     all_specs: bool = False,
     only: str | None = None,
     timing: Timing | None = None,
+    others: bool = True,
 ) -> Document:
     """The whole document; `only` leaves out all operators but one, `ideal` the machine's latencies.
 
-    `timing` is that of the plan on that machine, if it is known already.
+    `timing` is that of the plan on that machine, if it is known already. Without `others`, the next best cuts are null,
+    which is faster.
     """
     machine = read_plan_machine(bundle)
     timer = _ExchangeTimer(machine.ideal() if ideal else machine, machine)
     moves = _count_moves(bundle)
     timing = timing or time_plan(bundle, timer.machine)
     try:
-        plan = restore_plan(bundle)
+        plan = restore_plan(bundle) if others else None
     except OperatorError:
         plan = None  # of another version of einc, whose operators and their other cuts this one does not know
     alternatives = None if plan is None else _time_alternatives(plan, bundle, timer.machine)

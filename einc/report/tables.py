@@ -99,3 +99,10 @@ def format_baselines(rows: Sequence[Document]) -> list[str]:
         remarks = [*(["chosen"] if row["chosen"] else []), *([row["note"]] if row["note"] else [])]
         table.append([f"  baseline {row['name']}", *cells, "; ".join(remarks)])
     return align_columns(table, right=(1, 2)) if table else []
+
+
+def format_cut(part: Document) -> str:
+    """`i/2 k/4`: the cut indices with their numbers of intervals; `i/2 (4 sites each)` if sites compute the same."""
+    cut = " ".join(f"{name}/{len(parts)}" for name, parts in part["intervals"].items() if len(parts) > 1) or "whole"
+    replicas = part.get("replicas", 1)
+    return cut if replicas == 1 else f"{cut} ({replicas} sites each)"

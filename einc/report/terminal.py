@@ -19,6 +19,7 @@ from einc.report.tables import (
     describe_links,
     describe_operator_time,
     format_baselines,
+    format_cut,
     summarize_time,
     tabulate_times,
 )
@@ -82,7 +83,7 @@ def format_operator(document: Document, strong: Emphasis = str) -> str:
     for candidate in operation.get("candidates") or ():
         cost = candidate["cost"]
         terms = f"join {cost['join']:,}, aggregation {cost['aggregation']:,}"
-        lines.append(f"  could be {_format_cut(candidate)}: {terms}")
+        lines.append(f"  could be {format_cut(candidate)}: {terms}")
     if operation["exchange"] is not None:
         lines += ["", "  its exchange program:"]
         lines += [f"    {line}" for line in operation["exchange"]["program"].rstrip().splitlines()]
@@ -113,8 +114,8 @@ def format_comparison(document: Document, other: Document, names: tuple[str, str
     differing = [["operator", "cut in A", "cut in B", "ms in A", "ms in B", "cost A", "cost B"]]
     for name in [*here, *(name for name in there if name not in here)]:
         a, b = here.get(name), there.get(name)
-        if a is None or b is None or _format_cut(a) != _format_cut(b) or _sum_cost_parts(a) != _sum_cost_parts(b):
-            differing.append([name, *(_format_cut(x) if x else "-" for x in (a, b)),
+        if a is None or b is None or format_cut(a) != format_cut(b) or _sum_cost_parts(a) != _sum_cost_parts(b):
+            differing.append([name, *(format_cut(x) if x else "-" for x in (a, b)),
                               *(f"{x['time']['critical_ms']:.3f}" if x and x["time"] else "-" for x in (a, b)),
                               *(f"{_sum_cost_parts(x):,}" if x else "-" for x in (a, b))])  # fmt: skip
     lines += align_columns(differing, right=(3, 4, 5, 6)) if len(differing) > 1 else ["every operator is cut alike"]
@@ -205,7 +206,7 @@ def _format_table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> lis
             [
                 name,
                 shorten(first["op"], 28),
-                _format_cut(first) + (" (pinned)" if first["pin"] else ""),
+                format_cut(first) + (" (pinned)" if first["pin"] else ""),
                 format_memory(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
                 *(f"{cost[part]:,}" for part in ("repartition", "join", "aggregation")),
             ]
@@ -278,11 +279,11 @@ def _format_alternatives(operation: Document) -> list[str]:
         return [f"  next best: {_format_alternative(other, _sum_cost_parts(operation))}"]
     more = faster["more_ms"]
     time = f"about {abs(more):.3f} ms {'more' if more >= 0 else 'less'}" if round(abs(more), 3) else "about as fast"
-    lines = [f"  next best by time: {_format_cut(faster)}, {time}"]
+    lines = [f"  next best by time: {format_cut(faster)}, {time}"]
     if other is not None:
         more = other["more"]
         cost = f"{abs(more):,} elements {'more' if more > 0 else 'less'}" if more else "as many elements"
-        lines.append(f"  next best by the paper's cost: {_format_cut(other)}, {cost}")
+        lines.append(f"  next best by the paper's cost: {format_cut(other)}, {cost}")
     return lines
 
 
@@ -292,9 +293,9 @@ def _format_alternative(other: Document | None, now: int) -> str:
         return "there is no other cut"
     more = other["more"]
     if more == 0:
-        return f"{_format_cut(other)} costs as much"
+        return f"{format_cut(other)} costs as much"
     share = f" ({more / now:+.0%} of this operator's cost)" if now else ""
-    return f"{_format_cut(other)}, the plan then costs {abs(more):,} {'more' if more > 0 else 'less'}{share}"
+    return f"{format_cut(other)}, the plan then costs {abs(more):,} {'more' if more > 0 else 'less'}{share}"
 
 
 def _format_inputs(document: Document, strong: Emphasis) -> list[str]:
@@ -361,13 +362,6 @@ def _format_weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
 def _format_range(counts: Sequence[int]) -> str:
     low, high = format_memory(min(counts)), format_memory(max(counts))
     return low if low == high else f"{low} to {high}"
-
-
-def _format_cut(part: Document) -> str:
-    """`i/2 k/4`: the cut indices with their numbers of intervals; `i/2 (4 sites each)` if sites compute the same."""
-    cut = " ".join(f"{name}/{len(parts)}" for name, parts in part["intervals"].items() if len(parts) > 1) or "whole"
-    replicas = part.get("replicas", 1)
-    return cut if replicas == 1 else f"{cut} ({replicas} sites each)"
 
 
 def _sum_cost_parts(operation: Document) -> int:

@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.files import is_plan, read_text
-from einc.cli.options import (
-    compile_options,
-    find_option,
-    keep_best_on_interrupt,
-    note_programs,
-    read_options,
-    read_proposers,
-)
+from einc.cli.options import compile_options
+from einc.cli.plans import load_plan
 from einc.errors import UsageError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, examples, json_option
@@ -72,7 +65,7 @@ def explain_command(
     with show_phases() as phase:
         if trace is not None:
             output.require_outputs([trace], [source, against, arguments["machine"]])
-        bundle = _load_plan(source, arguments, phase)
+        bundle = load_plan(source, arguments, phase)
         if preamble is not None:
             _say_preamble(bundle, preamble, as_json)
             return
@@ -92,24 +85,6 @@ def explain_command(
         output.say_json(document if other is None else {**document, "against": other})
     else:
         output.say(_format_text(document, other, (source, against or ""), operator, all_specs))
-
-
-def _load_plan(source: str, arguments: dict[str, Any], phase: Any) -> Bundle:
-    if is_plan(source):
-        options = [name for name, value in arguments.items() if name != "ideal" and value not in (None, ())]
-        if options:
-            raise click.UsageError(f"{find_option(options[0])} is for compiling; {source} is a plan already")
-        phase("reading the plan")
-        return files.read_plan(source)
-    from einc.compiler import compile_model
-
-    compiled = compile_model(read_text(source), source, read_options(arguments), phase, read_proposers(arguments))
-    if compiled.target.note:
-        output.note(f"einc: {compiled.target.note}")
-    with keep_best_on_interrupt(compiled.budget):
-        bundle = compiled.bundle
-    note_programs(compiled)
-    return bundle
 
 
 def _say_preamble(bundle: Bundle, name: str, as_json: bool) -> None:
