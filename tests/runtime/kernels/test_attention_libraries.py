@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import types
 from dataclasses import replace
 
@@ -133,7 +135,8 @@ def test_a_pytorch_without_gpus_is_skipped(monkeypatch):
     torch.version.cuda = "12.8"
     with pytest.raises(UnusableLibrary, match=r"PyTorch 2.9 finds no GPU"):
         attention_libraries.require_cuda(torch)
-    torch.cuda = types.SimpleNamespace(is_available=lambda: True, use_mem_pool=None, MemPool=object)
+    torch._C = types.SimpleNamespace()
+    torch.cuda = types.SimpleNamespace(is_available=lambda: True, MemPool=object)
     with pytest.raises(UnusableLibrary, match="no pools of memory that last"):
         attention_libraries.require_cuda(torch)
 
@@ -190,6 +193,77 @@ def test_libraries_are_in_the_order_of_the_environment(monkeypatch):
         [],
         ["attention of flash is not used: RuntimeError: undefined symbol"],
     )
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ((8, 0), ["flash-attn varlen", "torch flash", "torch cudnn", "flash-attn-3 varlen", "flash-attn-4 cute"]),
+        ((9, 0), ["flash-attn-3 varlen", "flash-attn-4 cute", "torch cudnn", "flash-attn varlen", "torch flash"]),
+        ((10, 3), ["flash-attn-4 cute", "torch cudnn", "flash-attn-3 varlen", "flash-attn varlen", "torch flash"]),
+    ],
+)
+def test_the_order_of_libraries_is_that_of_the_architecture(monkeypatch, capability, expected):
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    there = {
+        "flash-attn": ["varlen"],
+        "torch": ["flash", "cudnn"],
+        "flash-attn-3": ["varlen"],
+        "flash-attn-4": ["cute"],
+    }
+    choices = [(types.SimpleNamespace(name=name), variant, None) for name, own in there.items() for variant in own]
+    found = attention_libraries.sort_choices(choices, capability)
+    assert [f"{library.name} {variant}" for library, variant, _ in found] == expected
+    monkeypatch.setenv(ENVIRONMENT, "flash,torch")
+    assert attention_libraries.sort_choices(choices, capability) == choices
+
+
+def stand_in(results, *names):
+    """A function with these keywords beside those that every version has; it records what it is given."""
+    calls = []
+
+    def forward(*arguments, **keywords):
+        calls.append((arguments, keywords))
+        return results
+
+    forward.__signature__ = inspect.Signature(
+        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    )
+    return forward, calls
+
+
+def test_later_versions_of_flash_attention_are_asked_for_the_lse(monkeypatch):
+    monkeypatch.setattr(attention_libraries, "require_cuda", lambda torch: None)
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    how = VarlenAttention((0, 5), (0, 9), 0, True, 4, 0.5)
+    third, calls = stand_in(("o", "lse"), "return_attn_probs")
+    module = types.ModuleType("flash_attn_interface")
+    module.flash_attn_varlen_func = third
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
+    ((_, attend),) = attention_libraries.FlashAttention3().choices(None, None, None, how)
+    assert attend("q", "k", "v", "q marks", "k marks", how) == ("o", "lse")
+    assert calls == [
+        (
+            ("q", "k", "v", "q marks", "k marks", 5, 9),
+            {"softmax_scale": 0.5, "causal": True, "window_size": (3, 0), "num_splits": 1, "return_attn_probs": True},
+        )
+    ]
+    fourth, calls = stand_in(("o", "lse"), "return_lse")
+    package, cute = types.ModuleType("flash_attn"), types.ModuleType("flash_attn.cute")
+    package.cute, cute.flash_attn_varlen_func = cute, fourth
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", cute)
+    ((_, attend),) = attention_libraries.FlashAttention4().choices(None, None, None, how)
+    assert attend("q", "k", "v", "q marks", "k marks", how) == ("o", "lse")
+    assert calls == [
+        (
+            ("q", "k", "v"),
+            {
+                "cu_seqlens_q": "q marks", "cu_seqlens_k": "k marks", "softmax_scale": 0.5, "causal": True,
+                "window_size": (3, 0), "return_lse": True,
+            },
+        )
+    ]  # fmt: skip
 
 
 def test_a_pytorch_for_cpus_is_not_imported(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 
 import ml_dtypes
 import numpy as np
@@ -135,21 +136,38 @@ def torch(monkeypatch):
         yield
         log.append(("end of", *what))
 
+    numbers = itertools.count()
+
     class Pool:
+        def __init__(self):
+            self.id = (0, next(numbers))
+
         def use_count(self):
             return 1
+
+    def refuse(pool, device):
+        raise RuntimeError("this capture is not PyTorch's own")
 
     device = real.device
     cuda = {
         "synchronize": lambda device: log.append(("synchronize",)),
         "MemPool": Pool,
-        "use_mem_pool": lambda pool, device: entering("pool", pool),
+        "use_mem_pool": refuse,
         "device": lambda device: contextlib.nullcontext(),
         "ExternalStream": lambda stream, device: stream,
         "stream": lambda stream: entering("stream", stream),
     }
     for name, stand_in in cuda.items():
         monkeypatch.setattr(real.cuda, name, stand_in, raising=False)
+    pool_calls = {
+        "_cuda_beginAllocateCurrentThreadToPool": "pool",
+        "_cuda_endAllocateToPool": "end of",
+        "_cuda_releasePool": "release",
+    }
+    for name, event in pool_calls.items():
+        monkeypatch.setattr(
+            real._C, name, lambda device, pool, event=event: log.append((event, pool, device)), raising=False
+        )
     monkeypatch.setattr(real, "device", lambda *_: device("cpu"))
 
     def tensor(array, target):
@@ -186,9 +204,9 @@ def test_a_launch_computes_on_its_stream_with_memory_of_its_pool_and_waits_for_n
     for stream in (41, 41, 42):
         launch(stream)
     pools = [entry[1] for entry in torch.log if entry[0] == "pool"]
-    assert pools[0] is pools[1] is not pools[2]  # kernels of a stream follow one another, and share memory
-    assert [entry[:2] for entry in torch.log[:4]] == [
-        ("stream", 41), ("pool", pools[0]), ("end of", "pool"), ("end of", "stream"),
+    assert pools[0] == pools[1] != pools[2]  # kernels of a stream follow one another, and share memory
+    assert [entry[:2] for entry in torch.log[:5]] == [
+        ("stream", 41), ("pool", pools[0]), ("end of", pools[0]), ("release", pools[0]), ("end of", "stream"),
     ]  # fmt: skip
     assert ("synchronize",) not in torch.log
     how = as_varlen(AttentionCall.parse(CAUSAL))

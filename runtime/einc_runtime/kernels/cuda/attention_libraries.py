@@ -1,4 +1,4 @@
-"""Libraries that compute attention: the package flash-attn, and PyTorch with the kernels behind its own attention.
+"""Libraries that compute attention: FlashAttention 2, 3 and 4, and PyTorch with the kernels behind its own attention.
 
 A library is imported only if EINC_ATTENTION names it; without the variable, all are tried. Before a library computes
 invocations of a kind (type, width, causal, window, group), it must compute a small one correctly, together with its lse
@@ -7,8 +7,10 @@ invocations of a kind (type, width, causal, window, group), it must compute a sm
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -73,7 +75,7 @@ class TorchAttention:
 
 
 class FlashAttention:
-    """The package flash-attn."""
+    """FlashAttention 2, the package flash-attn."""
 
     name = "flash-attn"
 
@@ -97,11 +99,101 @@ class FlashAttention:
         return found[0], found[1]
 
 
+class FlashAttention3:
+    """FlashAttention 3, which is built for Hopper: the package flash-attn-3 with the module `flash_attn_interface`."""
+
+    name = "flash-attn-3"
+
+    def __init__(self) -> None:
+        import flash_attn_interface
+        import torch
+
+        self.version = _find_version("flash-attn-3", "flash_attn_3")
+        self._forward: Any = flash_attn_interface.flash_attn_varlen_func
+        self._asked = {"return_attn_probs": True} if _takes(self._forward, "return_attn_probs") else {}  # for the lse
+        require_cuda(torch)
+
+    def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
+        return [("varlen", self._attend)]
+
+    def _attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention) -> tuple[Any, Any]:
+        window = (how.window - 1 if how.window else -1, 0 if how.causal else -1)
+        found = self._forward(
+            q, k, v, q_bounds, k_bounds, *how.longest, softmax_scale=how.scale, causal=how.causal, window_size=window,
+            num_splits=1, **self._asked,
+        )  # fmt: skip
+        return found[0], found[1]
+
+
+class FlashAttention4:
+    """FlashAttention 4, which compiles its kernels when they are first used: `flash_attn.cute`."""
+
+    name = "flash-attn-4"
+
+    def __init__(self) -> None:
+        import torch
+        from flash_attn import cute
+
+        self.version = _find_version("flash-attn-4", "flash-attn")
+        self._forward: Any = cute.flash_attn_varlen_func
+        self._asked = {"return_lse": True} if _takes(self._forward, "return_lse") else {}
+        require_cuda(torch)
+
+    def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
+        return [("cute", self._attend)]
+
+    def _attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention) -> tuple[Any, Any]:
+        window = (how.window - 1 if how.window else None, 0 if how.causal else None)
+        found = self._forward(
+            q, k, v, cu_seqlens_q=q_bounds, cu_seqlens_k=k_bounds, softmax_scale=how.scale, causal=how.causal,
+            window_size=window, **self._asked,
+        )  # fmt: skip
+        return found[0], found[1]
+
+
 LIBRARIES: dict[str, tuple[str, Callable[[], AttentionLibrary]]] = {
     "flash": ("flash_attn", FlashAttention),
     "torch": ("torch", TorchAttention),
+    "flash3": ("flash_attn_interface", FlashAttention3),
+    "flash4": ("flash_attn.cute", FlashAttention4),
 }
-"""Name in EINC_ATTENTION -> module, and the class of the library; in the order of preference."""
+"""Name in EINC_ATTENTION -> module, and the class of the library. Without the variable they are tried in this order,
+except on GPUs that `_FASTEST` knows better."""
+
+_FASTEST = {9: ("flash-attn-3", "flash-attn-4", "torch cudnn"), 10: ("flash-attn-4", "torch cudnn", "flash-attn-3")}
+"""By the first number of the architecture, libraries with kernels for its tensor cores, as "library" or "library
+variant", the fastest first. FlashAttention 2 uses the instructions of Ampere: some 0.6 of their speed on Hopper."""
+
+
+def sort_choices(
+    choices: Sequence[tuple[AttentionLibrary, str, Attend]], capability: tuple[int, int]
+) -> list[tuple[AttentionLibrary, str, Attend]]:
+    """Functions with their libraries and names, the fastest for this architecture first, unless the user says."""
+    fastest = _FASTEST.get(capability[0], ())
+    if os.environ.get(ENVIRONMENT) is not None:
+        return list(choices)
+
+    def rank(choice: tuple[AttentionLibrary, str, Attend]) -> int:
+        names = choice[0].name, f"{choice[0].name} {choice[1]}"
+        return next((place for place, name in enumerate(fastest) if name in names), len(fastest))
+
+    return sorted(choices, key=rank)
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function of a library has a parameter of this name; it may be one that cannot be looked into."""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _find_version(*packages: str) -> str:
+    """The version of the first of these packages that is installed."""
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return "unknown"
 
 
 class UnusableLibrary(Exception):
@@ -114,7 +206,8 @@ def require_cuda(torch: Any) -> None:
         raise ImportError("a build of PyTorch for the CPU")
     if not torch.cuda.is_available():
         raise UnusableLibrary(f"PyTorch {torch.__version__} finds no GPU")
-    if not hasattr(torch.cuda, "use_mem_pool") or not hasattr(torch.cuda.MemPool, "use_count"):
+    calls = ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool", "_cuda_releasePool")
+    if not all(hasattr(torch._C, name) for name in calls) or not hasattr(torch.cuda.MemPool, "use_count"):
         raise UnusableLibrary(f"PyTorch {torch.__version__} has no pools of memory that last")
 
 

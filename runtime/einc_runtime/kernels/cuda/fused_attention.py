@@ -12,7 +12,8 @@ again without the libraries that were in use (`AttentionLibraries.give_up`).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from einc_runtime.kernels.base import Invocation
@@ -71,25 +72,33 @@ class AttentionLibraries:
         if self._there is None:
             self._there, notes = attention_libraries.find_libraries()
             self.notes += notes
-        for library in self._there:
+        for library, variant, attend in self._list_choices(how, inputs, target):
+            if (library.name, variant) in self._given_up:
+                continue
+            if self._is_right(library, variant, attend, how, inputs, target):
+                self._used[library.name] = library.version
+                self._taken.add((library.name, variant))
+
+                def bind(workspace: int, status: int, attend: Attend = attend) -> Launch:
+                    return self._bind(attend, how, inputs, outputs, target)
+
+                variant_name = f"attention {inputs[0].dtype}, {variant}"
+                return GpuKernel(bind, Description(library.name, library.version, variant_name))
+        return None
+
+    def _list_choices(
+        self, how: VarlenAttention, inputs: Sequence[GpuArray], target: GpuTarget
+    ) -> list[tuple[AttentionLibrary, str, Attend]]:
+        """The functions of all libraries that may compute it, the best first."""
+        choices: list[tuple[AttentionLibrary, str, Attend]] = []
+        for library in self._there or ():
             try:
-                choices = library.choices(*_as_tensors(how, inputs, target), how)
+                own = library.choices(*_as_tensors(how, inputs, target), how)
             except Exception as error:
                 self._note(library, f"{type(error).__name__}: {error}")
-                continue
-            for variant, attend in choices:
-                if (library.name, variant) in self._given_up:
-                    continue
-                if self._is_right(library, variant, attend, how, inputs, target):
-                    self._used[library.name] = library.version
-                    self._taken.add((library.name, variant))
-
-                    def bind(workspace: int, status: int, attend: Attend = attend) -> Launch:
-                        return self._bind(attend, how, inputs, outputs, target)
-
-                    variant_name = f"attention {inputs[0].dtype}, {variant}"
-                    return GpuKernel(bind, Description(library.name, library.version, variant_name))
-        return None
+            else:
+                choices += [(library, variant, attend) for variant, attend in own]
+        return attention_libraries.sort_choices(choices, target.capability)
 
     def _is_right(
         self,
@@ -138,7 +147,7 @@ class AttentionLibraries:
             with torch.cuda.device(device), torch.no_grad():
                 pool = self._pool(target.device, stream)
                 own = torch.cuda.ExternalStream(stream, device=device)
-                with torch.cuda.stream(own), torch.cuda.use_mem_pool(pool, device=device):
+                with torch.cuda.stream(own), _allocate_from(pool, target.device):
                     result, logs = attend(q, k, v, bounds[0], bounds[1], how)
                     o.copy_(result)
                     lse.copy_(logs)
@@ -154,6 +163,23 @@ class AttentionLibraries:
         if (device, stream) not in self._pools:
             self._pools[device, stream] = torch.cuda.MemPool()
         return self._pools[device, stream]
+
+
+@contextmanager
+def _allocate_from(pool: Any, device: int) -> Iterator[None]:
+    """Lets PyTorch allocate for this thread from a pool, also in a capture that is not PyTorch's own.
+
+    `torch.cuda.use_mem_pool` makes the same calls, and newer versions of it look for PyTorch's capture first.
+    """
+    import torch
+
+    calls: Any = torch._C
+    calls._cuda_beginAllocateCurrentThreadToPool(device, pool.id)
+    try:
+        yield
+    finally:
+        calls._cuda_endAllocateToPool(device, pool.id)
+        calls._cuda_releasePool(device, pool.id)  # undoes the use that beginning counted
 
 
 def _device_works(device: int) -> bool:
