@@ -41,6 +41,8 @@ class Plan:
         return encode(self.bundle)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan file."""
-        with open(path, "wb") as file:
-            file.write(self.toBytes())
+        """Write the plan file, whole or not at all. Raises OSError."""
+        from einc_runtime.disk import write_file
+
+        data = self.toBytes()
+        write_file(path, lambda stream: stream.write(data))

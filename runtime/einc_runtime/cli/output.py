@@ -6,12 +6,12 @@ import contextlib
 import errno
 import json
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from einc_runtime import disk
 from einc_runtime.errors import UsageFault, WriteFault
 
 STDOUT = "-"
@@ -93,18 +93,19 @@ def require_outputs(targets: Sequence[str], reads: Sequence[str | None]) -> None
     """
     for at, target in enumerate(targets):
         require_writable(target)
-        if target == STDOUT or _is_written_directly(target):
+        if target == STDOUT or disk.is_written_directly(target):
             continue
-        if any(_is_read_from(source, _target(target)) for source in reads if source):
+        if any(_is_read_from(source, disk.resolve_target(target)) for source in reads if source):
             raise UsageFault("the command reads this file, and would write over it", where=target)
-        if any(_target(target) == _target(other) for other in targets[:at] if other != STDOUT):
+        if any(disk.resolve_target(target) == disk.resolve_target(other) for other in targets[:at] if other != STDOUT):
             raise UsageFault("two outputs would go into this file", where=target)
 
 
 def _is_read_from(source: str, target: Path) -> bool:
     with contextlib.suppress(OSError, ValueError):
         if os.path.isdir(source):
-            return target.parent == _target(source) and target.suffix in (".json", ".safetensors") and target.exists()
+            beside = target.parent == disk.resolve_target(source)
+            return beside and target.suffix in (".json", ".safetensors") and target.exists()
         return os.path.samefile(source, target)
     return False
 
@@ -116,12 +117,12 @@ def require_writable(path: str) -> None:
     if path == "":
         raise UsageFault("an output needs a name", hint="`-` writes to standard output")
     with _write_errors(path):
-        target = _target(path)
+        target = disk.resolve_target(path)
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if target.exists():
             _refuse_unwritable(target)
-        if not _is_written_directly(path):
+        if not disk.is_written_directly(path):
             if not target.parent.is_dir():
                 raise FileNotFoundError(errno.ENOENT, "there is no such directory")
             _refuse_unwritable(target.parent)
@@ -130,7 +131,7 @@ def require_writable(path: str) -> None:
 def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
     """Write an output: `-` is stdout, a pipe or device is written directly, any other appears whole or not at all.
 
-    A regular file is written beside its target, synced and renamed. Raises WriteFault naming the path.
+    See `disk.write_file`. Raises WriteFault naming the path.
     """
     if path == STDOUT:
         with _stdout_errors():
@@ -140,11 +141,7 @@ def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
         return
     require_writable(path)
     with _write_errors(path):
-        if _is_written_directly(path):
-            with open(path, "wb") as device:
-                write(device)
-        else:
-            _replace(_target(path), write)
+        disk.write_file(path, write)
 
 
 def write_bytes(path: str, data: bytes) -> None:
@@ -153,34 +150,6 @@ def write_bytes(path: str, data: bytes) -> None:
 
 def write_text(path: str, text: str) -> None:
     write_bytes(path, text.encode("utf-8", "surrogateescape"))
-
-
-def _replace(target: Path, write: Callable[[BinaryIO], object]) -> None:
-    temporary = target.parent / f".einc-{os.getpid()}-{os.urandom(4).hex()}.tmp"
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with open(descriptor, "wb") as stream:
-            if target.exists():
-                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-            write(stream)
-            stream.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _target(path: str) -> Path:
-    return Path(os.path.realpath(path))  # a symbolic link stays one: what it points at is replaced
-
-
-def _is_written_directly(path: str) -> bool:
-    if os.path.abspath(path).split(os.sep)[1] in ("dev", "proc"):
-        return True  # /dev/stdout may lead to a regular file that the shell has open
-    try:
-        return not stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        return False
 
 
 def _refuse_unwritable(path: Path) -> None:

@@ -9,19 +9,20 @@ the bit from run to run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import KernelFault, ValueFault
+from einc_runtime.errors import KernelFault, MissingFault, RuntimeFault, ValueFault
 from einc_runtime.execution import task_errors
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.host import count_cores, peak_memory, require_memory, single_threaded_blas
 from einc_runtime.execution.cpu.memory import HostMemory, PrepackedWeights, allocate_aligned
+from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewrite
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
@@ -41,8 +42,9 @@ class CpuExecutor:
     """See `execution.base.Executor`.
 
     `workers` defaults to one per core. Without `rewrites`, every task is run as it stands in the plan, for comparison.
-    For tests: `poison` fills memory with not-a-numbers before each run, and `ranks` replaces the order in which ready
-    tasks start, highest first.
+    `scheduler` makes the threads, and `allocate` the memory of arenas and the kernels' scratch space, in bytes. For
+    tests: `poison` fills memory with not-a-numbers before each run, and `ranks` replaces the order in which ready tasks
+    start, highest first.
     """
 
     name = "cpu"
@@ -55,10 +57,13 @@ class CpuExecutor:
         rewrites: bool = True,
         poison: bool = False,
         ranks: Sequence[float] | None = None,
+        scheduler: ThreadScheduler = THREADS,
+        allocate: Callable[[int], Array] = allocate_aligned,
     ) -> None:
         self.bundle, self._poison = bundle, poison
+        self._scheduler, self._allocate = scheduler, allocate
         self.workers = workers or count_cores()
-        self._memory = HostMemory(bundle, shared=rewrites)
+        self._memory = HostMemory(bundle, shared=rewrites, allocate=allocate)
         self._groups = aggregation_groups(bundle)
         self._tasks, self._kernels = self._prepare_tasks(rewrites)
         costs = [kernel.nanoseconds for kernel in self._kernels]
@@ -113,9 +118,9 @@ class CpuExecutor:
             self._memory.poison()
         try:
             with single_threaded_blas(), np.errstate():  # a worker is this thread
-                self._prepacked.pack(self.workers)
+                self._prepacked.pack(self.workers, self._scheduler)
                 ran: list[TaskRecord] | None = None if records is None else []
-                seconds = thread_pool.run_tasks(self._graph, self.workers, self._start_worker, ran)
+                seconds = thread_pool.run_tasks(self._graph, self.workers, self._start_worker, ran, self._scheduler)
         except thread_pool.TaskError as error:
             raise self._make_fault(error) from error.cause
         if records is not None:
@@ -126,7 +131,7 @@ class CpuExecutor:
         np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
         scratch = self._scratch[worker]
         if scratch is None:
-            scratch = self._scratch[worker] = allocate_aligned(self._scratch_size)
+            scratch = self._scratch[worker] = self._allocate(self._scratch_size)
         bound, kernels = self._bound[worker], self._kernels
 
         def run_task(number: int) -> None:
@@ -183,11 +188,12 @@ class CpuExecutor:
 
         return Kernel(bind, kernel.scratch, kernel.nanoseconds)
 
-    def _make_fault(self, error: thread_pool.TaskError) -> KernelFault:
+    def _make_fault(self, error: thread_pool.TaskError) -> RuntimeFault:
         cause = task_errors.describe_error(error.cause)
+        short = isinstance(error.cause, MemoryError | MissingFault)
         if error.task < 0:
-            return KernelFault(f"a worker could not start: {cause}")
+            return (MissingFault if short else KernelFault)(f"a worker could not start: {cause}")
         item = self._tasks[error.task]
-        fault = ValueFault if isinstance(error.cause, ValueFault) else KernelFault
+        fault = MissingFault if short else ValueFault if isinstance(error.cause, ValueFault) else KernelFault
         subject, where = task_errors.name_subject(self.bundle, item.task), task_errors.name_task(item.origin, item.task)
         return fault(f"{subject} failed: {cause}", where=where)

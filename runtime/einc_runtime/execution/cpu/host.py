@@ -78,27 +78,43 @@ def _group_memory() -> int | None:
     return max(0, limit - used + cached)
 
 
-_lock = threading.Lock()
-_users = 0
+_lock = threading.RLock()
+_users: set[object] = set()
 _limiter: Any = None
 
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Lets BLAS use only the calling thread. Its setting is restored when the last thread leaves this context."""
-    global _users, _limiter
-    with _lock:
-        _users += 1
-        if _users == 1:
-            _limiter = _blas().limit(limits=1, user_api="blas")
+    """Lets BLAS use only the calling thread. Its setting is restored when the last thread leaves this context, also
+    where an interrupt comes while one enters or leaves it."""
+    user = object()
     try:
+        _limit_blas(user)
         yield
     finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                _limiter.restore_original_limits()
-                _limiter = None
+        try:
+            _release_blas(user)
+        except BaseException:  # an interrupt
+            _release_blas(user)
+            raise
+
+
+def _limit_blas(user: object) -> None:
+    global _limiter
+    with _lock:
+        _users.add(user)
+        if _limiter is None:
+            _limiter = _blas().limit(limits=1, user_api="blas")
+
+
+def _release_blas(user: object) -> None:
+    """Does nothing more where it is called again."""
+    global _limiter
+    with _lock:
+        _users.discard(user)
+        if not _users and _limiter is not None:
+            _limiter.restore_original_limits()
+            _limiter = None
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import EllipsisType
 
 import numpy as np
@@ -12,7 +12,9 @@ import numpy as np
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cpu.host import available_memory, require_memory
-from einc_runtime.kernels.base import ALIGNMENT, Kernel, PrepackedOperand, address
+from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
+from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph, TaskError, run_tasks
+from einc_runtime.kernels.base import ALIGNMENT, Kernel, address
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.regions import find_offsets
 from einc_runtime.plan.schema import LOADED_ROLES, Block, Bundle, Region
@@ -41,10 +43,12 @@ class HostMemory:
     buffer outside its arena.
     """
 
-    def __init__(self, bundle: Bundle, *, shared: bool = False) -> None:
+    def __init__(
+        self, bundle: Bundle, *, shared: bool = False, allocate: Callable[[int], Array] = allocate_aligned
+    ) -> None:
         require_memory(sum(bundle.memory), f"running {bundle.model} on {len(bundle.memory)} sites")
         self.bundle = bundle
-        self.arenas = [allocate_aligned(size) for size in bundle.memory]
+        self.arenas = [allocate(size) for size in bundle.memory]
         self.buffers: list[Array] = []
         loaded: dict[tuple[int, Block], Array] = {}
         for number, buffer in enumerate(bundle.buffers):
@@ -105,11 +109,13 @@ class PrepackedWeights:
             pack.data = None
             self._stale.add(pack)
 
-    def pack(self, workers: int) -> None:
+    def pack(self, workers: int, scheduler: ThreadScheduler = THREADS) -> None:
         """Makes the layouts of weights that have changed, on this many threads."""
         if self._stale:
-            from concurrent.futures import ThreadPoolExecutor
-
-            with ThreadPoolExecutor(workers) as threads:
-                list(threads.map(PrepackedOperand.make, sorted(self._stale, key=lambda pack: address(pack.source))))
+            packs = sorted(self._stale, key=lambda pack: address(pack.source))
+            graph = RankedTaskGraph.of([()] * len(packs), [math.inf] * len(packs), [pack.size for pack in packs])
+            try:
+                run_tasks(graph, workers, lambda _: lambda number: packs[number].make(), scheduler=scheduler)
+            except TaskError as error:
+                raise error.cause from None
             self._stale.clear()

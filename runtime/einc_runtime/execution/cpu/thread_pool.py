@@ -7,15 +7,13 @@ It wakes other workers only for larger tasks, since waking a thread takes longer
 
 from __future__ import annotations
 
-import _thread
 import heapq
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from time import perf_counter
 
 from einc_runtime.execution.base import TaskRecord
+from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 
 START_NS = 2000.0
 """The time that it takes to start any task."""
@@ -72,27 +70,31 @@ def run_tasks(
     workers: int,
     start_worker: Callable[[int], RunTask],
     records: list[TaskRecord] | None = None,
+    scheduler: ThreadScheduler = THREADS,
 ) -> float:
     """Runs every task once and returns seconds.
 
     `start_worker(w)` is called in worker w's thread and returns the function that runs a task there; worker 0 is the
-    calling thread. The first error of a task stops all workers once their present tasks have ended, and is raised as
-    TaskError. An interrupt of the calling thread stops them, too, and is raised as it is.
+    calling thread. Where the system has no thread for a worker, those that there are do its work. The first error of a
+    task stops all workers once their present tasks have ended, and is raised as TaskError. An interrupt of the calling
+    thread stops them, too, and is raised as it is. When this function ends, no worker runs a task any more.
     """
-    state = _PoolState(graph)
+    state = _PoolState(graph, scheduler)
     logs: list[list[TaskRecord] | None] = [None if records is None else [] for _ in range(workers)]
-    origin = perf_counter()
-    state.begin()
-    others: list[threading.Lock] = []
+    origin = scheduler.now()
     try:
-        for worker in range(1, workers):
-            others.append(_start_thread(state.work, worker, start_worker, logs[worker], origin))
+        state.begin()
+        with suppress(RuntimeError):
+            for worker in range(1, workers):
+                scheduler.start(state.work_beside, worker, start_worker, logs[worker], origin)
         state.work(0, start_worker, logs[0], origin)
     finally:
-        state.stop()
-        for ended in others:
-            ended.acquire()
-    seconds = perf_counter() - origin
+        try:
+            state.end()
+        except BaseException:  # an interrupt
+            state.end()
+            raise
+    seconds = scheduler.now() - origin
     if state.error is not None:
         cause = state.error.cause
         raise (state.error if isinstance(cause, Exception) else cause) from cause
@@ -101,34 +103,20 @@ def run_tasks(
     return seconds
 
 
-def _start_thread(function: Callable[..., None], *arguments: object) -> threading.Lock:
-    """Calls a function in a new thread, without waiting for it to start; the lock is free when it has ended."""
-    ended = threading.Lock()
-    ended.acquire()
-
-    def work() -> None:
-        try:
-            function(*arguments)
-        finally:
-            ended.release()
-
-    _thread.start_new_thread(work, ())
-    return ended
-
-
 class _PoolState:
     """The state that the workers share, under one lock."""
 
-    def __init__(self, graph: RankedTaskGraph) -> None:
-        self.graph = graph
+    def __init__(self, graph: RankedTaskGraph, scheduler: ThreadScheduler) -> None:
+        self.graph, self.now = graph, scheduler.now
         self.waiting = list(graph.predecessors)
         self.ready: list[tuple[float, int]] = []
         self.large = 0  # of the ready tasks
         self.left = len(graph.predecessors)
         self.sleeping = 0
+        self.beside = 0  # threads that may run a task, the calling one not counted
         self.stopped = False
         self.error: TaskError | None = None
-        self.changed = threading.Condition(threading.RLock())
+        self.changed = scheduler.make_monitor()
 
     def begin(self) -> None:
         with self.changed:
@@ -150,20 +138,42 @@ class _PoolState:
             while True:
                 self.changed.release()
 
+    def end(self) -> None:
+        """Stops, and waits until no other thread runs a task. A thread that has not begun by then does nothing."""
+        self.stop()
+        with self.changed:
+            while self.beside:
+                self.changed.wait(POLL_SECONDS)
+
+    def work_beside(
+        self, worker: int, start_worker: Callable[[int], RunTask], log: list[TaskRecord] | None, origin: float
+    ) -> None:
+        """Works in a thread of its own."""
+        with self.changed:
+            if self.stopped:
+                return
+            self.beside += 1
+        try:
+            self.work(worker, start_worker, log, origin)
+        finally:
+            with self.changed:
+                self.beside -= 1
+                self.changed.notify_all()
+
     def work(
         self, worker: int, start_worker: Callable[[int], RunTask], log: list[TaskRecord] | None, origin: float
     ) -> None:
         task: int | None = None
         try:
-            run_task = start_worker(worker)
+            run_task, now = start_worker(worker), self.now
             task = self._next(None)
             while task is not None:
                 if log is None:
                     run_task(task)
                 else:
-                    start = perf_counter()
+                    start = now()
                     run_task(task)
-                    log.append((task, worker, start - origin, perf_counter() - origin))
+                    log.append((task, worker, start - origin, now() - origin))
                 task = self._next(task)
         except BaseException as error:
             with self.changed:

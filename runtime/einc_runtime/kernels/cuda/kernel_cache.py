@@ -14,10 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
+from einc_runtime.disk import DISK, Disk, replace_file
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.triton.launches import KernelSource
 
@@ -75,7 +77,7 @@ def list_architectures(source: KernelSource, places: Sequence[Path]) -> list[str
     return sorted(names)
 
 
-def store(source: KernelSource, architecture: str, binary: KernelBinary, place: Path) -> None:
+def store(source: KernelSource, architecture: str, binary: KernelBinary, place: Path, disk: Disk = DISK) -> None:
     """Writes a kernel; each file is written completely or not at all. Raises OSError."""
     place.mkdir(parents=True, exist_ok=True)
     stem = place / f"{_stem(source)}.{architecture}"
@@ -83,9 +85,13 @@ def store(source: KernelSource, architecture: str, binary: KernelBinary, place: 
         "function": binary.function, "warps": binary.warps, "shared": binary.shared, "compiler": binary.compiler,
         "sha256": hashlib.sha256(binary.code).hexdigest(),
     }  # fmt: skip
-    _write(place / f"{_stem(source)}.py", source.text.encode())
-    _write(stem.with_name(stem.name + ".cubin"), binary.code)
-    _write(stem.with_name(stem.name + ".json"), (json.dumps(note, indent=1) + "\n").encode())
+    files = {
+        place / f"{_stem(source)}.py": source.text.encode(),
+        stem.with_name(stem.name + ".cubin"): binary.code,
+        stem.with_name(stem.name + ".json"): (json.dumps(note, indent=1) + "\n").encode(),
+    }
+    for path, data in files.items():
+        replace_file(path, partial(_write, data), disk)
 
 
 def _stem(source: KernelSource) -> str:
@@ -123,12 +129,5 @@ def _read_bounded(path: Path) -> bytes:
     return data
 
 
-def _write(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".kernel-")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+def _write(data: bytes, stream: BinaryIO) -> None:
+    stream.write(data)

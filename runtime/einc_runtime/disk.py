@@ -1,0 +1,99 @@
+"""Writes files whole or not at all: a reader finds what was there before or what is there now, and never a part.
+
+A regular file is written beside its target under another name, synced and renamed. What fails on the way, an interrupt
+included, leaves the target as it was, and no other file. Only a crash may leave a `.einc-*.tmp` file behind.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+
+class Disk(Protocol):
+    """What writing a file takes from the system. All functions raise OSError."""
+
+    def create(self, path: Path, like: Path) -> BinaryIO:
+        """A new file to be written, with the permissions of `like` where that is a file."""
+
+    def sync(self, stream: BinaryIO) -> None:
+        """Returns when what was written is on the disk."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Gives a file the place of another one, at once."""
+
+    def remove(self, path: Path) -> None:
+        """Removes a file if it is there."""
+
+
+class SystemDisk:
+    """The files of the system."""
+
+    def create(self, path: Path, like: Path) -> BinaryIO:
+        stream = open(path, "xb")  # noqa: SIM115
+        try:
+            if like.exists():
+                os.fchmod(stream.fileno(), stat.S_IMODE(like.stat().st_mode))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def sync(self, stream: BinaryIO) -> None:
+        os.fsync(stream.fileno())
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+
+DISK = SystemDisk()
+
+
+def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], disk: Disk = DISK) -> None:
+    """Calls `write` with a stream into a file. A pipe or device is written directly, a regular file is replaced.
+
+    Raises OSError, and whatever `write` raises.
+    """
+    if is_written_directly(path):
+        with open(path, "wb") as device:
+            write(device)
+    else:
+        replace_file(resolve_target(path), write, disk)
+
+
+def replace_file(target: Path, write: Callable[[BinaryIO], object], disk: Disk = DISK) -> None:
+    """Calls `write` with a stream, whose content is the file's when it has been written completely."""
+    temporary = target.parent / f".einc-{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    try:
+        with disk.create(temporary, target) as stream:
+            write(stream)
+            stream.flush()
+            disk.sync(stream)
+        disk.rename(temporary, target)
+    except BaseException:
+        try:
+            disk.remove(temporary)
+        except BaseException:  # an interrupt
+            disk.remove(temporary)
+            raise
+        raise
+
+
+def resolve_target(path: str | os.PathLike[str]) -> Path:
+    """The file that is replaced: a symbolic link stays one, and what it points at is replaced."""
+    return Path(os.path.realpath(path))
+
+
+def is_written_directly(path: str | os.PathLike[str]) -> bool:
+    if os.path.abspath(path).split(os.sep)[1] in ("dev", "proc"):
+        return True  # /dev/stdout may lead to a regular file that the shell has open
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return False
