@@ -1,7 +1,7 @@
 """What running a plan on the CPU takes from the system: threads, a lock at which they wait for each other, and a clock.
 
 `THREADS` is what programs use. Another scheduler may decide in which order threads go on, what time it is, and which
-waits end: the worlds of the tests do (`docs/trust.md`).
+waits end: the worlds of the tests do (docs/trust.md).
 """
 
 from __future__ import annotations
