@@ -41,6 +41,7 @@ test: .venv/dev  ## the test suite (a few minutes on two cores)
 
 test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
 	$(PYTEST) -n $(JOBS) -m slow
+	$(PYTEST) -n $(JOBS) -m hypothesis --hypothesis-profile=all
 
 test-new: .venv/dev  ## run the property tests on new random examples; print those that fail
 	$(PYTEST) -n $(JOBS) -m hypothesis --hypothesis-profile=new

@@ -11,10 +11,14 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The same examples in every run, however slow the machine; `--hypothesis-profile=new` tries others (make test-new).
+from tests.support.property_examples import ALL
+
+# The same examples in every run, however slow the machine: half of those that a test asks for (`property_examples`),
+# or all of them (make test-slow); `--hypothesis-profile=new` tries others (make test-new).
 steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("einc", steady, derandomize=True)
-settings.register_profile("new", steady, derandomize=False, print_blob=True)
+settings.register_profile("einc", steady, derandomize=True, max_examples=ALL // 2)
+settings.register_profile("all", steady, derandomize=True, max_examples=ALL)
+settings.register_profile("new", steady, derandomize=False, print_blob=True, max_examples=ALL)
 settings.load_profile("einc")
 # The suite is the same on every machine: also where there are GPUs, which `make gpu-check` is for, ...
 os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -117,7 +117,7 @@ def test_operators_and_slices_of_tensors_compute_what_numpy_does() -> None:
     }  # fmt: skip
     saved = {name: graph.save(tensor, name) for name, (tensor, _) in cases.items()}
     assert x[:] is x
-    run(graph, {x: a, y: c, i: n})
+    run(graph, {x: a, y: c, i: n}, selector="eindecomp")  # what is computed does not depend on it, and it is fast
     for name, (_, expected) in cases.items():
         found = graph.offload(saved[name])
         assert saved[name].name == name

@@ -17,7 +17,7 @@ FFN = (
 )
 
 
-NAIVE = ("--schedule", "naive")
+NAIVE = ("--schedule", "naive", "--selector", "eindecomp")
 """What is tested here does not depend on it, and it is fast."""
 
 

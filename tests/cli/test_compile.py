@@ -135,7 +135,7 @@ def test_the_emitted_texts_can_be_read_again(einc: Callable[..., Any], model: Pa
 
 
 def test_an_early_stage_is_shown_where_a_later_one_fails(einc: Callable[..., Any], model: Path, tmp_path: Path) -> None:
-    huge = ("-D", "i=10000000", "-D", "j=10000000", "-m", "dgx-a100")
+    huge = ("-D", "i=10000000", "-D", "j=10000000", "-m", "dgx-a100", "--selector", "eindecomp", "--schedule", "naive")
     result = einc("compile", model, *huge, "-o", tmp_path / "p.bin")
     assert result.code == 69
     assert "memory" in result.err

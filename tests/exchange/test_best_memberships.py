@@ -22,6 +22,7 @@ from einc.exchange.synthesis.placement import choose_fewest_bytes, find_demands_
 from einc.exchange.synthesis.routes import compute_load
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource, Site
+from tests.support.property_examples import examples
 
 
 def switch(sites: int) -> Machine:
@@ -75,7 +76,7 @@ def received(program):
     return total
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(preambles())
 def test_memberships_against_brute_force(program):
     sites = tuple(range(5))
@@ -91,7 +92,7 @@ def test_memberships_against_brute_force(program):
         assert missing.min() >= 0
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(preambles())
 def test_quick_bounds_are_those_of_all_cuts_combining_and_counting(program):
     machine = load_machine("dgx-v100").restrict((0, 1, 4, 6, 7))
@@ -120,7 +121,7 @@ def check_the_placement(program, sites):
     assert placed.partitions != program.partitions or not any(one.members is None for one in program.partitions)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(preambles(4, 4))
 def test_the_placement_is_the_best_of_all(program):
     check_the_placement(program, 4)

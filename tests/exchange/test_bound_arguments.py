@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -19,8 +19,9 @@ from einc.exchange.network import build_network
 from einc.machines.load import load_machine
 from tests.support.bound_cases import COLLECTIVES, GB, preamble
 from tests.support.exchange_oracle import machines_and_programs
+from tests.support.property_examples import examples
 
-few = settings(max_examples=60)
+few = examples(60)
 
 
 # The parts, each against an independent way to the same number.
@@ -131,7 +132,7 @@ def test_demands_of_a_membership_are_those_of_its_sites(case, data):
     assert without_names(found) == without_names(expected)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.sampled_from(["dgx-v100", "dgx-h100"]), st.data())
 def test_flow_is_the_optimal_fractional_multicast(preset, data):
     """Against the textbook program with a flow per target, in units of GB and ms."""

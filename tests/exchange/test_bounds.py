@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
@@ -16,6 +16,7 @@ from einc.exchange.simulation.simulator import BodyEvaluator, simulate
 from einc.machines.load import load_machine
 from tests.support.bound_cases import ALL, COLLECTIVES, GB, preamble, without_bridge
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs
+from tests.support.property_examples import examples
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_what_can_never_be_met_has_no_bound(text):
 # Soundness.
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(machines_and_programs(), st.booleans())
 def test_no_valid_program_is_faster(case, ideal):
     machine, program = case
@@ -150,7 +151,7 @@ def split(program, pieces):
     )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(machines_and_programs(), st.integers(2, 7), st.booleans())
 def test_no_program_that_splits_atoms_is_faster(case, pieces, ideal):
     machine, program = case

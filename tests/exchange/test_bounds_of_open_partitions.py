@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from einc.exchange.bounds import bound, verify
@@ -18,8 +18,9 @@ from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource
 from tests.support.bound_cases import GB, preamble
 from tests.support.exchange_oracle import CUBE_MESH, machines_and_programs
+from tests.support.property_examples import examples
 
-few = settings(max_examples=60)
+few = examples(60)
 
 
 @pytest.mark.parametrize("preset", ["dgx-v100", "dgx-h100"])
@@ -43,7 +44,7 @@ def test_open_partitions_take_the_least_of_all_memberships(preset):
     assert verify(certificate, program, machine)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data())
 def test_the_search_for_memberships_equals_trying_them_all(data):
     machine = load_machine("dgx-v100").ideal().restrict((0, 1, 4, 6))

@@ -4,13 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from einc.exchange.simulation.fluid import Fluid, find_private_capacities
 from tests.support.exchange_oracle import brute_rates, random_machine
 from tests.support.plain_simulator import FairNetwork
+from tests.support.property_examples import examples
 
 
 @st.composite
@@ -44,7 +45,7 @@ def fluid_rates(capacity, flows):
     return dict(zip(paths, fluid._rate, strict=True))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(loads())
 def test_rates_equal_an_exact_progressive_filling(load):
     machine, pairs = load
@@ -52,7 +53,7 @@ def test_rates_equal_an_exact_progressive_filling(load):
     assert solve(machine, pairs) == pytest.approx([float(rate) for rate in exact.values()], rel=1e-12)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(loads())
 def test_every_flow_has_a_bottleneck(load):
     """A feasible allocation is max-min fair iff each flow crosses a full resource on which no flow is faster."""
@@ -69,7 +70,7 @@ def test_every_flow_has_a_bottleneck(load):
     assert sharp == set(range(len(pairs)))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(loads())
 def test_the_least_rate_is_the_greatest_possible(load):
     machine, pairs = load

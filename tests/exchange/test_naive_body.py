@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
@@ -17,6 +17,7 @@ from einc.exchange.simulation.simulator import simulate
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
+from tests.support.property_examples import examples
 
 
 def naive_actions(text, machine):
@@ -87,7 +88,7 @@ def test_a_requirement_that_cannot_be_gathered():
         naive_actions("IN: A @ 1\nOUT: A+Z @ 0", "dgx-h100")
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(machines_and_programs())
 def test_the_naive_body_is_valid_wherever_a_body_is(case):
     machine, program = case
@@ -149,7 +150,7 @@ def test_a_wait_or_a_path_can_decide_the_membership():
     assert resolve(parse(text), v100).partitions[0].members == (2,)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data())
 def test_memberships_equal_the_enumeration(data):
     sizes = data.draw(st.lists(st.integers(1, 2), min_size=1, max_size=3).filter(lambda sizes: sum(sizes) <= 4))

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
@@ -16,6 +16,7 @@ from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis.rewrites import REWRITES, improve_by_rewrites
 from einc.machines.load import load_machine
 from tests.support.exchange_oracle import CUBE_MESH, SWAP, machines_and_programs
+from tests.support.property_examples import examples
 from tests.support.theorem_one import delete, guarded, insert, path_between
 
 MESH = load_machine("dgx-v100").ideal()
@@ -70,7 +71,7 @@ def test_guards_refuse_what_somebody_needs(name, text):
     assert refused
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(machines_and_programs(waits=False), st.data())
 def test_rewrites_keep_validity(case, data):
     machine, program = case
@@ -89,7 +90,7 @@ def test_rewrites_keep_validity(case, data):
             simulate(kept, machine)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(machines_and_programs(), st.data())
 def test_what_passes_the_guard_runs_with_its_waits_too(case, data):
     machine, program = case
@@ -99,7 +100,7 @@ def test_what_passes_the_guard_runs_with_its_waits_too(case, data):
             simulate(candidate, machine)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(machines_and_programs(waits=False))
 def test_insertions_and_deletions_reach_every_program(case):
     machine, program = case
@@ -114,7 +115,7 @@ def test_insertions_and_deletions_reach_every_program(case):
         assert set((steps[-1] if steps else one).actions) == set(other.actions)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(machines_and_programs(waits=False), st.data())
 def test_they_reach_any_program_from_any_other(case, data):
     machine, program = case

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
@@ -13,8 +13,9 @@ from einc.exchange.language.printer import print_program
 from einc.exchange.language.resolve import read_program
 from einc.exchange.simulation.simulator import simulate
 from tests.support.exchange_oracle import brute_closure, brute_simulate, fewest, machines_and_programs
+from tests.support.property_examples import examples
 
-few = settings(max_examples=80)
+few = examples(80)
 
 
 def as_sets(copies):

@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.exchange.language.resolve import read_preamble
@@ -18,6 +18,7 @@ from einc.exchange.synthesis.routes import compute_duration, compute_load, list_
 from einc.exchange.synthesis.scheduling import ListScheduler
 from einc.exchange.synthesis.task_graph import build_tasks
 from einc.machines.load import load_machine
+from tests.support.property_examples import examples
 
 
 @st.composite
@@ -74,7 +75,7 @@ def longest_window(demands, chosen, network):
     return longest
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(preambles(), st.sampled_from([1, 3, 8]))
 def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, count):
     demands, chosen, network = routed(text, count)
@@ -87,7 +88,7 @@ def test_what_pieces_do_is_worked_out_for_all_routes_of_a_pool_at_once(text, cou
         assert np.column_stack(found[2:]) == pytest.approx(np.array([row[2:] for row in expected]), rel=1e-11)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(preambles(), st.sampled_from([1, 3, 8]), st.integers(0, 2**32 - 1))
 def test_no_schedule_is_shorter_than_the_longest_window(text, count, seed):
     demands, chosen, network = routed(text, count)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
@@ -17,6 +17,7 @@ from einc.machines.load import load_machine
 from tests.support.exchange_bodies import long_random_body, pipelined_rings, random_body
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs
 from tests.support.plain_simulator import simulate_plainly
+from tests.support.property_examples import examples
 
 PRESETS = ["dgx-a100", "dgx-h100", "dgx-v100", "dgx-v100-paper", "host", "gb200-nvl72"]
 
@@ -28,7 +29,7 @@ def assert_equal(program, machine):
     assert taken == pytest.approx(slow.completion_ms, rel=1e-9)
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(machines_and_programs())
 def test_equals_the_definition(case):
     machine, program = case
@@ -60,7 +61,7 @@ def test_overlapping_aggregates_are_partitioned_alike():
     assert_equal(read_program(text, machine=machine), machine)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(machines_and_programs(), st.data())
 def test_one_evaluator_times_many_bodies(case, data):
     machine, program = case

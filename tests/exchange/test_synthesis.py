@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
@@ -18,6 +18,7 @@ from einc.exchange.synthesis import SynthesisOptions, driver, placement, synthes
 from einc.exchange.synthesis.allocation import allocate_routes
 from einc.machines.load import load_machine
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
+from tests.support.property_examples import examples
 
 SITES = "0, 1, 2, 3, 4, 5, 6, 7"
 HELD = "IN: " + "; ".join(f"{atom} @ {site}" for site, atom in enumerate("ABCDEFGH")) + "\n"
@@ -173,7 +174,7 @@ def test_what_cannot_be_met_is_an_error():
         synthesize(crowded, machine)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(machines_and_programs(), st.integers(0, 3))
 def test_any_preamble_on_any_machine(case, seed):
     machine, program = case

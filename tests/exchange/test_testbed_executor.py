@@ -7,13 +7,14 @@ order it acts are held against the definitions.
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from einc.exchange.language.closure import strip_waits
 from einc.exchange.language.program import Action
 from einc.exchange.language.resolve import read_program
 from einc.machines.load import load_machine
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs
+from tests.support.property_examples import examples
 from tests.testbed.executor import ExecutionError, threads
 from tests.testbed.site_process import contents
 
@@ -38,7 +39,7 @@ def test_the_papers_programs(executor, text):
         assert tuple(sorted(run.arrivals)) == action.destinations
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(case=machines_and_programs())
 def test_random_programs_run_to_their_end_in_an_order_that_respects_waits(executor, case):
     _, program = case

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.errors import ModelError
@@ -14,6 +14,7 @@ from einc.frontend import build, limits
 from einc.frontend.parser import parse
 from einc.graph.graph import verify_graph
 from tests.support.paced import within
+from tests.support.property_examples import examples
 
 HEAD = "dim n = 4\ninput x : f32[n]\n"
 
@@ -72,12 +73,12 @@ def long_texts(many: int, some: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-LONG = long_texts(10_000, 7_000)
+LONG = long_texts(5_000, 3_500)
 
 
 @pytest.mark.parametrize("kind", LONG)
 def test_long_texts_end_in_an_error_that_fits_a_terminal(kind: str) -> None:
-    check_long_text(LONG[kind], 7)
+    check_long_text(LONG[kind], 4)
 
 
 @pytest.mark.slow
@@ -111,7 +112,7 @@ def test_what_a_long_value_is_refused_with_is_short(call: str, value: str) -> No
 
 
 def test_a_sum_of_many_terms_is_a_model() -> None:
-    terms = 5_000
+    terms = 2_000
     graph = build(HEAD + f"output y = {' + '.join(['x'] * terms)}\n", "sum.ein")
     assert len(graph.nodes) == terms - 1
     assert graph.outputs == ("y",)
@@ -209,13 +210,13 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-@settings(max_examples=150)
+@examples(150)
 def test_any_mixture_of_tokens_is_read_or_refused(text: str) -> None:
     read_or_refuse(HEAD + text)
 
 
 @given(st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_a_model_with_random_damage_is_read_or_refused(data: st.DataObject) -> None:
     text = VALID
     for _ in range(data.draw(st.integers(1, 3))):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.frontend import ast
 from einc.frontend.parser import parse
 from einc.frontend.printer import print_expression, print_model
+from tests.support.property_examples import examples
 
 WORDS = {
     "model", "param", "dim", "input", "weight", "output", "return", "block", "repeat", "preset",
@@ -83,7 +84,7 @@ models = st.lists(st.recursive(simple, with_bodies, max_leaves=4), max_size=5).m
 
 
 @given(models)
-@settings(max_examples=50)
+@examples(50)
 def test_parsing_what_was_printed_gives_the_same_model(model: ast.ModelSyntax) -> None:
     text = print_model(model)
     again = parse(text, "printed.ein")
@@ -92,7 +93,7 @@ def test_parsing_what_was_printed_gives_the_same_model(model: ast.ModelSyntax) -
 
 
 @given(expressions)
-@settings(max_examples=200)
+@examples(200)
 def test_parsing_a_printed_expression_gives_the_same_expression(expression: ast.Expression) -> None:
     statement = parse(f"y = {print_expression(expression)}", "printed.ein").statements[0]
     assert statement == ast.AssignStmt((ast.Name("y"),), expression)

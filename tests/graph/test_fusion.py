@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.core.tensor import DType, TensorDesc
@@ -16,6 +16,7 @@ from einc.ops.equation import MAX_STEPS, Equation, build_equation
 from einc.ops.scalar import ScalarInput, make_step
 from tests.support.graph_interpreter import interpret
 from tests.support.paced import within
+from tests.support.property_examples import examples
 
 SHAPE = {"t": 5, "d": 7}
 
@@ -243,7 +244,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return g.graph(*draw(st.lists(st.sampled_from(computed), min_size=1, max_size=3, unique=True)))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(graphs())
 def test_random_graphs_keep_their_meaning(graph: Graph) -> None:
     result = fuse(graph)

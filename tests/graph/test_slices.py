@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.compiler import Compiled, compile_model
@@ -21,6 +21,7 @@ from einc.logical.problem import build_problem
 from einc.ops import registry
 from einc.options import CompileOptions
 from tests.support.graph_interpreter import interpret
+from tests.support.property_examples import examples
 
 
 def compile_text(text: str, devices: int = 8, schedule: str = "naive") -> Compiled:
@@ -179,7 +180,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return builder.build()
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(graphs())
 def test_random_graphs_keep_their_meaning(graph: Graph) -> None:
     verify_graph(graph)

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.core.spec import FunctionSpec, JoinAggSpec, build_tiling, find_tiling_fault
@@ -18,6 +18,7 @@ from einc.logical import candidates as candidates_module
 from einc.logical.candidates import build_candidate, enumerate_candidates, enumerate_flexible_candidates
 from einc.ops.registry import call
 from tests.support.logical_toys import Broken, Toy, own_cost, specs, toy
+from tests.support.property_examples import examples
 
 EQUATIONS = (
     "ij jk -> ik",
@@ -47,7 +48,7 @@ def toys(draw):
 
 
 @given(toys(), st.integers(1, 72))
-@settings(max_examples=60)
+@examples(60)
 def test_equals_an_independent_enumeration(operator, sites):
     found, expected = enumerate_candidates(operator, sites), specs(operator, sites)
     assert [one.intervals for one in found] == [request for request, _ in expected]
@@ -79,7 +80,7 @@ def offer_by_definition(operator, sites):
 
 
 @given(toys(), st.integers(1, 12))
-@settings(max_examples=60)
+@examples(60)
 def test_the_flexible_offer_equals_its_definition(operator, sites):
     strict, found = enumerate_candidates(operator, sites), enumerate_flexible_candidates(operator, sites)
     used, expected = offer_by_definition(operator, sites)

@@ -8,11 +8,12 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.logical import minsum
 from einc.logical.minsum import CostTable, choose_elimination_order, minimize, prune_values
+from tests.support.property_examples import examples
 
 
 def charge_difference(a, b, weight, classes_a, classes_b, dtype=np.int64):
@@ -53,21 +54,21 @@ def brute(costs, links):
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=150)
+@examples(150)
 def test_first_of_the_best(seed):
     costs, links = random_model(random.Random(seed), np.int64)
     assert minimize(costs, links) == brute(costs, links)[1]
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=40)
+@examples(40)
 def test_numbers_beyond_64_bits(seed):
     costs, links = random_model(random.Random(seed), object, scale=10**30 + 7)
     assert minimize(costs, links) == brute(costs, links)[1]
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=60)
+@examples(60)
 def test_dominance_keeps_the_answer(seed):
     costs, links = random_model(random.Random(seed), np.int64)
     kept = prune_values(costs, links)
@@ -127,7 +128,7 @@ def test_dominance_in_its_general_form():
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=60)
+@examples(60)
 def test_narrow_order_counts_the_tables(seed):
     rng = random.Random(seed)
     count = rng.randint(1, 9)

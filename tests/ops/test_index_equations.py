@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.core.tensor import DType, TensorDesc, TensorType
@@ -17,6 +17,7 @@ from einc.ops.equation import Equation, build_equation
 from einc.ops.scalar import ScalarInput, ScalarProgram, make_step
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import fault, random_array, requests
+from tests.support.property_examples import examples
 
 PYTHON = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "max": max, "min": min}
 COMBINE = {"sum": sum, "max": max, "min": min, "prod": math.prod}
@@ -76,7 +77,7 @@ def brute_force(operator: Equation, arrays: list[np.ndarray]) -> np.ndarray:
     return made
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(equations(), st.integers(0, 2**32 - 1))
 def test_random_equations_mean_what_they_say_whole_and_in_parts(operator: Equation, seed: int) -> None:
     rng = np.random.default_rng(seed)

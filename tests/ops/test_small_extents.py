@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.core.tensor import DType, TensorDesc
@@ -24,6 +24,7 @@ from einc.ops.scalar import ScalarProgram
 from tests.support import attention_oracle
 from tests.support.definition_oracle import Array, fault, reachable, requests
 from tests.support.kernel_pieces import run_kernel
+from tests.support.property_examples import examples
 from tests.support.transformer_cases import Case, desc
 
 I64, BOOL = DType.I64, DType.BOOL
@@ -151,14 +152,14 @@ def check(operator: Operator, arrays: list[Array], sites: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data(), sites=st.integers(1, 20), seed=st.integers(0, 99))
-@settings(max_examples=60)
+@examples(60)
 def test_any_cut_of_any_operator_is_the_operator(family: str, data: Drawn, sites: int, seed: int) -> None:
     case = FAMILIES[family](data.draw)
     check(case.operator, case.arrays(seed), sites)
 
 
 @given(data=st.data(), sites=st.integers(1, 20), seed=st.integers(0, 99))
-@settings(max_examples=120)
+@examples(120)
 def test_any_cut_of_any_attention_is_the_attention(data: Drawn, sites: int, seed: int) -> None:
     operator = attention(data.draw)
     check(operator, attention_oracle.data(operator, seed), sites)

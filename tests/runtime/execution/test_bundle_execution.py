@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc_runtime.errors import PlanFault, RuntimeFault
@@ -15,6 +15,7 @@ from einc_runtime.plan.codec import HEADER, decode, encode, seal
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import TransferTask
 from tests.support.handmade_plans import random_plan, reference, two_site_plan
+from tests.support.property_examples import examples
 
 MODELS = Path(__file__).parents[3] / "models"
 PLAN = two_site_plan()
@@ -27,7 +28,7 @@ def arrays_for(plan, seed=0):
     return {tensor.name: rng.standard_normal(tensor.shape).astype(np.float32) for tensor in loaded}
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 4), st.booleans())
 def test_proved_plans_compute_what_their_operations_say(seed, sites, operations, reuse):
     plan = decode(encode(random_plan(seed, sites, operations, reuse)))
@@ -77,7 +78,7 @@ def test_no_damaged_plan_does_harm_when_it_runs():
     assert flip_and_run(start=0, step=1) > 0
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 10**9))
 def test_rewritten_plans_do_no_harm_when_they_run(seed):
     rng = random.Random(seed)

@@ -9,7 +9,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc.ops.sequence_packing import SequencePacking
@@ -21,11 +21,12 @@ from einc_runtime.kernels.gpu import GpuArray, GpuTarget
 from einc_runtime.kernels.registry import prepare
 from einc_runtime.kernels.views import strides_of
 from tests.support.library_attention import attributes, by_pytorch, invoked, library
+from tests.support.property_examples import examples
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(st.data())
 def test_the_varlen_form_means_the_same_attention(data):
     q_lens = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))

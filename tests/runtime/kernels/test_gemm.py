@@ -9,7 +9,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc_runtime.dtypes import find_dtype_name
@@ -21,6 +21,7 @@ from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.gemm import Axis, Gemm, Matrix
 from einc_runtime.kernels.triton.launches import as_layout
 from tests.support.emulated_gemm import multiply
+from tests.support.property_examples import examples
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 EXTENTS = {"i": 5, "j": 4, "k": 7, "l": 3, "b": 2, "h": 6, "u": 1}
@@ -230,7 +231,7 @@ def test_operands_without_a_contiguous_axis_are_copied_first():
     ]
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.data())
 def test_any_pair_of_dense_operands(data):
     names = data.draw(st.lists(st.sampled_from("ijklbhu"), min_size=2, max_size=6, unique=True))

@@ -9,13 +9,14 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc_runtime.kernels.base import Invocation, Kernel
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.contract import prepare_copy
 from einc_runtime.kernels.registry import PROVIDERS, prepare
+from tests.support.property_examples import examples
 
 needs_llvm = pytest.mark.skipif(
     not compiler.is_available(), reason="llvmlite is not installed, or not for this processor"
@@ -130,7 +131,7 @@ def test_rounding_is_to_nearest_and_ties_to_even(dtype, always):
 
 
 @needs_llvm
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.integers(1, 5),
     st.integers(1, 70),

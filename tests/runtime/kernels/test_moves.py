@@ -5,13 +5,14 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.moves import MIN_MOVES, compile_moves
 from einc_runtime.kernels.registry import prepare
+from tests.support.property_examples import examples
 
 pytestmark = pytest.mark.skipif(
     not compiler.is_available(), reason="llvmlite is not installed, or not for this processor"
@@ -41,7 +42,7 @@ def layouts(draw):
     return sides
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(layouts(), min_size=MIN_MOVES, max_size=9), st.sampled_from(["f4", "f2", "?", "i8", BF16]), st.integers(0)
 )

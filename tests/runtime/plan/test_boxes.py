@@ -3,12 +3,13 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
 from einc_runtime.plan.schema import Block
+from tests.support.property_examples import examples
 
 
 def elements(block):
@@ -53,7 +54,7 @@ def test_disjoint_blocks_have_no_element_twice(data, shape):
     assert boxes.are_disjoint(blocks) == (len(found) == len(set(found)))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data(), shape=SHAPES)
 def test_tilings_are_those_that_cover_every_element_once(data, shape):
     outer = Block.whole(shape)

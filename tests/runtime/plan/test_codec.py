@@ -13,7 +13,7 @@ from pathlib import Path
 import msgpack
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc_runtime.errors import PlanFault
@@ -22,6 +22,7 @@ from einc_runtime.plan.codec import HEADER, MAGIC, MAX_BYTES, decode, encode, re
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle, Exchange
 from tests.support.handmade_plans import random_plan, two_site_plan
+from tests.support.property_examples import examples
 
 GOLDEN = Path(__file__).parent / "golden_plan.v6"
 PLAN = two_site_plan()
@@ -56,7 +57,7 @@ def test_a_plan_survives_the_wire():
     assert encode(decode(DATA)) == DATA
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(seed=st.integers(0, 10**6), sites=st.integers(1, 7), operations=st.integers(1, 4), reuse=st.booleans())
 def test_random_plans_survive_the_wire_and_both_writers_agree(seed, sites, operations, reuse):
     plan = random_plan(seed, sites, operations, reuse)
@@ -65,7 +66,7 @@ def test_random_plans_survive_the_wire_and_both_writers_agree(seed, sites, opera
     assert msgpack.packb(msgspec.to_builtins(plan, order="deterministic")) == payload_of(data)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.dictionaries(
         st.text(max_size=5),
@@ -155,7 +156,7 @@ def test_all_flipped_bits_under_a_right_checksum_do_no_harm():
     assert flip_payload(start=0, step=1) > 0
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_rewritten_bytes_under_a_right_checksum_do_no_harm(data):
     payload = bytearray(payload_of(DATA))
@@ -165,7 +166,7 @@ def test_rewritten_bytes_under_a_right_checksum_do_no_harm(data):
     harmless(seal(bytes(payload)))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_no_plan(data):
     fault_of(data)

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc_runtime.errors import PlanFault
@@ -25,6 +25,7 @@ from einc_runtime.plan.schema import (
 )
 from tests.support.handmade_plans import Planner, box, random_plan, reads_of, two_site_plan, writes_of
 from tests.support.paced import within
+from tests.support.property_examples import examples
 
 PLAN = two_site_plan()
 
@@ -57,7 +58,7 @@ def test_a_plan_of_all_kinds_of_tasks_is_proved():
     prove(plan)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 5), st.booleans())
 def test_random_plans_are_proved(seed, sites, operations, reuse):
     prove(random_plan(seed, sites, operations, reuse))
@@ -127,7 +128,7 @@ def without_dependency(plan, rng):
     return with_task(plan, position, after=tuple(sorted(kept)))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 4), st.booleans())
 def test_races_are_found_exactly_where_there_are_any(seed, sites, operations, reuse):
     plan = random_plan(seed, sites, operations, reuse)
@@ -154,7 +155,7 @@ def test_both_kinds_of_cut_occur():
     assert outcomes == {True, False}
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 4), st.booleans())
 def test_no_order_of_tasks_makes_a_proved_plan_wrong(seed, sites, operations, reuse):
     """Any order that keeps to the dependencies, on real numbers at real addresses, one element at a time."""

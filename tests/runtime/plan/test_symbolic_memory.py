@@ -5,7 +5,7 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc_runtime.errors import PlanFault
@@ -15,6 +15,7 @@ from einc_runtime.plan.reachability import TaskAncestors
 from einc_runtime.plan.schema import Buffer, FenceTask, Region, Tensor
 from einc_runtime.plan.symbolic_memory import SymbolicMemory
 from tests.support.handmade_plans import box, two_site_plan
+from tests.support.property_examples import examples
 
 EXTENT = 4
 
@@ -141,7 +142,7 @@ def check(seed, outcomes):
         memory.write(write, [(write.block, task + 1)], "here", task)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.integers(0, 10**9))
 def test_contents_follow_the_model(seed):
     check(seed, dict.fromkeys(["read", "write", "read refused", "write refused"], 0))

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from einc_runtime.errors import PlanFault
@@ -33,6 +33,7 @@ from einc_runtime.plan.schema import (
 from einc_runtime.plan.validation import validate
 from tests.support.handmade_plans import box as b
 from tests.support.handmade_plans import random_plan, two_site_plan
+from tests.support.property_examples import examples
 
 PLAN = two_site_plan()
 
@@ -325,7 +326,7 @@ def test_a_lie_is_found_on_the_wire_too(path, lie, where, message):
         decode(encode(changed(PLAN, parse(path), lie)))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 4), st.booleans())
 def test_random_plans_are_valid(seed, sites, operations, reuse):
     validate(random_plan(seed, sites, operations, reuse))
@@ -348,7 +349,7 @@ def leaves(value, path=()):
             yield from leaves(getattr(value, field), (*path, field))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(data=st.data())
 def test_any_number_may_lie(data):
     """Whatever numbers a plan holds, it is valid or refused; nothing else is raised, and nothing takes long."""
