@@ -106,8 +106,8 @@ def _gelu_f64(x: Any, target: Any) -> None:
 _half_erfc = np.frompyfunc(lambda v: 0.5 * math.erfc(v), 1, 1)
 
 _UFUNCS: dict[str, Callable[..., Any]] = {
-    "neg": np.negative, "abs": np.absolute, "tanh": np.tanh, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
-    "not": np.logical_not, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
+    "abs": np.absolute, "tanh": np.tanh, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "not": np.logical_not,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
     "floordiv": np.floor_divide, "mod": np.remainder, "pow": np.power, "max": _maximum, "min": _minimum,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "and": np.logical_and, "or": np.logical_or, "where": _select,
@@ -183,7 +183,12 @@ class _Expansion:
             self.loaded[operand.position] = wide
         return self.loaded[operand.position]
 
-    # Functions of several calls. Constants have the type that is computed in.
+    # Functions that numpy has under no name, or not right. Constants have the type that is computed in.
+
+    def _neg(self, x: Place, dtype: DType) -> Place:
+        """-0 - x, which is -x for every x. numpy 2.4 writes wrong values with `np.negative` where the input's elements
+        are 4 of 4 or 8 of 8 bytes apart and the output's are not next to each other."""
+        return self.call(np.subtract, dtype, dtype.type(-0.0), x)
 
     def _relu(self, x: Place, dtype: DType) -> Place:
         return self.call(_maximum, dtype, x, dtype.type(0))
@@ -193,8 +198,7 @@ class _Expansion:
 
     def _one_plus_exp_neg(self, x: Place, dtype: DType) -> Place:
         """1 + exp(-x). It is infinite for very negative x, and then a quotient by it is 0, which is right."""
-        negated = self.call(np.negative, dtype, x)
-        return self.call(np.add, dtype, self.call(np.exp, dtype, negated), dtype.type(1))
+        return self.call(np.add, dtype, self.call(np.exp, dtype, self._neg(x, dtype)), dtype.type(1))
 
     def _sigmoid(self, x: Place, dtype: DType) -> Place:
         return self.call(np.true_divide, dtype, dtype.type(1), self._one_plus_exp_neg(x, dtype))
