@@ -168,6 +168,7 @@ BROKEN = {
     "hidden start": (st({"w": entry(offsets=(4, 52))}, bytes(52)), "the data of 'w' begins at 4, not at 0"),
     "trailing bytes": (st({"w": entry()}, bytes(49)), "accounts for 48 bytes of data, and it has 49"),
     "huge shape": (st({"w": entry(shape=(1 << 61, 1 << 61))}), "in 48 bytes"),
+    "72 dimensions": (st({"w": entry(shape=[1] * 70 + [3, 4])}), "'w' has 72 dimensions, and at most 32 can be read"),
     "unknown dtype": (st({"w": entry("F8_E4M3")}), "weight 'w' should be f32[3, 4], found F8_E4M3[3, 4]"),
 }
 

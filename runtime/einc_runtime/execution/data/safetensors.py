@@ -32,6 +32,9 @@ MAX_INDEX_BYTES = 64 * 2**20
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the format itself."""
 
+MAX_RANK = 32
+"""The most dimensions that an array has in every version of numpy, and a tensor in a plan."""
+
 _DTYPES = {"F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64", "I32": "i32", "I64": "i64", "BOOL": "bool"}
 
 
@@ -113,6 +116,8 @@ class SafetensorsFile:
             fields = msgspec.convert(value, _HeaderEntry)
         except msgspec.ValidationError as error:
             raise self._fault(f"its header does not say what '{name[:100]}' is: {error}") from None
+        if len(fields.shape) > MAX_RANK:
+            raise self._fault(f"'{name[:100]}' has {len(fields.shape)} dimensions, and at most {MAX_RANK} can be read")
         begin, end = fields.data_offsets
         entry = SafetensorsEntry(_DTYPES.get(fields.dtype, fields.dtype), fields.shape, begin, end)
         if end < begin or (entry.dtype in ITEMSIZE and end - begin != math.prod(fields.shape) * ITEMSIZE[entry.dtype]):
