@@ -23,13 +23,14 @@ from einc_runtime.execution.rewrites.dependencies import find_dependencies
 from einc_runtime.execution.rewrites.gather_deduplication import deduplicate_gathers
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
 from einc_runtime.kernels.numpy import blas
-from einc_runtime.plan.schema import AggregateTask, CopyTask, FenceTask, Region, TransferTask
+from einc_runtime.plan.schema import AggregateTask, Block, CopyTask, FenceTask, Region, TransferTask
 from tests.support.compiled_plans import MODELS
 from tests.support.handmade_plans import random_plan, two_site_plan
 from tests.support.rewrite_cases import (
     LOW,
     TOP,
     any_order,
+    box,
     interpret,
     interpreter,
     kernel,
@@ -204,6 +205,31 @@ def test_dependencies_are_all_needed_or_follow_from_others(seed):
     for number, earlier in enumerate(after):
         for one in earlier:
             assert any(a in (before[one] | {one}) and b == number for a, b in needed)
+
+
+@pytest.mark.parametrize("shape", [(1500, 1), (40, 30)])
+def test_many_small_copies_take_time_in_proportion_to_their_number(shape, monkeypatch):
+    """Every element is moved to and fro; then rows, columns and the whole are moved, which takes all of them along."""
+    (rows, columns), count = shape, shape[0] * shape[1]
+    blocks = [box((i, i + 1), (j, j + 1)) for i in range(rows) for j in range(columns)]
+    bundle = task_plan([(0, 0, "scratch"), (0, 4 * count, "scratch")], [])
+    buffers = tuple(msgspec.structs.replace(buffer, block=box((0, rows), (0, columns))) for buffer in bundle.buffers)
+    bundle = msgspec.structs.replace(bundle, buffers=buffers)
+    tasks = [TransferTask(0, "v", (), read=Region(one, b), write=Region(1 - one, b)) for one in (0, 1) for b in blocks]
+    larger = [box((7, 8), (0, columns)), box((0, rows), (columns // 2, columns)), box((0, rows), (0, columns))]
+    tasks += [CopyTask(0, "v", (), reads=(Region(0, block),), writes=(Region(1, block),)) for block in larger]
+    compared, overlaps = itertools.count(), Block.overlaps
+    monkeypatch.setattr(Block, "overlaps", lambda one, other: next(compared) >= 0 and overlaps(one, other))
+    after = find_dependencies(bundle, tasks)
+    assert next(compared) < 10 * count * columns  # a hundred times as many where each access is compared with all
+    monkeypatch.undo()
+    for number in range(count):
+        assert after[number] == ()
+        assert after[count + number] == (number,)
+    for number, block in enumerate(larger, 2 * count):
+        back = {count + at for at, one in enumerate(blocks) if block.overlaps(one)}
+        assert back - {other for earlier in after[2 * count : number] for other in earlier} <= set(after[number])
+        assert {n for n in after[number] if n >= count} <= back | {*range(2 * count, number)}
 
 
 def test_the_checks_see_what_is_wrong():

@@ -6,13 +6,11 @@ needed: a plan's own dependencies also keep transfers from sharing a link, and h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
+from einc_runtime.plan.block_index import BlockIndex
 from einc_runtime.plan.regions import ByteOwners, ExecutablePlan, reads_of, span, writes_of
 from einc_runtime.plan.schema import LOADED_ROLES, AnyTask, Block
-
-Access = tuple[int, Block]
 
 
 def find_dependencies(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> tuple[tuple[int, ...], ...]:
@@ -21,17 +19,41 @@ def find_dependencies(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> tuple
     return tuple(sweep.visit(number, task) for number, task in enumerate(tasks))
 
 
-@dataclass(slots=True)
 class _BufferAccesses:
-    """The accesses to a buffer since it has owned its bytes; `before`: the tasks that used these bytes until then."""
+    """The tasks that accessed a buffer since it has owned its bytes, each with its block.
 
-    reads: list[Access] = field(default_factory=list)
-    writes: list[Access] = field(default_factory=list)
-    before: tuple[int, ...] = ()
+    `before` are the tasks that used these bytes until then.
+    """
 
-    def tasks(self) -> set[int]:
-        """All tasks that use the buffer."""
-        return {number for number, _ in (*self.reads, *self.writes)}
+    def __init__(self, before: tuple[int, ...]) -> None:
+        self.reads: BlockIndex[int] = BlockIndex()
+        self.writes: BlockIndex[int] = BlockIndex()
+        self.before = before
+        self._last: tuple[int, ...] | None = None
+
+    def find_before_write(self, block: Block) -> set[int]:
+        """The tasks that a task must wait for before it writes a block."""
+        return find_tasks(self.writes, block) | find_tasks(self.reads, block) or set(self.before)
+
+    def read(self, number: int, block: Block) -> None:
+        self.reads.add(block, number)
+        self._last = None
+
+    def write(self, number: int, block: Block) -> None:
+        """Whoever waits for this task has waited for all that it waits for, so those are forgotten."""
+        for accesses in (self.reads, self.writes):
+            for key in accesses.find_overlapping(block):
+                if block.contains(accesses.entries[key][0]):
+                    accesses.remove(key)
+        self.writes.add(block, number)
+        self._last = None
+
+    def last_users(self, after: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """All tasks that use the buffer, without those that others of them wait for."""
+        if self._last is None:
+            tasks = {number for index in (self.reads, self.writes) for _, number in index.entries.values()}
+            self._last = drop_implied(tasks, after)
+        return self._last
 
 
 class _DependencySweep:
@@ -48,18 +70,13 @@ class _DependencySweep:
         reads = [region for region in reads_of(task) if not self.loaded[region.buffer]]
         waits: set[int] = set()
         for region in reads:
-            waits.update(_find_overlapping(self._accesses_of(region.buffer).writes, region.block))
+            waits |= find_tasks(self._accesses_of(region.buffer).writes, region.block)
         for region in writes_of(task):
-            own = self._accesses_of(region.buffer)
-            overlapping = _find_overlapping(own.writes, region.block) | _find_overlapping(own.reads, region.block)
-            waits |= overlapping or set(own.before)
+            waits |= self._accesses_of(region.buffer).find_before_write(region.block)
         for region in writes_of(task):
-            own = self._accesses_of(region.buffer)
-            own.reads = [access for access in own.reads if not region.block.contains(access[1])]
-            own.writes = [access for access in own.writes if not region.block.contains(access[1])]
-            own.writes.append((number, region.block))
+            self._accesses_of(region.buffer).write(number, region.block)
         for region in reads:  # also if the buffer has just lost its bytes to one that the task writes
-            self.accesses[region.buffer].reads.append((number, region.block))
+            self.accesses[region.buffer].read(number, region.block)
         waits.discard(number)
         self.after.append(tuple(sorted(waits)))
         return self.after[-1]
@@ -70,15 +87,18 @@ class _DependencySweep:
             displaced = set(self.owners[self.sites[buffer]].claim(*self.spans[buffer], buffer))
             self.whole -= displaced
             self.whole.add(buffer)
-            before = set().union(*(self.accesses[other].tasks() for other in displaced if other in self.accesses))
-            self.accesses[buffer] = _BufferAccesses(before=self._drop_implied(before))
+            known = [self.accesses[other] for other in displaced if other in self.accesses]
+            users = {number for accesses in known for number in accesses.last_users(self.after)}
+            self.accesses[buffer] = _BufferAccesses(drop_implied(users, self.after))
         return self.accesses[buffer]
 
-    def _drop_implied(self, tasks: set[int]) -> tuple[int, ...]:
-        """The tasks without those that others of them wait for."""
-        implied = set().union(*(self.after[number] for number in tasks if number < len(self.after)))
-        return tuple(sorted(tasks - implied))
+
+def find_tasks(accesses: BlockIndex[int], block: Block) -> set[int]:
+    """The tasks that accessed a part of a block."""
+    return {accesses.entries[key][1] for key in accesses.find_overlapping(block)}
 
 
-def _find_overlapping(accesses: Iterable[Access], block: Block) -> set[int]:
-    return {number for number, other in accesses if other.overlaps(block)}
+def drop_implied(tasks: set[int], after: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The tasks without those that others of them wait for; `after` is known of all tasks but the last."""
+    implied = set().union(*(after[number] for number in tasks if number < len(after)))
+    return tuple(sorted(tasks - implied))
