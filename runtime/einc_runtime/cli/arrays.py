@@ -79,19 +79,24 @@ def require_known(name: str, names: Sequence[str], what: str) -> None:
 
 
 def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
-    """The array of every input. Raises ArrayFault where one is missing, given twice, unknown, or does not fit."""
-    from einc_runtime.execution.data.random_arrays import make_random_array, parse_seed
+    """The array of every input that is given or needed.
 
+    Raises ArrayFault where one that is needed is missing, and where one is given twice, unknown, or does not fit.
+    """
+    from einc_runtime.execution.data.random_arrays import make_random_array, parse_seed
+    from einc_runtime.plan.regions import find_needed_tensors
+
+    needed = [bundle.tensors[number].name for number in sorted(find_needed_tensors(bundle))]
     tensors = {tensor.name: tensor for tensor in bundle.tensors if tensor.kind == "input"}
     parsed = parse_arguments(arguments)
     for_all_others = [argument for argument in parsed if argument.is_random and argument.name is None]
     if len(for_all_others) > 1:
         raise UsageFault("rand:SEED without a name is given twice")
     arrays = read_arrays([argument for argument in parsed if argument not in for_all_others], tensors, "input")
-    for name, tensor in tensors.items():
-        if for_all_others and name not in arrays:
-            arrays[name] = make_random_array(tensor, parse_seed(for_all_others[0].source))
-    missing = [name for name in tensors if name not in arrays]
+    for name in needed:
+        if for_all_others and name in tensors and name not in arrays:
+            arrays[name] = make_random_array(tensors[name], parse_seed(for_all_others[0].source))
+    missing = [name for name in needed if name in tensors and name not in arrays]
     if missing:
         hint = f"--inputs {missing[0]}=FILE.npy, or --inputs {missing[0]}=rand:0"
         raise ArrayFault(f"nothing is given for input {quote_names(missing)}", hint=hint)

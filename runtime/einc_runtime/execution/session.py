@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from einc_runtime.errors import ArrayFault, PlanFault, raise_together
 from einc_runtime.execution.backends import make_executor, note_unused_gpus
+from einc_runtime.plan.regions import find_needed_tensors
 from einc_runtime.plan.schema import LOADED_ROLES, Bundle, Tensor
 from einc_runtime.text import quote_names, suggest_name
 
@@ -62,6 +63,7 @@ class Session:
         for number, buffer in enumerate(bundle.buffers):
             if buffer.role in LOADED_ROLES:
                 self._buffers[bundle.tensors[buffer.tensor].name].append(number)
+        self._needed = {bundle.tensors[number].name for number in find_needed_tensors(bundle)}
         self._loaded: set[str] = set()
         self._executed = False
         self._trace: Trace | None = None
@@ -100,7 +102,7 @@ class Session:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What must be loaded for an execution besides the weights."""
+        """What can be loaded for an execution besides the weights. Those that nothing uses need not be loaded."""
         return tuple(tensor for tensor in self.bundle.tensors if tensor.kind == "input")
 
     @property
@@ -109,8 +111,8 @@ class Session:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The inputs and weights that are not loaded yet."""
-        return tuple(name for name in self._loadable if name not in self._loaded)
+        """The inputs and weights that are needed and not loaded yet."""
+        return tuple(name for name in self._loadable if name in self._needed and name not in self._loaded)
 
     @property
     def trace(self) -> Trace | None:

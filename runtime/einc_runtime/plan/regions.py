@@ -74,6 +74,13 @@ def find_output_buffers(bundle: ExecutablePlan) -> set[int]:
     return {region.buffer for output in bundle.outputs for region in output.regions}
 
 
+def find_needed_tensors(bundle: ExecutablePlan) -> set[int]:
+    """The inputs and weights that a buffer or an operation takes, by position; nothing depends on any others."""
+    used = {buffer.tensor for buffer in bundle.buffers} | {output.tensor for output in bundle.outputs}
+    used |= {tensor for operation in bundle.operations for tensor in operation.inputs}
+    return {number for number in used if bundle.tensors[number].kind != "value"}
+
+
 def buffer_bytes(plan: ExecutablePlan, buffer: Buffer) -> int:
     """The size of a buffer."""
     return buffer.block.size * ITEMSIZE[plan.tensors[buffer.tensor].dtype]

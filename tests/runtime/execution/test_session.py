@@ -12,11 +12,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from einc_runtime.cli.arrays import read_inputs
 from einc_runtime.errors import ArrayFault, MissingFault, PlanFault
 from einc_runtime.execution import backends
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.execution.trace import format_trace, make_task_events, task_kind
+from einc_runtime.plan.schema import Tensor
 from tests.support.handmade_plans import random_plan, reference, two_site_plan
 from tests.support.plan_arrays import arrays_of
 
@@ -191,6 +193,7 @@ def test_a_plan_without_bf16_does_not_import_ml_dtypes():
     code = """
 import sys
 from pathlib import Path
+from einc_runtime.plan.schema import Tensor
 from tests.support.handmade_plans import two_site_plan
 from tests.support.plan_arrays import arrays_of, results
 from einc_runtime.execution.session import Session
@@ -200,3 +203,16 @@ print("ml_dtypes" in sys.modules, "einc" in sys.modules)
     root = Path(__file__).parents[3]
     found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
     assert found.split() == ["False", "False"]
+
+
+def test_what_nothing_uses_is_neither_drawn_nor_needed(bundle):
+    """64 TiB, which no machine could draw."""
+    unused = [Tensor(kind, ("i",), (1 << 44,), "f32", kind) for kind in ("input", "weight")]
+    bundle = msgspec.structs.replace(bundle, tensors=(*bundle.tensors, *unused))
+    session = Session(bundle)
+    inputs = read_inputs(bundle, ["rand:0"])
+    assert list(inputs) == ["x"]
+    session.load_all(inputs)
+    session.load_weights("rand:1")
+    assert session.missing == ()
+    assert session.execute() > 0

@@ -29,6 +29,7 @@ from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.execution.data.npy import NpzFile, describe_tensor
 from einc_runtime.execution.data.random_arrays import RANDOM_PREFIX, make_random_array, parse_seed
 from einc_runtime.execution.data.safetensors import SafetensorsFile, open_folder
+from einc_runtime.plan.regions import find_needed_tensors
 from einc_runtime.plan.schema import Bundle, Tensor
 from einc_runtime.text import did_you_mean
 
@@ -60,7 +61,9 @@ class StoredArrays:
 
 
 def list_weights(bundle: Bundle) -> tuple[Tensor, ...]:
-    return tuple(tensor for tensor in bundle.tensors if tensor.kind == "weight")
+    """The weights that a plan needs."""
+    needed = find_needed_tensors(bundle)
+    return tuple(tensor for t, tensor in enumerate(bundle.tensors) if tensor.kind == "weight" and t in needed)
 
 
 def read_weights(tensors: Sequence[Tensor], source: WeightSource) -> dict[str, Array]:
