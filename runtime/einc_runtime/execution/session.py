@@ -1,6 +1,8 @@
 """A session is a bundle prepared on a backend. Load inputs and weights, execute, and offload results, many times.
 
 Inputs and weights stay loaded until others are loaded, so weights need to be loaded only once for many executions.
+Threads may share a session: `run` does all of this as one step, and each step alone is refused where another thread's
+inputs would be computed (`thread_guard`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from einc_runtime.errors import ArrayFault, PlanFault, raise_together
 from einc_runtime.execution.backends import make_executor, note_unused_gpus
+from einc_runtime.execution.thread_guard import ThreadGuard
 from einc_runtime.plan.regions import find_needed_tensors
 from einc_runtime.plan.schema import LOADED_ROLES, Bundle, Tensor
 from einc_runtime.text import quote_names, suggest_name
@@ -66,6 +69,7 @@ class Session:
         self._needed = {bundle.tensors[number].name for number in find_needed_tensors(bundle)}
         self._loaded: set[str] = set()
         self._executed = False
+        self._guard = ThreadGuard()
         self._trace: Trace | None = None
 
     @property
@@ -92,7 +96,8 @@ class Session:
         """Releases what the backend holds; nothing can be loaded, executed or offloaded afterwards."""
         close = getattr(self._executor, "close", None)
         if close is not None:
-            close()
+            with self._guard.entered():
+                close()
 
     def __enter__(self) -> Session:
         return self
@@ -133,8 +138,11 @@ class Session:
         names = [name for name, _ in pairs]
         problems += [f"'{name}' is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
         raise_together(problems)
-        for name, array in pairs:
-            self._store(name, array)
+        with self._guard.entered():
+            if any(self._tensors[name].kind == "input" for name in names):
+                self._guard.take_over()
+            for name, array in pairs:
+                self._store(name, array)
 
     def load_weights(self, source: str | os.PathLike[str] | Mapping[str, Any]) -> None:
         """Loads all weights from a safetensors file, a directory of them, an .npz file, `rand:SEED`, or a mapping.
@@ -144,16 +152,43 @@ class Session:
         from einc_runtime.execution.data.weights import iterate_weights, list_weights
 
         for name, array in iterate_weights(list_weights(self.bundle), source):
-            self._store(name, array)
+            with self._guard.entered():
+                self._store(name, array)
+
+    def run(self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None) -> dict[str, Array]:
+        """Loads all inputs, executes, and offloads all outputs or some, as one step that threads wait for.
+
+        Weights stay; inputs have to be loaded again. Raises ArrayFault and KernelFault as the single steps do.
+        """
+        with self._guard.entered():
+            absent = [tensor.name for tensor in self.inputs if tensor.name in self._needed and tensor.name not in inputs]
+            if absent:
+                raise ArrayFault(f"nothing is given for input {quote_names(absent)}")
+            self._guard.take_over()
+            try:
+                self.load_all(inputs)
+                self.execute()
+                return {name: self.offload(name) for name in (self._outputs if outputs is None else outputs)}
+            finally:
+                self._guard.mark_executed()
+                self._loaded.difference_update(tensor.name for tensor in self.inputs)
+                self._executed = False
 
     def execute(self, *, trace: bool = False) -> float:
         """Runs the plan and returns milliseconds; with `trace`, the timeline is kept in `trace`.
 
         Raises ArrayFault where something is not loaded, and KernelFault for the first task that fails.
         """
-        if self.missing:
-            raise ArrayFault(f"nothing is loaded for {quote_names(self.missing)}")
+        with self._guard.entered():
+            self._guard.require_own_inputs()
+            if self.missing:
+                raise ArrayFault(f"nothing is loaded for {quote_names(self.missing)}")
+            return self._execute(trace)
+
+    def _execute(self, trace: bool) -> float:
         records: list[TaskRecord] | None = [] if trace else None
+        self._guard.mark_executed()
+        self._executed = False
         milliseconds = self._executor.execute(records)
         self._executed = True
         if records is not None:
@@ -170,12 +205,14 @@ class Session:
 
         if name not in self._outputs:
             raise ArrayFault(f"the plan saves no '{name}'", hint=suggest_name(name, list(self._outputs)))
-        if not self._executed:
-            raise ArrayFault(f"'{name}' is not computed yet", hint="execute first")
         tensor = self._tensors[name]
-        array = np.empty(tensor.shape, storage_dtype(tensor.dtype))
-        for region in self._outputs[name].regions:
-            array[_slices(region.block.lower, region.block.upper)] = self._executor.fetch(region)
+        with self._guard.entered():
+            self._guard.require_own_inputs()
+            if not self._executed:
+                raise ArrayFault(f"'{name}' is not computed yet", hint="execute first")
+            array = np.empty(tensor.shape, storage_dtype(tensor.dtype))
+            for region in self._outputs[name].regions:
+                array[_slices(region.block.lower, region.block.upper)] = self._executor.fetch(region)
         return array
 
     def _find_problem(self, name: str, array: Any) -> str | None:
