@@ -8,7 +8,8 @@ turn, from all those that `fastest` chooses among. Well-known plans are those of
 four layers here. `--growth` compares instead what is chosen for 1 to 8 sites: no preset may get slower with
 another site, and attention over 128K tokens must speed up nearly as the sites do.
 
-With synthesized exchanges, draws whose kernels alone must take longer than the chosen plan are counted and not built.
+Plans that must take longer than the chosen one, whatever their placement and exchanges (`plan_bounds`), are counted and
+not built.
 What is known already is not computed again while the compiler's sources are the same, and further draws are added to
 it. Exits 1 if anything is faster than what was chosen, or slower than it should be. `--write` puts the tables into
 docs/optimality.md.
@@ -25,7 +26,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -89,13 +91,16 @@ class Case:
 
 @dataclass(slots=True)
 class Result:
-    """Predicted ms. A draw is None if it does not fit, or if its sites cannot talk; `hopeless` ones were not built."""
+    """Predicted ms. A draw is None if it was not built, since it must be slower than the chosen plan (`slower` counts
+    these), since it does not fit, or since its sites cannot talk. So are well-known plans; `slower_baselines` has the
+    names of those that must be slower."""
 
     chosen_ms: float = math.inf
     contender: str = ""
     draws: list[float | None] = field(default_factory=list)
-    hopeless: int = 0
-    baselines: dict[str, float] = field(default_factory=dict)
+    slower: int = 0
+    baselines: dict[str, float | None] = field(default_factory=dict)
+    slower_baselines: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -103,19 +108,43 @@ class Result:
         return min((draw for draw in self.draws if draw is not None), default=math.inf)
 
     @property
-    def fastest_baseline(self) -> str:
-        return min(self.baselines, key=lambda name: self.baselines[name], default="")
+    def fastest_baseline(self) -> tuple[float, str]:
+        built = [(ms, name) for name, ms in self.baselines.items() if ms is not None]
+        return min(built, default=(math.inf, "no well-known plan"))
 
 
 def compare(case: Case, known: Result | None, draws: int) -> Result:
     """What is chosen, and the plans beside it. Takes from `known` what it has, and draws as many as are missing."""
-    from einc.compiler import compile_model
-    from einc.errors import CapacityError
     from einc.logical.problem import build_problem
-    from einc.options import CompileOptions
     from einc.search.baselines import build_baselines
 
     start = time.monotonic()
+    result = known or _choose(case)
+    if draws > len(result.draws):
+        compiled = _compile(case, schedule="naive", selector="random")  # the graph is the same, and this is quick
+        builder = _Builder(case, compiled.graph, compiled.target.machine, result.chosen_ms)
+        problem = build_problem(compiled.graph, case.sites, flexible=True)
+        if not result.baselines:
+            for baseline in build_baselines(compiled.graph, problem, case.sites):
+                if baseline.chosen is not None:
+                    ms = builder.build(problem, baseline.chosen, spread=baseline.spread)
+                    result.baselines[baseline.name] = ms
+                    result.slower_baselines += [baseline.name] * builder.was_slower
+        strict = build_problem(compiled.graph, case.sites)
+        for seed in range(len(result.draws), draws):
+            offered = problem if seed % 2 else strict
+            generator = random.Random(seed)  # as `--selector random --seed` draws
+            ms = builder.build(offered, [int(generator.random() * len(one)) for one in offered.candidates])
+            result.draws.append(ms)
+            result.slower += builder.was_slower
+    result.seconds += time.monotonic() - start
+    return result
+
+
+def _compile(case: Case, **how: str) -> Any:
+    from einc.compiler import compile_model
+    from einc.options import CompileOptions
+
     model = case.workload if case.workload in CHAINS else "llama_block"
     model = "llama_decode" if case.workload in DECODES else model
     options = CompileOptions(
@@ -123,33 +152,19 @@ def compare(case: Case, known: Result | None, draws: int) -> Result:
         devices=case.sites,
         definitions=DECODES.get(case.workload, ()),
         preset=case.workload if case.workload in BLOCKS else None,
-        schedule=case.schedule,
     )
-    compiled = compile_model((MODELS / f"{model}.ein").read_text(encoding="utf-8"), f"{model}.ein", options)
-    result = known or Result()
-    if known is None:
-        try:
-            result.chosen_ms = compiled.program.predicted_ms
-            result.contender = next(one.name for one in compiled.plan.contenders if one.chosen)
-        except CapacityError:
-            pass
-    if draws > len(result.draws):
-        builder = _Builder(case, compiled.graph, compiled.target.machine, result.chosen_ms)
-        problem = build_problem(compiled.graph, case.sites, flexible=True)
-        if not result.baselines:
-            for baseline in build_baselines(compiled.graph, problem, case.sites):
-                if baseline.chosen is not None:
-                    ms = builder.build(problem, baseline.chosen, spread=baseline.spread)
-                    result.baselines[baseline.name] = math.inf if ms is None else ms
-        strict = build_problem(compiled.graph, case.sites)
-        for seed in range(len(result.draws), draws):
-            offered = problem if seed % 2 else strict
-            generator = random.Random(seed)  # as `--selector random --seed` draws
-            ms = builder.build(offered, [int(generator.random() * len(one)) for one in offered.candidates])
-            result.draws.append(ms)
-        result.hopeless += builder.hopeless
-    result.seconds += time.monotonic() - start
-    return result
+    return compile_model((MODELS / f"{model}.ein").read_text(encoding="utf-8"), f"{model}.ein", replace(options, **how))
+
+
+def _choose(case: Case) -> Result:
+    """What `einc compile` chooses."""
+    from einc.errors import CapacityError
+
+    compiled = _compile(case, schedule=case.schedule)
+    with suppress(CapacityError):  # otherwise infinitely many ms
+        contender = next(one.name for one in compiled.plan.contenders if one.chosen)
+        return Result(compiled.program.predicted_ms, contender)
+    return Result()
 
 
 class _Builder:
@@ -158,44 +173,35 @@ class _Builder:
     def __init__(self, case: Case, graph: Any, machine: Any, limit: float) -> None:
         from einc.physical.schedule import NaiveScheduler
         from einc.physical.synthesis import SynthesizingScheduler
+        from tests.bench.plan_bounds import PlanBounds
 
         self._graph, self._machine, self._sites, self._limit = graph, machine, case.sites, limit
-        self._naive = case.schedule == "naive"
-        self._own = NaiveScheduler(machine, case.sites, timed=False)
-        self._synthesizing = None if self._naive else SynthesizingScheduler(machine, case.sites)
-        self.hopeless = 0
+        self._bounds = PlanBounds(graph, machine, case.sites)
+        self._naive = NaiveScheduler(machine, case.sites, timed=False)
+        self._synthesizing = None if case.schedule == "naive" else SynthesizingScheduler(machine, case.sites)
+        self.was_slower = False
 
     def build(self, problem: Any, chosen: Sequence[int], spread: bool = True) -> float | None:
-        """The predicted ms; None where the plan does not fit, where sites cannot talk, or if it is hopeless."""
+        """The predicted ms; None where the plan does not fit, where sites cannot talk, or if it must be slower than the
+        limit: then `was_slower` is true."""
         from einc.errors import CapacityError, MachineError
         from einc.logical.optimize import build_choices
         from einc.logical.plan import LogicalPlan
         from einc.physical.build import build, build_fast
 
+        candidates = [options[c] for options, c in zip(problem.candidates, chosen, strict=True)]
+        limit = self._limit * (1 + ROUNDING)
+        self.was_slower = self._bounds.bound(candidates, limit) > limit
+        if self.was_slower:
+            return None
         choices = build_choices(self._graph, problem, chosen)
         plan = LogicalPlan(self._graph, self._sites, "random", choices, exact=False, cut_cost=0, spread=spread)
-        if not self._naive and self._bound(choices) > self._limit:
-            self.hopeless += 1
-            return None
         try:
             if self._synthesizing is None:
-                return build(plan, self._machine, self._own).predicted_ms
+                return build(plan, self._machine, self._naive).predicted_ms
             return build_fast(plan, self._machine, self._synthesizing).predicted_ms
         except (CapacityError, MachineError):
             return None
-
-    def _bound(self, choices: Sequence[Any]) -> float:
-        """No plan with these cuts takes less: its kernels, if all sites had equally much of them and never waited."""
-        from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
-
-        total = 0.0
-        for node, choice in zip(self._graph.nodes, choices, strict=True):
-            operator = node.operator
-            for function, site in zip(choice.candidate.functions, self._machine.sites, strict=False):
-                size, flops = operator.traffic(function), operator.flops(function)
-                cost = TaskCost(TaskKind.KERNEL, 0, (), size, flops, operator.precision, task=operator.kernel.name)
-                total += compute_occupied_ms(cost, site, self._machine.kernel_latency_us)
-        return total / self._sites
 
 
 def list_cases(options: argparse.Namespace) -> list[Case]:
@@ -218,9 +224,9 @@ def list_faults(results: dict[Case, Result], growth: bool) -> Iterator[str]:
         if own.fastest_draw < limit:
             seed = own.draws.index(own.fastest_draw)
             yield f"{case}: {own.chosen_ms:.4f} ms, and draw {seed} takes {own.fastest_draw:.4f}"
-        if own.fastest_baseline and own.baselines[own.fastest_baseline] < limit:
-            name = own.fastest_baseline
-            yield f"{case}: {own.chosen_ms:.4f} ms, and {name} takes {own.baselines[name]:.4f}"
+        known_ms, name = own.fastest_baseline
+        if known_ms < limit:
+            yield f"{case}: {own.chosen_ms:.4f} ms, and {name} takes {known_ms:.4f}"
         figure = FIGURES.get((case.workload, case.machine, case.sites))
         if figure is not None and case.schedule == "naive":
             part = TARGETS.get((case.workload, case.machine, case.sites), 1.0)
@@ -238,26 +244,29 @@ def list_faults(results: dict[Case, Result], growth: bool) -> Iterator[str]:
 
 
 def tabulate(results: dict[Case, Result]) -> str:
-    """For every workload and schedule: the fastest draw and the fastest baseline relative to what was chosen."""
+    """For every workload and schedule: how many plans must be slower than what was chosen, and the fastest of the rest
+    relative to it."""
     rows = [
-        "| workload | exchanges | cases | plans drawn | fastest drawn | fastest well-known |",
-        "| --- | --- " + "| ---: " * 4 + "|",
+        "| workload | exchanges | cases | drawn | slower by bound | fastest drawn "
+        "| well-known | slower by bound | fastest well-known |",
+        "| --- | --- " + "| ---: " * 7 + "|",
     ]
     groups: dict[tuple[str, str], list[Result]] = {}
     for case, own in results.items():
         if own.draws and own.chosen_ms < math.inf:
             groups.setdefault((case.workload, case.schedule), []).append(own)
     for (workload, schedule), group in groups.items():
-        drawn = min(own.fastest_draw / own.chosen_ms for own in group)
-        known = min(own.baselines[own.fastest_baseline] / own.chosen_ms for own in group if own.baselines)
-        count = sum(len(own.draws) for own in group)
-        title = TITLES.get(workload, workload)
-        rows.append(f"| {title} | {schedule} | {len(group)} | {count} | {_ratio(drawn)} | {_ratio(known)} |")
+        cells: list[object] = [TITLES.get(workload, workload), schedule, len(group)]
+        cells += [sum(len(own.draws) for own in group), sum(own.slower for own in group)]
+        cells.append(_ratio(min(own.fastest_draw / own.chosen_ms for own in group)))
+        cells += [sum(len(own.baselines) for own in group), sum(len(own.slower_baselines) for own in group)]
+        cells.append(_ratio(min(own.fastest_baseline[0] / own.chosen_ms for own in group)))
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(rows)
 
 
 def _ratio(value: float) -> str:
-    return "none built" if value == math.inf else f"{value:.3f}"
+    return "" if value == math.inf else f"{value:.3f}"
 
 
 def tabulate_growth(results: dict[Case, Result]) -> str:
@@ -315,11 +324,12 @@ def run(cases: Sequence[Case], memory: Memory, draws: int, processes: int) -> No
             for number, done in enumerate(as_completed(pending)):
                 case, own = pending[done], done.result()
                 memory.keep(case, own)
-                best = own.fastest_baseline
+                known_ms, name = own.fastest_baseline
                 print(
                     f"{time.monotonic() - start:6.0f} s [{number + 1}/{len(missing)}] {case}: {own.chosen_ms:.4f} ms "
-                    f"({own.contender}); drawn {own.fastest_draw / own.chosen_ms:.3f}, "
-                    f"{best} {own.baselines.get(best, math.inf) / own.chosen_ms:.3f}, {own.seconds:.0f} s",
+                    f"({own.contender}); drawn {own.fastest_draw / own.chosen_ms:.3f} "
+                    f"and {own.slower} of {len(own.draws)} slower by bound; {name} {known_ms / own.chosen_ms:.3f}, "
+                    f"{own.seconds:.0f} s",
                     flush=True,
                 )
                 for fault in list_faults({case: own}, growth=False):
