@@ -16,7 +16,7 @@ from einc.physical.build import build
 from einc.physical.program import DeviceProgram
 from einc.physical.records import emit
 from einc.physical.verify import verify
-from einc_runtime.plan.proof import prove
+from einc_runtime.plan.proof import prove_data
 from tests.support.device_programs import exchanges_of, kind_of, program_of
 from tests.support.physical_interpreter import interpret
 from tests.support.physical_toys import Wild, random_graph, switch, whole_arrays
@@ -64,7 +64,7 @@ def flexible_case(seed: int) -> DeviceProgram:
     for scheduler in (None, Wild(rng, machine, sites)):
         program = build(plan, machine, scheduler)
         verify(program)
-        prove(emit(program, machine, tuple(range(sites)), "naive"))
+        prove_data(emit(program, machine, tuple(range(sites)), "naive"))
         assert next(races(program), None) is None
         assert_computes(program, orders=2)
         for exchange in exchanges_of(program):

@@ -19,7 +19,7 @@ from einc.physical.verify import verify
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import decode, encode
-from einc_runtime.plan.proof import prove
+from einc_runtime.plan.proof import prove_data
 from einc_runtime.plan.schema import AggregateTask
 from tests.support.device_programs import exchanges_of, program_of
 from tests.support.joint_aggregation_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
@@ -53,7 +53,7 @@ def run_everywhere(program: DeviceProgram, machine: Machine, seed: int) -> None:
         for name in graph.outputs:
             assert_equal(found[name], arrays[name], name)
     bundle = decode(encode(emit(program, machine, tuple(range(program.plan.sites)), "naive")))
-    prove(bundle)
+    prove_data(bundle)
     session = Session(bundle, executor=CpuExecutor(bundle, 2, poison=True, rewrites=seed % 2 != 0))
     session.load_all({name: arrays[name] for name in ("x", "y")})
     session.execute()

@@ -25,7 +25,7 @@ from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import decode, encode
-from einc_runtime.plan.proof import prove
+from einc_runtime.plan.proof import prove, prove_data
 from einc_runtime.plan.schema import AggregateTask, KernelTask
 from tests.support.device_programs import exchanges_of, program_of
 from tests.support.joint_aggregation_toys import SIGNATURES, toy_arrays, toy_graph, toy_kernels
@@ -96,7 +96,7 @@ def test_tuples_move_in_pieces(kind: str) -> None:
         arrays = toy_arrays(plan.graph, seed)
         for name, found in interpret(program, arrays, seed).items():
             np.testing.assert_allclose(found, arrays[name], rtol=1e-5, atol=1e-5)
-        prove(decode(encode(emit(program, machine, tuple(range(sites)), "synthesized"))))
+        prove_data(decode(encode(emit(program, machine, tuple(range(sites)), "synthesized"))))
     assert cut or kind == "top"  # whose tuples need most dimensions whole
 
 

@@ -134,9 +134,15 @@ class Planner:
             blocks = tuple(box(*(at[d] for d in dims)) for dims in input_dims)
             work = 2 * math.prod(upper - lower for lower, upper in chosen), 4 * sum(map(volume, blocks))
             functions.append(Function(site, blocks, (box(*(at[d] for d in result_dims)),), *work))
+        meaning = {
+            "indices": attributes.get("indices") or attributes["equation"],
+            "dims": list(self.tensors[result].dims),
+            "program": attributes.get("program", "t0 = mul x0 x1"),
+            "aggregation": "sum" if set(indices) - set(result_dims) else "",
+        }
         self.operations.append(
             Operation(
-                name, name, kernel, {}, None, tuple(inputs), (result,), ("sum",), (), kernel, attributes,
+                name, name, "equation", meaning, None, tuple(inputs), (result,), ("sum",), (), kernel, attributes,
                 tuple(Index(index, extent, None, spans[index]) for index, extent in indices.items()),
                 Cost(0, 1, 2), tuple(functions), None, replicas=replicas,
             )

@@ -23,6 +23,7 @@ from typing import assert_never
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.boxes import StepBudget
 from einc_runtime.plan.joint_aggregation import AggregationGroup, aggregation_groups
+from einc_runtime.plan.meaning.operations import prove_operations
 from einc_runtime.plan.reachability import TaskAncestors
 from einc_runtime.plan.schema import (
     AggregateTask,
@@ -44,6 +45,12 @@ MAX_STEPS = 30_000_000
 def prove(bundle: Bundle) -> None:
     """Raises PlanFault, naming the task, operation and region, at the first thing that does not hold."""
     validate(bundle)
+    prove_operations(bundle)
+    prove_data(bundle)
+
+
+def prove_data(bundle: Bundle) -> None:
+    """The second half of the proof, of a valid plan: what tasks read and write. Raises PlanFault as `prove` does."""
     ancestors = TaskAncestors(bundle.tasks)
     budget = StepBudget(MAX_STEPS)
     memory = SymbolicMemory(bundle, ancestors, budget)

@@ -1,0 +1,155 @@
+"""The family `attention`: queries, which may be packed sequences, and the keys and values that they see.
+
+Heads are cut in groups. Queries are cut between sequences or anywhere. Keys are cut anywhere: each function puts out a
+partial result over its own keys, and these are combined as tuples with the logarithms of their sums. The intervals of
+keys say only how many parts there are: where a part ends is free, so the proof does not derive it. It proves instead
+that the parts of the same queries follow one another without a gap, from the first key that one of the queries may see
+up to the last one. So each pair of a query and a key counts exactly once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.meaning.terms import (
+    FLOATS,
+    INTEGERS,
+    MAX_LENGTH,
+    Application,
+    IndexForm,
+    Interval,
+    OperatorMeaning,
+    TensorForm,
+    ends_of,
+    unique_names,
+)
+from einc_runtime.plan.schema import Attribute, Block, Function, JointAggregation
+
+_REQUIRED = ("causal", "scale", "q_lens", "k_lens", "window", "extras")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenKeys:
+    """Which keys a query may see, as far as it is known without data: all of its sequence if positions are an input."""
+
+    q_lens: tuple[int, ...]
+    k_lens: tuple[int, ...]
+    causal: bool
+    window: int  # 0 for all keys
+
+    def by(self, queries: Interval) -> Interval:
+        """The keys from the first to the last one that any of these packed queries may see."""
+        q_ends, k_ends = ends_of(self.q_lens), ends_of(self.k_lens)
+        first, last = bisect_right(q_ends, queries[0]), bisect_left(q_ends, queries[1])
+        lower, upper = k_ends[first] - self.k_lens[first], k_ends[last]
+        if self.window:  # query i of a sequence is at place i + keys - queries among its keys
+            place = queries[0] - q_ends[first] + self.k_lens[first]
+            lower += max(place - self.window + 1, 0)
+        if self.causal:
+            upper -= min(q_ends[last] - queries[1], self.k_lens[last])
+        return lower, upper
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBlocks:
+    """What the functions of an attention read and write."""
+
+    applied: Application
+    extras: tuple[str, ...]
+    seen: SeenKeys
+
+    def require(self, cuts: Sequence[tuple[Interval, ...]], functions: Sequence[Function]) -> None:
+        """Raises PlanFault where a function, whose intervals are those of the same position in `cuts`, has another
+        block than it must."""
+        whole = sum(self.seen.q_lens)
+        reached = 0
+        for f, ((heads, sequences, queries, keys), function) in enumerate(zip(cuts, functions, strict=True)):
+            if whole not in (sequences[1] - sequences[0], queries[1] - queries[0]):
+                raise PlanFault(
+                    "attention is cut between sequences or along queries, not both", where=f"functions[{f}]"
+                )
+            own = max(queries[0], sequences[0]), min(queries[1], sequences[1])
+            part = function.inputs[1].lower[1], function.inputs[1].upper[1]
+            lower, upper = self.seen.by(own)
+            follows = part[0] <= lower if keys[0] == 0 else part[0] == reached
+            reached = part[1]
+            if not follows or (keys[1] == sum(self.seen.k_lens) and reached < upper):
+                message = f"it has the keys {part[0]}:{part[1]}, and its queries see {lower}:{upper}"
+                raise PlanFault(message, where=f"functions[{f}].inputs[1]")
+            inputs, outputs = self._blocks(heads, own, part)
+            for field, found, expected in (("inputs", function.inputs, inputs), ("outputs", function.outputs, outputs)):
+                if found != expected:
+                    k = next(k for k in range(len(found)) if found[k] != expected[k])
+                    message = f"{found[k]}, where attention has {expected[k]}"
+                    raise PlanFault(message, where=f"functions[{f}].{field}[{k}]")
+
+    def _blocks(
+        self, heads: Interval, queries: Interval, keys: Interval
+    ) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
+        q, k, v = self.applied.inputs[:3]
+        group = q.shape[0] // k.shape[0]
+        lead = heads[0] * group, heads[1] * group
+        vectors = {"mask": keys, "positions": queries}
+        inputs = (
+            _box(lead, queries, (0, q.shape[2])),
+            _box(heads, keys, (0, k.shape[2])),
+            _box(heads, keys, (0, v.shape[2])),
+            *(_box(vectors[name]) for name in self.extras),
+        )
+        return inputs, (_box(lead, queries, (0, v.shape[2])), _box(lead, queries))
+
+
+def _box(*bounds: Interval) -> Block:
+    return Block(tuple(lower for lower, _ in bounds), tuple(upper for _, upper in bounds))
+
+
+def attention(applied: Application) -> OperatorMeaning:
+    """`extras` says which of a mask and positions follow the queries, keys and values."""
+    applied.allow(_REQUIRED, ("softcap",))
+    extras = applied.items("extras", str)
+    known = set(extras) <= {"mask", "positions"} and len(set(extras)) == len(extras)
+    applied.require(known, "extras that are not mask and positions")
+    q, k, v, *others = applied.operands(3 + len(extras))
+    _require_tensors(applied, dict(zip(extras, others, strict=True)))
+    q_lens, k_lens = applied.lengths("q_lens", q.shape[1]), applied.lengths("k_lens", k.shape[1])
+    applied.require(len(q_lens) == len(k_lens), f"{len(q_lens)} sequences of queries, {len(k_lens)} of keys")
+    causal, window = applied.value("causal", bool), applied.value("window", int)
+    applied.require(0 <= window < MAX_LENGTH, f"a window of {window}")
+    attributes: dict[str, Attribute] = {"causal": causal, "window": window, "extras": list(extras)}
+    attributes.update(scale=applied.number("scale"), q_lens=list(q_lens), k_lens=list(k_lens))
+    if "softcap" in applied.attributes:
+        attributes["softcap"] = applied.number("softcap")
+    free = "positions" in extras
+    seen = SeenKeys(q_lens, k_lens, causal and not free, 0 if free else window)
+    dims, shape = unique_names((*q.dims[:2], v.dims[2])), (*q.shape[:2], v.shape[2])
+    return OperatorMeaning(
+        "attention",
+        attributes,
+        (
+            TensorForm(dims, shape, q.dtype),
+            TensorForm(dims[:2], shape[:2], "f64" if q.dtype == "f64" else "f32"),
+        ),
+        (
+            IndexForm("heads_kv", k.shape[0]),
+            IndexForm("sequence", q.shape[1], ends_of(q_lens)[:-1]),
+            IndexForm("queries", q.shape[1]),
+            IndexForm("keys", k.shape[1]),
+        ),
+        aggregations=("logsumexp", "logsumexp"),
+        joint_aggregations=(JointAggregation((0, 1), ((0, 1, 2), (0, 1))),),
+        require_functions=AttentionBlocks(applied, extras, seen).require,
+    )
+
+
+def _require_tensors(applied: Application, extras: dict[str, TensorForm]) -> None:
+    q, k, v = applied.inputs[:3]
+    fit = q.rank == k.rank == v.rank == 3 and q.dtype == k.dtype == v.dtype and q.dtype in FLOATS
+    fit = fit and q.shape[2] == k.shape[2] and v.shape[:2] == k.shape[:2] and q.shape[0] % k.shape[0] == 0
+    applied.require(fit, f"of {q}, {k} and {v}")
+    for name, dtypes, tokens in (("mask", ("bool",), k), ("positions", INTEGERS, q)):
+        vector = extras.get(name)
+        fit = vector is None or (vector.dtype in dtypes and vector.shape == tokens.shape[1:2])
+        applied.require(fit, f"the {name} are {vector}")

@@ -1,0 +1,184 @@
+"""Families that move elements and compute nothing: embedding, append, concat, slice and reshape."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from einc_runtime.plan.meaning.terms import (
+    INTEGERS,
+    WHOLE,
+    Application,
+    BlockAxis,
+    IndexForm,
+    Interval,
+    OperatorMeaning,
+    TensorForm,
+    direct,
+    ends_of,
+    indices_along,
+    scaled,
+    shifted,
+    unique_names,
+)
+
+
+def embedding(applied: Application) -> OperatorMeaning:
+    """Rows of a table. A function that has some of the rows puts out zeros for the others; these are summed."""
+    applied.allow(())
+    ids, table = applied.operands(2)
+    applied.require(ids.dtype in INTEGERS and table.rank == 2 and table.dtype != "bool", f"of {ids} in {table}")
+    rank = ids.rank
+    names = unique_names((*ids.dims, *table.dims))
+    result = TensorForm(unique_names((*ids.dims, table.dims[1])), (*ids.shape, table.shape[1]), table.dtype)
+    return OperatorMeaning(
+        "embedding",
+        {"vocabulary": table.shape[0]},
+        (result,),
+        tuple(map(IndexForm, names, (*ids.shape, *table.shape))),
+        (direct(range(rank)), direct((rank, rank + 1))),
+        (direct((*range(rank), rank + 1)),),
+    )
+
+
+def append(applied: Application) -> OperatorMeaning:
+    """New rows written into packed sequences of a cache. A function reads the new rows of every sequence of which it
+    has a row."""
+    applied.allow(("cache_lens", "new_lens"))
+    cache, new, positions = applied.operands(3)
+    fit = cache.rank == new.rank == 3 and new.shape[::2] == cache.shape[::2] and new.dtype == cache.dtype
+    fit = fit and positions.dtype in INTEGERS and positions.shape == new.shape[1:2]
+    applied.require(fit, f"of {new} at {positions} to {cache}")
+    cache_lens = applied.lengths("cache_lens", cache.shape[1])
+    new_lens = applied.lengths("new_lens", new.shape[1])
+    fit = len(cache_lens) == len(new_lens) and all(
+        rows >= more for rows, more in zip(cache_lens, new_lens, strict=True)
+    )
+    applied.require(fit, "there is no room for the new rows of some sequence")
+    cache_ends, starts = ends_of(cache_lens), (0, *ends_of(new_lens))
+
+    def new_rows(lower: int, upper: int) -> Interval:
+        return starts[bisect_right(cache_ends, lower)], starts[bisect_left(cache_ends, upper) + 1]
+
+    rows = BlockAxis(1, new_rows)
+    return OperatorMeaning(
+        "append",
+        {"cache_lens": list(cache_lens), "new_lens": list(new_lens)},
+        (cache,),
+        indices_along(cache),
+        (direct(range(3)), (BlockAxis(0), rows, BlockAxis(2)), (rows,)),
+        (direct(range(3)),),
+    )
+
+
+def concat(applied: Application) -> OperatorMeaning:
+    """Tensors one after the other along `axis`. A function reads what it has of each, or else one position."""
+    applied.allow(("axis", "into"))
+    applied.require(len(applied.inputs) > 0, "it has inputs")
+    first = applied.inputs[0]
+    axis = applied.axis(first)
+    for tensor in applied.inputs:
+        alike = tensor.rank == first.rank and tensor.dtype == first.dtype
+        alike = alike and all(tensor.shape[d] == first.shape[d] for d in range(first.rank) if d != axis)
+        applied.require(alike, f"of {first} and {tensor}")
+    extents = [tensor.shape[axis] for tensor in applied.inputs]
+    result = TensorForm(
+        (*first.dims[:axis], applied.value("into", str), *first.dims[axis + 1 :]),
+        (*first.shape[:axis], sum(extents), *first.shape[axis + 1 :]),
+        first.dtype,
+    )
+    before, after = direct(range(axis)), direct(range(axis + 1, first.rank))
+    starts = itertools.accumulate(extents[:-1], initial=0)
+    inputs = tuple(
+        (*before, _part_of(axis, start, extent), *after) for start, extent in zip(starts, extents, strict=True)
+    )
+    return OperatorMeaning(
+        "concat",
+        {"axis": axis, "extents": list(extents)},
+        (result,),
+        indices_along(result),
+        inputs,
+        (direct(range(first.rank)),),
+    )
+
+
+def _part_of(index: int, start: int, extent: int) -> BlockAxis:
+    """What an interval has of a part from `start` on; of a part that it does not meet, the position that is nearest."""
+
+    def bounds(lower: int, upper: int) -> Interval:
+        if upper <= start:
+            return 0, 1
+        if lower >= start + extent:
+            return extent - 1, extent
+        return max(lower - start, 0), min(upper - start, extent)
+
+    return BlockAxis(index, bounds)
+
+
+def cut_out(applied: Application) -> OperatorMeaning:
+    """The family `slice`: the positions from `starts` up to `stops`; blocks are copied."""
+    applied.allow(("starts", "stops"))
+    (tensor,) = applied.operands(1)
+    starts, stops = applied.items("starts", int), applied.items("stops", int)
+    inside = len(starts) == len(stops) == tensor.rank
+    inside = inside and all(0 <= lo < up <= e for lo, up, e in zip(starts, stops, tensor.shape, strict=True))
+    applied.require(inside, f"{list(starts)} to {list(stops)} of {tensor}")
+    shape = tuple(upper - lower for lower, upper in zip(starts, stops, strict=True))
+    result = TensorForm(tensor.dims, shape, tensor.dtype)
+    axes = tuple(shifted(index, start) for index, start in enumerate(starts))
+    return OperatorMeaning("reshape", {}, (result,), indices_along(result), (axes,), (direct(range(tensor.rank)),))
+
+
+def reshape(applied: Application) -> OperatorMeaning:
+    """The same elements, in row-major order, under other dimensions.
+
+    Runs of dimensions before and after that have equally many elements belong together. A run is cut where a position
+    of its first dimension begins both before and after, so that a block is a box on both sides.
+    """
+    applied.allow(("dims", "shape"))
+    (tensor,) = applied.operands(1)
+    dims, shape = applied.items("dims", str), applied.items("shape", int)
+    same = len(dims) == len(shape) and min(shape, default=1) > 0 and math.prod(shape) == math.prod(tensor.shape)
+    applied.require(same, f"of {tensor} to {list(shape)}")
+    old, new = [WHOLE] * tensor.rank, [WHOLE] * len(shape)
+    names: list[str] = []
+    extents: list[int] = []
+    for first, second, elements in _find_runs(tensor.shape, shape):
+        steps = elements // tensor.shape[first], elements // shape[second]
+        unit = math.lcm(*steps)  # elements between two positions where the run may be cut
+        if unit < elements:
+            factors = unit // steps[0], unit // steps[1]
+            old[first], new[second] = scaled(len(names), factors[0]), scaled(len(names), factors[1])
+            own = tensor.dims[first] if factors[0] == 1 else f"{tensor.dims[first]}_{dims[second]}"
+            names.append(dims[second] if factors[1] == 1 else own)
+            extents.append(elements // unit)
+    result = TensorForm(dims, shape, tensor.dtype)
+    indices = tuple(map(IndexForm, unique_names(names), extents))
+    return OperatorMeaning("reshape", {}, (result,), indices, (tuple(old),), (tuple(new),))
+
+
+def _find_runs(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int, int]]:
+    """For each run the first dimension before and after, and its number of elements. Extents of 1 are in no run.
+
+    A run ends where as many elements have been passed before as after: counted from the first dimension on, the
+    products of extents are equal there.
+    """
+    before, after = _running_products(old), _running_products(new)
+    common = {product for _, product in before} & {product for _, product in after}
+    runs = []
+    passed = 1
+    while before:
+        end = min(product for product in common if product > passed)
+        runs.append((before[0][0], after[0][0], end // passed))
+        before = [entry for entry in before if entry[1] > end]
+        after = [entry for entry in after if entry[1] > end]
+        passed = end
+    return runs
+
+
+def _running_products(shape: Sequence[int]) -> list[tuple[int, int]]:
+    """Every dimension of an extent above 1, with the product of the extents up to it."""
+    products = itertools.accumulate(shape, int.__mul__)
+    return [(d, product) for d, product in enumerate(products) if shape[d] > 1]

@@ -1,0 +1,142 @@
+"""Proves of every operation of a plan that its kernel, blocks, types and aggregations follow from what it is.
+
+Work is linear in the number of functions. What equal operations have in common, as the layers of a model do, is derived
+once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.meaning import equations, moves, rows, selection
+from einc_runtime.plan.meaning.attention import attention
+from einc_runtime.plan.meaning.terms import Application, Interval, OperatorMeaning, TensorForm, block_of
+from einc_runtime.plan.schema import Attribute, Block, Bundle, Operation, Tensor
+from einc_runtime.text import did_you_mean, escape_text
+
+FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
+    "append": moves.append,
+    "argmax": selection.argmax,
+    "attention": attention,
+    "concat": moves.concat,
+    "embedding": moves.embedding,
+    "equation": equations.equation,
+    "meanpool": rows.meanpool,
+    "norm": rows.norm,
+    "reshape": moves.reshape,
+    "rope": rows.rope,
+    "slice": moves.cut_out,
+    "softmax": rows.softmax,
+    "topk": selection.topk,
+}
+
+FunctionBlocks = tuple[tuple[Block, ...], tuple[Block, ...]]
+"""What a function reads of each input, and writes of each output."""
+
+_encode = msgspec.msgpack.Encoder(order="sorted").encode
+
+
+def prove_operations(bundle: Bundle) -> None:
+    """Raises PlanFault, naming the part, where an operation of a valid plan is not what its family says."""
+    meanings: dict[bytes, OperatorMeaning] = {}
+    blocks: dict[bytes, list[FunctionBlocks]] = {}
+    for i, operation in enumerate(bundle.operations):
+        where = f"operations[{i}]"
+        inputs = tuple(_form_of(bundle.tensors[position]) for position in operation.inputs)
+        key = _encode([operation.family, operation.attributes, [[t.dims, t.shape, t.dtype] for t in inputs]])
+        if key not in meanings:
+            meanings[key] = _derive(operation, inputs, where)
+        meaning = meanings[key]
+        _require_labels(operation, [_form_of(bundle.tensors[t]) for t in operation.outputs], meaning, where)
+        if meaning.require_functions is not None:
+            try:
+                meaning.require_functions(list(_cuts_of(operation)) * operation.replicas, operation.functions)
+            except PlanFault as fault:
+                raise PlanFault(fault.message, where=f"{where}.{fault.where} ('{operation.name}')") from None
+            continue
+        key = _encode([key, [index.intervals for index in operation.indices]])
+        if key not in blocks:
+            blocks[key] = _derive_blocks(meaning, inputs, list(_cuts_of(operation)))
+        _require_blocks(operation, blocks[key], where)
+
+
+def _form_of(tensor: Tensor) -> TensorForm:
+    return TensorForm(tensor.dims, tensor.shape, tensor.dtype)
+
+
+def _derive(operation: Operation, inputs: tuple[TensorForm, ...], where: str) -> OperatorMeaning:
+    make = FAMILIES.get(operation.family)
+    if make is None:
+        message = f"there is no operator family '{escape_text(operation.family, 40)}'"
+        hint = did_you_mean(operation.family, tuple(FAMILIES)) or "compile the model with this version of einc"
+        raise PlanFault(message, where=f"{where}.family", hint=hint)
+    try:
+        return make(Application(operation.family, inputs, operation.attributes))
+    except PlanFault as fault:
+        raise PlanFault(fault.message, where=f"{where} ('{operation.name}')") from None
+
+
+def _require_labels(operation: Operation, outputs: Sequence[TensorForm], meaning: OperatorMeaning, where: str) -> None:
+    """The kernel, its attributes, the types of outputs, the indices and the aggregations are those of the meaning."""
+    require = partial(_require_equal, family=operation.family)
+    require(operation.kernel, meaning.kernel, f"{where}.kernel")
+    _require_attributes(operation, meaning.attributes, f"{where}.kernel_attributes")
+    require(list(map(str, outputs)), list(map(str, meaning.results)), f"{where}.outputs")
+    found = [(index.name, index.extent, index.cuts) for index in operation.indices]
+    require(found, [(index.name, index.extent, index.cuts) for index in meaning.indices], f"{where}.indices")
+    require(operation.aggregations, meaning.aggregations, f"{where}.aggregations")
+    require(operation.joint_aggregations, meaning.joint_aggregations, f"{where}.joint_aggregations")
+
+
+def _require_equal(found: object, expected: object, where: str, family: str) -> None:
+    if found != expected:
+        message = (
+            f"{escape_text(str(found), 100)}, where {family} with its attributes has {escape_text(str(expected), 100)}"
+        )
+        raise PlanFault(message, where=where)
+
+
+def _require_attributes(operation: Operation, expected: Mapping[str, Attribute], where: str) -> None:
+    """Equal values of other types, such as 1 and true, are different."""
+    for name in sorted({*operation.kernel_attributes, *expected}):
+        found, meant = operation.kernel_attributes.get(name), expected.get(name)
+        if _encode(found) != _encode(meant):
+            values = ("nothing" if value is None else escape_text(repr(value), 60) for value in (found, meant))
+            message = f"{next(values)}, where {operation.family} with its attributes has {next(values)}"
+            raise PlanFault(message, where=f"{where}['{name}']")
+
+
+def _cuts_of(operation: Operation) -> itertools.product[tuple[Interval, ...]]:
+    """The intervals of each function: the last index runs fastest."""
+    return itertools.product(*(index.intervals for index in operation.indices))
+
+
+def _derive_blocks(
+    meaning: OperatorMeaning, inputs: Sequence[TensorForm], cuts: Sequence[tuple[Interval, ...]]
+) -> list[FunctionBlocks]:
+    sides = [
+        [(axes, tensor.shape) for axes, tensor in zip(side, tensors, strict=True)]
+        for side, tensors in ((meaning.inputs, inputs), (meaning.outputs, meaning.results))
+    ]
+    return [
+        (
+            tuple([block_of(axes, shape, chosen) for axes, shape in sides[0]]),
+            tuple([block_of(axes, shape, chosen) for axes, shape in sides[1]]),
+        )
+        for chosen in cuts
+    ]
+
+
+def _require_blocks(operation: Operation, expected: Sequence[FunctionBlocks], where: str) -> None:
+    for f, function in enumerate(operation.functions):
+        inputs, outputs = expected[f % len(expected)]
+        for field, found, meant in (("inputs", function.inputs, inputs), ("outputs", function.outputs, outputs)):
+            if found != meant:
+                k = next(k for k in range(len(found)) if found[k] != meant[k])
+                message = f"{found[k]}, where its intervals and {operation.family} give {meant[k]}"
+                raise PlanFault(message, where=f"{where}.functions[{f}].{field}[{k}] ('{operation.name}')")

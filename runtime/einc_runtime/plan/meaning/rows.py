@@ -1,0 +1,117 @@
+"""Families that combine the elements of rows: softmax, norms, means of packed sequences, and rotary positions."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+
+from einc_runtime.plan.meaning.terms import (
+    FLOATS,
+    INTEGERS,
+    WHOLE,
+    Application,
+    BlockAxis,
+    IndexForm,
+    Interval,
+    OperatorMeaning,
+    TensorForm,
+    direct,
+    ends_of,
+    indices_along,
+)
+from einc_runtime.plan.schema import Attribute
+
+_NORM_INPUTS = {"rmsnorm": 2, "layernorm": 3}
+_SCALINGS = {
+    "none": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
+    "longrope": ("factors",),
+}
+
+
+def softmax(applied: Application) -> OperatorMeaning:
+    """Along `axis`, which stays whole; every other dimension may be cut anywhere."""
+    applied.allow(("axis",))
+    (tensor,) = applied.operands(1)
+    applied.require(tensor.dtype in FLOATS, f"of {tensor}")
+    axis = applied.axis(tensor)
+    indices = indices_along(tensor)
+    axes = (*direct(range(axis)), WHOLE, *direct(range(axis, tensor.rank - 1)))
+    return OperatorMeaning("softmax", {"axis": axis}, (tensor,), indices[:axis] + indices[axis + 1 :], (axes,), (axes,))
+
+
+def norm(applied: Application) -> OperatorMeaning:
+    """Along the last dimension, which stays whole as the vectors do that have it alone."""
+    applied.allow(("kind", "eps"), ("offset",))
+    kind = applied.value("kind", str)
+    applied.require(kind in _NORM_INPUTS, f"there is no kind '{kind[:40]}'")
+    tensor, *vectors = applied.operands(_NORM_INPUTS[kind])
+    fit = tensor.dtype in FLOATS and tensor.rank > 0
+    fit = fit and all(vector.shape == tensor.shape[-1:] and vector.dtype == tensor.dtype for vector in vectors)
+    applied.require(fit, f"of {tensor} with {', '.join(map(str, vectors))}")
+    attributes: dict[str, Attribute] = {"eps": applied.number("eps")}
+    if "offset" in applied.attributes:
+        attributes["offset"] = applied.number("offset", above=-math.inf)
+    axes = (*direct(range(tensor.rank - 1)), WHOLE)
+    others = ((WHOLE,) for _ in vectors)
+    return OperatorMeaning(kind, attributes, (tensor,), indices_along(tensor)[:-1], (axes, *others), (axes,))
+
+
+def meanpool(applied: Application) -> OperatorMeaning:
+    """Tokens are cut between sequences; a function puts out the means of the sequences that it reads."""
+    applied.allow(("seq_lens", "into"))
+    tensor, mask = applied.operands(2)
+    fit = tensor.rank == 2 and tensor.dtype in FLOATS and mask.dtype == "bool" and mask.shape == tensor.shape[:1]
+    applied.require(fit, f"of {tensor} with {mask}")
+    lengths = applied.lengths("seq_lens", tensor.shape[0])
+    ends = ends_of(lengths)
+
+    def sequences(lower: int, upper: int) -> Interval:
+        return bisect_right(ends, lower), bisect_left(ends, upper) + 1
+
+    tokens, columns = indices_along(tensor)
+    result = TensorForm((applied.value("into", str), tensor.dims[1]), (len(lengths), tensor.shape[1]), tensor.dtype)
+    return OperatorMeaning(
+        "meanpool",
+        {"seq_lens": list(lengths)},
+        (result,),
+        (IndexForm(tokens.name, tokens.extent, ends[:-1]), columns),
+        (direct((0, 1)), direct((0,))),
+        ((BlockAxis(0, sequences), BlockAxis(1)),),
+    )
+
+
+def rope(applied: Application) -> OperatorMeaning:
+    """Pairs of the last dimension turn by the positions of the tokens, which are an input or follow from `seq_lens`."""
+    given = "extras" in applied.attributes
+    applied.allow(
+        ("theta", "scaling", "extras" if given else "seq_lens"), [n for names in _SCALINGS.values() for n in names]
+    )
+    tensor, *positions = applied.operands(1 + given)
+    scaling = applied.value("scaling", str)
+    applied.require(scaling in _SCALINGS, f"there is no scaling '{scaling[:40]}'")
+    applied.require(tensor.dtype in FLOATS and tensor.rank >= 2 and tensor.shape[-1] % 2 == 0, f"of {tensor}")
+    attributes: dict[str, Attribute] = {"theta": applied.number("theta"), "scaling": scaling}
+    if given:
+        vector = positions[0]
+        applied.require(applied.items("extras", str) == ("positions",), "extras that are not the positions")
+        applied.require(vector.dtype in INTEGERS and vector.shape == tensor.shape[-2:-1], f"at {vector}")
+    else:
+        attributes["seq_lens"] = list(applied.lengths("seq_lens", tensor.shape[-2]))
+    used = _SCALINGS[scaling]
+    applied.allow((*attributes, *used), ("extras",))
+    if scaling == "longrope":
+        factors = applied.items("factors", float)
+        fit = len(factors) == tensor.shape[-1] // 2 and all(0 < factor < math.inf for factor in factors)
+        applied.require(fit, f"the factors are not {tensor.shape[-1] // 2} numbers above 0")
+        attributes["factors"] = list(factors)
+    else:
+        attributes.update((name, applied.number(name)) for name in used)
+    if scaling == "llama3":
+        low, high = applied.number("low_freq_factor"), applied.number("high_freq_factor")
+        applied.require(low < high, f"low_freq_factor {low} and high_freq_factor {high}")
+    rank = tensor.rank
+    axes = (*direct(range(rank - 1)), WHOLE)
+    tokens = (direct((rank - 2,)),) * given
+    return OperatorMeaning("rope", attributes, (tensor,), indices_along(tensor)[:-1], (axes, *tokens), (axes,))
