@@ -161,7 +161,8 @@ class Session:
         Weights stay; inputs have to be loaded again. Raises ArrayFault and KernelFault as the single steps do.
         """
         with self._guard.entered():
-            absent = [tensor.name for tensor in self.inputs if tensor.name in self._needed and tensor.name not in inputs]
+            names = [tensor.name for tensor in self.inputs]
+            absent = [name for name in names if name in self._needed and name not in inputs]
             if absent:
                 raise ArrayFault(f"nothing is given for input {quote_names(absent)}")
             self._guard.take_over()
@@ -171,7 +172,7 @@ class Session:
                 return {name: self.offload(name) for name in (self._outputs if outputs is None else outputs)}
             finally:
                 self._guard.mark_executed()
-                self._loaded.difference_update(tensor.name for tensor in self.inputs)
+                self._loaded.difference_update(names)
                 self._executed = False
 
     def execute(self, *, trace: bool = False) -> float:
