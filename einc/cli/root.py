@@ -15,8 +15,8 @@ root = LazyGroup(
         "check": (f"{_COMMANDS}.check:check_command", "Type-check a model; hold a model or a plan to contracts."),
         "diff": (f"{_COMMANDS}.diff:diff_command", "Show what changed from one plan to another."),
         "verify": (
-            "einc_runtime.cli.verify:verify_command",
-            "Prove from a plan's file alone that data arrives complete and that no two tasks race.",
+            f"{_COMMANDS}.verify:verify_command",
+            "Prove a plan: its tasks, its figures, and that it computes a model.",
         ),
         "describe": ("einc_runtime.cli.describe:describe_command", "Show what a plan takes, gives and needs."),
         "exprog": (f"{_COMMANDS}.exprog:group", "Check, simulate and optimize exchange programs."),

@@ -282,7 +282,7 @@ class _ExchangeTimer:
         """What the plan says about an exchange. Missing times, and all times on another machine, are computed."""
         times = (exchange.completion_ms, exchange.naive_ms, exchange.bound_ms, exchange.bound_by)
         is_other = self._planned != self.machine
-        if is_other or None in times[:3]:
+        if is_other or None in times:
             times = self._complete(exchange, (None,) * 4 if is_other else times)
         free_ms = exchange.bound_free_ms
         if free_ms is not None:  # bounds have the latency of one transfer at most
@@ -316,7 +316,7 @@ class _ExchangeTimer:
             naive = (
                 completion if exchange.naive else simulate(build_naive_body(program, machine), machine).completion_ms
             )
-        if bound_ms is None:
+        if bound_ms is None or bound_by is None:
             certificate = bound(program, machine)
             bound_ms, bound_by = certificate.bound_ms, certificate.bound_by
         return completion, naive, bound_ms, bound_by

@@ -261,7 +261,8 @@ def _format_movement(operation: Document) -> str:
         if exchange["naive_ms"] != exchange["completion_ms"]:
             text += f" (naive {exchange['naive_ms']:.3f} ms)"
         text += _AUTHORS.get(exchange["author"], "")
-        text += f"\n  no program takes less than {exchange['bound_ms']:.3f} ms: {shorten(exchange['bound_by'], 70)}"
+        proof = shorten(exchange["bound_by"] or "the plan does not say why", 70)
+        text += f"\n  no program takes less than {exchange['bound_ms']:.3f} ms: {proof}"
     return text
 
 

@@ -8,11 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import FrameType
+from typing import TypeVar
 
 import numpy as np
 
 from einc.frontend import build
+from einc.graph.fuse import fuse
 from einc.graph.graph import Graph
+from einc.report.restore import compute_outputs
+from einc.verification.figures import verify_figures
+from einc.verification.model import verify_model
+from einc_runtime.cli.comparison import compare, tolerance_of
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import ReportedError
 from einc_runtime.execution.data.random_arrays import make_random_array
@@ -26,12 +32,15 @@ from tests.support.graph_interpreter import interpret
 MAX_SECONDS = 30
 """That reading and proving one mutant may take; all plans are small."""
 
-_STAGES: dict[str, Callable[[Bundle], object]] = {"refused by the proof": prove}
 REFUSED = ("refused when read", "refused by the proof", "refused by its figures", "refused by the model")
 SAME = "the same in meaning"
+ACCEPTED_WRONG = "accepted and wrong"
+PROVED_WRONG = "proved and wrong"
+PROVED_NOT_RUN = "proved and refused by the run"
 FAULTS = (
-    "accepted and wrong", "accepted and refused by the run", "accepted and failed", "internal error", "hung", "died",
+    ACCEPTED_WRONG, PROVED_WRONG, PROVED_NOT_RUN, "proved and failed", "internal error", "hung", "died",
 )  # fmt: skip
+"""Accepted is what all of `einc verify --model` accepts, proved what the runtime's proof does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +53,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a plan must compute: arrays by the names of tensors, the outputs in f64, and how far results may be off."""
+    """What a plan must compute: the model's graph, arrays by the names of tensors, the outputs in f64, and how far
+    results may be off."""
 
+    graph: Graph
     arrays: dict[str, Array]
     expected: dict[str, Array]
     allowed: dict[str, float]
@@ -67,18 +78,57 @@ def find_meaning(case: str) -> Meaning:
         error = float(np.abs(_widen(found[name]) - _widen(reference)).max())
         allowed[name] = max(4 * error, 1e-6 * scale if reference.dtype.kind == "f" else 0.0)
         assert error <= 0.1 * scale, (case, name, error, scale)
-    return Meaning(arrays, expected, allowed)
+    return Meaning(fuse(_build_graph(case, None)), arrays, expected, allowed)
 
 
 def judge(case: str, data: bytes, process: RunningProcess) -> Verdict:
-    """How the plan file `data`, a mutant of the case's plan, ends."""
-    outcome = "refused when read"
+    """How the plan file `data`, a mutant of the case's plan, ends.
+
+    What the runtime's proof accepts is run, and must compute what the plan itself says; what all accept, what the
+    original model says.
+    """
+    reading = _try("refused when read", lambda: decode(data))
+    if isinstance(reading, Verdict):
+        return reading
+    proof = _try("refused by the proof", lambda: prove(reading))
+    if isinstance(proof, Verdict):
+        return proof
+    meaning = find_meaning(case)
+    arrays = _arrays_of(case, reading)
+    results = process.run(reading, arrays)
+    if isinstance(results, str):
+        kind = results.partition(":")[0]
+        fault = Verdict({"refused": PROVED_NOT_RUN, "failed": "proved and failed"}.get(kind, kind), results)
+        if kind != "refused":
+            return fault
+    further: object = _try("refused by its figures", lambda: verify_figures(reading))
+    if not isinstance(further, Verdict):
+        further = _try("refused by the model", lambda: verify_model(reading, meaning.graph))
+    if isinstance(further, Verdict) and further.outcome not in REFUSED:
+        return further
+    if isinstance(results, str):
+        return fault
+    difference = _find_difference(results, meaning)
+    if not isinstance(further, Verdict):
+        return Verdict(ACCEPTED_WRONG, difference) if difference else Verdict(SAME)
+    if difference is not None:
+        own = _try(PROVED_WRONG, lambda: compute_outputs(reading, arrays))
+        if isinstance(own, Verdict):
+            return own
+        comparison = compare(results, own, tolerance_of(reading))
+        if not comparison.holds:
+            return Verdict(PROVED_WRONG, f"{comparison}; {further.outcome}: {further.reason}")
+    return further
+
+
+Result = TypeVar("Result")
+
+
+def _try(outcome: str, step: Callable[[], Result]) -> Result | Verdict:
+    """The result of a step, or `outcome` where it refuses the plan as it may."""
     try:
         with _time_limit():
-            bundle = decode(data)
-            for stage, check in _STAGES.items():
-                outcome = stage
-                check(bundle)
+            return step()
     except ReportedError as error:
         if error.exit_code == 70:
             return Verdict("internal error", f"{outcome}: {error.render()}")
@@ -87,20 +137,18 @@ def judge(case: str, data: bytes, process: RunningProcess) -> Verdict:
         return Verdict("hung", outcome)
     except Exception as error:
         return Verdict("internal error", f"{outcome}: {type(error).__name__}: {error}")
-    meaning = find_meaning(case)
-    results = process.run(bundle, _arrays_of(bundle, meaning))
-    if isinstance(results, str):
-        kind = results.partition(":")[0]
-        known = {"refused": "accepted and refused by the run", "failed": "accepted and failed"}
-        return Verdict(known.get(kind, kind), results)
-    difference = _find_difference(results, meaning)
-    return Verdict("accepted and wrong", difference) if difference else Verdict(SAME)
 
 
-def _arrays_of(bundle: Bundle, meaning: Meaning) -> dict[str, Array]:
-    """The arrays under the names that the plan asks for. A plan that asks for others gets what it says it is: that the
-    names are not the model's is found by comparing the outputs, or by the model."""
-    return {t.name: meaning.arrays[t.name] for t in bundle.tensors if t.name in meaning.arrays}
+def _arrays_of(case: str, bundle: Bundle) -> dict[str, Array]:
+    """The original's arrays, by position, where they fit what the plan asks for, and else random ones."""
+    known = list(find_meaning(case).arrays.values())
+    wanted = [t for t in bundle.tensors if t.kind != "value"]
+    found = {}
+    for k, tensor in enumerate(wanted):
+        array = find_meaning(case).arrays.get(tensor.name, known[k] if k < len(known) else None)
+        fits = array is not None and (array.shape, array.dtype) == (tensor.shape, storage_dtype(tensor.dtype))
+        found[tensor.name] = array if array is not None and fits else make_random_array(tensor, 3)
+    return found
 
 
 def _find_difference(results: Mapping[str, Array], meaning: Meaning) -> str | None:

@@ -16,7 +16,7 @@ from tests.mutation.running import GuardedArenas, OutOfBounds, RunningProcess
 from tests.support.plan_figures import read
 
 SMALL = ("chain", "chain-one-site", "once", "softmax-rows", "attention-sequence", "largest", "rows")
-CRASHES = ("internal error", "hung", "died", "accepted and failed")
+CRASHES = ("internal error", "hung", "died", "proved and failed", "accepted and wrong")
 
 
 @pytest.mark.parametrize(

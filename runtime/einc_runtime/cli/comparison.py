@@ -58,7 +58,7 @@ class Comparison:
 def compare(results: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float) -> Comparison:
     """The largest errors of `results` over the outputs that `expected` has."""
     errors = [_compute_errors(results[name], array) for name, array in expected.items()]
-    return Comparison(max(e[0] for e in errors), max(e[1] for e in errors), tolerance)
+    return Comparison(max((e[0] for e in errors), default=0.0), max((e[1] for e in errors), default=0.0), tolerance)
 
 
 def _compute_errors(results: Array, expected: Array) -> tuple[float, float]:

@@ -85,12 +85,23 @@ def iterate_weights(tensors: Sequence[Tensor], source: WeightSource) -> Iterator
             yield tensor.name, make_random_array(tensor, seed)
         return
     with ExitStack() as stack:
-        files = _open_mapping(source) if isinstance(source, Mapping) else _open_path(os.fspath(source), stack)
-        matches = [(tensor, _match(tensor, files)) for tensor in tensors]
-        raise_together([problem for _, problem in matches if isinstance(problem, str)], path)
-        for tensor, entry in matches:
-            if not isinstance(entry, str):
-                yield tensor.name, entry.read(tensor).reshape(tensor.shape)
+        for tensor, entry in _match_all(tensors, source, stack):
+            yield tensor.name, entry.read(tensor).reshape(tensor.shape)
+
+
+def require_weights(tensors: Sequence[Tensor], source: WeightSource) -> None:
+    """Raises ArrayFault as `iterate_weights` does, and reads nothing but names, types and shapes."""
+    with ExitStack() as stack:
+        _match_all(tensors, source, stack)
+
+
+def _match_all(tensors: Sequence[Tensor], source: WeightSource, stack: ExitStack) -> list[tuple[Tensor, StoredArray]]:
+    """The stored array of every weight. Raises ArrayFault with all that is missing or unfit."""
+    path = None if isinstance(source, Mapping) else os.fspath(source)
+    files = _open_mapping(source) if isinstance(source, Mapping) else _open_path(os.fspath(source), stack)
+    matches = [(tensor, _match(tensor, files)) for tensor in tensors]
+    raise_together([problem for _, problem in matches if isinstance(problem, str)], path)
+    return [(tensor, entry) for tensor, entry in matches if not isinstance(entry, str)]
 
 
 def is_grouping_of(stored: Sequence[int], declared: Sequence[int]) -> bool:
@@ -167,9 +178,12 @@ def _find(tensor: Tensor, files: StoredArrays) -> StoredArray | str | None:
     return files.find(tensor.name) if tensor.name in files.names else None
 
 
-def _take_rows(whole: StoredArray, rows: slice) -> StoredArray:
-    """Some rows, or as many of them as there are."""
-    count = len(range(*rows.indices(whole.shape[0] if whole.shape else 0)))
+def _take_rows(whole: StoredArray, rows: slice) -> StoredArray | str:
+    """Some rows, or what is wrong with them."""
+    known = whole.shape[0] if whole.shape else 0
+    count = rows.stop - rows.start
+    if not 0 < count <= known - rows.start:
+        return f"stands for rows {rows.start} to {rows.stop} of {known}"
     return StoredArray(whole.dtype, (count, *whole.shape[1:]), lambda tensor: whole.read(tensor)[rows])
 
 

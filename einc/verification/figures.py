@@ -1,0 +1,154 @@
+"""Proves the figures of a plan against what they are computed from: its cuts, its tasks and the machine file in it."""
+
+from __future__ import annotations
+
+import math
+
+from einc.core.spec import clip_tiling
+from einc.errors import EincError
+from einc.graph.graph import Graph
+from einc.logical.plan import Choice, LogicalPlan
+from einc.logical.problem import find_part
+from einc.machines.load import format_machine
+from einc.machines.model import Machine
+from einc.ops.base import Attribute
+from einc.options import FASTEST, SCHEDULES
+from einc.predict.cores import list_run_tasks
+from einc.predict.timeline import TooLarge, time_tasks
+from einc.report.restore import restore_plan
+from einc.report.timing import read_plan_machine
+from einc.verification.comparison import require_equal, require_time
+from einc.verification.exchanges import verify_exchanges
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.regions import buffer_bytes
+from einc_runtime.plan.schema import Bundle, Operation
+
+MAX_EFFORT = 20_000_000
+"""The effort of the simulation, up to a minute."""
+
+ALIGNMENT = 64
+"""Arenas end at a multiple of so many bytes."""
+
+_UNPROVED = (
+    "the times of other plans than this one (contenders, baselines, memory points), `cut_cost`, and that no plan costs "
+    "less (`exact`)"
+)
+
+
+def verify_figures(bundle: Bundle) -> tuple[str, ...]:
+    """What remains unproved, in words. Raises PlanFault at the first figure that is not what it should be."""
+    try:
+        machine = read_plan_machine(bundle)
+        plan = restore_plan(bundle)
+    except EincError as error:
+        raise PlanFault(error.message, where=None if error.where is None else str(error.where)) from None
+    _verify_header(bundle, machine)
+    for o, (operation, choice) in enumerate(zip(bundle.operations, plan.choices, strict=True)):
+        _verify_operation(f"operations[{o}] ('{operation.name}')", operation, plan.graph, choice)
+    _verify_costs(bundle, plan)
+    _verify_memory(bundle)
+    left = list(verify_exchanges(bundle, machine))
+    left += _verify_times(bundle, machine)
+    _verify_comparisons(bundle)
+    return (*left, _UNPROVED)
+
+
+def _verify_header(bundle: Bundle, machine: Machine) -> None:
+    if bundle.machine_file != format_machine(machine):
+        raise PlanFault("it is not written as the compiler writes machines", where="machine_file")
+    require_equal("machine", bundle.machine, machine.name)
+    require_equal("memory_limit", bundle.memory_limit, machine.memory_limit)
+    if len(machine.sites) != len(bundle.devices):
+        count = len(machine.sites)
+        raise PlanFault(f"{count} sites, where the plan has {len(bundle.devices)}", where="machine_file")
+    if bundle.schedule not in SCHEDULES.values():
+        raise PlanFault(f"'{bundle.schedule}' is no schedule", where="schedule")
+    if bundle.exact and bundle.selector != "eindecomp":
+        raise PlanFault(f"the selector '{bundle.selector}' gives no exact optimum", where="exact")
+    if (bundle.contenders or bundle.memory_points) and bundle.selector != FASTEST:
+        raise PlanFault(f"the selector '{bundle.selector}' compares no plans", where="contenders")
+
+
+def _verify_operation(where: str, found: Operation, graph: Graph, choice: Choice) -> None:
+    """An operation against the operator that its family and attributes name, and its cut."""
+    operator = next(node.operator for node in graph.nodes if node.name == found.name)
+    require_equal(f"{where}.title", found.title, operator.title)
+    require_equal(f"{where}.precision", found.precision, operator.precision)
+    require_equal(f"{where}.kernel", found.kernel, operator.kernel.name)
+    attributes = {name: _as_list(value) for name, value in sorted(operator.kernel.attributes)}
+    require_equal(f"{where}.kernel_attributes", found.kernel_attributes, attributes)
+    require_equal(f"{where}.aggregations", found.aggregations, tuple(operator.aggregations))
+    require_equal(f"{where}.joint_aggregations", found.joint_aggregations, operator.joint_aggregations)
+    for k, (index, own) in enumerate(zip(found.indices, operator.indices, strict=True)):
+        described = (own.name, own.extent, own.cuts)
+        require_equal(f"{where}.indices[{k}]", (index.name, index.extent, index.cuts), described)
+    for f, (function, spec) in enumerate(zip(found.functions, choice.candidate.functions, strict=True)):
+        at = f"{where}.functions[{f}]"
+        require_equal(f"{at}.inputs", function.inputs, spec.inputs)
+        require_equal(f"{at}.outputs", function.outputs, spec.outputs)
+        require_equal(f"{at}.flops", function.flops, operator.flops(spec))
+        require_equal(f"{at}.traffic", function.traffic, operator.traffic(spec))
+
+
+def _as_list(value: Attribute) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _verify_costs(bundle: Bundle, plan: LogicalPlan) -> None:
+    """The costs of the paper's model (Section 4.3), from the blocks of the functions."""
+    made = {
+        name: choice.candidate.output_tilings[j]
+        for node, choice in zip(plan.graph.nodes, plan.choices, strict=True)
+        for j, name in enumerate(node.outputs)
+    }
+    for o, (operation, choice) in enumerate(zip(bundle.operations, plan.choices, strict=True)):
+        node, where = plan.graph.nodes[o], f"operations[{o}] ('{operation.name}').cost"
+        functions = operation.functions
+        join = sum(block.size for function in functions for block in function.inputs)
+        written = sum(block.size for function in functions[: operation.distinct] for block in function.outputs)
+        whole = sum(math.prod(bundle.tensors[t].shape) for t in operation.outputs)
+        repartition = 0
+        for k, name in enumerate(node.inputs):
+            if name in made:
+                given = clip_tiling(made[name], find_part(node.operator, k))
+                if given != choice.candidate.input_tilings[k]:
+                    repartition += node.operator.reads[k].size
+        require_equal(f"{where}.join", operation.cost.join, join)
+        require_equal(f"{where}.aggregation", operation.cost.aggregation, written - whole)
+        require_equal(f"{where}.repartition", operation.cost.repartition, repartition)
+
+
+def _verify_memory(bundle: Bundle) -> None:
+    """Every arena ends where the last buffer of its site ends."""
+    ends = [0] * len(bundle.devices)
+    for buffer in bundle.buffers:
+        ends[buffer.site] = max(ends[buffer.site], buffer.offset + buffer_bytes(bundle, buffer))
+    for site, end in enumerate(ends):
+        require_equal(f"memory[{site}]", bundle.memory[site], -(-end // ALIGNMENT) * ALIGNMENT)
+
+
+def _verify_times(bundle: Bundle, machine: Machine) -> list[str]:
+    if bundle.predicted_ms is None:
+        return []
+    try:
+        times = time_tasks(list_run_tasks(bundle, machine).costs, machine, MAX_EFFORT)
+    except TooLarge:
+        return ["`predicted_ms`: the plan is too large to be simulated here"]
+    except EincError as error:
+        raise PlanFault(error.message, where="machine_file") from None
+    require_time("predicted_ms", bundle.predicted_ms, times.predicted_ms)
+    return []
+
+
+def _verify_comparisons(bundle: Bundle) -> None:
+    """The plan itself among the plans that it was compared with: its time and its memory; none of them is faster."""
+    known = None if bundle.predicted_ms is None else bundle.predicted_ms
+    chosen = [(f"baselines[{i}]", one) for i, one in enumerate(bundle.baselines) if one.chosen]
+    if len(chosen) + sum(one.chosen for one in bundle.contenders) > 1:
+        raise PlanFault("more than one plan is said to be the one that was chosen", where="contenders")
+    for where, baseline in chosen:
+        require_time(f"{where}.predicted_ms", baseline.predicted_ms or 0.0, known or 0.0)
+        require_equal(f"{where}.memory", baseline.memory, max(bundle.memory))
+    for i, contender in enumerate(bundle.contenders):
+        if contender.chosen:
+            require_equal(f"contenders[{i}].cost", contender.cost, bundle.total_cost)

@@ -1,0 +1,71 @@
+"""Proves that a plan computes a model: its tensors, operations and outputs are those of the model's graph, all of them.
+
+Together with the runtime's proof, which derives kernels, blocks and tasks from the operations, this leads from the text
+of a model to the bytes of a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
+from einc.ops.base import Attribute
+from einc.verification.comparison import require_equal
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.schema import Bundle, Operation, Tensor
+
+HINT = "compile the model again, or verify with the -D, --preset and --dtype that it was compiled with"
+
+
+def verify_model(bundle: Bundle, graph: Graph) -> None:
+    """Raises PlanFault at the first difference between a plan and a graph, which is fused as the compiler does it.
+
+    The lines of the text that operations come from are not compared: the same model may stand in another text.
+    """
+    require_equal("model", bundle.model, graph.name, HINT)
+    names = [tensor.name for tensor in graph.tensors]
+    _require_same_names("tensors", [tensor.name for tensor in bundle.tensors], names)
+    uses = graph.consumers()
+    for t, (found, expected) in enumerate(zip(bundle.tensors, graph.tensors, strict=True)):
+        readers = uses[expected.name]
+        fan_in = readers[0][0].operator.fan_in(readers[0][1]) if readers else 1
+        _verify_tensor(f"tensors[{t}] ('{expected.name}')", found, expected, fan_in)
+    nodes = {node.name: node for node in graph.nodes}
+    _require_same_names("operations", sorted(one.name for one in bundle.operations), sorted(nodes))
+    for o, operation in enumerate(bundle.operations):  # in any order that validation allows
+        _verify_operation(f"operations[{o}] ('{operation.name}')", operation, nodes[operation.name], names)
+    outputs = [names[output.tensor] for output in bundle.outputs]
+    _require_same_names("outputs", outputs, list(graph.outputs))
+
+
+def _verify_tensor(where: str, found: Tensor, expected: GraphTensor, fan_in: int) -> None:
+    require_equal(f"{where}.kind", found.kind, expected.kind.value, HINT)
+    require_equal(f"{where}.dtype", found.dtype, expected.desc.dtype.value, HINT)
+    require_equal(f"{where}.dims", found.dims, expected.desc.dims, HINT)
+    require_equal(f"{where}.shape", found.shape, expected.desc.shape, HINT)
+    require_equal(f"{where}.stored", found.stored, expected.stored, HINT)
+    require_equal(f"{where}.fan_in", found.fan_in, fan_in if expected.kind is TensorKind.WEIGHT else 1, HINT)
+
+
+def _verify_operation(where: str, found: Operation, node: Node, names: list[str]) -> None:
+    operator = node.operator
+    require_equal(f"{where}.family", found.family, operator.family, HINT)
+    require_equal(f"{where}.title", found.title, operator.title, HINT)
+    require_equal(f"{where}.inputs", tuple(names[t] for t in found.inputs), node.inputs, HINT)
+    require_equal(f"{where}.outputs", tuple(names[t] for t in found.outputs), node.outputs, HINT)
+    attributes: Mapping[str, Attribute] = operator.attributes
+    _require_same_names(f"{where}.attributes", list(found.attributes), sorted(attributes))
+    for name, value in attributes.items():
+        expected = list(value) if isinstance(value, tuple) else value
+        require_equal(f"{where}.attributes['{name}']", found.attributes[name], expected, HINT)
+
+
+def _require_same_names(where: str, found: list[str], expected: list[str]) -> None:
+    """Raises PlanFault that names what is lacking, what is too much, or what is out of place."""
+    lacking = [name for name in expected if name not in set(found)]
+    surplus = [name for name in found if name not in set(expected)]
+    if lacking:
+        raise PlanFault(f"the model has '{lacking[0]}', and the plan has not", where=where, hint=HINT)
+    if surplus:
+        raise PlanFault(f"the plan has '{surplus[0]}', and the model has not", where=where, hint=HINT)
+    require_equal(where, found, expected, HINT)

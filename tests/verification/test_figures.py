@@ -1,0 +1,122 @@
+"""The figures of a plan are those of its cuts, its tasks and its machine file; a plan with any other is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from einc.cli.root import root
+from einc.compiler import compile_model
+from einc.options import CompileOptions, GivenExchange
+from einc.verification.figures import verify_figures
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.schema import Bundle
+from tests.mutation.plans import CASES, make_plan
+from tests.support.sampling import first
+
+replace = msgspec.structs.replace
+
+
+@pytest.mark.parametrize("case", first(6, sorted(CASES)))
+def test_plans_of_the_compiler_are_accepted(case: str) -> None:
+    verify_figures(decode(make_plan(case)))
+
+
+def change_exchange(bundle: Bundle, name: str, **fields: Any) -> Bundle:
+    """The plan with other fields in the exchange of one operation."""
+    operations = [
+        replace(one, exchange=replace(one.exchange, **fields)) if one.name == name and one.exchange else one
+        for one in bundle.operations
+    ]
+    return replace(bundle, operations=tuple(operations))
+
+
+def change_first(bundle: Bundle, **fields: Any) -> Bundle:
+    return replace(bundle, operations=(replace(bundle.operations[0], **fields), *bundle.operations[1:]))
+
+
+def everywhere(bundle: Bundle, **fields: Any) -> Bundle:
+    operations = [
+        one if one.exchange is None else replace(one, exchange=replace(one.exchange, **fields))
+        for one in bundle.operations
+    ]
+    return replace(bundle, operations=tuple(operations))
+
+
+def cost(bundle: Bundle, **more: int) -> Bundle:
+    first = bundle.operations[0].cost
+    fields = {name: getattr(first, name) + by for name, by in more.items()}
+    changed = change_first(bundle, cost=replace(first, **fields))
+    return replace(changed, total_cost=bundle.total_cost + sum(more.values()))
+
+
+def program(bundle: Bundle, old: str, new: str) -> Bundle:
+    text = next(one.exchange.program for one in bundle.operations if one.name == "y" and one.exchange)
+    assert old in text
+    return change_exchange(bundle, "y", program=text.replace(old, new))
+
+
+FALSE: dict[str, tuple[Callable[[Bundle], Bundle], str]] = {
+    "a longer time": (lambda b: replace(b, predicted_ms=(b.predicted_ms or 0) * 1.01), "predicted_ms"),
+    "bounds of 1 ms": (lambda b: everywhere(b, bound_ms=1.0), "bound_ms|bound_free_ms"),
+    "a bound without a proof": (lambda b: change_exchange(b, "y", bound_by=None), "bound_by"),
+    "another proof of a bound": (lambda b: change_exchange(b, "y", bound_by="cut {1}: no reason"), "bound_by"),
+    "a better bound for any sites": (lambda b: change_exchange(b, "y", bound_free_ms=0.5), "bound_free_ms"),
+    "a faster exchange": (lambda b: change_exchange(b, "y", completion_ms=0.001), "completion_ms"),
+    "a slower naive exchange": (lambda b: change_exchange(b, "y", naive_ms=0.5), "naive_ms"),
+    "a dearer join": (lambda b: cost(b, join=1), "cost.join"),
+    "a dearer aggregation": (lambda b: cost(b, aggregation=1), "cost.aggregation"),
+    "a dearer repartition": (lambda b: cost(b, repartition=1), "cost.repartition"),
+    "a larger arena": (lambda b: replace(b, memory=(b.memory[0] + 64, *b.memory[1:])), r"memory\[0\]"),
+    "another precision": (lambda b: change_first(b, precision="f64"), "precision"),
+    "another title": (lambda b: change_first(b, title="product"), "title"),
+    "an optimum": (lambda b: replace(b, exact=True, selector="greedy"), "exact"),
+    "another machine": (lambda b: replace(b, machine="dgx-h100"), "machine"),
+    "a faster machine": (lambda b: replace(b, machine_file=b.machine_file.replace("25", "50")), "machine_file|_ms"),
+    "a message less": (lambda b: program(b, "X1 @ 0 -> 2\n", ""), "program"),
+    "a message more": (lambda b: program(b, "X1 @ 0 -> 2", "X1 @ 0 -> 1, 2"), "program"),
+    "larger messages": (lambda b: program(b, "80 B", "81 B"), "program|_ms"),
+}
+
+
+@pytest.mark.parametrize("what", sorted(FALSE))
+def test_false_figures_are_refused(what: str) -> None:
+    bundle = decode(make_plan("once"))
+    change, where = FALSE[what]
+    false = change(bundle)
+    assert false != bundle
+    with pytest.raises(PlanFault) as caught:
+        verify_figures(false)
+    assert re.search(where, str(caught.value.where)), caught.value.render()
+
+
+def test_programs_of_others_are_accepted_with_their_times() -> None:
+    """A slow program of a person's own, which visits another site on the way."""
+    case = CASES["once"]
+    original = decode(make_plan("once"))
+    text = next(one.exchange.program for one in original.operations if one.name == "y" and one.exchange)
+    slower = text.replace("X1 @ 0 -> 2", "X1 @ 0 -> 1\nX1 @ 1 -> 2") if "X1 @ 1" not in text else text
+    options = case.compile_options()
+    given = CompileOptions(
+        machine=options.machine, devices=options.devices, selector="eindecomp", input_placement="once",
+        exchanges=(GivenExchange("y", slower, "own.exprog"),),
+    )  # fmt: skip
+    bundle = compile_model(case.source, case.file, given).bundle
+    assert next(one.exchange for one in bundle.operations if one.name == "y").author == "user"
+    verify_figures(bundle)
+
+
+def test_a_bound_without_a_proof_is_explained(tmp_path: Path) -> None:
+    """`explain` proves the bound itself then."""
+    plan = tmp_path / "plan.bin"
+    plan.write_bytes(encode(change_exchange(decode(make_plan("once")), "y", bound_by=None)))
+    result = CliRunner().invoke(root, ["explain", str(plan)])
+    assert result.exit_code == 0, result.exception
+    assert "no program takes less than 0.004 ms: cut {2, 3}" in result.output
