@@ -27,6 +27,9 @@ from einc_runtime.text import did_you_mean, escape_text, format_count, quote_nam
 MAX_PINS = 2000
 """Each is compared with the names of all operators."""
 
+MAX_LENGTH = 1000
+"""Characters of a pin."""
+
 REPLICAS = "replicas"
 REST = "..."
 _UNCUT = ("whole", "1")
@@ -59,6 +62,12 @@ class PinnedCut:
 
 def parse_pin(text: str, where: str | None = None) -> Pin:
     """The pin of `PATTERN=CUT`. Raises UsageError for any other text; indices are checked where operators are known."""
+    if len(text) > MAX_LENGTH:
+        raise UsageError(
+            f"a pin of {len(text):,} characters; it may have {MAX_LENGTH:,}",
+            where=where,
+            hint="'*' stands for any name",
+        )
     pattern, equals, cut = (part.strip() for part in text.partition("="))
     if not equals or not pattern or not cut:
         raise UsageError(f"{text[:100]!r} is no pin", where=where, hint="write PATTERN=CUT: 'layer.*.up=d_ff/8'")
@@ -68,9 +77,21 @@ def parse_pin(text: str, where: str | None = None) -> Pin:
 
 
 def parse_pin_file(text: str, file: str) -> tuple[Pin, ...]:
-    """The pins of a file: one a line; empty lines, and what follows a `#`, are left out. Raises UsageError."""
-    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-    return tuple(parse_pin(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line)
+    """The pins of a file: one a line; empty lines, and what follows a `#`, are left out.
+
+    Raises UsageError for a line that is no pin, and at the first that is too many.
+    """
+    pins: list[Pin] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if pin := line.partition("#")[0].strip():
+            if len(pins) == MAX_PINS:
+                raise _refuse_many(f"more than {MAX_PINS:,} pins", f"{file}:{number}")
+            pins.append(parse_pin(pin, f"{file}:{number}"))
+    return tuple(pins)
+
+
+def _refuse_many(count: str, where: str | None = None) -> UsageError:
+    return UsageError(f"{count}; at most {MAX_PINS:,} are possible", where=where, hint="a pattern may match many names")
 
 
 def parse_cut(pin: Pin) -> PinnedCut:
@@ -99,9 +120,7 @@ def find_pinned(graph: Graph, pins: Sequence[Pin]) -> Mapping[str, Pin]:
     Raises UsageError for a pin that matches no operator, and for too many pins.
     """
     if len(pins) > MAX_PINS:
-        raise UsageError(
-            f"{len(pins):,} pins; at most {MAX_PINS:,} are possible", hint="a pattern may match many names"
-        )
+        raise _refuse_many(f"{len(pins):,} pins")
     found: dict[str, Pin] = {}
     for pin in pins:
         matches = re.compile(translate(pin.pattern)).match
@@ -194,13 +213,21 @@ def _find_index(node: Node, pin: Pin, name: str, count: int) -> ShardableIndex:
     found = find_index(node.operator, name)
     index = next((index for index in node.operator.indices if index.name == found), None)
     if index is None:
-        offers = [f"{index.name} (up to {index.max_intervals})" for index in node.operator.indices]
+        offers = [
+            f"{_list_names(node.operator, index.name)} (up to {index.max_intervals})" for index in node.operator.indices
+        ]
         listed = f"it can be cut along {', '.join(offers)}" if offers else "it cannot be cut"
         raise _refuse(node, pin, f"{node.operator.title} has no index '{escape_text(name, 60)}'", listed)
     if count > index.max_intervals:
         most = f"the most is {index.max_intervals}, of {format_count(index.extent, 'position')}"
         raise _refuse(node, pin, f"index '{index.name}' cannot be cut into {count}", most)
     return index
+
+
+def _list_names(operator: Operator, index: str) -> str:
+    """What a pin may call an index: its name, and the dimensions that stand for it."""
+    dims = dict.fromkeys(dim for tensor in (*operator.outputs, *operator.inputs) for dim in tensor.dims)
+    return " or ".join(dict.fromkeys([index, *(dim for dim in dims if find_index(operator, dim) == index)]))
 
 
 def _refuse(node: Node, pin: Pin, message: str, hint: str | None = None) -> UsageError:

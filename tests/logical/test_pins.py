@@ -137,11 +137,29 @@ def test_pins_in_a_file():
 
 
 @pytest.mark.parametrize(
+    ("line", "times", "where", "message"),
+    [
+        ("y=whole", 2001, "pins.txt:2002", "more than 2,000 pins"),
+        ("*" * 995 + "=whole", 1, "pins.txt:2", "a pin of 1,001 characters"),
+    ],
+    ids=["lines", "characters"],
+)
+def test_a_file_with_too_much_is_refused_where_it_becomes_too_much(line, times, where, message):
+    with pytest.raises(UsageError) as caught:
+        parse_pin_file("# many\n" + f"{line}\n" * times + "no pin\n", "pins.txt")
+    assert caught.value.where == where
+    assert message in caught.value.message
+    most = min(times, 2000)
+    assert len(parse_pin_file(f"# not too much\n{line[-1000:]}\n" * most, "pins.txt")) == most
+
+
+@pytest.mark.parametrize(
     ("text", "pieces"),
     [
         ("layr.0.up=f/2", ["matches no operator", "did you mean 'layer.0.up'", "'layer.0.act'"]),
         ("z=f/2", ["matches no operator", "'z' is an input or a weight"]),
         ("layer.*.up=g/2", ["'layer.0.up'", "no index 'g'", "n (up to 12), d (up to 6), f (up to 10)"]),
+        ("y=g/2", ["no index 'g'", "it can be cut along i or n (up to 12), j or d (up to 6), k or f (up to 10)"]),
         ("layer.*.up=d/7", ["index 'd' cannot be cut into 7", "the most is 6, of 6 positions"]),
         ("layer.*.up=n/3,f/2", ["takes 6 sites", "there are 4"]),
         ("layer.*.up=n/2,replicas/3", ["takes 6 sites"]),
