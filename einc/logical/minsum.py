@@ -44,6 +44,9 @@ class CostTable:
 MAX_COMPARISONS = 1 << 25
 """Two values are compared for all joint values of their neighbours if that takes at most this many comparisons."""
 
+MAX_AT_ONCE = 1 << 16
+"""So many comparisons are made in one go; more would leave the processor's caches."""
+
 
 def prune_values(costs: Sequence[Array], tables: Sequence[CostTable]) -> list[Array]:
     """Per variable, in ascending order, the positions of the values that an answer of `minimize` may use.
@@ -71,9 +74,10 @@ def prune_values(costs: Sequence[Array], tables: Sequence[CostTable]) -> list[Ar
         gain = costs[v][kept][:, None] - costs[v][kept][None, :]
         same = gain == 0
         for table, axis in views[v]:
-            mine, position = np.unique(table.classes[axis][kept], return_inverse=True)
-            axes = [np.unique(own[left[u]]) for u, own in zip(table.variables, table.classes, strict=True)]
-            axes[axis] = mine
+            ports = zip(table.variables, table.classes, table.costs.shape, strict=True)
+            axes = [_list_distinct(own[left[u]], count) for u, own, count in ports]
+            mine = axes[axis]
+            position = np.searchsorted(mine, table.classes[axis][kept])
             rows = np.moveaxis(table.costs[np.ix_(*axes)], axis, 0).reshape(len(mine), -1)
             least = _find_least_differences(rows)
             gain = gain + least[np.ix_(position, position)]
@@ -87,14 +91,27 @@ def prune_values(costs: Sequence[Array], tables: Sequence[CostTable]) -> list[Ar
     return left
 
 
+def _list_distinct(numbers: Array, count: int) -> Array:
+    """The numbers (all below `count`) in ascending order, each once."""
+    import numpy as np
+
+    present = np.zeros(count, dtype=bool)
+    present[numbers] = True
+    return np.flatnonzero(present)
+
+
 def _find_least_differences(rows: Array) -> Array:
     """For every pair of rows, the least of the differences first - second over the columns, or something below it."""
     import numpy as np
 
+    least: Array
     count, columns = rows.shape
     if count * count * columns > MAX_COMPARISONS:
-        least: Array = rows.min(axis=1)[:, None] - rows.max(axis=1)[None, :]
+        least = rows.min(axis=1)[:, None] - rows.max(axis=1)[None, :]
         np.fill_diagonal(least, 0)
+        return least
+    if count * count * columns <= MAX_AT_ONCE:
+        least = (rows[:, None, :] - rows[None, :, :]).min(axis=2)
         return least
     return np.stack([(row[None, :] - rows).min(axis=1) for row in rows])
 

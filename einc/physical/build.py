@@ -23,7 +23,7 @@ from einc.physical.lowering import Lowering
 from einc.physical.memory import MemoryPlan, check_capacity, plan_memory
 from einc.physical.occupancy import Occupancy
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
-from einc.physical.records import make_operation_records, make_tensor_records, place_operation
+from einc.physical.records import OperationRecorder, make_tensor_records, place_operation
 from einc.physical.refining import OtherPrograms, RefiningScheduler
 from einc.physical.residency import Copy, Residency, Whole
 from einc.physical.schedule import NaiveScheduler, Scheduler
@@ -42,8 +42,9 @@ class PlanRecords:
     operations: tuple[Operation, ...]
 
     @staticmethod
-    def of(plan: LogicalPlan) -> PlanRecords:
-        return PlanRecords(make_tensor_records(plan.graph), make_operation_records(plan))
+    def of(plan: LogicalPlan, recorder: OperationRecorder | None = None) -> PlanRecords:
+        """The records of a plan; `recorder` has made those of other plans of the same graph."""
+        return PlanRecords(make_tensor_records(plan.graph), (recorder or OperationRecorder()).record(plan))
 
 
 def build(

@@ -9,10 +9,9 @@ from types import MappingProxyType
 
 import msgspec
 
-from einc.core.spec import JoinAggSpec
 from einc.errors import SourceSpan
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
-from einc.logical.plan import Choice, LogicalPlan
+from einc.logical.plan import Candidate, Choice, LogicalPlan
 from einc.machines.load import format_machine
 from einc.machines.model import Machine
 from einc.ops.base import Attribute, MappedOperator, Operator
@@ -93,17 +92,33 @@ def make_tensor_records(graph: Graph) -> tuple[schema.Tensor, ...]:
     )
 
 
-def make_operation_records(plan: LogicalPlan) -> tuple[schema.Operation, ...]:
-    """The record of every operator of a plan: function specification i runs at site i, and nothing is brought yet."""
-    tensors = {tensor.name: position for position, tensor in enumerate(plan.graph.tensors)}
-    known: dict[tuple[Operator, JoinAggSpec, int], tuple[schema.Function, ...]] = {}  # layers repeat their operators
-    records = []
-    for node, choice in zip(plan.graph.nodes, plan.choices, strict=True):
-        key = node.operator, choice.candidate.spec, choice.candidate.replicas
-        if key not in known:
-            known[key] = _make_functions(*key)
-        records.append(_make_operation(node, choice, known[key], tensors))
-    return tuple(records)
+class OperationRecorder:
+    """Makes the records of the operators of one graph. Plans of it that share candidates share what follows from them.
+
+    What is remembered is keyed by the identity of candidates: hashing them would visit every block.
+    """
+
+    def __init__(self) -> None:
+        self._functions: dict[tuple[Operator, int], tuple[schema.Function, ...]] = {}  # layers repeat their operators
+        self._records: dict[tuple[str, int, int], schema.Operation] = {}
+        self._seen: dict[int, Candidate] = {}  # keeps them alive, so that no other one gets the identity of one
+
+    def record(self, plan: LogicalPlan) -> tuple[schema.Operation, ...]:
+        """The record of every operator: function specification i runs at site i, and nothing is brought yet."""
+        tensors = {tensor.name: position for position, tensor in enumerate(plan.graph.tensors)}
+        return tuple(
+            self._record(node, choice, tensors) for node, choice in zip(plan.graph.nodes, plan.choices, strict=True)
+        )
+
+    def _record(self, node: Node, choice: Choice, tensors: Mapping[str, int]) -> schema.Operation:
+        number = id(self._seen.setdefault(id(choice.candidate), choice.candidate))
+        key = node.name, number, choice.repartition
+        if key not in self._records:
+            same = node.operator, number
+            if same not in self._functions:
+                self._functions[same] = _make_functions(node.operator, choice.candidate)
+            self._records[key] = _make_operation(node, choice, self._functions[same], tensors)
+        return self._records[key]
 
 
 def place_operation(
@@ -147,9 +162,10 @@ def _make_operation(
     )
 
 
-def _make_functions(operator: Operator, spec: JoinAggSpec, replicas: int) -> tuple[schema.Function, ...]:
-    once = [(one.inputs, one.outputs, operator.flops(one), operator.traffic(one)) for one in spec.functions]
-    return tuple(schema.Function(site, *one) for site, one in enumerate(once * replicas))
+def _make_functions(operator: Operator, candidate: Candidate) -> tuple[schema.Function, ...]:
+    functions = candidate.spec.functions
+    once = [(one.inputs, one.outputs, operator.flops(one), operator.traffic(one)) for one in functions]
+    return tuple(schema.Function(site, *one) for site, one in enumerate(once * candidate.replicas))
 
 
 def _convert_attributes(attributes: Mapping[str, Attribute]) -> dict[str, schema.Attribute]:

@@ -87,5 +87,8 @@ class Residency:
 
     def find(self, block: Block, site: int) -> Whole | None:
         """The smallest whole block at the site that contains `block`, if there is one."""
-        found = [whole for whole in self.there.get(site, ()) if whole.block.contains(block)]
-        return min(found, key=lambda whole: whole.block.size, default=None)
+        found: Whole | None = None
+        for whole in self.there.get(site, ()):
+            if whole.block.contains(block) and (found is None or whole.block.size < found.block.size):
+                found = whole
+        return found

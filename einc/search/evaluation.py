@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from einc.errors import MachineError
 from einc.logical.plan import LogicalPlan
 from einc.physical.budget import SearchBudget
-from einc.physical.build import build
+from einc.physical.build import PlanRecords, build
+from einc.physical.records import OperationRecorder
 from einc.physical.schedule import NaiveScheduler
 from einc.search.orders import Order
 from einc.search.space import Assignment, SearchSpace
@@ -55,6 +56,7 @@ class Evaluator:
         self.effort = effort
         self._surcharge = surcharge
         self._scheduler = NaiveScheduler(space.machine, space.sites, timed=False)
+        self._recorder = OperationRecorder()
         self._known: dict[tuple[Assignment, Order, bool], Draft | None] = {}
         self._needs: dict[tuple[Assignment, Order, bool], tuple[int, ...]] = {}
         self._reserve = 0
@@ -116,7 +118,9 @@ class Evaluator:
         started = time.monotonic()
         plan = self.space.make_plan(assignment, order, spread)
         try:
-            program = build(plan, self.space.machine, self._scheduler, check_memory=False)
+            program = build(
+                plan, self.space.machine, self._scheduler, PlanRecords.of(plan, self._recorder), check_memory=False
+            )
         except MachineError:
             return None
         self.seconds = max(self.seconds, time.monotonic() - started)

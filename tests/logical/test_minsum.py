@@ -143,6 +143,14 @@ def test_narrow_order_counts_the_tables(seed):
         edges = {edge for edge in edges if v not in edge} | set(map(frozenset, itertools.combinations(around, 2)))
 
 
+@pytest.mark.parametrize("most", [0, 1 << 16])
+def test_least_differences_in_one_go_and_row_by_row(monkeypatch, most):
+    monkeypatch.setattr(minsum, "MAX_AT_ONCE", most)
+    rows = np.random.default_rng(4).integers(-50, 50, (5, 3))
+    expected = [[min(int(a) - int(b) for a, b in zip(one, other, strict=True)) for other in rows] for one in rows]
+    assert minsum._find_least_differences(rows).tolist() == expected
+
+
 def test_narrow_order_on_a_chain_and_a_ladder():
     domain = dict.fromkeys(range(400), 10)
     chain = [(v, v + 1) for v in range(399)]

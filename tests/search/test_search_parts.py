@@ -19,6 +19,7 @@ from einc.logical.pins import parse_pin
 from einc.machines.load import load_machine
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build
+from einc.physical.records import OperationRecorder
 from einc.search import fastest, folding
 from einc.search.evaluation import Draft
 from einc.search.fastest import find_fastest
@@ -26,7 +27,7 @@ from einc.search.folding import LAYERS, fold
 from einc.search.memory import MAX_POINTS, find_frontier, find_smaller, measure_sizes
 from einc.search.orders import list_orders, reorder_graph
 from einc.search.tables import build_time_problems
-from tests.support.search_toys import draw_graph, evaluator_of
+from tests.support.search_toys import draw_graph, evaluator_of, list_plans, space_of
 
 MODELS = Path(__file__).parents[2] / "models"
 
@@ -161,6 +162,20 @@ def test_a_smaller_plan_is_found() -> None:
     assert found is not None
     assert found.excess == 0
     assert build(evaluator.make_plan(found), machine).predicted_ms == found.predicted_ms
+
+
+def test_records_that_plans_share_are_those_of_each_by_itself() -> None:
+    """Two operators that are alike, and plans that differ in cuts, replicas, orders and repartitions."""
+    graph = chain(2)
+    space = space_of(graph, load_machine("dgx-a100"), 4)
+    orders = [tuple(range(len(graph.nodes))), *list_orders(graph)]
+    recorder, seen = OperationRecorder(), set()
+    for n, assignment in enumerate(list_plans(space.problem, 25)):
+        plan = space.make_plan(assignment, orders[n % len(orders)], spread=True)
+        shared = recorder.record(plan)
+        assert shared == OperationRecorder().record(plan)
+        seen.update((one.name, one.replicas, one.cost, len(one.functions)) for one in shared)
+    assert len(seen) > 2 * len(graph.nodes)
 
 
 @pytest.mark.parametrize("naive", [True, False])

@@ -66,12 +66,12 @@ class Block(Record, frozen=True, array_like=True, order=True):
 
     def contains(self, other: Block) -> bool:
         """Whether `other` is a projection of this block (Definition 4): well-formed, of its rank, and inside it."""
-        return (
-            len(self.lower) == len(other.lower) == len(other.upper)
-            and all(map(operator.le, self.lower, other.lower))
-            and all(map(operator.le, other.lower, other.upper))
-            and all(map(operator.ge, self.upper, other.upper))
-        )
+        if not len(self.lower) == len(self.upper) == len(other.lower) == len(other.upper):
+            return False
+        for lo, up, start, end in zip(self.lower, self.upper, other.lower, other.upper, strict=True):
+            if not lo <= start <= end <= up:
+                return False
+        return True
 
     def overlaps(self, other: Block) -> bool:
         """Whether two blocks of equal rank have elements in common."""
