@@ -235,11 +235,16 @@ class _Search:
         return not self._best.excess
 
     def _try_small_plans(self) -> list[Draft]:
-        """Of the plans of a small graph, those that could be faster than the best so far."""
+        """Of the plans of a small graph, those that could be faster than the best so far.
+
+        They take half of the effort that is left at most, as changes of the best may be worth more.
+        """
         found: list[Draft] = []
-        best = self._best
+        best, kept = self._best, self._evaluator.effort / 2
         for least, assignment in list_small_plans(self._space, self._tables):
-            if self._evaluator.exhausted or (not best.excess and least > best.predicted_ms * UNITS_PER_MS):
+            if self._evaluator.exhausted or self._evaluator.effort < kept:
+                break
+            if not best.excess and least > best.predicted_ms * UNITS_PER_MS:
                 break
             draft = self._evaluator.evaluate(assignment)
             if draft is not None:

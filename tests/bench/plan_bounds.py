@@ -262,7 +262,23 @@ class _Run:
         partial = copies > 1
         if partial.any():
             moved += float(size[partial].sum() + ((copies[partial] - 2) * edge.read[partial]).sum())
-        return max(0.0, moved)
+        return max(0.0, moved, self._count_crossed(edge))
+
+    def _count_crossed(self, edge: ReadEdge) -> float:
+        """Bytes of single copies, times the links that they must cross.
+
+        What one reader alone reads goes the whole way: from each block to one reader at its site, to some near it, and
+        to others farther away. Bytes with several readers may be passed on from one to the next.
+        """
+        near = self._of._links.near
+        if len(near) < 3:
+            return 0.0
+        ways = np.repeat(np.arange(len(near)), np.diff((0, *near)))[: edge.size.shape[1]]
+        lone = edge.blocks.makers.sum(axis=1) == 1
+        single = -np.sort(-edge.single[lone], axis=1)
+        others = (edge.size - np.where(lone[:, None], edge.single, 0.0))[edge.blocks.copies == 1]
+        crossed = float((single * ways).sum())
+        return crossed + float((others.sum(axis=0) - others.max(axis=0, initial=0.0)).sum())
 
     def _find_last_start(self, m: int) -> float:
         """When the last function of a node starts, at the earliest: all that must move crosses the links until then."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class LinkRates:
-    """Bytes per ms: into the site with the widest links at most, and into all sites together."""
+    """Bytes per ms: into the site with the widest links at most, and over all links together.
+
+    If links join some pairs only, bytes between others count once for every link that they cross: `near[d]` is how many
+    sites are at most d links away from a site, itself included. What crosses a resource that several pairs share counts
+    as the longest way, of len(near) - 1 links.
+    """
 
     site: float
     total: float
+    near: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +49,9 @@ class MadeBlocks:
 class ReadEdge:
     """One tensor between a node, at a position among its outputs, and a reader of it.
 
-    `size[b, g]` are the bytes of block b that function g reads, `read[b]` those that any of them reads. `counted` is
-    false for a tensor that the reader reads a second time.
+    `size[b, g]` are the bytes of block b that function g reads, `read[b]` those that any of them reads, and
+    `single[b, g]` those that no other function reads. `counted` is false for a tensor that the reader reads a second
+    time.
     """
 
     producer: int
@@ -53,19 +60,49 @@ class ReadEdge:
     blocks: MadeBlocks
     size: Array
     read: Array
+    single: Array
     counted: bool
 
 
 def measure_links(machine: Machine, sites: int) -> LinkRates:
-    """All that enters a site crosses one of the resources that join another site with it."""
+    """All that enters a site crosses one of the resources that join another site with it, and so do all transfers."""
+    routes = {pair: crossed for pair, crossed in machine.routes.items() if max(pair) < sites}
+    narrowest = {pair: min(crossed, key=lambda r: (machine.resources[r].gbs, r)) for pair, crossed in routes.items()}
+
+    def add_up(resources: Iterable[int]) -> float:
+        return sum(machine.resources[r].gbs for r in set(resources)) * BYTES_PER_MS
+
     into = []
     for site in range(sites):
-        routes = [crossed for (a, b), crossed in machine.routes.items() if b == site and a < sites]
-        if routes:
-            single = sum(min(machine.resources[r].gbs for r in crossed) for crossed in routes)
-            common = set.intersection(*map(set, routes))
-            into.append(min([single, *(machine.resources[r].gbs for r in common)]) * BYTES_PER_MS)
-    return LinkRates(max(into, default=math.inf), sum(into) if into else math.inf)
+        arriving = [pair for pair in routes if pair[1] == site]
+        if arriving:
+            common = set.intersection(*(set(routes[pair]) for pair in arriving))
+            into.append(min([add_up(narrowest[pair] for pair in arriving), *(add_up([r]) for r in common)]))
+    if not into:
+        return LinkRates(math.inf, math.inf)
+    near = _count_near_sites(machine, sites)
+    if len(near) < 3:
+        return LinkRates(max(into), min(sum(into), add_up(narrowest.values())))
+    shared = {r for crossed in routes.values() for r in crossed if len(machine.resources[r].pairs) > 1}
+    own = {r for crossed in routes.values() for r in crossed} - shared
+    return LinkRates(max(into), add_up(own) + (len(near) - 1) * add_up(shared), near)
+
+
+def _count_near_sites(machine: Machine, sites: int) -> tuple[int, ...]:
+    """How many sites are 0, 1, ... links away from a site at most, over links that a single pair has."""
+    joined: list[set[int]] = [{site} for site in range(sites)]
+    for resource in machine.resources:
+        if len(resource.pairs) == 1 and max(resource.pairs[0]) < sites:
+            source, target = resource.pairs[0]
+            joined[source].add(target)
+    near = [1]
+    reached: list[set[int]] = [{site} for site in range(sites)]
+    while near[-1] < sites:
+        reached = [set().union(*(joined[other] for other in own)) for own in reached]
+        near.append(max(map(len, reached)))
+        if near[-1] == near[-2]:
+            return (1,)  # some pairs are not joined at all
+    return tuple(near) if all(len(own) == sites for own in reached) else (*near, sites)
 
 
 def stack_bounds(blocks: Sequence[TensorType]) -> tuple[Array, Array]:
@@ -100,7 +137,10 @@ def connect(
     for b in np.flatnonzero(blocks.copies > 1):
         boxes = np.unique(np.concatenate((first[b], last[b]), axis=1)[size[b] > 0], axis=0)
         read[b] = max(read[b], _measure_disjoint(*np.split(boxes, 2, axis=1)))
-    return ReadEdge(*producer, consumer, blocks, size * itemsize, read * itemsize, counted)
+    shared = np.minimum(last[:, :, None], last[:, None]) - np.maximum(first[:, :, None], first[:, None])
+    alone = (shared > 0).all(axis=3).sum(axis=2) == 1
+    sizes = size * itemsize
+    return ReadEdge(*producer, consumer, blocks, sizes, read * itemsize, np.where(alone, sizes, 0.0), counted)
 
 
 def _measure_disjoint(lower: Array, upper: Array) -> float:
