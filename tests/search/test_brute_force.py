@@ -93,8 +93,8 @@ def test_small_plans_are_listed_by_what_they_take_at_least() -> None:
 
 
 def test_changes_are_tried_even_if_many_plans_of_a_small_graph_promise_more() -> None:
-    """On four sites, a plan of chain B that is one change away from the optimum of the tables is faster, and hundreds of
-    plans seem as good to the estimate that sees no links."""
+    """On four sites, a plan of chain B that is one change away from the optimum of the tables is faster, and hundreds
+    of plans seem as good to the estimate that sees no links."""
     text = (MODELS / "chain_b.ein").read_text(encoding="utf-8")
     graph = fuse(build_graph(text, "chain_b.ein", (("scale", "2"),), None, None))
     found = find_fastest(graph, load_machine("dgx-a100"), 4, naive=True, budget=SearchBudget())
