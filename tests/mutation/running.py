@@ -22,11 +22,13 @@ from einc_runtime.errors import MissingFault, ReportedError
 from einc_runtime.execution.cpu import executor, memory
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
+from einc_runtime.kernels.llvm import compiler
 from einc_runtime.plan.schema import Bundle
 
 MAX_SECONDS = 30
 MAX_MEMORY = 8 << 30
 MAX_ARENA = 1 << 28
+_SMALL = compiler.SMALL
 _CANARY, _NO_ACCESS = 0xA5, 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -66,9 +68,13 @@ class GuardedArenas:
                 raise OutOfBounds
 
 
-def run_plan(bundle: Bundle, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs by name, of a run in which unwritten memory holds not-a-numbers."""
+def run_plan(bundle: Bundle, arrays: Mapping[str, Array], native: bool = False) -> dict[str, Array]:
+    """The outputs by name, of a run in which unwritten memory holds not-a-numbers.
+
+    With `native`, kernels of small blocks are compiled, too, where llvmlite is installed.
+    """
     guarded = GuardedArenas()
+    compiler.SMALL = 0 if native else _SMALL
     memory.allocate_aligned = executor.allocate_aligned = guarded.allocate  # type: ignore[attr-defined]
     session = Session(bundle, executor=CpuExecutor(bundle, 1, poison=True))
     session.load_all({name: arrays[name] for name in session.missing if name in arrays})
@@ -85,12 +91,12 @@ class RunningProcess:
         self._process: Any = None
         self._pipe: Connection
 
-    def run(self, bundle: Bundle, arrays: Mapping[str, Array]) -> dict[str, Array] | str:
+    def run(self, bundle: Bundle, arrays: Mapping[str, Array], native: bool = False) -> dict[str, Array] | str:
         """The outputs, or in words what happened instead: `refused: ...`, `failed: ...`, `hung` or `died: ...`."""
         if self._process is None:
             self._start()
         try:
-            self._pipe.send((bundle, dict(arrays)))
+            self._pipe.send((bundle, dict(arrays), native))
             if self._pipe.poll(MAX_SECONDS):
                 answer: dict[str, Array] | str = self._pipe.recv()
                 return answer
@@ -122,11 +128,11 @@ def _serve(pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while True:
         try:
-            bundle, arrays = pipe.recv()
+            bundle, arrays, native = pipe.recv()
         except EOFError:
             return
         try:
-            answer: dict[str, Array] | str = run_plan(bundle, arrays)
+            answer: dict[str, Array] | str = run_plan(bundle, arrays, native)
         except OutOfBounds:
             answer = "died: it wrote outside of its memory"
         except ReportedError as error:

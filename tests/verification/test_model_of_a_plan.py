@@ -6,15 +6,16 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from einc.cli.root import root
 from einc.frontend import build
 from einc.graph.fuse import fuse
 from einc.graph.graph import Graph
 from einc.verification.model import verify_model
-from einc_runtime.errors import PlanFault
+from einc_runtime.errors import ArrayFault, PlanFault
 from einc_runtime.plan.codec import decode
 from tests.mutation.plans import CASES, CHAIN, make_plan
 
@@ -82,3 +83,25 @@ def test_the_command_proves_text_to_bytes(tmp_path: Path) -> None:
     assert bad.exception.exit_code == 65
     assert run(root, ["verify", str(plan), "-D", "a=7"]).exit_code == 2
     assert "not proved:" in run(root, ["verify", str(plan)]).output
+
+
+def test_the_command_looks_at_weights(tmp_path: Path) -> None:
+    """An array of a fitting type and shape must be there for every weight, and all of the rows that it names."""
+    plan = tmp_path / "rows.bin"
+    plan.write_bytes(make_plan("rows"))
+    gains = {f"experts.{k}.gain": np.ones(6, "f4") for k in range(3)}
+
+    def verify(qkv: tuple[int, ...], dtype: str = "f4", **others: np.ndarray) -> Result:
+        np.savez(tmp_path / "w.npz", qkv=np.ones(qkv, dtype), **{**gains, **others})
+        return CliRunner().invoke(root, ["verify", str(plan), "--weights", str(tmp_path / "w.npz")])
+
+    assert verify((12, 6)).exit_code == 0
+    assert verify((14, 6)).exit_code == 0
+    for result, message in (
+        (verify((11, 6)), "stands for rows 8 to 12 of 11"),
+        (verify((12, 5)), r"should be f32\[4, 6\], found f32\[4, 5\]"),
+        (verify((12, 6), "i4"), "found i32"),
+        (verify((12, 6), **{"experts.1.gain": np.ones(5, "f4")}), "different types or shapes"),
+    ):
+        assert isinstance(result.exception, ArrayFault)
+        assert re.search(message, result.exception.render()), result.exception.render()
