@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from einc.cli.commands.exprog_formats import chunk_option
 from einc.cli.files import read_text
 from einc.cli.options import Seconds, machine_option
+from einc.cli.programs import EXPROG, detect_format, parse_algorithm, read_program_tree
 from einc.errors import ProgramError
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
@@ -26,12 +28,17 @@ group = LazyGroup(
         "check": (f"{__name__}:check_command", "Prove that a program delivers what it promises."),
         "simulate": (f"{__name__}:simulate_command", "Run a program on a model of a machine and time it."),
         "optimize": (f"{__name__}:optimize_command", "Search for a fast body."),
+        "bound": (f"{__name__}:bound_command", "Say how far a program is from the optimum on a machine."),
+        "import": (f"{__name__}_formats:import_command", "Make a program of an algorithm of MSCCL or MSCCL++."),
+        "export": (f"{__name__}_formats:export_command", "Write a program as an algorithm of MSCCL or MSCCL++."),
     },
-    help="Check, simulate and optimize exchange programs.",
+    help="Check, simulate and optimize exchange programs. In their place, all commands but export also read algorithms"
+    " of MSCCL (XML) and execution plans of MSCCL++ (JSON).",
     epilog=examples(
         "einc exprog check swap.exprog -m dgx-h100",
         "einc exprog simulate swap.exprog -m dgx-h100 --ideal",
         "einc exprog optimize swap.exprog -m dgx-h100 --ideal -o fast.exprog",
+        "einc exprog check allreduce.xml",
     ),
 )
 
@@ -48,9 +55,10 @@ _naive = click.option("--naive", is_flag=True, help="Replace the body with the n
 def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_json: bool) -> None:
     """Prove that a program delivers what it promises: no atom counted twice, every requirement met, no action stuck.
 
-    Without a machine, every pair of sites can talk.
+    Without a machine, every pair of sites can talk. Of an algorithm of MSCCL or MSCCL++ it is also proved that no steps
+    race and none waits for ever.
     """
-    tree = _read_program(file)
+    tree = _read_sound(file)
     model = _load_machine(machine, ideal, tree)
     program, errors = _resolve_and_check(tree, model, naive)
     faults = [{"message": error.message, "where": str(error.where)} for error in errors]
@@ -87,7 +95,7 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
 
     if target is not None:
         output.require_outputs([target], [file, machine])
-    tree = _read_program(file)
+    tree = read_program_tree(file)
     model = _load_machine(machine, ideal, tree)
     assert model is not None
     program, errors = _resolve_and_check(tree, model, naive)
@@ -167,7 +175,7 @@ def optimize_command(
         raise click.UsageError("--naive takes no candidates: leave out --propose")
     if target is not None:
         output.require_outputs([target], [file, machine, *sources])
-    tree = _read_program(file)
+    tree = read_program_tree(file)
     model = _load_machine(machine, ideal, tree)
     assert model is not None
     preamble = resolve_preamble(tree, model)
@@ -210,10 +218,60 @@ def optimize_command(
         output.say(summary)
 
 
-def _read_program(file: str) -> ProgramTree:
-    from einc.exchange.language.parser import parse
+@click.command(
+    "bound",
+    cls=EincCommand,
+    epilog=examples(
+        "einc exprog bound swap.exprog -m dgx-h100 --ideal",
+        "einc exprog bound allreduce.xml -m dgx-a100 --chunk 1MiB",
+    ),
+)
+@click.argument("file", metavar="FILE")
+@machine_option(required=True)
+@_ideal
+@chunk_option
+@json_option
+def bound_command(file: str, machine: str, ideal: bool, chunk: int | None, as_json: bool) -> None:
+    """Say what time no program for the same IN and OUT can go below, why, and how far from it the body of FILE is."""
+    from einc.exchange.simulation.simulator import simulate
 
-    return parse(read_text(file), file)
+    tree = read_program_tree(file, chunk)
+    model = _load_machine(machine, ideal, tree)
+    assert model is not None
+    document: dict[str, Any] = {"completion_ms": None, "ratio": None}
+    if tree.actions:
+        program, errors = _resolve_and_check(tree, model, naive=False)
+        if errors:
+            raise ProgramError(errors[0].message, where=errors[0].where, hint="`einc exprog check` lists all faults")
+        document["completion_ms"] = simulate(program, model).completion_ms
+    document |= _describe_bound(tree, model)
+    least, taken = document["bound_ms"], document["completion_ms"]
+    if taken is not None and least:
+        document["ratio"] = taken / least
+    if as_json:
+        output.say_json(document)
+        return
+    lines = [f"no program takes less than {least:.4g} ms: {document['bound_by']}"]
+    if taken is not None:
+        times = f", {document['ratio']:.3g} times that" if document["ratio"] is not None else ""
+        lines.append(f"this one takes {taken:.4g} ms{times}")
+    output.say("\n".join(lines))
+
+
+def _read_sound(file: str) -> ProgramTree:
+    """As `read_program_tree`, but the faults of an algorithm are those of a check, all together."""
+    text = read_text(file)
+    form = detect_format(text)
+    if form != EXPROG:
+        from einc.exchange.collectives.verifying import verify_algorithm
+
+        faults = verify_algorithm(parse_algorithm(text, file, form)).faults
+        if faults:
+            rows = [{"message": fault.message, "where": fault.where or file} for fault in faults]
+            document = {"valid": False, "faults": rows, "program": None, "bound_ms": None, "bound_by": None}
+            details = "\n".join(f"{row['where']}: {row['message']}" for row in rows)
+            raise CheckFailed(f"{file} is not valid", document, details=details)
+    return read_program_tree(file)
 
 
 def _load_machine(name: str | None, ideal: bool, tree: ProgramTree) -> Machine | None:

@@ -1,0 +1,102 @@
+"""`einc exprog import` and `einc exprog export`: collective algorithms of MSCCL and MSCCL++ as exchange programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from einc.cli.files import read_text
+from einc.cli.options import MemorySize, machine_option
+from einc.cli.programs import FOREIGN, MSCCLPP, parse_algorithm, print_algorithm, write_algorithm
+from einc_runtime.cli import output
+from einc_runtime.cli.base import EincCommand, examples, json_option
+
+if TYPE_CHECKING:
+    from einc.exchange.collectives.algorithm import CollectiveAlgorithm
+
+_format = click.option(
+    "--format", "form", type=click.Choice(FOREIGN), required=True, help="The format of the other file."
+)
+
+
+def chunk_option(function: Any) -> Any:
+    """`--chunk SIZE`, for files that say nothing about sizes."""
+    text = "The bytes of a chunk of an algorithm, whose file has none: 64KiB.  [default: 1MB]"
+    return click.option("--chunk", type=MemorySize(), help=text)(function)
+
+
+@click.command(
+    "import",
+    cls=EincCommand,
+    epilog=examples(
+        "einc exprog import allreduce.xml --format msccl-xml -o allreduce.exprog",
+        "einc exprog import plan.json --format mscclpp-json --chunk 64KiB",
+    ),
+)
+@click.argument("file", metavar="FILE")
+@_format
+@chunk_option
+@click.option("-o", "--output", "target", metavar="FILE", help="Write the program; otherwise it is printed.")
+@json_option
+def import_command(file: str, form: str, chunk: int | None, target: str | None, as_json: bool) -> None:
+    """Make an exchange program of a collective algorithm: an MSCCL algorithm or an MSCCL++ execution plan.
+
+    The algorithm is proved first: no deadlock, no race, and every contribution exactly once in every result.
+    """
+    if target is not None:
+        output.require_outputs([target], [file])
+    algorithm = parse_algorithm(read_text(file), file, form)
+    text = print_algorithm(algorithm, chunk)
+    _give(algorithm, text, "program", target, as_json)
+
+
+@click.command(
+    "export",
+    cls=EincCommand,
+    epilog=examples(
+        "einc exprog export allreduce.exprog --format msccl-xml -o allreduce.xml",
+        "einc exprog export fast.exprog --format mscclpp-json",
+    ),
+)
+@click.argument("file", metavar="FILE")
+@_format
+@machine_option()
+@click.option("-o", "--output", "target", metavar="FILE", help="Write the algorithm; otherwise it is printed.")
+@json_option
+def export_command(file: str, form: str, machine: str | None, target: str | None, as_json: bool) -> None:
+    """Write an exchange program of a collective as an MSCCL algorithm or an MSCCL++ execution plan.
+
+    The collective is recognized from IN and OUT. What is written is proved as `einc exprog check` does.
+    """
+    from einc.errors import InternalError
+    from einc.exchange.collectives.exporting import convert_program
+    from einc.exchange.collectives.verifying import verify_algorithm
+    from einc.exchange.language.parser import parse
+    from einc.exchange.language.resolve import resolve
+
+    if target is not None:
+        output.require_outputs([target], [file, machine])
+    model = None
+    if machine is not None:
+        from einc.machines.load import load_machine
+
+        model = load_machine(machine)
+    program = resolve(parse(read_text(file), file), model)
+    algorithm = convert_program(program, one_block=form == MSCCLPP)
+    text = write_algorithm(algorithm, form)
+    faults = verify_algorithm(parse_algorithm(text, "what was written", form)).faults
+    if faults:
+        raise InternalError(f"the algorithm that was written is not valid: {faults[0].message}")
+    _give(algorithm, text, "text", target, as_json)
+
+
+def _give(algorithm: CollectiveAlgorithm, text: str, field: str, target: str | None, as_json: bool) -> None:
+    if target is not None:
+        output.write_text(target, text)
+    if as_json:
+        collective = algorithm.collective
+        document = {"collective": collective.kind, "gpus": collective.ranks, "chunks": collective.chunks}
+        output.say_json({**document, "steps": len(algorithm.steps), field: text})
+    elif target is None:
+        output.say(text)

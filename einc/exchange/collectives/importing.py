@@ -1,0 +1,51 @@
+"""Collective algorithms as exchange programs: chunks become atoms, and what steps move becomes actions.
+
+Atom `c3_r1` is what rank 1 contributes to chunk 3. A program has no buffers and no thread blocks: what remains of an
+algorithm is what moves where and what is combined, in the order in which data allows it.
+"""
+
+from __future__ import annotations
+
+from einc.errors import ProgramError
+from einc.exchange.collectives.algorithm import Atom, CollectiveAlgorithm
+from einc.exchange.collectives.verifying import Value, verify_algorithm
+from einc.exchange.language.program import Action, Aggregate, Holding, Program, Requirement
+
+DEFAULT_CHUNK = 10**6
+"""The bytes of a chunk where nobody says how many: files of algorithms have no sizes."""
+
+
+def convert_algorithm(algorithm: CollectiveAlgorithm, chunk_bytes: int = DEFAULT_CHUNK) -> Program:
+    """The exchange program of a valid algorithm. Raises ProgramError, with its place, for one that is not valid."""
+    verdict = verify_algorithm(algorithm)
+    if verdict.faults:
+        fault, *others = verdict.faults
+        hint = f"{len(others)} more: `einc exprog check` lists all faults" if others else None
+        raise ProgramError(fault.message, where=fault.where or None, hint=hint)
+    holdings = {name_atom(atom): slot.rank for slot, atom in algorithm.collective.list_inputs()}
+    targets: dict[Aggregate, dict[int, None]] = {}
+    for slot, value in algorithm.collective.list_outputs():
+        targets.setdefault(_name_value(value), {})[slot.rank] = None
+    moved = {(_name_value(move.value), move.source, move.target) for move in verdict.transfers}
+    present: set[tuple[Aggregate, int]] = {((name,), rank) for name, rank in holdings.items()}
+    for aggregate, source, target in moved:
+        present |= {(aggregate, source), (aggregate, target)}
+    actions = {Action(aggregate, source, (target,)) for aggregate, source, target in moved}
+    for aggregate, ranks in targets.items():
+        actions |= {Action(aggregate, rank) for rank in ranks if (aggregate, rank) not in present}
+    return Program(
+        tuple(range(algorithm.collective.ranks)),
+        (),
+        tuple(Holding((name,), (rank,), chunk_bytes) for name, rank in holdings.items()),
+        tuple(Requirement(aggregate, tuple(sorted(ranks))) for aggregate, ranks in targets.items()),
+        tuple(sorted(actions)),
+    )
+
+
+def name_atom(atom: Atom) -> str:
+    chunk, rank = atom
+    return f"c{chunk}_r{rank}"
+
+
+def _name_value(value: Value) -> Aggregate:
+    return tuple(sorted(name_atom(atom) for atom in value))

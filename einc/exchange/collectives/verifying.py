@@ -1,0 +1,367 @@
+"""Proves a collective algorithm: no deadlock, no race, and every contribution exactly once in every result.
+
+An algorithm is a graph of steps: those of a thread block in their order, each message and signal before the step that
+takes it, and what steps wait for. If it has no cycle, every step ends, since messages are buffered. If no two steps
+that touch a chunk, one of them writing it, are unordered, then every order gives the same values; one is computed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einc.errors import ProgramError
+from einc.exchange.collectives.algorithm import Atom, Channel, ChunkSlot, CollectiveAlgorithm, Step
+from einc_runtime.text import format_count
+
+MAX_FAULTS = 20
+MAX_CLOCKS = 100_000_000
+"""Steps times thread blocks: the numbers that the order of steps takes, of 4 bytes each."""
+
+Value = frozenset[Atom]
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmFault:
+    """Why an algorithm is not valid, and where it stands."""
+
+    message: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A chunk that goes from one rank to another: what it holds."""
+
+    value: Value
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmVerdict:
+    """The faults of an algorithm, at most MAX_FAULTS; for a valid one, what its steps move."""
+
+    faults: tuple[AlgorithmFault, ...]
+    transfers: tuple[Transfer, ...] = ()
+
+
+def verify_algorithm(algorithm: CollectiveAlgorithm) -> AlgorithmVerdict:
+    """Whether an algorithm does what its collective promises, whatever the speed of its thread blocks.
+
+    Raises ProgramError for one that is too large to be proved.
+    """
+    steps = algorithm.steps
+    blocks = _number_blocks(steps)
+    if len(steps) * max(1, len(blocks)) > MAX_CLOCKS:
+        raise ProgramError(f"{len(steps):,} steps in {len(blocks):,} thread blocks are too many to be proved")
+    before, matched, faults = _collect_edges(steps)
+    order = _sort(before)
+    if not faults and len(order) < len(steps):
+        faults.append(_describe_deadlock(steps, before, set(order)))
+    if faults:
+        return AlgorithmVerdict(tuple(faults[:MAX_FAULTS]))
+    run = _SymbolicRun(algorithm, matched)
+    for position in order:
+        run.execute(position)
+    clocks = _compute_clocks(steps, blocks, before, order)
+    races = _find_races(algorithm, order, clocks, blocks)
+    faults = [*races, *run.faults, *_find_unfinished(steps, clocks, blocks)]
+    if not races:  # otherwise the values are those of one order only
+        faults += run.check_results()
+    return AlgorithmVerdict(tuple(faults[:MAX_FAULTS]), () if faults else tuple(run.transfers))
+
+
+def _number_blocks(steps: Sequence[Step]) -> dict[tuple[int, int], int]:
+    return {block: number for number, block in enumerate(dict.fromkeys((step.rank, step.block) for step in steps))}
+
+
+def _collect_edges(steps: Sequence[Step]) -> tuple[list[list[int]], dict[int, int], list[AlgorithmFault]]:
+    """For every step those before it, for every step that receives a message the one that sends it, and faults."""
+    before: list[list[int]] = [[] for _ in steps]
+    faults: list[AlgorithmFault] = []
+    places = {(step.rank, step.block, step.number): position for position, step in enumerate(steps)}
+    last: dict[tuple[int, int], int] = {}
+    seen: dict[int, int] = {}
+    """For every step, the first from it on in its block whose end others can see."""
+    for position in reversed(range(len(steps))):
+        step = steps[position]
+        following = places.get((step.rank, step.block, step.number + 1))
+        if step.notifies:
+            seen[position] = position
+        elif following is not None and following in seen:
+            seen[position] = seen[following]
+    for position, step in enumerate(steps):
+        block = (step.rank, step.block)
+        if block in last:
+            before[position].append(last[block])
+        last[block] = position
+        for other, number in step.waits:
+            target = places.get((step.rank, other, number))
+            if target is None:
+                message = f"{step} waits for step {number} of thread block {other}, which is not there"
+                faults.append(AlgorithmFault(message, step.where))
+            elif target not in seen:
+                message = f"{step} waits for {steps[target]} for ever: no step from there on tells others of its end"
+                faults.append(AlgorithmFault(message, step.where))
+            else:
+                before[position].append(seen[target])
+    matched, more = _match_messages(steps, before)
+    faults += more
+    faults += _join_barriers(steps, before)
+    return before, matched, faults
+
+
+def _match_messages(steps: Sequence[Step], before: list[list[int]]) -> tuple[dict[int, int], list[AlgorithmFault]]:
+    """Adds the order of messages and signals to `before`, and returns the sender of every message."""
+    matched: dict[int, int] = {}
+    faults: list[AlgorithmFault] = []
+    for kind in ("message", "signal"):
+        given: dict[Channel, list[int]] = defaultdict(list)
+        taken: dict[Channel, list[int]] = defaultdict(list)
+        for position, step in enumerate(steps):
+            for channel in ((step.sends,) if step.sends else ()) if kind == "message" else step.signals:
+                given[channel].append(position)
+            for channel in ((step.receives,) if step.receives else ()) if kind == "message" else step.awaits:
+                taken[channel].append(position)
+        for channel in dict.fromkeys((*given, *taken)):
+            gives, takes = given[channel], taken[channel]
+            source, target, name = channel
+            what = f"{kind}s from gpu {source} to gpu {target} on channel {name}"
+            owners = {(end, steps[p].rank, steps[p].block) for end, some in enumerate((gives, takes)) for p in some}
+            if len(owners) > (len(gives) > 0) + (len(takes) > 0):
+                message = f"several thread blocks of one gpu use one channel for {what}: their order is open"
+                faults.append(AlgorithmFault(message, steps[(gives or takes)[0]].where))
+                continue
+            for give, take in zip(gives, takes, strict=False):
+                before[take].append(give)
+                if kind == "message":
+                    matched[take] = give
+                    if steps[give].count != steps[take].count:
+                        message = f"{steps[take]} takes {format_count(steps[take].count, 'chunk')}, and {steps[give]}"
+                        faults.append(AlgorithmFault(f"{message} gives {steps[give].count}", steps[take].where))
+            if len(takes) > len(gives):
+                message = f"{steps[takes[len(gives)]]} waits for ever: there are {len(gives)} {what}, and {len(takes)}"
+                faults.append(AlgorithmFault(f"{message} are waited for", steps[takes[len(gives)]].where))
+            elif len(gives) > len(takes) and kind == "message":
+                message = f"nobody takes what {steps[gives[len(takes)]]} sends: there are {len(gives)} {what}, and"
+                faults.append(AlgorithmFault(f"{message} {len(takes)} are taken", steps[gives[len(takes)]].where))
+    return matched, faults
+
+
+def _join_barriers(steps: Sequence[Step], before: list[list[int]]) -> Iterator[AlgorithmFault]:
+    """Orders what comes before a barrier, in all its thread blocks, before what comes after it."""
+    meetings: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for position, step in enumerate(steps):
+        if step.barrier is not None:
+            meetings[step.rank, step.barrier[0]][step.block].append(position)
+    for visits in meetings.values():
+        rounds = max(map(len, visits.values()))
+        for turn in range(rounds):
+            present = [some[turn] for some in visits.values() if turn < len(some)]
+            first = steps[present[0]]
+            size = first.barrier[1] if first.barrier else 0
+            if len(present) != size or len({steps[p].barrier for p in present}) > 1:
+                message = f"{first} waits for ever: {len(present)} of {size} thread blocks come to its barrier"
+                yield AlgorithmFault(message, first.where)
+                continue
+            arrivals = {p: list(before[p]) for p in present}
+            for position in present:  # a barrier ends when all before it has ended
+                for other, edges in arrivals.items():
+                    if other != position:
+                        before[position] += edges
+
+
+def _sort(before: Sequence[Sequence[int]]) -> list[int]:
+    """The steps in an order in which they can run; those of cycles, and what comes after them, are left out."""
+    after: list[list[int]] = [[] for _ in before]
+    missing = [len(edges) for edges in before]
+    for position, edges in enumerate(before):
+        for edge in edges:
+            after[edge].append(position)
+    ready = deque(position for position, count in enumerate(missing) if not count)
+    order = []
+    while ready:
+        position = ready.popleft()
+        order.append(position)
+        for other in after[position]:
+            missing[other] -= 1
+            if not missing[other]:
+                ready.append(other)
+    return order
+
+
+def _describe_deadlock(steps: Sequence[Step], before: Sequence[Sequence[int]], ended: set[int]) -> AlgorithmFault:
+    """A cycle of steps that wait for each other."""
+    position = next(p for p in range(len(steps)) if p not in ended)
+    path: list[int] = []
+    while position not in path:
+        path.append(position)
+        position = next(edge for edge in before[position] if edge not in ended)
+    cycle = path[path.index(position) :]
+    shown = " <- ".join(str(steps[p]) for p in [*cycle[:_SHOWN], cycle[0]] if p is not None)
+    more = f" (and {len(cycle) - _SHOWN} steps between them)" if len(cycle) > _SHOWN else ""
+    return AlgorithmFault(f"deadlock: steps wait for each other: {shown}{more}", steps[cycle[0]].where)
+
+
+def _compute_clocks(
+    steps: Sequence[Step], blocks: dict[tuple[int, int], int], before: Sequence[Sequence[int]], order: Sequence[int]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+    """For every step and thread block, the last step of the block that has ended for certain when the step begins."""
+    clocks = np.full((len(steps), max(1, len(blocks))), -1, dtype=np.int32)
+    for position in order:
+        clock = clocks[position]
+        for edge in before[position]:
+            other = steps[edge]
+            if other.signals and steps[position].awaits and (other.relaxed or steps[position].relaxed):
+                continue  # who runs on, but nothing about data
+            np.maximum(clock, clocks[edge], out=clock)
+            own = blocks[other.rank, other.block]
+            clock[own] = max(int(clock[own]), other.number)
+    return clocks
+
+
+def _find_races(
+    algorithm: CollectiveAlgorithm,
+    order: Sequence[int],
+    clocks: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
+    blocks: dict[tuple[int, int], int],
+) -> list[AlgorithmFault]:
+    """Pairs of steps without an order that touch one chunk, of which one writes it."""
+    steps, locate = algorithm.steps, algorithm.collective.locate
+    writers: dict[ChunkSlot, int] = {}
+    readers: dict[ChunkSlot, list[int]] = defaultdict(list)
+    found: dict[tuple[int, int], AlgorithmFault] = {}
+
+    def require(first: int, second: int, slot: ChunkSlot, verb: str) -> None:
+        a, b = steps[first], steps[second]
+        if first != second and clocks[second, blocks[a.rank, a.block]] < a.number and (first, second) not in found:
+            message = f"race: {b} {verb} {slot}, and nothing says whether {a} comes before or after it"
+            found[first, second] = AlgorithmFault(message, b.where)
+
+    for position in order:
+        step = steps[position]
+        for slot in _expand(step, step.operands, locate):
+            if slot in writers:
+                require(writers[slot], position, slot, "reads")
+            readers[slot].append(position)
+        for slot in _expand(step, step.results, locate):
+            if slot in writers:
+                require(writers[slot], position, slot, "writes")
+            for reader in readers.pop(slot, ()):
+                require(reader, position, slot, "overwrites")
+            writers[slot] = position
+        if len(found) >= MAX_FAULTS:
+            break
+    return list(found.values())
+
+
+def _find_unfinished(
+    steps: Sequence[Step], clocks: np.ndarray[tuple[int, ...], np.dtype[np.int32]], blocks: dict[tuple[int, int], int]
+) -> Iterator[AlgorithmFault]:
+    """Steps that touch another rank's buffers and that this rank does not wait for: it may be over before they are."""
+    last = {(step.rank, step.block): position for position, step in enumerate(steps)}
+    ends: dict[int, list[int]] = defaultdict(list)
+    for (rank, _), position in last.items():
+        ends[rank].append(position)
+    for step in steps:
+        others = dict.fromkeys(s.rank for s in (*step.operands, *step.results) if s.rank != step.rank)
+        for rank in others:
+            if not any(clocks[end, blocks[step.rank, step.block]] >= step.number for end in ends[rank]):
+                message = f"{step} touches memory of gpu {rank}, which does not wait for its end"
+                yield AlgorithmFault(message, step.where)
+
+
+def _expand(step: Step, slots: Sequence[ChunkSlot], locate: Callable[[ChunkSlot], ChunkSlot]) -> Iterator[ChunkSlot]:
+    for rank, buffer, index in slots:
+        for offset in range(step.count):
+            yield locate(ChunkSlot(rank, buffer, index + offset))
+
+
+class _SymbolicRun:
+    """Computes what every chunk holds, step by step."""
+
+    def __init__(self, algorithm: CollectiveAlgorithm, matched: dict[int, int]) -> None:
+        self.faults: list[AlgorithmFault] = []
+        self.transfers: list[Transfer] = []
+        self._algorithm = algorithm
+        self._matched = matched
+        self._locate = algorithm.collective.locate
+        self._memory: dict[ChunkSlot, Value | None] = {
+            self._locate(slot): frozenset({atom}) for slot, atom in algorithm.collective.list_inputs()
+        }
+        self._sent: dict[int, list[Value | None]] = {}
+
+    def execute(self, position: int) -> None:
+        step = self._algorithm.steps[position]
+        message = self._sent.pop(self._matched[position]) if position in self._matched else None
+        values = [self._combine(step, offset, message) for offset in range(step.count)]
+        for slot in step.results:
+            for offset, value in enumerate(values):
+                self._memory[self._locate(ChunkSlot(slot.rank, slot.buffer, slot.offset + offset))] = value
+                if slot.rank != step.rank:
+                    self._move(value, step.rank, slot.rank)
+        if step.sends is not None:
+            self._sent[position] = values
+            for value in values:
+                self._move(value, step.sends[0], step.sends[1])
+
+    def _combine(self, step: Step, offset: int, message: list[Value | None] | None) -> Value | None:
+        """The sum of a step's operands and message; None where one of them was never written."""
+        parts = [] if message is None else [message[offset]]
+        for slot in step.operands:
+            place = ChunkSlot(slot.rank, slot.buffer, slot.offset + offset)
+            value = self._memory.get(self._locate(place))
+            if self._locate(place) not in self._memory:
+                self._add(f"{step} reads {place}, which nothing has written", step)
+                self._memory[self._locate(place)] = None
+            if slot.rank != step.rank:
+                self._move(value, slot.rank, step.rank)
+            parts.append(value)
+        total: Value = frozenset()
+        for part in parts:
+            if part is None:
+                return None
+            twice = total & part
+            if twice:
+                self._add(f"{step} counts {describe_value(twice)} twice", step)
+            total |= part
+        return total
+
+    def _move(self, value: Value | None, source: int, target: int) -> None:
+        if value and source != target:
+            self.transfers.append(Transfer(value, source, target))
+
+    def _add(self, message: str, step: Step) -> None:
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append(AlgorithmFault(message, step.where))
+
+    def check_results(self) -> list[AlgorithmFault]:
+        """What every output lacks, or has and should not have."""
+        found: list[AlgorithmFault] = []
+        for slot, expected in self._algorithm.collective.list_outputs():
+            held = self._memory.get(self._locate(slot))
+            if held == expected or len(found) == MAX_FAULTS:
+                continue
+            if held is None:
+                reason = "nothing has written it" if self._locate(slot) not in self._memory else "it is not defined"
+            else:
+                lacks, has = expected - held, held - expected
+                reason = " and ".join(
+                    text for text in (f"it lacks {describe_value(lacks)}" if lacks else "",
+                                      f"it has {describe_value(has)}" if has else "") if text
+                )  # fmt: skip
+            message = f"at the end, {slot} is not what it should be: {reason}"
+            found.append(AlgorithmFault(message, self._algorithm.file))
+        return found
+
+
+def describe_value(value: Value) -> str:
+    """`chunk 3 of gpu 1`, or the chunk and all its ranks."""
+    atoms = sorted(value)
+    shown = ", ".join(f"chunk {chunk} of gpu {rank}" for chunk, rank in atoms[:_SHOWN])
+    return shown + (f" and {len(atoms) - _SHOWN} more" if len(atoms) > _SHOWN else "")

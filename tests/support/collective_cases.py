@@ -1,0 +1,359 @@
+"""Collective algorithms for tests, written from what is known of them, and a machine that runs XML with numbers."""
+
+from __future__ import annotations
+
+import random
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Sketch:
+    """An MSCCL algorithm that is being written: thread blocks by (rank, send, recv, chan), each a list of steps."""
+
+    coll: str
+    ranks: int
+    chunks: int
+    inplace: bool = False
+    scratch: int = 0
+    blocks: dict = field(default_factory=dict)
+
+    def step(self, rank, block, word, src=("i", -1), dst=("o", -1), cnt=1, after=()):
+        """Adds a step to the block (send, recv, chan) of a rank; `after` are handles of steps of the same rank."""
+        steps = self.blocks.setdefault((rank, *block), [])
+        steps.append({"type": word, "src": src, "dst": dst, "cnt": cnt, "after": list(after)})
+        return (rank, *block), len(steps) - 1
+
+    def text(self, relabel=None):
+        """The XML; several waits become nops before the step. `relabel` permutes the ranks."""
+        names = relabel or list(range(self.ranks))
+        ids = {}
+        for key in self.blocks:
+            ids[key] = sum(other[0] == key[0] for other in ids)
+        numbers = {}
+        for key, steps in self.blocks.items():
+            at = 0
+            for k, step in enumerate(steps):
+                waits = [wait for wait in step["after"] if wait[0] != key]
+                at += max(0, len(waits) - 1)
+                numbers[key, k] = at
+                at += 1
+        waited = {wait for steps in self.blocks.values() for step in steps for wait in step["after"]}
+        root = ElementTree.Element(
+            "algo", name="test", proto="Simple", nchannels="1", nchunksperloop=str(self.chunks),
+            ngpus=str(self.ranks), coll=self.coll, inplace=str(int(self.inplace)),
+        )  # fmt: skip
+        for name in range(self.ranks):
+            rank = names.index(name)
+            gpu = ElementTree.SubElement(
+                root, "gpu", id=str(name), i_chunks="0", o_chunks="0", s_chunks=str(self.scratch)
+            )
+            for key, steps in self.blocks.items():
+                if key[0] != rank:
+                    continue
+                send, recv = (names[peer] if peer >= 0 else -1 for peer in key[1:3])
+                block = ElementTree.SubElement(
+                    gpu, "tb", id=str(ids[key]), send=str(send), recv=str(recv), chan=str(key[3])
+                )
+                for k, step in enumerate(steps):
+                    waits = [wait for wait in step["after"] if wait[0] != key] or [None]
+                    for turn, wait in enumerate(waits):
+                        last = turn == len(waits) - 1
+                        depid, deps = (-1, -1) if wait is None else (ids[wait[0]], numbers[wait])
+                        ElementTree.SubElement(
+                            block, "step", s=str(numbers[key, k] - (len(waits) - 1 - turn)),
+                            type=step["type"] if last else "nop",
+                            srcbuf=step["src"][0], srcoff=str(step["src"][1]),
+                            dstbuf=step["dst"][0], dstoff=str(step["dst"][1]),
+                            cnt=str(step["cnt"]), depid=str(depid), deps=str(deps),
+                            hasdep=str(int(last and (key, k) in waited)),
+                        )  # fmt: skip
+        return ElementTree.tostring(root, encoding="unicode")
+
+
+def ring_allreduce(n, share=1):
+    """In place, fused steps: every chunk goes once around to be summed, and once around to be known."""
+    made = Sketch("allreduce", n, n * share, inplace=True)
+    for rank in range(n):
+        block = ((rank + 1) % n, (rank - 1) % n, 0)
+
+        def at(back, rank=rank):
+            return ("i", (rank - back) % n * share)
+
+        made.step(rank, block, "s", at(0), at(0), share)
+        for back in range(1, n - 1):
+            made.step(rank, block, "rrs", at(back), at(back), share)
+        made.step(rank, block, "rrcs", at(n - 1), at(n - 1), share)
+        for back in range(n - 2):
+            made.step(rank, block, "rcs", at(back), at(back), share)
+        made.step(rank, block, "r", at(n - 2), at(n - 2), share)
+    return made
+
+
+def ring_allgather(n, share=1):
+    """Out of place: a copy of one's own part, which then goes around."""
+    made = Sketch("allgather", n, n * share)
+    for rank in range(n):
+        block = ((rank + 1) % n, (rank - 1) % n, 0)
+        made.step(rank, block, "cpy", ("i", 0), ("o", rank * share), share)
+        made.step(rank, block, "s", ("i", 0), ("o", rank * share), share)
+        for back in range(1, n):
+            place = ("o", (rank - back) % n * share)
+            made.step(rank, block, "rcs" if back < n - 1 else "r", place, place, share)
+    return made
+
+
+def all_pairs_reduce_scatter(n, share=1):
+    """Each rank gets its chunk from all others into the scratch, and adds them up in its output."""
+    made = Sketch("reduce_scatter", n, n * share, scratch=n * share)
+    for rank in range(n):
+        arrived = []
+        for other in range(n):
+            if other != rank:
+                made.step(rank, (other, -1, 0), "s", ("i", other * share), ("s", rank * share), share)
+                slot = ("s", other * share)
+                arrived.append(made.step(rank, (-1, other, 0), "r", slot, slot, share))
+        made.step(rank, (-1, -1, 0), "cpy", ("i", rank * share), ("o", 0), share)
+        others = [other for other in range(n) if other != rank]
+        for other, handle in zip(others, arrived, strict=True):
+            made.step(rank, (-1, -1, 0), "re", ("s", other * share), ("o", 0), share, after=[handle])
+    return made
+
+
+def all_pairs_allreduce(n, share=1):
+    """In place: chunk r is summed at rank r, and goes back to all from there."""
+    made = Sketch("allreduce", n, n * share, inplace=True, scratch=n * share)
+    for rank in range(n):
+        arrived, sent = {}, {}
+        others = [other for other in range(n) if other != rank]
+        own = ("i", rank * share)
+        for other in others:
+            sent[other] = made.step(rank, (other, other, 0), "s", ("i", other * share), ("s", rank * share), share)
+            arrived[other] = made.step(rank, (other, other, 0), "r", own, ("s", other * share), share)
+        for other in others:
+            last = made.step(rank, (-1, -1, 0), "re", ("s", other * share), own, share, after=[arrived[other]])
+        for other in others:
+            made.step(rank, (other, other, 0), "s", own, own, share, after=[last])
+            place = ("i", other * share)
+            made.step(rank, (other, other, 0), "r", place, place, share)
+    return made
+
+
+def doubling_allreduce(n, share=1):
+    """Recursive doubling, in place, for powers of two: whole buffers are exchanged and added."""
+    made = Sketch("allreduce", n, share, inplace=True, scratch=share * n.bit_length())
+    for rank in range(n):
+        turn, distance, last = 0, 1, []
+        while distance < n:
+            block = (rank ^ distance, rank ^ distance, 0)
+            slot = ("s", turn * share)
+            sent = made.step(rank, block, "s", ("i", 0), slot, share, after=last)
+            got = made.step(rank, block, "r", ("i", 0), slot, share)
+            last = [made.step(rank, (-1, -1, 0), "re", slot, ("i", 0), share, after=[sent, got])]
+            turn, distance = turn + 1, distance * 2
+    return made
+
+
+def halving_reduce_scatter(n, share=1):
+    """Recursive halving, in place, for powers of two: half of what is left goes to the partner in each turn."""
+    made = Sketch("reduce_scatter", n, n * share, inplace=True, scratch=n * share)
+    for rank in range(n):
+        low, size, last = 0, n, []
+        while size > 1:
+            size //= 2
+            keep = low if rank < low + size else low + size
+            give = low + size if keep == low else low
+            partner = rank ^ size
+            block = (partner, partner, 0)
+            made.step(rank, block, "s", ("i", give * share), ("s", give * share), size * share, after=last)
+            slot = ("s", keep * share)
+            got = made.step(rank, block, "r", slot, slot, size * share, after=last)
+            last = [made.step(rank, (-1, -1, 0), "re", slot, ("i", keep * share), size * share, after=[got])]
+            low = keep
+    return made
+
+
+def tree_allreduce(n, share=1):
+    """A binary tree, in place: sums go up to rank 0, and the result down."""
+    made = Sketch("allreduce", n, share, inplace=True)
+    place = ("i", 0)
+    for rank in range(n):
+        children = [child for child in (2 * rank + 1, 2 * rank + 2) if child < n]
+        parent = (rank - 1) // 2
+        last = []
+        for child in children:
+            last = [made.step(rank, (-1, child, 0), "rrc", place, place, share, after=last)]
+        if rank:
+            up = made.step(rank, (parent, -1, 0), "s", place, place, share, after=last)
+            last = [made.step(rank, (-1, parent, 0), "r", place, place, share, after=[up])]
+        for child in children:
+            made.step(rank, (child, -1, 0), "s", place, place, share, after=last)
+    return made
+
+
+def chain_broadcast(n, share=1):
+    """From rank 0 along a chain, out of place."""
+    made = Sketch("broadcast", n, share)
+    for rank in range(n):
+        following = rank + 1 if rank + 1 < n else -1
+        if rank == 0:
+            made.step(0, (following, -1, 0), "cpy", ("i", 0), ("o", 0), share)
+            if n > 1:
+                made.step(0, (following, -1, 0), "s", ("i", 0), ("o", 0), share)
+        else:
+            word = "rcs" if following >= 0 else "r"
+            made.step(rank, (following, rank - 1, 0), word, ("o", 0), ("o", 0), share)
+    return made
+
+
+def direct_alltoall(n, share=1):
+    made = Sketch("alltoall", n, n * share)
+    for rank in range(n):
+        made.step(rank, (-1, -1, 0), "cpy", ("i", rank * share), ("o", rank * share), share)
+        for other in range(n):
+            if other != rank:
+                made.step(rank, (other, -1, 0), "s", ("i", other * share), ("o", rank * share), share)
+                made.step(rank, (-1, other, 0), "r", ("i", rank * share), ("o", other * share), share)
+    return made
+
+
+def hierarchical_allreduce(groups, members, share=1):
+    """Sums at the first of each group, a ring of these, and back; out of place."""
+    n = groups * members
+    made = Sketch("allreduce", n, share, scratch=n * share)
+    for rank in range(n):
+        group, first = rank // members, rank - rank % members
+        local = (-1, -1, 0)
+        if rank != first:
+            made.step(rank, (first, -1, 0), "s", ("i", 0), ("s", rank * share), share)
+            made.step(rank, (-1, first, 0), "r", ("o", 0), ("o", 0), share)
+            continue
+        last = made.step(rank, local, "cpy", ("i", 0), ("o", 0), share)
+        for member in range(first + 1, first + members):
+            slot = ("s", member * share)
+            got = made.step(rank, (-1, member, 0), "r", ("i", 0), slot, share)
+            last = made.step(rank, local, "re", slot, ("o", 0), share, after=[got])
+        arrived = []
+        for other in range(groups):
+            if other != group:
+                peer = other * members
+                made.step(rank, (peer, -1, 1), "s", ("o", 0), ("s", first * share), share, after=[last])
+        sent = [key for key in made.blocks if key[0] == rank and key[3] == 1 and key[1] >= 0]
+        for other in range(groups):
+            if other != group:
+                slot = ("s", other * members * share)
+                arrived.append((slot, made.step(rank, (-1, other * members, 1), "r", slot, slot, share)))
+        for slot, got in arrived:
+            last = made.step(rank, local, "re", slot, ("o", 0), share, after=[got, *((key, 0) for key in sent)])
+        for member in range(first + 1, first + members):
+            made.step(rank, (member, -1, 0), "s", ("o", 0), ("o", 0), share, after=[last])
+    return made
+
+
+def draw_valid(draw: random.Random):
+    """A valid algorithm with random numbers of GPUs and chunks, its GPUs in any order if the collective allows it."""
+    family = draw.choice(
+        [ring_allreduce, ring_allgather, all_pairs_reduce_scatter, all_pairs_allreduce, doubling_allreduce,
+         halving_reduce_scatter, tree_allreduce, chain_broadcast, direct_alltoall, hierarchical_allreduce]
+    )  # fmt: skip
+    share = draw.randint(1, 3)
+    if family is hierarchical_allreduce:
+        made = family(draw.randint(1, 3), draw.randint(1, 3), share)
+    elif family in (doubling_allreduce, halving_reduce_scatter):
+        made = family(draw.choice([2, 4, 8]), share)
+    else:
+        made = family(draw.randint(2, 7), share)
+    free = made.coll == "allreduce"
+    names = list(range(made.ranks))
+    return made.text(draw.sample(names, made.ranks) if free else names)
+
+
+def run_with_numbers(text, seed):
+    """Runs an XML algorithm in a random order of its thread blocks: `right`, `wrong` or `deadlock`."""
+    draw = random.Random(seed)
+    root = ElementTree.fromstring(text)
+    n, chunks, coll = int(root.get("ngpus")), int(root.get("nchunksperloop")), root.get("coll")
+    inplace, share = root.get("inplace") == "1", chunks // int(root.get("ngpus"))
+    given = {(r, c): draw.randrange(1, 1 << 40) for r in range(n) for c in range(chunks)}
+    memory = {}
+
+    def where(rank, buffer, index):
+        if inplace and coll == "allgather" and buffer == "i":
+            return rank, "o", rank * share + index
+        if inplace and coll == "reduce_scatter" and buffer == "o":
+            return rank, "i", rank * share + index
+        return (rank, "i" if inplace and buffer == "o" and coll not in ("allgather",) else buffer, index)
+
+    for r in range(n):
+        if coll == "broadcast" and r:
+            continue
+        for c in range(share if coll == "allgather" else chunks):
+            memory[where(r, "i", c)] = given[r, c]
+    blocks, flags, channels = [], {}, defaultdict(deque)
+    for gpu in root:
+        for tb in gpu:
+            blocks.append({"rank": int(gpu.get("id")), "tb": tb, "steps": list(tb), "at": 0})
+            flags[int(gpu.get("id")), int(tb.get("id"))] = -1
+    running = [block for block in blocks if block["steps"]]
+    while running:
+        draw.shuffle(running)
+        moved = next((block for block in running if _advance(block, memory, flags, channels, where)), None)
+        if moved is None:
+            return "deadlock"
+        running = [block for block in running if block["at"] < len(block["steps"])]
+    if any(channels.values()):
+        return "wrong"
+    for r in range(n):
+        for c in range(share if coll == "reduce_scatter" else chunks):
+            if memory.get(where(r, "o", c)) != _expect(coll, given, n, share, r, c):
+                return "wrong"
+    return "right"
+
+
+def _expect(coll, given, n, share, rank, index):
+    """What the collective says of one chunk of the output."""
+    match coll:
+        case "allreduce":
+            return sum(given[q, index] for q in range(n))
+        case "reduce_scatter":
+            return sum(given[q, rank * share + index] for q in range(n))
+        case "allgather":
+            return given[index // share, index % share]
+        case "broadcast":
+            return given[0, index]
+    return given[index // share, rank * share + index % share]
+
+
+def _advance(block, memory, flags, channels, where):
+    """Runs the next step of a thread block, if it can run."""
+    rank, tb, step = block["rank"], block["tb"], block["steps"][block["at"]]
+    depid, deps = int(step.get("depid")), int(step.get("deps"))
+    if depid >= 0 and flags.get((rank, depid), -1) < deps:
+        return False
+    word, count = step.get("type"), int(step.get("cnt"))
+    incoming = (int(tb.get("recv")), rank, tb.get("chan"))
+    message = None
+    if word in ("r", "rcs", "rrs", "rrc", "rrcs"):
+        if not channels[incoming]:
+            return False
+        message = channels[incoming].popleft()
+    if word != "nop":
+        values = []
+        for k in range(count):
+            source = where(rank, step.get("srcbuf"), int(step.get("srcoff")) + k)
+            target = where(rank, step.get("dstbuf"), int(step.get("dstoff")) + k)
+            value = 0 if message is None else message[k] if k < len(message) else -1
+            if word in ("s", "cpy", "re", "rrs", "rrc", "rrcs"):
+                value += memory.get(source, -(1 << 60))
+            if word == "re":
+                value += memory.get(target, -(1 << 60))
+            values.append(value)
+            if word in ("r", "cpy", "re", "rcs", "rrc", "rrcs"):
+                memory[target] = value
+        if word in ("s", "rcs", "rrs", "rrcs"):
+            channels[rank, int(tb.get("send")), tb.get("chan")].append(values)
+    if step.get("hasdep") == "1":
+        flags[rank, int(tb.get("id"))] = block["at"]
+    block["at"] += 1
+    return True
