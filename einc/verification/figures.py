@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 from einc.core.spec import clip_tiling
-from einc.errors import EincError
+from einc.errors import EincError, InternalError
 from einc.graph.graph import Graph
+from einc.logical.optimize import choose_by_cuts
+from einc.logical.pins import Pin, parse_pin
 from einc.logical.plan import Choice, LogicalPlan
-from einc.logical.problem import find_part
+from einc.logical.problem import build_problem, find_part
 from einc.machines.load import format_machine
 from einc.machines.model import Machine
 from einc.ops.base import Attribute
@@ -29,19 +31,26 @@ MAX_EFFORT = 20_000_000
 ALIGNMENT = 64
 """Arenas end at a multiple of so many bytes."""
 
-_UNPROVED = (
-    "the times of other plans than this one (contenders, baselines, memory points), `cut_cost`, and that no plan costs "
-    "less (`exact`)"
-)
+MAX_OPERATIONS = 5000
+"""Larger plans keep the cost of the cut heuristic that they state, which would take long to compute."""
+
+_OTHERS = "the times of other plans than this one (contenders, baselines, memory points)"
+_OPTIMUM = "that no plan costs less (`exact`)"
 
 
 def verify_figures(bundle: Bundle) -> tuple[str, ...]:
     """What remains unproved, in words. Raises PlanFault at the first figure that is not what it should be."""
     try:
-        machine = read_plan_machine(bundle)
-        plan = restore_plan(bundle)
+        return _verify(bundle)
+    except InternalError:
+        raise
     except EincError as error:
         raise PlanFault(error.message, where=None if error.where is None else str(error.where)) from None
+
+
+def _verify(bundle: Bundle) -> tuple[str, ...]:
+    machine = read_plan_machine(bundle)
+    plan = restore_plan(bundle)
     _verify_header(bundle, machine)
     for o, (operation, choice) in enumerate(zip(bundle.operations, plan.choices, strict=True)):
         _verify_operation(f"operations[{o}] ('{operation.name}')", operation, plan.graph, choice)
@@ -49,8 +58,8 @@ def verify_figures(bundle: Bundle) -> tuple[str, ...]:
     _verify_memory(bundle)
     left = list(verify_exchanges(bundle, machine))
     left += _verify_times(bundle, machine)
-    _verify_comparisons(bundle)
-    return (*left, _UNPROVED)
+    left += _verify_selection(bundle, plan)
+    return tuple(left)
 
 
 def _verify_header(bundle: Bundle, machine: Machine) -> None:
@@ -134,21 +143,43 @@ def _verify_times(bundle: Bundle, machine: Machine) -> list[str]:
         times = time_tasks(list_run_tasks(bundle, machine).costs, machine, MAX_EFFORT)
     except TooLarge:
         return ["`predicted_ms`: the plan is too large to be simulated here"]
-    except EincError as error:
-        raise PlanFault(error.message, where="machine_file") from None
     require_time("predicted_ms", bundle.predicted_ms, times.predicted_ms)
     return []
 
 
-def _verify_comparisons(bundle: Bundle) -> None:
-    """The plan itself among the plans that it was compared with: its time and its memory; none of them is faster."""
-    known = None if bundle.predicted_ms is None else bundle.predicted_ms
+def _verify_selection(bundle: Bundle, plan: LogicalPlan) -> list[str]:
+    """The pins, the cost of the cut heuristic, and the plan itself among those that it was compared with."""
+    _verify_pins(bundle, plan)
+    left = []
+    if len(bundle.operations) > MAX_OPERATIONS:
+        left.append("`cut_cost`: the plan is too large for the cut heuristic")
+    else:
+        pins = tuple(Pin(one.name, one.pin) for one in bundle.operations if one.pin is not None)
+        problem = build_problem(plan.graph, plan.sites, pins=pins)
+        require_equal("cut_cost", bundle.cut_cost, problem.cost(choose_by_cuts(problem)))
+    if bundle.exact:
+        if bundle.total_cost > bundle.cut_cost:
+            raise PlanFault("the cut heuristic finds a plan that costs less", where="exact")
+        left.append(_OPTIMUM)
     chosen = [(f"baselines[{i}]", one) for i, one in enumerate(bundle.baselines) if one.chosen]
     if len(chosen) + sum(one.chosen for one in bundle.contenders) > 1:
         raise PlanFault("more than one plan is said to be the one that was chosen", where="contenders")
     for where, baseline in chosen:
-        require_time(f"{where}.predicted_ms", baseline.predicted_ms or 0.0, known or 0.0)
+        require_time(f"{where}.predicted_ms", baseline.predicted_ms or 0.0, bundle.predicted_ms or 0.0)
         require_equal(f"{where}.memory", baseline.memory, max(bundle.memory))
     for i, contender in enumerate(bundle.contenders):
         if contender.chosen:
             require_equal(f"contenders[{i}].cost", contender.cost, bundle.total_cost)
+    return [*left, _OTHERS] if bundle.contenders or bundle.baselines or bundle.memory_points else left
+
+
+def _verify_pins(bundle: Bundle, plan: LogicalPlan) -> None:
+    """Every operator that a person named is cut as they wrote."""
+    pins = tuple(parse_pin(f"{one.name}={one.pin}", one.name) for one in bundle.operations if one.pin is not None)
+    if not pins:
+        return
+    offered = build_problem(plan.graph, plan.sites, flexible=True, pins=pins).candidates
+    for operation, choice, candidates in zip(bundle.operations, plan.choices, offered, strict=True):
+        cut = (choice.candidate.intervals, choice.candidate.replicas)
+        if operation.pin is not None and cut not in [(one.intervals, one.replicas) for one in candidates]:
+            raise PlanFault(f"'{operation.pin}' is not how '{operation.name}' is cut", where="pin")

@@ -16,7 +16,6 @@ from tests.mutation.running import GuardedArenas, OutOfBounds, RunningProcess
 from tests.support.plan_figures import read
 
 SMALL = ("chain", "chain-one-site", "once", "softmax-rows", "attention-sequence", "largest", "rows")
-CRASHES = ("internal error", "hung", "died", "proved and failed", "accepted and wrong")
 
 
 @pytest.mark.parametrize(
@@ -25,7 +24,7 @@ CRASHES = ("internal error", "hung", "died", "proved and failed", "accepted and 
 def test_changed_plans_are_refused_or_mean_the_same(count: int, cases: tuple[str, ...]) -> None:
     counts = run_campaign(count, 0, cases)
     assert counts.mutants > 0.9 * count
-    assert [fault for fault in counts.faults if fault[2].outcome in CRASHES] == []
+    assert counts.faults == []
 
 
 def test_every_field_is_changed_in_several_ways() -> None:
