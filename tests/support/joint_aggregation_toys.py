@@ -21,6 +21,7 @@ from einc.ops import registry
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 from einc_runtime.kernels.base import Kernel
 from einc_runtime.kernels.registry import PROVIDERS
+from einc_runtime.plan import signatures
 from einc_runtime.plan.schema import JointAggregation
 from tests.support.physical_toys import graph_of
 
@@ -172,6 +173,9 @@ def build_toy(invocation: Any) -> Kernel:
 @pytest.fixture
 def toy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROVIDERS["numpy"], "toy", ("tests.support.joint_aggregation_toys", "build_toy"))
+    numbers = signatures.KernelOperand(signatures.NUMBER)
+    toy = signatures.KernelSignature((numbers,) * 2, (numbers,) * 2, {"kind": str})
+    monkeypatch.setitem(signatures.SIGNATURES, "toy", toy)
 
 
 def toy_graph(kind: str, rng: random.Random) -> Graph:

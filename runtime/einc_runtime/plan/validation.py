@@ -1,7 +1,7 @@
 """Checks on a plan file that has just been decoded: everything that the types of the schema cannot express.
 
 Every number that the rest of the runtime uses as a position, a size or an address is checked here, in time that is
-close to linear in the size of the plan. `proof` checks what a plan computes, and the registry which kernels exist.
+close to linear in the size of the plan. `signatures` says which kernels exist; `proof` checks what a plan computes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from einc_runtime.plan.checks import (
 )
 from einc_runtime.plan.joint_aggregation import require_joint_aggregations
 from einc_runtime.plan.schema import ITEMSIZE, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
+from einc_runtime.plan.signatures import require_signature
 from einc_runtime.plan.task_validation import validate_tasks
 from einc_runtime.text import escape_text
 
@@ -151,6 +152,7 @@ def _check_operations(bundle: Bundle) -> None:
         outputs = len(operation.outputs)
         require(outputs >= 1, f"{where}.outputs", "an operation has at least one output")
         require(len(operation.aggregations) == outputs, where, f"not one aggregation for each of {outputs} outputs")
+        require_signature(operation, bundle.tensors, where)
         _check_indices(operation, where)
         _check_functions(bundle, operation, where, budget)
         require_joint_aggregations(bundle, operation, where)

@@ -1,0 +1,129 @@
+"""The kernels that operations can name, and what each takes: operands of which types and ranks, and which attributes.
+
+This is checked when a plan is loaded. That the sizes of operands fit each other and the attributes is checked when an
+invocation is prepared (`einc_runtime.kernels.calls`), and follows from the operation by the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.checks import require
+from einc_runtime.plan.schema import Operation, Tensor
+from einc_runtime.text import escape_text
+
+FLOAT = ("f16", "bf16", "f32", "f64")
+INTEGER = ("i32", "i64")
+NUMBER = FLOAT + INTEGER
+BOOL = ("bool",)
+ANY = NUMBER + BOOL
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOperand:
+    """The element types that an operand may have, and how many dimensions; None means any number."""
+
+    dtypes: Sequence[str]
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSignature:
+    """What a kernel takes. `more` inputs may follow `inputs`; None means any number, each like the last of these.
+
+    `required` and `optional` are attributes with their types.
+    """
+
+    inputs: tuple[KernelOperand, ...]
+    outputs: tuple[KernelOperand, ...]
+    required: dict[str, type]
+    optional: dict[str, type] = field(default_factory=dict)
+    more: tuple[KernelOperand, ...] | None = ()
+
+
+_ELEMENTS = KernelOperand(ANY)
+_NUMBERS = KernelOperand(NUMBER)
+_ROWS = KernelOperand(FLOAT)
+_VECTOR = KernelOperand(FLOAT, 1)
+_CUBE = KernelOperand(FLOAT, 3)
+_PLACES = KernelOperand(INTEGER, 1)
+_INDICES = KernelOperand(("i64",))
+_FREQUENCIES = ("factor", "low_freq_factor", "high_freq_factor", "original_length")
+
+SIGNATURES: dict[str, KernelSignature] = {
+    "map": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"program": str, "indices": str}, more=None),
+    "reduce": KernelSignature(
+        (_ELEMENTS,), (_NUMBERS,), {"program": str, "indices": str, "aggregation": str}, more=None
+    ),
+    "contract": KernelSignature((_NUMBERS,), (_NUMBERS,), {"equation": str}, {"scale": float}, more=None),
+    "concat": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"axis": int, "extents": list}, more=None),
+    "reshape": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {}),
+    "softmax": KernelSignature((_ROWS,), (_ROWS,), {"axis": int}),
+    "rmsnorm": KernelSignature((_ROWS, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}),
+    "layernorm": KernelSignature((_ROWS, _VECTOR, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}),
+    "meanpool": KernelSignature(
+        (KernelOperand(FLOAT, 2), KernelOperand(BOOL, 1)), (KernelOperand(FLOAT, 2),), {"seq_lens": list}
+    ),
+    "rope": KernelSignature(
+        (_ROWS,),
+        (_ROWS,),
+        {"theta": float, "scaling": str},
+        {"seq_lens": list, "factors": list, **dict.fromkeys(_FREQUENCIES, float)},
+        more=(_PLACES,),
+    ),
+    "embedding": KernelSignature((KernelOperand(INTEGER), KernelOperand(NUMBER, 2)), (_NUMBERS,), {"vocabulary": int}),
+    "append": KernelSignature(
+        (KernelOperand(ANY, 3), KernelOperand(ANY, 3), _PLACES),
+        (KernelOperand(ANY, 3),),
+        {"cache_lens": list, "new_lens": list},
+    ),
+    "argmax": KernelSignature((_NUMBERS,), (_INDICES, _NUMBERS), {"axis": int}),
+    "topk": KernelSignature((_NUMBERS,), (_NUMBERS, _INDICES), {"axis": int}),
+    "attention": KernelSignature(
+        (_CUBE, _CUBE, _CUBE),
+        (_CUBE, KernelOperand(("f32", "f64"), 2)),
+        {"causal": bool, "scale": float, "q_lens": list, "k_lens": list, "window": int, "extras": list},
+        {"softcap": float},
+        more=(KernelOperand(BOOL + INTEGER, 1),) * 2,
+    ),
+}
+
+
+def require_signature(operation: Operation, tensors: Sequence[Tensor], where: str) -> None:
+    """Raises PlanFault unless there is the kernel of an operation, and it takes these operands and attributes."""
+    name = operation.kernel
+    if name not in SIGNATURES:
+        hint = f"there are {', '.join(SIGNATURES)}"
+        raise PlanFault(f"unknown kernel '{escape_text(name, 40)}'", where=f"{where}.kernel", hint=hint)
+    signature = SIGNATURES[name]
+    found, least = len(operation.inputs), len(signature.inputs)
+    more = signature.inputs[-1:] * (found - least) if signature.more is None else signature.more
+    fits = least <= found <= least + len(more)
+    require(fits, f"{where}.inputs", f"{found} inputs, where the kernel {name} takes {least} to {least + len(more)}")
+    outputs = len(signature.outputs)
+    message = f"{len(operation.outputs)} outputs, where the kernel {name} has {outputs}"
+    require(len(operation.outputs) == outputs, f"{where}.outputs", message)
+    for side, positions, operands in (
+        ("inputs", operation.inputs, signature.inputs + more),
+        ("outputs", operation.outputs, signature.outputs),
+    ):
+        for k, (position, operand) in enumerate(zip(positions, operands, strict=False)):
+            tensor = tensors[position]
+            fits = tensor.dtype in operand.dtypes and operand.rank in (None, len(tensor.shape))
+            message = f"the kernel {name} takes no tensor of {tensor.dtype} and {len(tensor.shape)} dimensions here"
+            require(fits, f"{where}.{side}[{k}]", message)
+    _require_attribute_types(operation, signature, f"{where}.kernel_attributes")
+
+
+def _require_attribute_types(operation: Operation, signature: KernelSignature, where: str) -> None:
+    """A bool is no integer, and an integer no float."""
+    known = signature.required | signature.optional
+    for attribute, value in operation.kernel_attributes.items():
+        at = f"{where}['{attribute}']"
+        require(attribute in known, at, f"the kernel {operation.kernel} takes {', '.join(known) or 'no attributes'}")
+        kind = known[attribute]
+        require(type(value) is kind, at, f"{type(value).__name__}, where the kernel takes {kind.__name__}")
+    missing = [attribute for attribute in signature.required if attribute not in operation.kernel_attributes]
+    require(not missing, where, f"the kernel {operation.kernel} needs {', '.join(missing)}")
