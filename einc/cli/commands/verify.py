@@ -48,8 +48,9 @@ def verify_command(
 ) -> None:
     """Prove a plan: its tasks, its figures, and that it computes a model.
 
-    Every task is followed symbolically: each kernel must receive exactly its fully aggregated blocks, no two tasks may
-    race, and the outputs must be complete. Costs, times, bounds and the texts of exchanges are computed again. With
+    Kernels, their attributes and their blocks are derived again from every operation and its cut. Every task is
+    followed symbolically: each kernel must receive exactly its fully aggregated blocks, no two tasks may race, and the
+    outputs must be complete. Costs, times, bounds and the texts of exchanges are computed again. With
     --model, the plan must have the operations and tensors of the model, no more and no less. The last lines say what
     is not proved.
     """

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     Further = Callable[[Bundle, Phase], tuple[tuple[str, ...], tuple[str, ...]]]
     """Proves more, and returns what it has proved and what remains unproved, in words."""
 
-PROVED = (
-    "every kernel and every output reads complete data, whatever order the tasks run in",
-    "no two tasks race",
-)
 _FIGURES = "costs, times, bounds and the texts of exchange programs (`einc verify` proves them)"
 _MODEL = "that the plan computes a certain model (`einc verify --model MODEL.ein` proves it)"
-_REWRITES = "what the executors make of the tasks when they leave out copies or merge tasks"
 UNPROVED_BY_THE_RUNTIME = (_FIGURES, _MODEL)
-UNPROVED_BY_ANY = (_REWRITES,)
+UNPROVED_BY_ANY = (
+    "that the kernels of this machine compute what their names and attributes say",
+    "the rounding of sums inside of kernels; between tasks, it is that of the order in which aggregations name copies",
+    "what the executors make of the tasks when they leave out copies or merge tasks",
+)
+"""`docs/proof.md` says of each why it is not proved, and what stands for a proof."""
 
 weights_option = click.option(
     "--weights", metavar="FILE | DIR", help="Also check that these files have what fills each weight."
@@ -40,24 +40,25 @@ weights_option = click.option(
 @click.command(
     "verify",
     cls=EincCommand,
-    short_help="Prove from a plan's file alone that data arrives complete and that no two tasks race.",
+    short_help="Prove from a plan's file alone that its tasks compute what its operations say.",
     epilog=examples("PROGRAM verify ffn.bin"),
 )
 @click.argument("plan", metavar="PLAN")
 @weights_option
 @json_option
 def verify_command(plan: str, weights: str | None, as_json: bool) -> None:
-    """Prove from a plan's file alone that data arrives complete and that no two tasks race.
+    """Prove from a plan's file alone that its tasks compute what its operations say.
 
-    Every task is followed symbolically: each kernel must receive exactly its fully aggregated blocks, no two tasks may
-    race, and the outputs must be complete. The last lines say what is not proved.
+    Kernels, their attributes and their blocks are derived again from every operation and its cut. Then every task is
+    followed symbolically: each kernel must receive exactly its fully aggregated blocks, no two tasks may race, and the
+    outputs must be complete. The last lines say what is not proved.
     """
     verify_plan(plan, weights, as_json, lambda bundle, phase: ((), UNPROVED_BY_THE_RUNTIME))
 
 
 def verify_plan(plan: str, weights: str | None, as_json: bool, further: Further) -> None:
     """Prove, and report what was proved and what was not. Raises PlanFault and, for weights, ArrayFault."""
-    from einc_runtime.plan.proof import prove
+    from einc_runtime.plan.proof import PROVED, prove
 
     with show_phases() as phase:
         phase("reading the plan")

@@ -1,17 +1,24 @@
-"""Proves from a plan alone that its task graph computes what its operations say, in every order that it allows.
+"""Proves from a plan alone that its tasks compute what its operations say, in every order that dependencies allow.
 
-What is proved: every element that a kernel reads, and every element of an output, combines the outputs of all functions
-of its producer that share the block, each exactly once (the aggregate step of the paper, Definition 6); and no two
-tasks that may run at the same time access the same bytes, unless both only read them. So every order that the
+First, of every operation (`meaning.operations`): its kernel with attributes, the types of its outputs, how partial
+outputs are aggregated, and the blocks that each function reads and writes follow from its family, its attributes, its
+input tensors and the intervals of its cut.
+
+Then, of the tasks: every element that a kernel reads, and every element of an output, combines the outputs of all
+functions of its producer that share the block, each exactly once (the aggregate step of the paper, Definition 6); and
+no two tasks that may run at the same time access the same bytes, unless both only read them. So every order that the
 dependencies allow gives the same result, up to the rounding of the order of aggregation that each task states.
 
 Replicas count as one function: validation has found that they read and write the same blocks, every kernel is proved to
 read complete values, and so each replica's output may stand for that of another, but not be aggregated with it.
 
-What is assumed: each kernel computes its function from the blocks that it reads. Kernels are not looked at.
+What is assumed: each kernel computes what its name and attributes say (the tests of kernels compare that with
+definitions).
 
 How: the tasks are executed symbolically in the order of their positions. `symbolic_memory` keeps, for every element of
-every buffer, the set of functions that it combines, and checks each access for races.
+every buffer, the set of functions that it combines, and checks each access for races. The order in which an aggregation
+adds its copies is that of `reads` in its task. Whoever wants this order to be a certain one for the whole tensor keeps
+it beside the set: `_combine` is where two contents become one.
 """
 
 from __future__ import annotations
@@ -40,6 +47,16 @@ from einc_runtime.plan.validation import validate
 
 MAX_STEPS = 30_000_000
 """The most pieces of contents and earlier accesses that are looked at: some tens of seconds."""
+
+PROVED = (
+    "every operation's kernel, its attributes and operands, the types of its results and how these are aggregated "
+    "follow from its family, attributes and input tensors",
+    "the blocks that each function reads and writes follow from the operation and the intervals of its cut",
+    "every kernel and every output reads complete data, whatever order the tasks run in: what all functions of its "
+    "producer contribute to an element, each once",
+    "no two tasks race",
+)
+"""What `prove` has proved of a plan, in words. `docs/proof.md` explains each of them."""
 
 
 def prove(bundle: Bundle) -> None:

@@ -467,10 +467,13 @@ def test_tilings_that_take_long_to_check_are_refused(monkeypatch):
     tensor = Tensor("t", tuple("abcdefghijklmnop"), (2,) * rank, "f32", "value")
     operation = PLAN.operations[0]
     function = operation.functions[0]
-    functions = tuple(msgspec.structs.replace(function, site=s, inputs=(), outputs=(x,)) for s, x in enumerate(blocks))
+    scalar, one = Tensor("x", (), (), "f32", "input"), Block((), ())
+    functions = tuple(
+        msgspec.structs.replace(function, site=s, inputs=(one,), outputs=(x,)) for s, x in enumerate(blocks)
+    )
     operations = tuple(
         msgspec.structs.replace(
-            operation, name=f"o{n}", inputs=(), outputs=(n,), cost=Cost(0, 0, 0),
+            operation, name=f"o{n}", inputs=(100,), outputs=(n,), cost=Cost(0, 0, 0),
             indices=(Index("i", 17, None, tuple((k, k + 1) for k in range(17))),),
             functions=functions,
         )
@@ -478,7 +481,7 @@ def test_tilings_that_take_long_to_check_are_refused(monkeypatch):
     )  # fmt: skip
     plan = msgspec.structs.replace(
         PLAN, devices=tuple(range(17)), memory=(0,) * 17, operations=operations, total_cost=0, outputs=(),
-        tensors=tuple(msgspec.structs.replace(tensor, name=f"t{n}") for n in range(100)), buffers=(), tasks=(),
+        tensors=(*(msgspec.structs.replace(tensor, name=f"t{n}") for n in range(100)), scalar), buffers=(), tasks=(),
     )  # fmt: skip
     monkeypatch.setattr(rules, "MAX_CORNERS", 1 << 19)
     with pytest.raises(PlanFault, match="too complex"):
