@@ -49,6 +49,9 @@ test-new: .venv/dev  ## run the property tests on new random examples; print tho
 mutate: .venv/dev  ## 100,000 changed plans: each is refused, or computes what the model says
 	$(BIN)/python -m tests.mutation
 
+interrupts: .venv/dev  ## 500 interrupts at random moments of every command, from its first instruction on
+	$(BIN)/python -m tests.interrupts
+
 test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \
 		tests/triton/live_far.py tests/triton/live_plans.py

@@ -151,13 +151,22 @@ def test_an_editable_installation_has_the_same_two_packages(tmp_path: Path) -> N
 
 
 def test_both_projects_declare_the_same_versions_of_what_they_share() -> None:
-    whole, alone = (
-        tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (ROOT, ROOT / "runtime")
-    )
+    files = [tomllib.loads((folder / "pyproject.toml").read_text()) for folder in (ROOT, ROOT / "runtime")]
+    whole, alone = (file["project"] for file in files)
     assert set(alone["dependencies"]) <= set(whole["dependencies"])
     for extra, requirements in alone["optional-dependencies"].items():
         assert whole["optional-dependencies"][extra] == requirements, extra
-    assert whole["scripts"] == {**alone["scripts"], "einc": "einc.cli.main:main"}
+    scripts = [file["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-scripts"] for file in files]
+    assert scripts == [
+        {"scripts/einc": "einc", "runtime/scripts/einc-runtime": "einc-runtime"},
+        {"scripts/einc-runtime": "einc-runtime"},
+    ]
+
+
+def test_the_two_commands_differ_only_in_their_names() -> None:
+    whole, alone = (ROOT / "scripts" / "einc").read_text(), (ROOT / "runtime" / "scripts" / "einc-runtime").read_text()
+    assert whole.replace("einc", "NAME") == alone.replace("einc-runtime", "NAME").replace("einc_runtime", "NAME")
+    assert whole.startswith("#!python\n")  # which installers replace by the interpreter
 
 
 def test_the_page_of_renamed_things_leads_to_names_that_exist() -> None:

@@ -40,11 +40,9 @@ class Terminated(BaseException):
 
 def install() -> None:
     """From now on, signals raise exceptions in the main thread. Ignored ones stay ignored, as under `nohup`."""
-    for number in ENDING:
-        if _signal.getsignal(number) == _signal.SIG_DFL:
+    for number in (*ENDING, _signal.SIGINT):
+        if _signal.getsignal(number) != _signal.SIG_IGN:
             _signal.signal(number, _end)
-    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-        _signal.signal(_signal.SIGINT, _end)
     _repeat_lost_signals()
 
 
